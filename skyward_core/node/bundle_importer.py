@@ -1,6 +1,6 @@
-"""Importer of the code bundle that was sent to the node.
+"""Importer for the code bundle that was sent to the node.
 
-``zipimporter`` alone does that twice: once to tell what the file is called, once for the code.
+``zipimporter`` alone reads each module twice: once for the file name and once for the code.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from zipimport import zipimporter
 
 from skyward_core.protocol.node_paths import deferred_bundle_path
 
-TYPE_CHECKING = False  # typing's would be imported for it
+TYPE_CHECKING = False  # importing it from typing would load typing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 def install_bundle_importer(bundle: str) -> None:
-    """Have what lies in packages of a bundle imported so, its rest as well.
+    """Install the importer for the packages of a bundle, including its deferred part.
 
     Args:
-        bundle: path of its first file.
+        bundle: Path of the bundle's first file.
     """
     below = (f"{bundle}/", f"{deferred_bundle_path(bundle)}/")
 
     def hook(path: str) -> _Importer:
         if not path.startswith(below):
-            raise ImportError(f"{path} is not of the bundle")
+            raise ImportError(f"{path} is not part of the bundle")
         return _Importer(path)
 
     sys.path_hooks.insert(0, hook)
@@ -39,7 +39,7 @@ def install_bundle_importer(bundle: str) -> None:
 
 
 class _Importer(zipimporter):
-    """That of one package."""
+    """Importer of one package."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -53,7 +53,7 @@ class _Importer(zipimporter):
         self._found[fullname] = code
         folder = f"{self.archive}/{self.prefix}{fullname.rpartition('.')[2]}"
         file = f"{folder}/__init__.py" if is_package else f"{folder}.py"
-        if code.co_filename != file:  # it came compiled, and says where that was
+        if code.co_filename != file:  # compiled elsewhere: the code has another file name
             file += "c"
         places = [folder] if is_package else None
         return spec_from_file_location(fullname, file, loader=self, submodule_search_locations=places)
@@ -62,24 +62,24 @@ class _Importer(zipimporter):
         return self._found.pop(fullname, None) or super().get_code(fullname)
 
 
-# A rank has no pathlib.
+# Workers do not import pathlib.
 # ruff: noqa: PTH110, PTH120
 
 
 PACKAGE = "skyward_core"
-BUNDLE_TIMEOUT = 60.0  # seconds for which an import waits: on a slow line it takes that long
-BUNDLE_POLL = 0.05  # seconds between looks
+BUNDLE_TIMEOUT = 60.0  # seconds that an import waits for an upload over a slow connection
+BUNDLE_POLL = 0.05  # seconds between checks
 
 
 def install_deferred_importer(path: str) -> None:
-    """Have modules that the first file lacks found in the rest.
+    """Install an importer for modules in the deferred part of the bundle.
 
     Args:
-        path: where the package lies, in the first file.
+        path: Path of the package in the first file.
     """
     bundle = os.path.dirname(path)
     install_bundle_importer(bundle)
-    # At the end: it is asked for what nobody else has.
+    # Last, so that it is asked only for modules that no other finder has.
     sys.meta_path.append(_DeferredFinder(deferred_bundle_path(bundle)))
 
 
@@ -87,7 +87,7 @@ class _DeferredFinder:
     def __init__(self, rest: str) -> None:
         self._rest = rest
         self._user = os.geteuid()
-        self._until = 0.0  # when nobody waits any more: once for all imports
+        self._until = 0.0  # end of the waiting time, common to all imports
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -110,16 +110,16 @@ class _DeferredFinder:
             time.sleep(BUNDLE_POLL)
 
     def _unavailable_reason(self) -> str:
-        """Why nothing can be imported from it yet, or "": it is there, and nobody else can have put it there."""
+        """Return why the deferred part cannot be imported yet, or "" if it exists and is trusted."""
         if (user := os.geteuid()) != self._user:
             return (
-                f"this process has become user {user}, and the library is readable to user {self._user} alone: import "
-                "what you need of it before you change the user"
+                f"this process changed to user {user}, but only user {self._user} can read the library. Import "
+                "the required modules before you change the user."
             )
         if not os.path.exists(self._rest):
             return (
-                "the client that started the pool has left, or was cut off, before it had sent this part of the "
-                "library. The next pool that is made on this host sends it"
+                "the client that started the pool disconnected before it had sent this part of the "
+                "library. The next pool on this host sends it."
             )
         from skyward_core.node.bootstrap.host_inspection import distrust_reason
 

@@ -1,4 +1,4 @@
-"""Stacks and profiles of processes, by py-spy or by signal."""
+"""Stack dumps and profiles of rank processes, taken by py-spy or by a signal."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from skyward_core.node.agent.worker_processes import signal_process
 from skyward_core.node.bootstrap.host_inspection import distrust_reason
 from skyward_core.protocol.node_paths import STACK_SIGNAL
 
-THREADS = 64  # of one rank that are told of
-FRAMES_PER_THREAD = (96, 32)  # of one thread: the innermost, the outermost
-MAX_TEXT = 300  # of a name
+THREADS = 64  # threads per rank
+FRAMES_PER_THREAD = (96, 32)  # innermost and outermost frames that are kept of each thread
+MAX_TEXT = 300  # characters of a name
 
 Frame = list[Any]  # function, file, line; innermost first
-Thread = dict[str, Any]  # as answers have it
+Thread = dict[str, Any]  # in the format of answers
 
 
 class PathMapping(NamedTuple):
-    """Where a node has the person's files: named as the client has them, they are the same on all nodes.
+    """Mapping of files on a node to the client's paths, which are the same on all nodes.
 
     Attributes:
-        sources: what scripts are made of, by content.
-        here, there: the ranks' working folder, and the client's that it is a copy of; "" where it has none, None where
-            both see the same files.
+        sources: Folder of source files that were sent by content hash.
+        here: The ranks' working folder.
+        there: The client's folder that ``here`` is a copy of; "" if there is none; None if client and node share files.
     """
 
     sources: str
@@ -40,7 +40,7 @@ class PathMapping(NamedTuple):
     there: str | None
 
     def to_client_path(self, file: str) -> str:
-        """A file's path as the client knows it."""
+        """Return the client's path of a file."""
         if file.startswith(self.sources + "/"):
             return file[len(self.sources) + 1 :].partition("/")[2]
         if self.here and self.there is not None and file.startswith(self.here + "/"):
@@ -48,7 +48,7 @@ class PathMapping(NamedTuple):
         return file
 
     def map_raw_profile(self, raw: bytes) -> bytes:
-        """The same in what py-spy writes raw."""
+        """Map the files in py-spy's raw profile format."""
         text = raw.decode(errors="replace")
         return re.sub(r"(?<= \()[^;()]+(?=:\d+\))", lambda file: self.to_client_path(file[0]), text).encode()
 
@@ -57,41 +57,41 @@ _THREAD = re.compile(r"(?:Current thread|Thread) (0x[0-9a-fA-F]+)(?: \[([^\n]*)\
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 
 
-def parse_py_spy(said: bytes, pid: int) -> list[Thread]:
-    """What ``py-spy dump --json`` says; the main thread of the process comes first, its children's threads last.
+def parse_py_spy(output: bytes, pid: int) -> list[Thread]:
+    """Parse the output of ``py-spy dump --json``. The main thread comes first, threads of child processes last.
 
     Raises:
-        ValueError: it says something else.
+        ValueError: If the output is invalid.
     """
-    told = json.loads(said)
-    if not isinstance(told, list):
-        raise ValueError("py-spy tells of no threads")
-    found = [_parse_py_spy_thread(each, pid) for each in told if isinstance(each, dict)]
+    items = json.loads(output)
+    if not isinstance(items, list):
+        raise ValueError("py-spy printed no threads")
+    found = [_parse_py_spy_thread(each, pid) for each in items if isinstance(each, dict)]
     return [thread for _, thread in sorted(found, key=lambda each: each[0])[:THREADS] if thread["frames"]]
 
 
-def _parse_py_spy_thread(told: dict[str, Any], pid: int) -> tuple[tuple[bool, int, bool], Thread]:
-    child = told["pid"] if isinstance(told.get("pid"), int) and told["pid"] != pid else 0
+def _parse_py_spy_thread(item: dict[str, Any], pid: int) -> tuple[tuple[bool, int, bool], Thread]:
+    child = item["pid"] if isinstance(item.get("pid"), int) and item["pid"] != pid else 0
     frames = (
         [_clip_text(each.get("name")), _clip_text(each.get("filename")), _parse_line(each.get("line"))]
-        for each in _iterate_list(told.get("frames"))
+        for each in _iterate_list(item.get("frames"))
         if isinstance(each, dict)
     )
     thread: Thread = {
-        "name": _clip_text(told.get("thread_name")),
+        "name": _clip_text(item.get("thread_name")),
         "frames": _limit_frames(frames),
-        "gil": told.get("owns_gil") is True,
+        "gil": item.get("owns_gil") is True,
     }
     if child:
         thread["child"] = child
-    is_main = told.get("os_thread_id") == told.get("pid")
+    is_main = item.get("os_thread_id") == item.get("pid")
     return (bool(child), child, not is_main), thread
 
 
-def parse_faulthandler(said: str) -> list[Thread]:
-    """What faulthandler writes; the main thread, which it names last, comes first."""
+def parse_faulthandler(output: str) -> list[Thread]:
+    """Parse the output of faulthandler, which lists the main thread last. Return it first."""
     threads: list[Thread] = []
-    for line in said.splitlines():
+    for line in output.splitlines():
         if head := _THREAD.fullmatch(line):
             threads.append({"name": _clip_text(head[2]), "frames": [], "gil": False})
         elif threads and (frame := _FRAME.fullmatch(line)):
@@ -106,7 +106,7 @@ def parse_faulthandler(said: str) -> list[Thread]:
 
 
 def map_thread_files(threads: list[Thread], places: PathMapping) -> list[Thread]:
-    """The same threads; files are named as the client has them."""
+    """Replace the files in threads by the client's paths."""
     for thread in threads:
         for frame in thread["frames"]:
             frame[1] = places.to_client_path(frame[1])
@@ -114,7 +114,7 @@ def map_thread_files(threads: list[Thread], places: PathMapping) -> list[Thread]
 
 
 def limit_threads(threads: list[Thread], most: int) -> list[Thread]:
-    """As many of them, the first ones first, as have no more frames together; always the first."""
+    """Return the first threads whose frames do not exceed ``most`` in total, but at least one thread."""
     kept: list[Thread] = []
     for thread in threads:
         most -= len(thread["frames"])
@@ -147,27 +147,31 @@ def _parse_line(value: Any) -> int:
 
 
 MOST = 1 << 20  # bytes of one answer
-DUMP_POLL = 0.02  # seconds between two looks at the file
-DUMP_QUIET_TIME = 0.1  # seconds without another byte after which the answer is taken to be whole
-NO_HANDLER = "its process is another program by now, or answers no signal"
+DUMP_POLL = 0.02  # seconds between checks of the file
+DUMP_QUIET_TIME = 0.1  # seconds without new bytes after which the answer is complete
+NO_HANDLER = "its process runs another program or has no handler for the signal"
 
 
 class StackDumpError(Exception):
-    """Why there is none, in words."""
+    """No stacks are available. The message states why."""
 
 
 def refusal_reason(pid: int, path: str) -> str:
-    """Why a process must not be sent the signal, or "": without its handler it would end, and where user code has
-    closed the file, what it has opened since might be written to."""
+    """Return why the signal must not be sent to a process, or "".
+
+    Without the handler the signal would end the process. If user code has closed the answer file, its descriptor may
+    now
+    belong to another file.
+    """
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return "its process cannot be looked at"
+        return "cannot inspect its process"
     (caught,) = [line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")] or ["0"]
     if not int(caught, 16) >> (STACK_SIGNAL - 1) & 1:
         return NO_HANDLER
     if not _has_open(pid, path):
-        return "its code has taken the signal, or closed the file of the answer"
+        return "user code has replaced the signal handler or closed the answer file"
     return ""
 
 
@@ -181,11 +185,11 @@ def _has_open(pid: int, path: str) -> bool:
     return False
 
 
-def request_stacks(pid: int, path: str, patience: float) -> list[Thread]:
-    """Ask, and wait for the answer. Blocks.
+def request_stacks(pid: int, path: str, timeout: float) -> list[Thread]:
+    """Send the signal and wait for the answer. Blocks.
 
     Raises:
-        Unanswered: the process must not be asked, or does not answer.
+        StackDumpError: If the process must not get the signal or does not answer.
     """
     if reason := refusal_reason(pid, path):
         raise StackDumpError(reason)
@@ -193,13 +197,13 @@ def request_stacks(pid: int, path: str, patience: float) -> list[Thread]:
         with open(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC), "rb+", buffering=0) as file:
             file.truncate(0)
             os.kill(pid, STACK_SIGNAL)
-            said = _read_dump(file.fileno(), time.monotonic() + patience)
+            output = _read_dump(file.fileno(), time.monotonic() + timeout)
             file.truncate(0)
     except OSError as error:
-        raise StackDumpError(f"its answer cannot be read: {error.strerror}") from error
-    threads = parse_faulthandler(said.decode(errors="replace"))
+        raise StackDumpError(f"cannot read its answer: {error.strerror}") from error
+    threads = parse_faulthandler(output.decode(errors="replace"))
     if not threads:
-        raise StackDumpError(f"it has not answered within {patience:g} s")
+        raise StackDumpError(f"no answer within {timeout:g} s")
     return threads
 
 
@@ -215,14 +219,14 @@ def _read_dump(file: int, until: float) -> bytes:
 
 
 NAME = "py-spy"
-MOST_PY_SPY_BYTES = 16 << 20  # bytes of what it says
-TRIES = 3  # what moves while it is read may make no sense
+MOST_PY_SPY_BYTES = 16 << 20  # bytes of its output
+TRIES = 3  # attempts, because stacks that change while they are read can be inconsistent
 NOT_INSTALLED = "py-spy is not installed on its node"
 REFUSED = "its node's kernel does not let py-spy read another process (kernel.yama.ptrace_scope)"
 
 
 class PySpyError(Exception):
-    """py-spy could not tell; the message says why, ``lasting`` whether it would be no different the next time."""
+    """py-spy failed. ``lasting`` states whether a retry would fail, too."""
 
     def __init__(self, message: str, *, lasting: bool = False) -> None:
         super().__init__(message)
@@ -230,7 +234,7 @@ class PySpyError(Exception):
 
 
 def find_py_spy(python: str) -> str:
-    """Where it is, beside the ranks' interpreter or on our own path; "" where nobody but others could have put it."""
+    """Return the path of a trusted py-spy, beside the ranks' interpreter or on PATH; "" if there is none."""
     beside = Path(python).parent / NAME
     if os.access(beside, os.X_OK):
         found: str | None = str(beside)
@@ -241,35 +245,35 @@ def find_py_spy(python: str) -> str:
     return found if found and not distrust_reason(str(Path(found).absolute())) else ""
 
 
-def dump_py_spy_stacks(program: str, pid: int, patience: float) -> list[Thread]:
-    """The stacks of a process, and of its children where it has any. Blocks.
+def dump_py_spy_stacks(program: str, pid: int, timeout: float) -> list[Thread]:
+    """Return the stacks of a process and of its children. Blocks.
 
     Raises:
-        CannotRead: it may not be read, or is none of Python.
+        PySpyError: If the process cannot be read or does not run Python.
     """
     options = ["dump", "--json", "--nonblocking", "--full-filenames", "--pid", str(pid)]
     if _has_children(pid):
         options.append("--subprocesses")
     reason = ""
     for _ in range(TRIES):
-        said, errors = run_command([program, *options], patience)
+        output, errors = run_command([program, *options], timeout)
         try:
-            if threads := parse_py_spy(said, pid):
+            if threads := parse_py_spy(output, pid):
                 return threads
         except ValueError:
             reason = reason or describe_failure(errors)
             if reason == REFUSED:
                 raise PySpyError(reason, lasting=True) from None
         if "--subprocesses" in options and reason:
-            options.remove("--subprocesses")  # a child that is none of Python, say
-    raise PySpyError(reason or "py-spy found no Python code in it")
+            options.remove("--subprocesses")  # a child may not run Python
+    raise PySpyError(reason or "py-spy found no Python code in the process")
 
 
-def run_command(command: list[str], patience: float) -> tuple[bytes, bytes]:
-    """What a program says, within a time and so many bytes.
+def run_command(command: list[str], timeout: float) -> tuple[bytes, bytes]:
+    """Run a program with a limit on time and output. Return its output and error output.
 
     Raises:
-        CannotRead: it took longer, said more, or could not be started.
+        PySpyError: If a limit was exceeded or the program could not be started.
     """
     try:
         child = subprocess.Popen(
@@ -281,47 +285,47 @@ def run_command(command: list[str], patience: float) -> tuple[bytes, bytes]:
             start_new_session=True,
         )
     except OSError as error:
-        raise PySpyError(f"py-spy cannot be started: {error.strerror}", lasting=True) from error
+        raise PySpyError(f"cannot start py-spy: {error.strerror}", lasting=True) from error
     late = threading.Event()
     pid = child.pid
 
-    def end() -> None:
+    def kill() -> None:
         late.set()
         signal_process(pid, signal.SIGKILL)
 
-    timer = threading.Timer(patience, end)
+    timer = threading.Timer(timeout, kill)
     timer.start()
     errors: list[bytes] = []
-    aside = threading.Thread(target=lambda: errors.append(child.stderr.read(1 << 16) if child.stderr else b""))
-    aside.start()
+    reader = threading.Thread(target=lambda: errors.append(child.stderr.read(1 << 16) if child.stderr else b""))
+    reader.start()
     try:
-        said = child.stdout.read(MOST_PY_SPY_BYTES + 1) if child.stdout else b""
-        if len(said) > MOST_PY_SPY_BYTES:
-            end()
-            raise PySpyError("its stacks are too large to be told")
+        output = child.stdout.read(MOST_PY_SPY_BYTES + 1) if child.stdout else b""
+        if len(output) > MOST_PY_SPY_BYTES:
+            kill()
+            raise PySpyError("its stacks are too large")
     finally:
-        aside.join()
+        reader.join()
         timer.cancel()
-        child.returncode = 0  # the agent sees to it
+        child.returncode = 0  # the agent reaps all children itself
         for pipe in (child.stdout, child.stderr):
             if pipe is not None:
                 pipe.close()
     if late.is_set():
-        raise PySpyError(f"py-spy has not answered within {patience:g} s")
-    return said, b"".join(errors)
+        raise PySpyError(f"py-spy did not finish within {timeout:g} s")
+    return output, b"".join(errors)
 
 
 def describe_failure(errors: bytes) -> str:
-    """Why it could not, by what it printed."""
+    """Return why py-spy failed, from its error output."""
     text = errors.decode(errors="replace")
     lowered = text.lower()
     if "permission denied" in lowered or "operation not permitted" in lowered or "eperm" in lowered:
         return REFUSED
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith("py-spy>")]  # what it is about to do
-    if told:
-        return f"py-spy said: {told[-1].removeprefix('Error: ')[:200]}"
-    return "py-spy ended and wrote nothing: the rank may have ended meanwhile"
+    messages = [line for line in lines if not line.startswith("py-spy>")]  # announces what py-spy is about to do
+    if messages:
+        return f"py-spy failed: {messages[-1].removeprefix('Error: ')[:200]}"
+    return "py-spy exited without output: the rank may have ended"
 
 
 def _has_children(pid: int) -> bool:
@@ -331,20 +335,24 @@ def _has_children(pid: int) -> bool:
         return False
 
 
-RATE = 100  # looks a second
+RATE = 100  # samples per second
 LONGEST = 600.0  # seconds
-PROFILE_GRACE = 20.0  # seconds that py-spy may take beside those
-MOST_PROFILE_BYTES = 8 << 20  # bytes of what it tells
+PROFILE_GRACE = 20.0  # additional seconds for py-spy
+MOST_PROFILE_BYTES = 8 << 20  # bytes of the profile
 
 
 def record_profile(program: str, pid: int, seconds: float, file: str) -> bytes:
-    """Stacks and how often each was seen, a line each: frames from the outermost on, between semicolons. Blocks.
+    """Record a profile: one line per stack with its number of samples, frames outermost first, separated by semicolons.
+    Blocks.
 
     Args:
-        file: where py-spy writes it; removed again.
+        program: Path of py-spy, or "".
+        pid: The process.
+        seconds: Duration of the profile.
+        file: File that py-spy writes; deleted afterwards.
 
     Raises:
-        CannotRead: says why there is none.
+        PySpyError: If py-spy is missing or fails.
     """
     if not program:
         raise PySpyError(NOT_INSTALLED)
@@ -360,32 +368,33 @@ def record_profile(program: str, pid: int, seconds: float, file: str) -> bytes:
         str(whole),
     ]
     try:
-        said, errors = run_command(
+        output, errors = run_command(
             [program, "record", *options, "--output", file, "--pid", str(pid)], whole + PROFILE_GRACE
         )
         try:
             with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW), "rb") as written:
-                told = written.read(MOST_PROFILE_BYTES + 1)
+                profile = written.read(MOST_PROFILE_BYTES + 1)
         except FileNotFoundError:
-            raise PySpyError(describe_failure(errors or said)) from None
+            raise PySpyError(describe_failure(errors or output)) from None
     finally:
         with suppress(OSError):
             os.unlink(file)  # noqa: PTH108
-    if len(told) > MOST_PROFILE_BYTES:
-        raise PySpyError("its stacks are too many to be told: try fewer seconds")
-    return told
+    if len(profile) > MOST_PROFILE_BYTES:
+        raise PySpyError("the profile is too large. Use fewer seconds.")
+    return profile
 
 
-PATIENCE = 2.0  # seconds that a rank may take to answer
-FRAMES = 3000  # of one rank's threads
+PATIENCE = 2.0  # seconds for a rank to answer
+FRAMES = 3000  # frames of all threads of a rank
 
 
 class RankProcess(NamedTuple):
     """A rank's process.
 
     Attributes:
-        file: where it writes its answer to the signal.
-        places: where its files are.
+        pid: The process.
+        file: File for its answer to the signal.
+        places: Mapping of its files.
     """
 
     pid: int
@@ -394,11 +403,12 @@ class RankProcess(NamedTuple):
 
 
 def capture_stacks(process: RankProcess, program: str, *, signal: bool) -> dict[str, Any]:
-    """What an answer tells of the rank's threads. Blocks, for a few times :data:`PATIENCE` at most.
+    """Return the stacks of a rank in the format of answers. Blocks for a few times :data:`PATIENCE` at most.
 
     Args:
-        program: py-spy, or "".
-        signal: whether the rank may be sent one.
+        process: The rank's process.
+        program: Path of py-spy, or "".
+        signal: Whether the signal may be sent.
     """
     if program:
         try:
@@ -410,13 +420,13 @@ def capture_stacks(process: RankProcess, program: str, *, signal: bool) -> dict[
         reason = NOT_INSTALLED
     refused = refusal_reason(process.pid, process.file)
     if refused == NO_HANDLER:
-        return {"why": refused, "answers": False}  # says more than what py-spy finds in such a process
+        return {"why": refused, "answers": False}  # more precise than py-spy's error for such a process
     if not signal:
         return {"why": reason, "answers": not refused}
     try:
         threads = request_stacks(process.pid, process.file, PATIENCE)
     except StackDumpError as error:
-        return {"why": f"{reason}; by a signal: {error}"}
+        return {"why": f"{reason}; via signal: {error}"}
     return {"how": "signal", "threads": _format_threads(threads, process)}
 
 

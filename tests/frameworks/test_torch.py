@@ -405,4 +405,4 @@ def test_its_own_breakpoint_ends_no_rank_and_its_place_is_named(pool: sky.Comput
     assert breaks() @ pool == [2.0, 2.0]
     settled(pool)
     (said,) = log_of(pool, last_run(pool), 0, "err").decode().splitlines()
-    assert "rank 0 comes to a breakpoint at " in said and "test_torch.py:" in said and " in breaks()" in said
+    assert "rank 0 reached a breakpoint at " in said and "test_torch.py:" in said and " in breaks()" in said

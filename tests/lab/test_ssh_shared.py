@@ -163,7 +163,7 @@ def test_who_takes_a_gpu_between_the_look_and_the_start_is_named(shared: Lab, mo
         return found
 
     monkeypatch.setattr(sky.SSH, "_find_free_gpus", then_somebody_comes)
-    with pytest.raises(sky.PoolError, match=r"none is left|2 of them are left: GPU 0 .* is used by nobody \(sleep"):
+    with pytest.raises(sky.PoolError, match=r"none is free|only 2 free \(GPU 0 .* is used by nobody \(sleep"):
         pool(shared, alone).__enter__()
     measure(first)
     with pool(shared, alone, worker=sky.Worker(ranks_per_node=2)) as compute:

@@ -321,7 +321,7 @@ def test_an_executor_runs_plain_functions(pool: sky.Compute) -> None:
         with pytest.raises(LookupError, match="no 3") as raised:
             refused.result()
         assert "in refuse" in str(raised.value.__cause__)
-        with pytest.raises(sky.NotPicklableError, match=r"the result of locked\(\) cannot travel back"):
+        with pytest.raises(sky.NotPicklableError, match=r"the result of locked\(\) cannot be sent back"):
             executor.submit(locked).result()
         with pytest.raises(sky.NotPicklableError, match="cannot travel to the nodes"):
             executor.submit(abs, threading.Lock()).result()  # type: ignore[arg-type]

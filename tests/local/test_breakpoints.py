@@ -39,7 +39,7 @@ def test_a_rank_goes_on_at_a_breakpoint_and_says_so_once_for_each_place(pool: sk
         for rank in range(4):
             lines = errors_of(pool, rank)
             assert len(lines) == 2
-            assert f"rank {rank} comes to a breakpoint at " in lines[0]
+            assert f"rank {rank} reached a breakpoint at " in lines[0]
             assert "test_breakpoints.py:" in lines[0] and " in job()" in lines[0]
             assert all("sky.Options(debug_wait=" in line for line in lines)
 
@@ -79,7 +79,7 @@ def test_where_an_exception_was_raised_is_said(pool: sky.Compute) -> None:
 
     assert sky.function(job)() @ pool == ["went on"] * 4
     (line,) = errors_of(pool)
-    assert "rank 0 looks at an exception of " in line and " in inner()" in line
+    assert "rank 0 stopped at an exception in " in line and " in inner()" in line
 
 
 def test_the_variable_of_python_decides_as_ever(pool: sky.Compute) -> None:
@@ -273,7 +273,7 @@ def test_where_an_exception_was_raised_can_be_looked_at(waiting: sky.Compute) ->
         return "on"
 
     run = Running(waiting, sky.function(job)())
-    says(waiting, "looks at an exception of ")
+    says(waiting, "stopped at an exception in ")
     assert "'gonegone'" in debugged(run.id, "p word\n").stdout
     assert run.result() == ["on", "other"]
 
@@ -477,7 +477,7 @@ def waits_long() -> int:
 def test_that_nobody_has_come_is_said_once_more_and_for_how_long_it_waits(waiting: sky.Compute) -> None:
     run = Running(waiting, sky.function(waits_long)())
     for rank in range(2):
-        says(waiting, "nobody has come; it goes on in 59.8 s", rank)
+        says(waiting, "and continues in 59.8 s", rank)
         assert debugged(f"{run.id}:{rank}", "c\n").returncode == 0
     assert run.result() == [1, 1]
     assert sum("has waited for 0.2 s at" in line for line in errors_of(waiting)) == 1
@@ -488,4 +488,4 @@ def test_after_its_time_a_rank_goes_on(world: Path) -> None:
         assert sky.function(stops)(0) @ compute == [1]
         waits, goes_on = errors_of(compute)
         assert "waits up to 0.2 s" in waits
-        assert "nobody came within 0.2 s" in goes_on
+        assert "no debugger attached to rank" in goes_on

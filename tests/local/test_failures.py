@@ -275,7 +275,7 @@ def test_a_result_that_cannot_be_pickled_is_named(pool: sky.Compute) -> None:
 
         return {"deep": [1, t.Lock()]}
 
-    with pytest.raises(sky.RunError, match=r"result of make\(\) cannot travel back.*lock") as caught:
+    with pytest.raises(sky.RunError, match=r"result of make\(\) cannot be sent back.*lock") as caught:
         sky.function(make)() >> pool
     assert isinstance(caught.value.__cause__, sky.NotPicklableError)
     assert fine() @ pool == [0, 1, 2, 3]

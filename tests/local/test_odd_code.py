@@ -90,7 +90,7 @@ def closes_all() -> int:
     [
         (exits_as_text, "its __str__ raised SystemExit"),
         (exits_when_its_notes_are_read, "without notes"),
-        (exits_when_pickled, "cannot travel back: Odd object"),
+        (exits_when_pickled, "cannot be sent back: Odd object"),
         (exits_when_its_error_is_pickled, "told all the same"),
         (deep_group, r"ExceptionGroup: deep \(1 sub-exception\)"),
         (no_stdout, 7),

@@ -252,7 +252,7 @@ class OddPlugin(Plugin):
     ("where", "told"),
     [
         ("pickled", "the plugins cannot travel to the nodes: SystemExit: 0"),
-        ("loaded there", "its plugins cannot be entered: SystemExit: 0"),
+        ("loaded there", "entering its plugins failed: SystemExit: 0"),
     ],
 )
 def test_a_plugin_that_exits_is_an_error(home: Path, where: str, told: str) -> None:
@@ -409,7 +409,7 @@ def test_odd_results_are_told(pool: sky.Compute, how: str, kind: Any) -> None:
         error = raised_by(lambda: return_odd(hook, kind, how) >> pool)  # noqa: B023
         if hook in ("__reduce__", "__class__"):
             assert isinstance(error, sky.RunError), (hook, repr(error))
-            assert "cannot travel back: Odd object" in str(error), (hook, error)
+            assert "cannot be sent back: Odd object" in str(error), (hook, error)
         else:
             assert error is None, (hook, repr(error))
     assert give("next") @ pool == ["next"] * 2

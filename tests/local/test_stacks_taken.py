@@ -264,7 +264,7 @@ def test_who_has_closed_the_file_is_not_sent_the_signal(home: Path) -> None:
     with sky.Compute(options=sky.Options(console=False)) as compute:
         folder = compute.pool.context.machines[0].extra["folder"]
         pid, refusals = (closes(f"{folder}/stacks.0.0") @ compute)[0]
-        assert refusals == ["", "its code has taken the signal, or closed the file of the answer"]
+        assert refusals == ["", "user code has replaced the signal handler or closed the answer file"]
         pid, caught = (takes_it() @ compute)[0]
         assert stack_dumps_and_profiles.refusal_reason(pid, f"{folder}/stacks.0.0"), (
             "what user code has taken for itself is its own"

@@ -493,4 +493,4 @@ def test_a_lock_is_held_once_and_says_by_whom(device: str) -> None:
     assert gpu_locks.describe_holder(device).startswith("a pool of "), "nobody answers for it yet"
     assert gpu_locks.has_lost_agent(device)
     gpu_locks.release_gpu(device)
-    assert gpu_locks.describe_holder(device) == "somebody who does not say who"
+    assert gpu_locks.describe_holder(device) == "an unknown process"

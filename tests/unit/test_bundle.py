@@ -341,7 +341,7 @@ def test_a_rest_that_a_stranger_put_there_is_not_imported(unpacked: Path, tmp_pa
     os.chown(rest, 65534, 65534)
     with _imports("skyward_core.pool.pool", alone, 0.1) as process:
         errors = process.communicate(timeout=60)[1]
-    assert f"skyward_core.pool is not on this node: {rest} belongs to somebody else" in errors
+    assert f"skyward_core.pool is not on this node: {rest} belongs to another user" in errors
 
 
 def test_who_has_waited_in_vain_does_not_wait_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -354,7 +354,7 @@ def test_who_has_waited_in_vain_does_not_wait_again(monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as changed, pytest.raises(ModuleNotFoundError) as found:
         changed.setattr(os, "geteuid", lambda: 12345)
         other.find_spec("skyward_core.pool.pool", None)  # at once: no wait would help
-    assert "this process has become user 12345, and the library is readable to user" in str(found.value)
+    assert "this process changed to user 12345, but only user" in str(found.value)
     with pytest.raises(ModuleNotFoundError):
         finder.find_spec("skyward_core.views", None)
 

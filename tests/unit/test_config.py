@@ -244,7 +244,7 @@ def test_settings_that_a_stranger_may_have_left_are_not_believed(theirs: str, tm
     (tmp_path / "skyward.toml").write_text('[hosts]\nlab = ["mallory@gpu1"]\n')
     os.chown(tmp_path / theirs, 65534, 65534)
     for ask in (state_folder.host_groups, lambda: sky.SSH(hosts="lab")):
-        with pytest.raises(UsageError, match=r"skyward\.toml is not believed: .* belongs to somebody else"):
+        with pytest.raises(UsageError, match=r"skyward\.toml is not believed: .* belongs to another user"):
             ask()
     os.chown(tmp_path / theirs, 0, 0)
     assert state_folder.host_groups() == {"lab": ["mallory@gpu1"]}

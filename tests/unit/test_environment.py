@@ -71,7 +71,7 @@ def no_other_uv(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_the_interpreter_has_is_not_installed(tmp_path: Path) -> None:
     python, lines = ensure({"pip": ["cloudpickle>=3", "pytest", "skynothing; python_version < '3'"]}, tmp_path, {})
     assert python == sys.executable and not list(tmp_path.iterdir())
-    assert lines == ["the interpreter has everything already"]
+    assert lines == ["all packages are already installed"]
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_two_at_once_make_it_once(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert (tmp_path / "count").read_text() == "made\n"
-    assert any("waiting for it" in line for lines in said for line in lines)
+    assert any("waiting for another process" in line for lines in said for line in lines)
 
 
 # A uv that notes what it is told: of the environments that it is to make there is only an interpreter.

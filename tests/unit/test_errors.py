@@ -461,7 +461,7 @@ REAL = [
     ("requests.exceptions.ConnectionError", "Connection reset by peer"),
     ("mine.DistrictError", "Connection closed by peer"),
     ("KeyError", "'gloo/transport/'"),
-    ("skyward_core.model.errors.NotPicklableError", "the result of f() cannot travel back"),
+    ("skyward_core.model.errors.NotPicklableError", "the result of f() cannot be sent back"),
 ]
 
 

@@ -20,11 +20,11 @@ from skyward_core.plugins.redis_dict_queue_lock import SharedStateConnection
 @pytest.mark.parametrize(
     ("says", "words"),
     [
-        ("exec sleep 300", "has not said within 0.2 s"),
-        ("echo 5", "cannot be looked at"),
-        ("echo '[1, 2]'", "cannot be looked at"),
-        ("echo no; exit 1", "cannot be looked at"),
-        ("exit 0", "cannot be looked at"),
+        ("exec sleep 300", "did not list its packages within 0.2 s"),
+        ("echo 5", "cannot list the installed packages"),
+        ("echo '[1, 2]'", "cannot list the installed packages"),
+        ("echo no; exit 1", "cannot list the installed packages"),
+        ("exit 0", "cannot list the installed packages"),
     ],
 )
 def test_an_interpreter_that_does_not_tell(

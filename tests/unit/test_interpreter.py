@@ -166,7 +166,7 @@ def test_the_environment_of_somebody_else_is_not_believed_and_named(project: Pat
     os.chown(venv, STRANGER, STRANGER)
     found = chosen(project, ask=never)
     assert found.source == OWN_SOURCE
-    assert found.notes == (f"{venv} was passed over: {venv} belongs to somebody else",)
+    assert found.notes == (f"{venv} was passed over: {venv} belongs to another user",)
 
 
 def test_nor_is_one_that_others_could_have_put_there(project: Path, tmp_path: Path) -> None:

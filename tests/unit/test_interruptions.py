@@ -339,7 +339,7 @@ def test_a_host_measures_itself_and_takes_what_its_neighbour_sends(
     found = hardware_benchmark.measure_host(tmp_path, wanted)
     host_facts.validate_task_result("probe", found | {"gpus": [list(each) for each in found["gpus"]]})
     assert found["disk"] > 0 and list(tmp_path.iterdir()) == [], "it leaves nothing"
-    assert found["whys"]["gpus"] == "there is no nvidia-smi" and "matmul" in found["whys"]
+    assert found["whys"]["gpus"] == "nvidia-smi is not installed" and "matmul" in found["whys"]
     assert abs(found["time"] - time.time()) < 60
     with socket.create_connection(("127.0.0.1", found["port"]), 5) as stranger:
         stranger.sendall(b"x" * len(word))
@@ -394,7 +394,7 @@ def test_a_neighbour_that_takes_nothing_is_told(monkeypatch: pytest.MonkeyPatch)
 
         threading.Thread(target=takes, daemon=True).start()
         sent = hardware_benchmark.measure_send({"address": "127.0.0.1", "port": server.getsockname()[1], "word": "w"})
-    assert (sent["rate"], sent["why"]) == (0.0, "it took nothing")
+    assert (sent["rate"], sent["why"]) == (0.0, "nothing was received")
 
 
 def test_what_the_driver_says_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,12 +408,12 @@ def test_what_the_driver_says_is_read(tmp_path: Path, monkeypatch: pytest.Monkey
             ([("Tesla T4", 15360.0)] * 2, ""),
         ),
         ("echo 'No devices were found'; exit 6", ([], "")),
-        ("echo 'Odd'", ([], "nvidia-smi tells no memory of Odd")),
+        ("echo 'Odd'", ([], "nvidia-smi reports no memory size of Odd")),
         (
             "echo 'NVIDIA-SMI has failed'; exit 9",
-            ([], "nvidia-smi fails for 0.005 s (status 9): NVIDIA-SMI has failed"),
+            ([], "nvidia-smi failed for 0.005 s (status 9): NVIDIA-SMI has failed"),
         ),
-        ("exit 12", ([], "nvidia-smi fails for 0.005 s (status 12): it says nothing")),
+        ("exit 12", ([], "nvidia-smi failed for 0.005 s (status 12): no output")),
     ):
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o755)
@@ -421,7 +421,7 @@ def test_what_the_driver_says_is_read(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(hardware_benchmark, "DRIVER_RETRY_DELAY", 0.01)
     monkeypatch.setattr(hardware_benchmark, "DRIVER", 0.05)
     program.write_text("#!/bin/sh\nexec sleep 30\n")
-    assert hardware_benchmark._list_gpus()[1].startswith("nvidia-smi does not answer")
+    assert hardware_benchmark._list_gpus()[1].startswith("nvidia-smi failed: ")
 
 
 @pytest.mark.parametrize("first", ["NVIDIA-SMI has failed; exit 9", "No devices were found; exit 6"])

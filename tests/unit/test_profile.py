@@ -72,11 +72,11 @@ def test_whatever_a_rank_is_made_of_the_files_can_be_read(raw: str, name: str) -
             stack_dumps_and_profiles.REFUSED,
         ),
         (b"Error: Failed to suspend process\nReason: EPERM: Operation not permitted", stack_dumps_and_profiles.REFUSED),
-        (b"Error: No such file or directory (os error 2)\n", "py-spy said: No such file or directory (os error 2)"),
-        (b"", "py-spy ended and wrote nothing: the rank may have ended meanwhile"),
+        (b"Error: No such file or directory (os error 2)\n", "py-spy failed: No such file or directory (os error 2)"),
+        (b"", "py-spy exited without output: the rank may have ended"),
         (
             b"py-spy> Sampling process 100 times a second for 15 seconds.\n\n",
-            "py-spy ended and wrote nothing: the rank may have ended meanwhile",
+            "py-spy exited without output: the rank may have ended",
         ),
     ],
 )  # fmt: skip

@@ -268,11 +268,11 @@ def test_a_result_that_cannot_travel_is_named_and_leaves_nothing(tmp_path: Path)
     with pytest.raises(NotPicklableError) as caught:
         pickle_result(value, "train()", str(tmp_path / "x.result"))
     assert str(caught.value) == (
-        "the result of train() cannot travel back: lock object at result['model'][2] "
+        "the result of train() cannot be sent back: lock object at result['model'][2] "
         "(cannot pickle '_thread.lock' object)"
     )
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(NotPicklableError, match=r"result of train\(\) cannot travel back: lock object \(cannot"):
+    with pytest.raises(NotPicklableError, match=r"result of train\(\) cannot be sent back: lock object \(cannot"):
         pickle_result(threading.Lock(), "train()", str(tmp_path / "x.result"))
 
 
@@ -465,7 +465,7 @@ def test_endless_messages_are_cut() -> None:
     assert len(header["message"]) <= 8192
     assert len(header["traceback"]) <= 65536
     assert "in caught" in header["traceback"], "where it was raised stands before a message of any length"
-    assert header["traceback"].endswith("x at its end\n") and " characters are left out here " in header["traceback"]
+    assert header["traceback"].endswith("x at its end\n") and " characters omitted " in header["traceback"]
 
 
 def test_the_traceback_begins_with_user_code() -> None:
@@ -548,7 +548,7 @@ def test_a_package_that_a_node_lacks_comes_with_how_to_install_it() -> None:
     assert header["message"] == "No module named 'no_such_framework'"
     assert f"not installed for {sys.executable} on this node" in header["traceback"]
     assert 'Image(pip=["no_such_framework"])' in header["traceback"]
-    assert "a module of your own has to lie beside the script, or in the working folder" in header["traceback"]
+    assert "Your own modules must be beside the script or in the working folder." in header["traceback"]
 
 
 @pytest.mark.parametrize(("module", "package"), [("no_such_yaml", "no_such_yaml"), ("sklearn.svm", "scikit-learn")])

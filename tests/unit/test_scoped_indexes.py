@@ -169,6 +169,6 @@ def test_one_that_is_asked_for_elsewhere_only_does_not_come(private: str, tmp_pa
 
 @pytest.mark.proof("1 s of a processor", after=1)
 def test_one_that_another_needs_is_not_taken_from_elsewhere(private: str, tmp_path: Path, env: dict[str, str]) -> None:
-    with pytest.raises(image_environment.EnvironmentFailed, match=r"name it in Image\(pip=") as caught:
+    with pytest.raises(image_environment.EnvironmentFailed, match=r"Add it to Image\(pip=") as caught:
         installed(["skyapp"], private, tmp_path, env)
     assert "skytiny" in str(caught.value)

@@ -323,7 +323,7 @@ def test_what_a_killed_client_had_sent_is_no_rank_s(folder: Path, root: Path, co
     working_folder_upload.pack(folder, items, contents)
     contents.truncate(contents.tell() - 6)
     contents.seek(0)
-    with pytest.raises(ValueError, match="end too early"):
+    with pytest.raises(ValueError, match="contents are incomplete"):
         half.apply(items, [], range(len(items)), contents)
     half.close()
     write(folder, "lib/model.py", "x = 3")
@@ -512,7 +512,7 @@ def test_contents_that_end_early_are_no_file(folder: Path, tmp_path: Path) -> No
     contents = io.BytesIO()
     working_folder_upload.pack(folder, items, contents)
     copy = receive_working_folder.FolderCopy(tmp_path / "host", "x", print)
-    with pytest.raises(ValueError, match="end too early"):
+    with pytest.raises(ValueError, match="contents are incomplete"):
         copy.apply(items, [], [0], io.BytesIO(contents.getvalue()[:-2]))
     assert not (copy.folder / items[0].path).exists()
 

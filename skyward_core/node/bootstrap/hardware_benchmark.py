@@ -1,6 +1,6 @@
-"""Measurement of a machine's GPUs, disk and network on arrival.
+"""Benchmark of a new machine's GPUs, disk and network.
 
-What takes too long is left out: the answer says of each thing a figure, or why there is none.
+Each measurement has a time limit. The result contains either its value or the reason why there is none.
 """
 
 from __future__ import annotations
@@ -20,148 +20,155 @@ from typing import Any
 
 from skyward_core.node.bootstrap.host_inspection import unique_token
 
-LISTEN_TIMEOUT = 15.0  # seconds for which the neighbour may come, and send
+LISTEN_TIMEOUT = 15.0  # seconds for the neighbour to connect and send
 CONNECT_TIMEOUT, SEND_SECONDS = 2.0, 1.0  # seconds
-# By so much a network is known that takes it in less time: its start is long over by then.
+# bytes; a network that transfers them in less time is beyond its slow start
 MAX_SEND_BYTES = 256 << 20  # bytes
-MAX_UNAUTHENTICATED = 64  # lines at most that are open and have not said the word
+MAX_UNAUTHENTICATED = 64  # connections that have not sent the token
 
 
-def start_receiver(address: str, word: str) -> int:
-    """Take what the neighbour sends, which is thrown away, for a few seconds; gives the port.
+def start_receiver(address: str, token: str) -> int:
+    """Receive and discard a neighbour's data for a few seconds. Return the port.
+
+    Args:
+        address: Address to listen at.
+        token: Token that the neighbour sends first.
 
     Raises:
-        OSError: nobody can listen at that address.
+        OSError: If the address cannot be used.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     server = socket.create_server((address, 0), family=family)
-    threading.Thread(target=_receive_benchmark, args=(server, word.encode()), daemon=True).start()
+    threading.Thread(target=_receive_benchmark, args=(server, token.encode()), daemon=True).start()
     return int(server.getsockname()[1])
 
 
-def _receive_benchmark(server: socket.socket, word: bytes) -> None:
+def _receive_benchmark(server: socket.socket, token: bytes) -> None:
     until = time.monotonic() + LISTEN_TIMEOUT
     with server:
-        line = _accept_neighbour(server, word, until)
-    if line is not None:
-        with line:
+        connection = _accept_neighbour(server, token, until)
+    if connection is not None:
+        with connection:
             try:
-                line.sendall(_count_received(line, until).to_bytes(8, "big"))
+                connection.sendall(_count_received(connection, until).to_bytes(8, "big"))
             except OSError:
-                return  # who sends tells of it
+                return  # the sender reports the error
 
 
-def _accept_neighbour(server: socket.socket, word: bytes, until: float) -> socket.socket | None:
-    """The line that begins with the word, however many others are there and say nothing, or say it slowly."""
-    said: dict[socket.socket, bytes] = {}
+def _accept_neighbour(server: socket.socket, token: bytes, until: float) -> socket.socket | None:
+    """Return the connection that sends the token. Other connections may send nothing or send slowly."""
+    received: dict[socket.socket, bytes] = {}
     server.setblocking(False)
     with selectors.DefaultSelector() as ready:
         ready.register(server, selectors.EVENT_READ)
 
-        def drop(line: socket.socket) -> None:
-            del said[line]
-            ready.unregister(line)
-            line.close()
+        def drop(connection: socket.socket) -> None:
+            del received[connection]
+            ready.unregister(connection)
+            connection.close()
 
-        while (left := until - time.monotonic()) > 0:
-            for line in [key.fileobj for key, _ in ready.select(left)]:
-                if line is server:
-                    if (come := _accept_next(server)) is not None:
-                        said[come] = b""
-                        ready.register(come, selectors.EVENT_READ)
-                        if len(said) > MAX_UNAUTHENTICATED:
-                            drop(next(iter(said)))
-                elif isinstance(line, socket.socket) and line in said:
-                    more = _read_available(line, len(word) - len(said[line]))
-                    said[line] += more
-                    if hmac.compare_digest(said[line], word):
-                        del said[line]
-                        _close_all(said)
-                        return line
-                    if not more or len(said[line]) == len(word):
-                        drop(line)
-    _close_all(said)
+        while (remaining := until - time.monotonic()) > 0:
+            for connection in [key.fileobj for key, _ in ready.select(remaining)]:
+                if connection is server:
+                    if (accepted := _accept_next(server)) is not None:
+                        received[accepted] = b""
+                        ready.register(accepted, selectors.EVENT_READ)
+                        if len(received) > MAX_UNAUTHENTICATED:
+                            drop(next(iter(received)))
+                elif isinstance(connection, socket.socket) and connection in received:
+                    data = _read_available(connection, len(token) - len(received[connection]))
+                    received[connection] += data
+                    if hmac.compare_digest(received[connection], token):
+                        del received[connection]
+                        _close_all(received)
+                        return connection
+                    if not data or len(received[connection]) == len(token):
+                        drop(connection)
+    _close_all(received)
     return None
 
 
 def _accept_next(server: socket.socket) -> socket.socket | None:
     try:
-        line, _ = server.accept()
-    except OSError:  # gone again, or there is no room for another file
+        connection, _ = server.accept()
+    except OSError:  # disconnected early, or no descriptors left
         return None
-    line.setblocking(False)
-    return line
+    connection.setblocking(False)
+    return connection
 
 
-def _read_available(line: socket.socket, most: int) -> bytes:
-    """What has come over a line; nothing where that is at its end."""
+def _read_available(connection: socket.socket, most: int) -> bytes:
+    """Read available bytes; empty at the end of the stream."""
     try:
-        return line.recv(most)
+        return connection.recv(most)
     except OSError:
         return b""
 
 
-def _close_all(lines: Iterable[socket.socket]) -> None:
-    for line in lines:
-        line.close()
+def _close_all(connections: Iterable[socket.socket]) -> None:
+    for connection in connections:
+        connection.close()
 
 
-def _count_received(line: socket.socket, until: float) -> int:
-    """How many bytes come before the other side says that it is done."""
+def _count_received(connection: socket.socket, until: float) -> int:
+    """Count the bytes until the sender signals the end."""
     buffer, total = bytearray(1 << 20), 0
-    while (left := until - time.monotonic()) > 0:
-        line.settimeout(left)
-        if not (size := line.recv_into(buffer)):
+    while (remaining := until - time.monotonic()) > 0:
+        connection.settimeout(remaining)
+        if not (size := connection.recv_into(buffer)):
             return total
         total += size
     raise TimeoutError
 
 
-def measure_send(wanted: dict[str, Any]) -> dict[str, Any]:
-    """Send to a neighbour for a second, or what is enough: MB/s that it took, or why there is no figure.
+def measure_send(target: dict[str, Any]) -> dict[str, Any]:
+    """Send data to a neighbour for one second or up to ``MAX_SEND_BYTES``.
 
     Args:
-        wanted: its ``address`` and ``port``, and the ``word`` that it knows us by.
+        target: ``address`` and ``port`` of the neighbour, and the token (``word``).
+
+    Returns:
+        ``rate`` in MB/s as received, and ``why`` there is none, or "".
     """
     try:
-        with socket.create_connection((wanted["address"], wanted["port"]), CONNECT_TIMEOUT) as line:
-            line.sendall(wanted["word"].encode())
-            piece, left, begun = bytes(1 << 20), MAX_SEND_BYTES, time.perf_counter()
-            while left > 0 and time.perf_counter() - begun < SEND_SECONDS:
-                line.sendall(piece)
-                left -= len(piece)
-            line.shutdown(socket.SHUT_WR)
-            taken = int.from_bytes(_receive_exactly(line, 8), "big")
+        with socket.create_connection((target["address"], target["port"]), CONNECT_TIMEOUT) as connection:
+            connection.sendall(target["word"].encode())
+            chunk, remaining, begun = bytes(1 << 20), MAX_SEND_BYTES, time.perf_counter()
+            while remaining > 0 and time.perf_counter() - begun < SEND_SECONDS:
+                connection.sendall(chunk)
+                remaining -= len(chunk)
+            connection.shutdown(socket.SHUT_WR)
+            received = int.from_bytes(_receive_exactly(connection, 8), "big")
             seconds = time.perf_counter() - begun
     except OSError as error:
         return {"rate": 0.0, "why": str(error)}
-    return {"rate": taken / 1e6 / seconds, "why": "" if taken else "it took nothing"}
+    return {"rate": received / 1e6 / seconds, "why": "" if received else "nothing was received"}
 
 
-def _receive_exactly(line: socket.socket, size: int) -> bytes:
+def _receive_exactly(connection: socket.socket, size: int) -> bytes:
     found = b""
-    while len(found) < size and (piece := line.recv(size - len(found))):
-        found += piece
+    while len(found) < size and (chunk := connection.recv(size - len(found))):
+        found += chunk
     return found
 
 
-DISK_BYTES = 64 << 20  # bytes that are written
+DISK_BYTES = 64 << 20  # bytes to write
 PIECE = 4 << 20
-DRIVER, DISK_TIME, MATMUL = 8.0, 4.0, 9.0  # seconds at most for each
-DRIVER_RETRY_DELAY = 0.5  # seconds before a driver is asked again
+DRIVER, DISK_TIME, MATMUL = 8.0, 4.0, 9.0  # time limits in seconds
+DRIVER_RETRY_DELAY = 0.5  # seconds between two queries of the driver
 
 _DRIVER_QUERY = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
-_NO_DEVICES = "No devices were found"  # a driver's word, with which its program fails, too
+_NO_DEVICES = "No devices were found"  # nvidia-smi prints it and exits with an error
 
-# torch's own file says whether it was built for CUDA: to import one that was not would take seconds for nothing.
+# The version file states whether torch was built for CUDA. Importing a build without CUDA would waste seconds.
 _MATMUL = """
 import importlib.util, re, sys, time
 spec = importlib.util.find_spec("torch")
 if spec is None or not spec.submodule_search_locations:
-    sys.exit("no torch there")
-said = open(spec.submodule_search_locations[0] + "/version.py").read()
-if not re.search(r"^cuda\\b.*=\\s*['\\"]", said, re.M):
-    sys.exit("torch there is without CUDA")
+    sys.exit("torch is not installed")
+text = open(spec.submodule_search_locations[0] + "/version.py").read()
+if not re.search(r"^cuda\\b.*=\\s*['\\"]", text, re.M):
+    sys.exit("torch was built without CUDA")
 import torch
 least = 0.0
 for index in range(torch.cuda.device_count()):
@@ -178,23 +185,23 @@ print(least)
 """
 
 
-def measure_host(base: Path, wanted: dict[str, Any]) -> dict[str, Any]:
-    """Measure this host, all at the same time, and listen for the neighbour where an address is given.
+def measure_host(base: Path, request: dict[str, Any]) -> dict[str, Any]:
+    """Run all measurements of this host concurrently. Listen for the neighbour if an address is given.
 
     Args:
-        base: a folder on the disk that the pool writes to.
-        wanted: ``gpus`` whether it should have some, ``python`` of its ranks, ``address`` to listen at or "", and the
-            ``word`` by which the neighbour is known.
+        base: Folder on the disk that the pool writes to.
+        request: ``gpus`` (whether to measure GPUs), ``python`` of the ranks, ``address`` to listen at or "", and the
+            token ``word`` that the neighbour sends.
     """
     port, no_port = 0, ""
-    if wanted["address"]:
+    if request["address"]:
         try:
-            port = start_receiver(wanted["address"], wanted["word"])
+            port = start_receiver(request["address"], request["word"])
         except OSError as error:
-            no_port = f"it cannot listen at {wanted['address']}: {error}"
+            no_port = f"cannot listen at {request['address']}: {error}"
     with ThreadPoolExecutor(2) as threads:
-        driver = threads.submit(_list_gpus) if wanted["gpus"] else None
-        matmul = threads.submit(_measure_matmul, wanted["python"]) if wanted["gpus"] else None
+        driver = threads.submit(_list_gpus) if request["gpus"] else None
+        matmul = threads.submit(_measure_matmul, request["python"]) if request["gpus"] else None
         disk, no_disk = _measure_disk(base)
         gpus, no_gpus = driver.result() if driver else ([], "")
         tflops, no_tflops = matmul.result() if matmul else (0.0, "")
@@ -206,29 +213,31 @@ def measure_host(base: Path, wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def _list_gpus() -> tuple[list[tuple[str, float]], str]:
-    """Name and MiB of each GPU, as the driver tells; and why nothing can be told. A driver that still loads refuses to
-    answer, or knows of no GPU yet: it is asked again until its time is over."""
+    """Return name and MiB of each GPU, and the reason if there is no result.
+
+    Retries until the time limit, because a driver that is still loading fails or lists no GPUs.
+    """
     if shutil.which("nvidia-smi") is None:
-        return [], "there is no nvidia-smi"
+        return [], "nvidia-smi is not installed"
     until = time.monotonic() + DRIVER
     while True:
-        left = until - time.monotonic()
+        remaining = until - time.monotonic()
         try:
-            said = subprocess.run(
+            result = subprocess.run(
                 _DRIVER_QUERY, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-                timeout=max(left, DRIVER_RETRY_DELAY),
+                timeout=max(remaining, DRIVER_RETRY_DELAY),
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired) as error:
-            return [], f"nvidia-smi does not answer: {error}"
-        if said.returncode == 0:
-            return _parse_driver_output(said.stdout)
-        if left <= DRIVER_RETRY_DELAY:
+            return [], f"nvidia-smi failed: {error}"
+        if result.returncode == 0:
+            return _parse_driver_output(result.stdout)
+        if remaining <= DRIVER_RETRY_DELAY:
             break
         time.sleep(DRIVER_RETRY_DELAY)
-    if _NO_DEVICES in said.stdout:
+    if _NO_DEVICES in result.stdout:
         return [], ""
-    reason = (said.stdout.strip() or said.stderr.strip() or "it says nothing").splitlines()[0][:200]
-    return [], f"nvidia-smi fails for {DRIVER:g} s (status {said.returncode}): {reason}"
+    reason = (result.stdout.strip() or result.stderr.strip() or "no output").splitlines()[0][:200]
+    return [], f"nvidia-smi failed for {DRIVER:g} s (status {result.returncode}): {reason}"
 
 
 def _parse_driver_output(listed: str) -> tuple[list[tuple[str, float]], str]:
@@ -236,37 +245,37 @@ def _parse_driver_output(listed: str) -> tuple[list[tuple[str, float]], str]:
     for line in listed.splitlines():
         name, memory, *_ = [*line.split(", "), "", ""]
         number = memory.partition(" ")[0]
-        if not number.isdecimal():  # of some the driver does not tell
-            return [], f"nvidia-smi tells no memory of {name}"
+        if not number.isdecimal():  # the driver does not report it for all GPUs
+            return [], f"nvidia-smi reports no memory size of {name}"
         found.append((name, float(number)))
     return found, ""
 
 
 def _measure_matmul(python: str) -> tuple[float, str]:
-    """The least TFLOP/s of its GPUs, by the torch that ranks have; and why there is no figure."""
+    """Return the lowest TFLOP/s of all GPUs, measured with the ranks' torch, and the reason if there is no result."""
     try:
-        said = subprocess.run(
+        result = subprocess.run(
             [python, "-c", _MATMUL], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
             timeout=MATMUL,
         )  # fmt: skip
-        return float(said.stdout.split()[-1]), ""
+        return float(result.stdout.split()[-1]), ""
     except subprocess.TimeoutExpired:
         return 0.0, f"torch took more than {MATMUL:g} s"
     except OSError as error:
         return 0.0, str(error)
     except (ValueError, IndexError):
-        return 0.0, (said.stderr.strip().splitlines() or ["torch said nothing"])[-1][:200]
+        return 0.0, (result.stderr.strip().splitlines() or ["torch printed nothing"])[-1][:200]
 
 
 def _measure_disk(base: Path) -> tuple[float, str]:
-    """MB/s that reach the disk; and why there is no figure."""
-    path, piece, written = base / f"probe.{unique_token()}", os.urandom(PIECE), 0
+    """Return the MB/s written to disk, and the reason if there is no result."""
+    path, chunk, written = base / f"probe.{unique_token()}", os.urandom(PIECE), 0
     begun = time.perf_counter()
     try:
         with path.open("xb", buffering=0) as file:
-            path.unlink()  # who is killed here leaves nothing
+            path.unlink()  # no file remains if this process is killed
             while written < DISK_BYTES and time.perf_counter() - begun < DISK_TIME:
-                written += file.write(piece)
+                written += file.write(chunk)
                 os.fsync(file.fileno())
         return written / 1e6 / (time.perf_counter() - begun), ""
     except OSError as error:

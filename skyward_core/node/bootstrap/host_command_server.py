@@ -1,11 +1,10 @@
-"""What the client runs on a host before anything is there: sent as bytecode, run by ``python -I -S``, together with
-``node.deferred_imports`` and ``bootstrap.host_inspection``.
+"""Command server on a host, the first code that the client runs there.
 
-It speaks through the one command channel that it was started by. Requests come on standard input, each a
-header line of JSON (eight hexadecimal digits of length before it) and the bytes it announces; answers go to
-standard output as lines that begin with a word made for this channel, so that whatever else is printed there
-(a login shell's start-up files, a banner) can never be taken for an answer. Standard library only; no line of
-it may be a secret's place, as it is text that everybody has.
+The client sends it as bytecode, together with ``node.deferred_imports`` and ``bootstrap.host_inspection``, and runs it
+with ``python -I -S`` through one command channel. A request on standard input is a JSON header (preceded by its length
+in eight hexadecimal digits) and the bytes that the header announces. An answer on standard output is a line that begins
+with a token of the channel, so that other output, such as a banner, cannot be mistaken for an answer. The code uses
+only the standard library and must not contain secrets.
 """
 
 from __future__ import annotations
@@ -37,30 +36,30 @@ from skyward_core.protocol.node_paths import (
     worker_socket_path,
 )
 
-TYPE_CHECKING = False  # typing's would be imported for it
+TYPE_CHECKING = False  # importing it from typing would load typing
 
 if TYPE_CHECKING:
     from typing import Any
 
-# pathlib would take as long to import as all the rest here takes to run.
+# Importing pathlib would take as long as running this module.
 # ruff: noqa: PTH103, PTH104, PTH108, PTH110, PTH112, PTH118, PTH208, PTH120
 
 
-PARTIAL_FILE_AGE = 3600.0  # seconds after which nobody can still be writing something that is not whole
-EXIT_REASON_AGE = 30 * 86400.0  # seconds that an agent's last word waits for its client
+PARTIAL_FILE_AGE = 3600.0  # seconds after which a partial file is considered abandoned
+EXIT_REASON_AGE = 30 * 86400.0  # seconds that the exit reason of an agent is kept for its client
 BUNDLE_ARRIVED, START_AGENT = b"n", b"g"
-HEARTBEAT_INTERVAL = 1.0  # seconds; the client takes a host for stalled that sends nothing for two of them, or more
+HEARTBEAT_INTERVAL = 1.0  # seconds; the client gives up on a host that sends nothing for several intervals
 
 _is_answering = False
 
 
 def receive(size: int) -> bytes:
-    """Exactly ``size`` bytes of standard input, and not one more: the rest may be for the next program."""
+    """Read exactly ``size`` bytes of standard input. The following bytes may be for another program."""
     data = bytearray()
     while len(data) < size:
         part = os.read(0, min(size - len(data), 1 << 20))
         if not part:
-            os._exit(98)  # the client has gone
+            os._exit(98)  # the client disconnected
         data += part
     return bytes(data)
 
@@ -69,9 +68,9 @@ def receive_request() -> dict[str, Any]:
     return dict(json.loads(receive(int(receive(8), 16))))
 
 
-def send_answer(word: str, **values: Any) -> None:
+def send_answer(token: str, **values: Any) -> None:
     global _is_answering
-    data = f"\n{word} {json.dumps(values)}\n".encode()
+    data = f"\n{token} {json.dumps(values)}\n".encode()
     _is_answering = True
     while data:
         data = data[os.write(1, data) :]
@@ -79,17 +78,16 @@ def send_answer(word: str, **values: Any) -> None:
 
 
 def send_heartbeat(*_: object) -> None:
-    """Show the client that this process is alive."""
+    """Send a blank line that shows the client that this process is alive."""
     if not _is_answering:
-        try:  # noqa: SIM105  contextlib would have to be imported
+        try:  # noqa: SIM105  # importing contextlib takes too long
             os.write(1, b"\n")
         except OSError:
-            pass  # whatever is being done has to know by itself that the client has gone
+            pass  # the current command detects the disconnected client itself
 
 
 def save_bundle(root: str, name: str, size: int) -> None:
-    """Write a bundle beside where it shall be, and rename its folder: whole or not at all, and never in the place of
-    one that processes read already."""
+    """Save a bundle atomically. Never overwrite a bundle that processes may be reading."""
     folder, file = os.path.split(name)
     target = os.path.join(root, folder)
     partial = f"{target}.{unique_token()}.part"
@@ -104,12 +102,12 @@ def save_bundle(root: str, name: str, size: int) -> None:
         import shutil
 
         shutil.rmtree(partial, ignore_errors=True)
-        if not os.path.isdir(target):  # else another of our channels was quicker
+        if not os.path.isdir(target):  # otherwise another channel of this user saved it first
             raise
 
 
 def unpack(archive: bytes, path: str) -> None:
-    """Write a zip file of a bundle, in a folder of its own."""
+    """Write the zip file of a bundle, and create its folder."""
     import zlib
 
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -120,7 +118,7 @@ def unpack(archive: bytes, path: str) -> None:
 
 
 def load_ephemeral_bundle(archive: bytes) -> str:
-    """Have a bundle in memory alone, for as long as this channel is open: who only looks leaves nothing here."""
+    """Load a bundle into memory for the lifetime of this channel, for clients that must not leave files on the host."""
     import zlib
 
     start = zlib.decompressobj()
@@ -132,11 +130,10 @@ def load_ephemeral_bundle(archive: bytes) -> str:
 
 
 def remove_stale_folders(root: str) -> None:
-    """Remove the folders of pools that ended without a word, as by a power cut, once their leases are over, and those
-    kept ones whose time is over. What nobody has fetched is kept."""
+    """Delete leftover folders of crashed pools whose lease has expired, and expired retained results."""
     for name in os.listdir(root):
         part = os.path.join(root, name)
-        # What a client was killed while it sent.
+        # Partial uploads of killed clients.
         if name.endswith(".part") and os.path.isdir(part) and time.time() - os.stat(part).st_mtime > PARTIAL_FILE_AGE:
             import shutil
 
@@ -162,61 +159,61 @@ def remove_stale_folders(root: str) -> None:
                 if os.path.exists(path):
                     os.unlink(path)
         except (OSError, ValueError):
-            continue  # no pool's folder, or somebody removes it just now
+            continue  # not a pool's folder, or being deleted by another process
 
 
 class PreparedProcess:
-    """A process set aside to become the agent's starter, as long as there is little memory for it to inherit.
+    """A process forked early, while this process uses little memory, that later becomes the agent's starter.
 
     Args:
-        early: have it import meanwhile what an agent needs, of the bundle too as soon as that is here.
+        early: Whether it already imports the agent's modules, including those of the bundle once it has arrived.
     """
 
-    def __init__(self, root: str, bundle: str, early: bool, word: str) -> None:
+    def __init__(self, root: str, bundle: str, early: bool, token: str) -> None:
         path = os.path.join(root, bundle)
         if early:
             install_lazy_modules()
-            # What both of us need is imported once.
+            # Modules that both processes need are imported once.
             import contextlib  # noqa: F401
             import pathlib  # noqa: F401
-        told, self._pipe = os.pipe()
+        commands, self._pipe = os.pipe()
         self._child = os.fork()
         if not self._child:
             os.close(self._pipe)
-            told_of = BUNDLE_ARRIVED
-            while told_of == BUNDLE_ARRIVED:
+            command = BUNDLE_ARRIVED
+            while command == BUNDLE_ARRIVED:
                 if early:
                     preload_agent(path)
-                told_of = os.read(told, 1)
-            if not told_of:
-                os._exit(0)  # the client has gone
+                command = os.read(commands, 1)
+            if not command:
+                os._exit(0)  # the client disconnected
             use_bundle(path)
             remove_stale_folders(root)
             from skyward_core.node.agent.__main__ import main
 
-            main(is_client_connected, f"\n{word} ")
-        os.close(told)
+            main(is_client_connected, f"\n{token} ")
+        os.close(commands)
 
     def notify_bundle_arrived(self) -> None:
-        """The bundle is here."""
+        """Notify the process that the bundle has arrived."""
         os.write(self._pipe, BUNDLE_ARRIVED)
 
     def start(self) -> None:
-        """Have it go on, and end with it; the agent's config is what comes next on standard input."""
+        """Let the process start the agent, and exit with its status. The agent's config follows on standard input."""
         os.write(self._pipe, START_AGENT)
         _, status = os.waitpid(self._child, 0)
         os._exit(os.waitstatus_to_exitcode(status))
 
 
 def is_client_connected() -> bool:
-    """Whether the channel is open, in which the client says nothing any more until the agent has answered."""
+    """Check whether the client's channel is open. The client sends nothing until the agent has answered."""
     import select
 
     return not select.select([0], [], [], 0)[0]
 
 
 def preload_agent(path: str) -> None:
-    """Import what an agent needs, but for the bundle where it is not here yet."""
+    """Import the modules that an agent needs, as far as the bundle has arrived."""
     import_asyncio()
     if os.path.exists(path):
         use_bundle(path)
@@ -226,8 +223,8 @@ def preload_agent(path: str) -> None:
 
 
 def use_bundle(path: str) -> None:
-    """Make the bundle's modules importable, past the package's own start: neither a host task nor an agent needs what
-    that loads."""
+    """Make the modules of a bundle importable without running the package's ``__init__``, which loads unneeded
+    modules."""
     if path not in sys.path:
         sys.path.insert(0, path)
         package = type(sys)("skyward_core")
@@ -238,53 +235,53 @@ def use_bundle(path: str) -> None:
         install_bundle_importer(path)
 
 
-def serve(asked: dict[str, Any]) -> None:
-    """Answer requests until the client has had enough."""
-    word = asked["word"]
+def serve(request: dict[str, Any]) -> None:
+    """Answer requests until the client ends the channel."""
+    token = request["word"]
     login = os.umask(0o077)
-    os.umask(login | 0o022)  # what we make is for nobody else to write, whatever the login says
-    os.environ[UMASK] = f"{login:o}"  # what ranks make is the person's affair
+    os.umask(login | 0o022)  # other users must not be able to write to our files, whatever the login's umask
+    os.environ[UMASK] = f"{login:o}"  # files of the ranks get the login's umask
     try:
-        known = collect_facts(asked)
+        facts = collect_facts(request)
     except OSError as error:
-        send_answer(word, error=str(error), kind=type(error).__name__)
+        send_answer(token, error=str(error), kind=type(error).__name__)
         return
-    send_answer(word, **known)
-    root, bundle = known["root"], asked["bundles"][known["nvml"]]
+    send_answer(token, **facts)
+    root, bundle = facts["root"], request["bundles"][facts["nvml"]]
     path = os.path.join(root, bundle)
-    early = bool(root and asked.get("starts")) and not known["running"]
-    starter = PreparedProcess(root, bundle, early, word)
+    early = bool(root and request.get("starts")) and not facts["running"]
+    starter = PreparedProcess(root, bundle, early, token)
     signal.signal(signal.SIGALRM, send_heartbeat)
     signal.setitimer(signal.ITIMER_REAL, HEARTBEAT_INTERVAL, HEARTBEAT_INTERVAL)
     while True:
-        wanted = receive_request()
-        what = wanted.pop("do")
+        header = receive_request()
+        action = header.pop("do")
         try:
-            if what == "bundle":
-                save_bundle(root, bundle, wanted["size"])
+            if action == "bundle":
+                save_bundle(root, bundle, header["size"])
                 starter.notify_bundle_arrived()
-                send_answer(word)
-            elif what == "lend":
-                path = load_ephemeral_bundle(receive(wanted["size"]))
-                send_answer(word)
-            elif what == "rest":
-                save_bundle(root, deferred_bundle_path(bundle), wanted["size"])
-                send_answer(word)
-            elif what == "start":
-                send_answer(word)
+                send_answer(token)
+            elif action == "lend":
+                path = load_ephemeral_bundle(receive(header["size"]))
+                send_answer(token)
+            elif action == "rest":
+                save_bundle(root, deferred_bundle_path(bundle), header["size"])
+                send_answer(token)
+            elif action == "start":
+                send_answer(token)
                 starter.start()
             else:
                 use_bundle(path)
                 from skyward_core.node.bootstrap import host_commands
 
                 send_answer(
-                    word,
+                    token,
                     **host_commands.run_host_command(
-                        what, wanted, root, receive, lambda line: send_answer(word, line=line)
+                        action, header, root, receive, lambda line: send_answer(token, line=line)
                     ),
                 )
         except (OSError, ValueError) as error:
-            send_answer(word, error=str(error), kind=type(error).__name__)
+            send_answer(token, error=str(error), kind=type(error).__name__)
 
 
 if __name__ == "__main__":

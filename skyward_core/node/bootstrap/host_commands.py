@@ -1,6 +1,6 @@
-"""Commands that the client runs on a host besides starting the agent. Run by ``bootstrap.host_command_server``.
+"""Commands that the client runs on a host besides starting the agent, executed by ``bootstrap.host_command_server``.
 
-Modules that only some tasks need are imported by them: this is loaded on every start of a pool.
+Every start of a pool loads this module, so rarely used modules are imported by the functions that need them.
 """
 
 from __future__ import annotations
@@ -20,69 +20,76 @@ from skyward_core.protocol.node_paths import NodePaths, pools_folder, worker_soc
 
 Receive = Callable[[int], bytes]
 Emit = Callable[[str], None]
-END_TIMEOUT = 3.0  # seconds between the polite signal and the final one
+END_TIMEOUT = 3.0  # seconds between SIGTERM and SIGKILL
 
 _copies: dict[str, tuple[receive_working_folder.FolderCopy, list[receive_working_folder.FolderItem]]] = {}
 
 
-def run_host_command(what: str, wanted: dict[str, Any], root: str, receive: Receive, emit: Emit) -> dict[str, Any]:
-    """Do one errand; the answer's values are the result.
+def run_host_command(action: str, request: dict[str, Any], root: str, receive: Receive, emit: Emit) -> dict[str, Any]:
+    """Execute a command and return the values of its answer.
+
+    Args:
+        action: Name of the command.
+        request: Arguments of the command.
+        root: Folder of skyward on the host.
+        receive: Reads bytes that follow the request.
+        emit: Sends a line of progress.
 
     Raises:
-        OSError, ValueError: it could not be done; says why.
+        OSError, ValueError: If the command fails.
     """
     base = Path(root)
-    if what == "environment":
+    if action == "environment":
         from skyward_core.node.bootstrap import image_environment
 
-        where = wanted["cwd"]
-        python = image_environment.ensure_environment(wanted["image"], base, wanted["env"], where, emit, client=1)
-        asked = image_environment.list_requirements(wanted["image"])
+        cwd = request["cwd"]
+        python = image_environment.ensure_environment(request["image"], base, request["env"], cwd, emit, client=1)
+        requirements = image_environment.list_requirements(request["image"])
         return {
             "python": python,
-            "installed": image_environment.list_installed_packages(python) if asked else {},
+            "installed": image_environment.list_installed_packages(python) if requirements else {},
         }
-    if what == "manifest":
-        items = receive_working_folder.from_json(receive(wanted["size"]))
-        copy = receive_working_folder.FolderCopy(base, wanted["name"], emit)
+    if action == "manifest":
+        items = receive_working_folder.from_json(receive(request["size"]))
+        copy = receive_working_folder.FolderCopy(base, request["name"], emit)
         missing, doubtful = copy.compare(items)
         found = {"wanted": missing, "doubtful": list(doubtful.items()), "folder": str(copy.folder)}
         if not missing and not doubtful and copy.is_same_listing(items):
             copy.close()
             return found | {"current": True}
-        _copies[wanted["name"]] = (copy, items)
+        _copies[request["name"]] = (copy, items)
         return found
-    if what == "files":
-        copy, items = _copies.pop(wanted["name"])
-        incoming = _InputReader(receive, wanted["size"])
-        contents = receive_working_folder.DecompressedSource(incoming) if wanted["compressed"] else incoming
+    if action == "files":
+        copy, items = _copies.pop(request["name"])
+        incoming = _InputReader(receive, request["size"])
+        contents = receive_working_folder.DecompressedSource(incoming) if request["compressed"] else incoming
         with contextlib.closing(copy), contextlib.closing(incoming):
-            copy.apply(items, wanted["same"], wanted["wanted"], contents)
+            copy.apply(items, request["same"], request["wanted"], contents)
         return {}
-    if what == "reach":
-        return {"reached": probe_hosts([(host, port) for host, port in wanted["places"]], wanted["seconds"])}
-    if what == "end":
-        return {"killed": end_agent(Path(pools_folder(root), wanted["folder"]), wanted["socket"])}
-    if what == "gpus":
+    if action == "reach":
+        return {"reached": probe_hosts([(host, port) for host, port in request["places"]], request["seconds"])}
+    if action == "end":
+        return {"killed": end_agent(Path(pools_folder(root), request["folder"]), request["socket"])}
+    if action == "gpus":
         return {"gpus": query_nvidia_smi()}
-    if what == "look":
+    if action == "look":
         from skyward_core.node.gpu_locks import read_gpu_usage_in_child
 
-        seen, reason = read_gpu_usage_in_child()
-        return {"uses": seen, "why": reason}
-    if what == "probe":
+        usage, reason = read_gpu_usage_in_child()
+        return {"uses": usage, "why": reason}
+    if action == "probe":
         from skyward_core.node.bootstrap.hardware_benchmark import measure_host
 
-        return measure_host(base, wanted)
-    if what == "send":
+        return measure_host(base, request)
+    if action == "send":
         from skyward_core.node.bootstrap.hardware_benchmark import measure_send
 
-        return measure_send(wanted)
-    raise ValueError(f"this bundle knows no errand {what!r}")
+        return measure_send(request)
+    raise ValueError(f"unknown host command {action!r}")
 
 
 class _InputReader:
-    """The announced bytes of standard input, as something to read from."""
+    """The announced bytes of standard input as a readable source."""
 
     def __init__(self, receive: Receive, size: int) -> None:
         self._receive = receive
@@ -94,38 +101,42 @@ class _InputReader:
         return self._receive(size)
 
     def close(self) -> None:
-        """Take the rest: what is compressed may be read without its last bytes, and the next request follows."""
+        """Read and discard the remaining bytes, because the next request follows."""
         while self._left:
             self.read(1 << 20)
 
 
-def end_agent(folder: Path, socket_path: str, patience: float = END_TIMEOUT) -> list[int]:
-    """End a node's agent and all else that belongs to it, for certain, and remove its folder, but for what nobody has
-    fetched (see ``agent.retained_results``); returns what had to be killed.
+def end_agent(folder: Path, socket_path: str, timeout: float = END_TIMEOUT) -> list[int]:
+    """Stop a node's agent and all its other processes. Delete its folder except for retained results.
 
-    The agent is asked first (SIGTERM): it ends its workers itself.
+    The agent gets SIGTERM first, so that it can stop its workers itself.
 
     Args:
-        patience: seconds that it has for that.
+        folder: The node's folder.
+        socket_path: Path of the agent's socket.
+        timeout: Seconds for each step.
+
+    Returns:
+        The pids that had to be killed.
     """
-    # Whoever holds the folder and has not said yet who it is would go on in the place that we have cleared.
-    _wait_until(lambda: not is_running(str(folder)) or find_agent(folder) is not None, patience)
+    # An agent that holds the lock but has not saved its pid yet would otherwise continue in the cleaned folder.
+    _wait_until(lambda: not is_running(str(folder)) or find_agent(folder) is not None, timeout)
     if (pid := find_agent(folder)) is not None:
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
-                os.kill(pid, signal.SIGCONT)  # a stopped process acts on none but this and SIGKILL
-            if _wait_until(lambda: not is_running(str(folder)), patience):
+                os.kill(pid, signal.SIGCONT)  # a stopped process only reacts to SIGCONT and SIGKILL
+            if _wait_until(lambda: not is_running(str(folder)), timeout):
                 break
     killed: set[int] = set()
 
     def none_left() -> bool:
-        left = find_node_processes(str(folder))
-        killed.update(left)
-        kill_groups(left)
-        return not left
+        remaining = find_node_processes(str(folder))
+        killed.update(remaining)
+        kill_groups(remaining)
+        return not remaining
 
-    _wait_until(none_left, patience)
+    _wait_until(none_left, timeout)
     from skyward_core.node.agent import retained_results
 
     for path in (socket_path, worker_socket_path(socket_path)):
@@ -139,17 +150,17 @@ def end_agent(folder: Path, socket_path: str, patience: float = END_TIMEOUT) -> 
 
 
 def find_agent(folder: Path) -> int | None:
-    """The process that is a folder's agent, where there is one and it is what the folder says."""
+    """Return the pid of a folder's agent; None if there is no agent or its process cannot be verified."""
     try:
         pid = int(json.loads(Path(NodePaths(str(folder)).state).read_text(encoding="utf-8"))["pid"])
-        there = is_running(str(folder)) and (not Path("/proc/self").exists() or belongs_to_node(pid, str(folder)))
+        is_agent = is_running(str(folder)) and (not Path("/proc/self").exists() or belongs_to_node(pid, str(folder)))
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # it has not come so far, or has ended
-    return pid if there else None
+        return None  # still starting, or already ended
+    return pid if is_agent else None
 
 
-def _wait_until(reached: Callable[[], bool], patience: float) -> bool:
-    deadline = time.monotonic() + patience
+def _wait_until(reached: Callable[[], bool], timeout: float) -> bool:
+    deadline = time.monotonic() + timeout
     while not reached():
         if time.monotonic() > deadline:
             return False
@@ -157,38 +168,40 @@ def _wait_until(reached: Callable[[], bool], patience: float) -> bool:
     return True
 
 
-def probe_hosts(places: list[tuple[str, int]], seconds: float) -> list[bool]:
-    """Whether machines answer at all, be it with a refusal, asked at the same time."""
+def probe_hosts(addresses: list[tuple[str, int]], seconds: float) -> list[bool]:
+    """Check which addresses respond, concurrently. A refused connection counts as a response."""
     import socket
     from concurrent.futures import ThreadPoolExecutor
 
-    def answers(place: tuple[str, int]) -> bool:
+    def answers(address: tuple[str, int]) -> bool:
         try:
-            socket.create_connection(place, timeout=seconds).close()
+            socket.create_connection(address, timeout=seconds).close()
         except ConnectionRefusedError:
             return True
         except OSError:
             return False
         return True
 
-    with ThreadPoolExecutor(len(places)) as pool:
-        return list(pool.map(answers, places))
+    with ThreadPoolExecutor(len(addresses)) as pool:
+        return list(pool.map(answers, addresses))
 
 
 def query_nvidia_smi() -> list[str]:
-    """What nvidia-smi says of each GPU: name, memory, driver."""
+    """Return name, memory and driver of each GPU, as printed by nvidia-smi."""
     import shutil
     import subprocess
 
     if shutil.which("nvidia-smi") is None:
         return []
     query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
-    said = subprocess.run(query, capture_output=True, text=True, check=False, timeout=20)
-    return said.stdout.strip().splitlines() if said.returncode == 0 else [said.stdout.strip() or "nvidia-smi fails"]
+    result = subprocess.run(query, capture_output=True, text=True, check=False, timeout=20)
+    return (
+        result.stdout.strip().splitlines() if result.returncode == 0 else [result.stdout.strip() or "nvidia-smi failed"]
+    )
 
 
 def kill_groups(pids: Iterable[int]) -> None:
-    """SIGKILL to processes and to the groups that they are in."""
+    """Send SIGKILL to the process groups of processes."""
     for pid in pids:
         try:
             group = os.getpgid(pid)

@@ -1,7 +1,7 @@
-"""What a host is like, and what of ours is on it: places that can be believed, agents that run, processes of nodes.
+"""Inspection of a host: usable and trustworthy folders, running agents, processes of nodes, GPUs.
 
-It is sent to hosts ahead of ``bootstrap.host_command_server`` and runs there first: it uses the standard library only,
-nothing of the package.
+The client sends this module to hosts before ``bootstrap.host_command_server``, so it imports only the standard library
+and ``protocol.node_paths``.
 """
 
 from __future__ import annotations
@@ -15,110 +15,119 @@ import time
 
 from skyward_core.protocol.node_paths import NodePaths, deferred_bundle_path, pools_folder
 
-TYPE_CHECKING = False  # typing's would be imported for it
+TYPE_CHECKING = False  # importing it from typing would load typing
 
 if TYPE_CHECKING:
     from typing import Any
 
-# pathlib would take as long to import as all the rest here takes to run.
+# Importing pathlib would take as long as running this module.
 # ruff: noqa: PTH103, PTH108, PTH110, PTH111, PTH112, PTH115, PTH118, PTH208, PTH120
 
 
 ROOTS = ("{cache}/skyward", "/var/tmp/skyward-{uid}", "/tmp/skyward-{uid}")
-MIN_LEASE = 60.0  # seconds without a sign of life before a pool's folder may be called left behind
+MIN_LEASE = 60.0  # seconds without activity before a pool's folder can count as a leftover
 UNKNOWN_LEASE = 86400.0
-# In the environment of all that a node runs: its folder, behind those of nodes that it runs in, with colons between.
+# Environment variable of all descendants of a node: its folder, after those of enclosing nodes, separated by colons.
 NODE_VARIABLE = "SKYWARD_NODE"
 MAX_EXEC_RETRIES = 3
-NVIDIA_DEVICES = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg")  # where its driver is, one of them is
-AT_SECURE = 23  # in the auxiliary vector
-PF_KTHREAD = 0x200000  # the flag of a thread of the kernel's own
-MAX_LINKS = 40  # of one path, as the kernel has it
+# one of them exists if the NVIDIA driver is installed
+NVIDIA_DEVICES = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg")
+AT_SECURE = 23  # key in the auxiliary vector
+PF_KTHREAD = 0x200000  # flag of kernel threads
+MAX_LINKS = 40  # links in one path, as in the kernel
 MIN_FREE_BYTES = 32 << 20  # bytes; an agent and its bundle need about 1 MB, its spool the rest
 
 
 def all_roots() -> list[str]:
-    """Where our things may be, the best place first."""
+    """Return the candidate folders for skyward's files, best first."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return [root.format(cache=cache, uid=os.getuid()) for root in ROOTS]
 
 
 def choose_root(folder: str) -> tuple[str, list[str], str]:
-    """The first place that can be written, or where this pool lives; what was wrong with others; and why the pool's
-    own place, which is there, is not to be believed."""
+    """Choose the folder for skyward's files on this host.
+
+    Returns:
+        The folder that already has this pool, or else the first usable one ("" if there is none); the problems of the
+        others; and why the pool's existing folder is not trusted, or "".
+    """
     roots = all_roots()
     for root in roots:
-        place = f"{pools_folder(root)}/{folder}"
-        if folder and os.path.exists(NodePaths(place).state):
-            trouble = distrust_reason(place)
-            if not trouble:
+        pool_folder = f"{pools_folder(root)}/{folder}"
+        if folder and os.path.exists(NodePaths(pool_folder).state):
+            problem = distrust_reason(pool_folder)
+            if not problem:
                 return root, [], ""
-            if os.lstat(place).st_uid == os.getuid():
-                return "", [trouble], trouble
-    wrong: list[str] = []
+            if os.lstat(pool_folder).st_uid == os.getuid():
+                return "", [problem], problem
+    problems: list[str] = []
     for root in roots:
-        trouble = unusable_reason(root)
-        if not trouble:
-            return root, wrong, ""
-        wrong.append(root + ": " + trouble)
-    return "", wrong, ""
+        problem = unusable_reason(root)
+        if not problem:
+            return root, problems, ""
+        problems.append(root + ": " + problem)
+    return "", problems, ""
 
 
 def distrust_reason(path: str) -> str:
-    """How somebody else could have put there what lies at a path, or "": each folder on the way, and each link, must
-    be ours or root's, and not for others to write. (In a folder such as /tmp nobody can replace what is ours.)"""
-    names, at, links = path.split("/")[::-1], "", 0
+    """Return how another user could have modified a path, or "".
+
+    Each folder and link on the way must belong to this user or root and must not be writable by others. Folders with
+    the
+    sticky bit, such as /tmp, are accepted, because other users cannot replace files there.
+    """
+    names, parent, links = path.split("/")[::-1], "", 0
     while names:
         name = names.pop()
         if name in ("", "."):
             continue
         if name == "..":
-            at = os.path.dirname(at)
+            parent = os.path.dirname(parent)
             continue
-        here = at + "/" + name
+        current = parent + "/" + name
         try:
-            found = os.lstat(here)
+            status = os.lstat(current)
         except FileNotFoundError:
             return ""
-        if found.st_uid not in (0, os.getuid()):
-            return here + " belongs to somebody else"
-        if stat.S_ISLNK(found.st_mode):
-            target = os.readlink(here)
+        if status.st_uid not in (0, os.getuid()):
+            return current + " belongs to another user"
+        if stat.S_ISLNK(status.st_mode):
+            target = os.readlink(current)
             links += 1
             if links > MAX_LINKS:
-                return here + " is a link that leads nowhere"
-            at = "" if target.startswith("/") else at
+                return current + " has too many levels of links"
+            parent = "" if target.startswith("/") else parent
             names += target.split("/")[::-1]
             continue
-        if is_writable_by_others(found) and not (names and found.st_mode & stat.S_ISVTX):
-            return here + " can be written by others"
-        at = here
+        if is_writable_by_others(status) and not (names and status.st_mode & stat.S_ISVTX):
+            return current + " can be written by others"
+        parent = current
     return ""
 
 
 def is_shared(path: str) -> bool:
-    """Whether something of ours lies below a folder such as /tmp, where others take its place once it is gone."""
-    at = os.path.realpath(path)
-    while at != os.path.dirname(at):
-        at = os.path.dirname(at)
-        if os.path.isdir(at) and os.stat(at).st_mode & stat.S_ISVTX:
+    """Check whether a path is below a folder with the sticky bit, such as /tmp, where others may reuse its name
+    later."""
+    folder = os.path.realpath(path)
+    while folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+        if os.path.isdir(folder) and os.stat(folder).st_mode & stat.S_ISVTX:
             return True
     return False
 
 
-def is_writable_by_others(found: os.stat_result) -> bool:
-    """Whether not only its owner may write something; a group of the owner's own, as many systems have it, is nobody
-    else."""
-    return bool(found.st_mode & 0o002 or (found.st_mode & 0o020 and found.st_gid != found.st_uid))
+def is_writable_by_others(status: os.stat_result) -> bool:
+    """Check whether other users may write to a file. A user's private group does not count as others."""
+    return bool(status.st_mode & 0o002 or (status.st_mode & 0o020 and status.st_gid != status.st_uid))
 
 
 def unusable_reason(root: str) -> str:
-    """Why a folder cannot hold our things, or ""."""
+    """Return why a folder is not usable for skyward's files, or ""."""
     try:
         os.makedirs(root, mode=0o700, exist_ok=True)
-        trouble = distrust_reason(root) or find_untrusted_entry(root)
-        if trouble:
-            return trouble
+        problem = distrust_reason(root) or find_untrusted_entry(root)
+        if problem:
+            return problem
         trial = os.path.join(root, f".trial-{unique_token()}")
         with open(trial, "wb") as file:
             file.write(b"x" * 4096)
@@ -131,39 +140,39 @@ def unusable_reason(root: str) -> str:
 
 
 def unique_token() -> str:
-    """What no other process has in a file's name: containers that share a home have the same pids."""
+    """Return a name that is unique even among containers with a shared home, whose pids may be equal."""
     return os.urandom(8).hex()
 
 
 def find_untrusted_entry(root: str) -> str:
-    """What others may have left in a folder of ours that they can enter, or ""."""
-    found = os.stat(root)
-    if found.st_uid != os.getuid():
-        return root + " belongs to somebody else"
-    if not found.st_mode & 0o077:
+    """Return why an entry of a folder that others can access is not trusted, or ""."""
+    status = os.stat(root)
+    if status.st_uid != os.getuid():
+        return root + " belongs to another user"
+    if not status.st_mode & 0o077:
         return ""
     return next(filter(None, (distrust_reason(os.path.join(root, name)) for name in os.listdir(root))), "")
 
 
 def socket_path(root: str, folder: str) -> str:
-    """Where the agent of a pool's folder listens; a socket's path may hold about 100 bytes."""
+    """Return the path of the agent's socket. Socket paths are limited to about 100 bytes."""
     path = NodePaths(f"{pools_folder(root)}/{folder}").socket
     if len(path) <= 90:
         return path
     short = f"/tmp/skyward-{os.getuid()}"
-    trouble = unusable_reason(short)
-    if trouble:
-        raise OSError(f"no place for a socket: {path} is too long, and {short}: {trouble}")
+    problem = unusable_reason(short)
+    if problem:
+        raise OSError(f"cannot create a socket: {path} is too long and {short} is not usable: {problem}")
     import hashlib
 
     return os.path.join(short, hashlib.sha256(os.fsencode(path)).hexdigest()[:16] + ".sock")
 
 
-def collect_facts(asked: dict[str, Any]) -> dict[str, Any]:
-    """What the client must know of this host before it sends anything."""
-    root, wrong, doubted = choose_root(asked["folder"])
+def collect_facts(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts about this host that the client needs before it sends anything."""
+    root, problems, distrust = choose_root(request["folder"])
     connection = os.environ.get("SSH_CONNECTION", "").split()
-    known: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "python": sys.executable,
         "version": list(sys.version_info[:3]),
         "home": os.path.expanduser("~"),
@@ -175,38 +184,38 @@ def collect_facts(asked: dict[str, Any]) -> dict[str, Any]:
         "port": int(connection[3]) if len(connection) == 4 else 0,
         "time": time.time(),
         "root": root,
-        "unusable": wrong,
-        "doubted": doubted,
+        "unusable": problems,
+        "doubted": distrust,
         "gpus": list_gpus(),
         "nvml": any(map(os.path.exists, NVIDIA_DEVICES)),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
     }
     if root:
         space = os.statvfs(root)
-        known["free"] = space.f_bavail * space.f_frsize
-        bundle = os.path.join(root, asked["bundles"][known["nvml"]])
-        known["bundle"], known["rest"] = (
+        facts["free"] = space.f_bavail * space.f_frsize
+        bundle = os.path.join(root, request["bundles"][facts["nvml"]])
+        facts["bundle"], facts["rest"] = (
             os.path.exists(each) and not distrust_reason(each) for each in (bundle, deferred_bundle_path(bundle))
         )
-        known["socket"] = socket_path(root, asked["folder"]) if asked["folder"] else ""
-        known["shared"] = is_shared(root) or is_shared(known["socket"])
-        place = f"{pools_folder(root)}/{asked['folder']}"
-        known["running"] = is_running(place)
-        if asked.get("status"):
-            kept = NodePaths(place).retained_folder
-            # It is about to end, or is being fetched from.
-            known["running"] = known["running"] or is_running(kept)
-            known["kept"] = read_retained_facts(kept)
-            # In any of our places: the folder may be hidden, as by a home that is away, and what runs there goes on.
-            places = [f"{pools_folder(each)}/{asked['folder']}" for each in all_roots()]
-            known["orphans"] = sorted({pid for each in places for pid in find_node_processes(each)})
-            known["left"] = bool(asked["folder"]) and is_recoverable(place, known["orphans"])
-            known["ended"], known["ended_at"] = read_exit_reason(place)
-    return known
+        facts["socket"] = socket_path(root, request["folder"]) if request["folder"] else ""
+        facts["shared"] = is_shared(root) or is_shared(facts["socket"])
+        pool_folder = f"{pools_folder(root)}/{request['folder']}"
+        facts["running"] = is_running(pool_folder)
+        if request.get("status"):
+            retained = NodePaths(pool_folder).retained_folder
+            # A running agent there is about to end, or serves retained results.
+            facts["running"] = facts["running"] or is_running(retained)
+            facts["kept"] = read_retained_facts(retained)
+            # Search all candidate folders: the pool's folder may be inaccessible while its processes run.
+            pool_folders = [f"{pools_folder(each)}/{request['folder']}" for each in all_roots()]
+            facts["orphans"] = sorted({pid for each in pool_folders for pid in find_node_processes(each)})
+            facts["left"] = bool(request["folder"]) and is_recoverable(pool_folder, facts["orphans"])
+            facts["ended"], facts["ended_at"] = read_exit_reason(pool_folder)
+    return facts
 
 
 def read_retained_facts(folder: str) -> dict[str, Any]:
-    """What a folder holds that its agent has left because nobody had fetched it; see ``agent.retained_results``."""
+    """Return the facts about retained results in a folder, or {}; see ``agent.retained_results``."""
     try:
         with open(NodePaths(folder).retained_facts, encoding="utf-8") as file:
             return dict(json.load(file))
@@ -215,7 +224,7 @@ def read_retained_facts(folder: str) -> dict[str, Any]:
 
 
 def is_running(folder: str) -> bool:
-    """Whether an agent holds a pool's folder."""
+    """Check whether an agent holds the lock of a pool's folder."""
     try:
         with open(NodePaths(folder).lock, "rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -227,7 +236,7 @@ def is_running(folder: str) -> bool:
 
 
 def read_exit_reason(folder: str) -> tuple[str, float]:
-    """What an agent that ended by itself left as its word, and when, as Unix time; "" and 0 where it left none."""
+    """Return the exit reason that an agent wrote, and its Unix time; "" and 0 if there is none."""
     try:
         with open(NodePaths(folder).exit_reason, encoding="utf-8") as file:
             return file.read().strip(), os.fstat(file.fileno()).st_mtime
@@ -236,8 +245,11 @@ def read_exit_reason(folder: str) -> tuple[str, float]:
 
 
 def find_node_processes(folder: str) -> list[int]:
-    """Our processes that belong to a node, where the system has /proc: they have its mark, print into its folder, or
-    run below one that does. What others run, and whoever only names the folder, is none."""
+    """Find this user's processes that belong to a node.
+
+    They have the node's mark in their environment, print into its folder, or descend from such a process. Requires
+    /proc.
+    """
     parents: dict[int, int] = {}
     found: set[int] = set()
     for pid in map(int, filter(str.isdigit, os.listdir("/proc")) if os.path.isdir("/proc") else ()):
@@ -250,17 +262,17 @@ def find_node_processes(folder: str) -> list[int]:
             if os.stat(f"/proc/{pid}").st_uid == os.getuid() and belongs_to_node(pid, folder):
                 found.add(pid)
         except OSError:
-            continue  # it ended while we looked, or hides from us
+            continue  # it ended meanwhile, or is not readable
     while below := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= below
     return sorted(found - {os.getpid()})
 
 
 def belongs_to_node(pid: int, folder: str) -> bool:
-    """Whether a process has a node's mark, or prints into its folder.
+    """Check whether a process has a node's mark or prints into the node's folder.
 
     Raises:
-        OSError: it has ended, or is not ours.
+        OSError: If the process has ended or belongs to another user.
     """
     marks = b"\0" + read_environment(pid)
     _, has, value = marks.partition(b"\0" + NODE_VARIABLE.encode() + b"=")
@@ -276,15 +288,17 @@ def belongs_to_node(pid: int, folder: str) -> bool:
 
 
 def is_elevated(pid: int) -> bool:
-    """Whether a process got its rights from its program's file (set-user-ID: sudo, su), so that another user may have
-    started it, with an environment as that one liked; the kernel says so in the auxiliary vector."""
+    """Check whether a process gained rights from a set-user-ID program (sudo, su), according to its auxiliary vector.
+
+    Another user may have started it with an arbitrary environment.
+    """
     with open(f"/proc/{pid}/auxv", "rb") as file:
         words = memoryview(file.read()).cast("L").tolist()
     return any(words[at] == AT_SECURE and words[at + 1] for at in range(0, len(words) - 1, 2))
 
 
 def read_environment(pid: int) -> bytes:
-    """What a process was started with; it has none for a moment while it becomes another program."""
+    """Return the initial environment of a process. It is briefly empty during exec(), so retry."""
     for _ in range(MAX_EXEC_RETRIES):
         with open(f"/proc/{pid}/environ", "rb") as file:
             found = file.read()
@@ -295,7 +309,7 @@ def read_environment(pid: int) -> bytes:
 
 
 def list_gpus() -> list[str]:
-    """Names of the NVIDIA GPUs, as the driver lists them; costs no start of another program."""
+    """Return the names of the NVIDIA GPUs from /proc, without starting a program."""
     names = []
     base = "/proc/driver/nvidia/gpus"
     for entry in sorted(os.listdir(base)) if os.path.isdir(base) else []:
@@ -307,8 +321,10 @@ def list_gpus() -> list[str]:
 
 
 def is_recoverable(folder: str, workers: list[int]) -> bool:
-    """Whether a folder without an agent is there for another agent: work goes on in it; or its lease is not over, and
-    the machine is as it was, and did not lose its power."""
+    """Check whether a folder without an agent can be taken over: workers still run, or the lease is valid and the
+    machine
+    has not restarted.
+    """
     try:
         state, last = last_activity(folder)
     except FileNotFoundError:
@@ -317,12 +333,12 @@ def is_recoverable(folder: str, workers: list[int]) -> bool:
 
 
 def is_lease_expired(state: dict[str, Any], last: float) -> bool:
-    """Whether nothing was heard of a pool's folder for longer than its agent would have lived."""
+    """Check whether a pool's folder has been inactive for longer than its lease."""
     return bool(time.time() - last >= max(state.get("idle_timeout", UNKNOWN_LEASE), MIN_LEASE))
 
 
 def boot_time() -> float:
-    """When the system was started, or the container that we are in; 0.0 where nothing tells."""
+    """Return when the system or the enclosing container started, as Unix time; 0.0 if unknown."""
     try:
         with open("/proc/1/stat", "rb") as file:
             ticks = int(file.read().rpartition(b")")[2].split()[19])
@@ -334,7 +350,7 @@ def boot_time() -> float:
 
 
 def last_activity(folder: str) -> tuple[dict[str, Any], float]:
-    """What an agent wrote of itself, if it came so far, and when something in its folder was last written."""
+    """Return the state that an agent saved ({} if none) and the time of the latest change in its folder."""
     spool = NodePaths(folder).spool
     paths = [folder, spool] + [os.path.join(spool, name) for name in os.listdir(spool)]
     last = max(os.stat(path).st_mtime for path in paths)

@@ -1,8 +1,8 @@
-"""Image environments built by uv or pip, apt and setup commands (a program).
+"""Image environments, built by uv or pip, apt and setup commands.
 
-Runs on the node, with the standard library only. Requirements go to the installers by standard input, index
-addresses by environment and, as pip hands those on to its children's command lines, which every user can read, pip's
-credentials by a file: each may hold a token. None is shown.
+Runs as a program on the node, with the standard library only. Requirements, index addresses and credentials may contain
+tokens. They are passed by standard input and environment, not on command lines, which every user can read. pip's
+credentials are passed in a file, because pip puts index addresses on the command lines of its children.
 """
 
 from __future__ import annotations
@@ -43,36 +43,36 @@ from skyward_core.util.redaction import Redactor, map_strings, secret_values, st
 
 
 @contextlib.contextmanager
-def exit_with_client(reads: int | None) -> Iterator[None]:
-    """End this process, and all that it has started, once nobody reads any more what it says.
+def exit_with_client(client: int | None) -> Iterator[None]:
+    """Context manager that kills this process and all descendants if the client stops reading the output.
 
     Args:
-        reads: our end of the pipe or socket at whose other end the client reads; None for no client.
+        reads: Descriptor of the pipe or socket to the client; None to do nothing.
     """
-    if reads is None:
+    if client is None:
         yield
         return
     done, tell = os.pipe()
-    watch = threading.Thread(target=_watch_client, args=(reads, done), daemon=True)
+    watch = threading.Thread(target=_watch_client, args=(client, done), daemon=True)
     watch.start()
     try:
         yield
     finally:
         os.close(tell)
-        watch.join()  # not before the client was looked for once more
+        watch.join()  # the thread checks for the client once more
         os.close(done)
 
 
-def _watch_client(reads: int, done: int) -> None:
+def _watch_client(client: int, done: int) -> None:
     poll = select.poll()
-    poll.register(reads, 0)  # which tells of errors and the other side's end alone
+    poll.register(client, 0)  # reports only errors and the hang-up of the other end
     poll.register(done, select.POLLIN)
-    if any(descriptor == reads for descriptor, _ in poll.poll()):
+    if any(descriptor == client for descriptor, _ in poll.poll()):
         _kill_descendants()
 
 
 def _kill_descendants() -> None:
-    """Stopped first, so that none starts another between our look and its end."""
+    """Kill this process and its descendants. They are stopped first, so that none can start another process."""
     stopped: set[int] = set()
     while new := _find_descendants(os.getpid()) - stopped:
         _signal_all(new, signal.SIGSTOP)
@@ -83,12 +83,12 @@ def _kill_descendants() -> None:
 
 def _signal_all(pids: Iterable[int], number: int) -> None:
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended; it is sudo's, and ends by itself
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # ended, or started by sudo, which ends it
             os.kill(pid, number)
 
 
 def _find_descendants(root: int) -> set[int]:
-    """Processes that run below one; none where there is no /proc."""
+    """Return the descendants of a process; empty without /proc."""
     parents: dict[int, int] = {}
     for pid in map(int, filter(str.isdigit, os.listdir("/proc")) if os.path.isdir("/proc") else ()):  # noqa: PTH208, PTH112
         with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
@@ -103,32 +103,33 @@ def _find_descendants(root: int) -> set[int]:
 
 Emit = Callable[[str], None]
 MAX_ERROR_LINES = 20
-ANSWER_TIMEOUT = 60.0  # seconds in which an interpreter tells what packages it has: a pool's end waits for it
-# What only scripts and projects ask for, in their own words: see places() and pinned.py; "alone": nothing that the
-# interpreter has counts.
+ANSWER_TIMEOUT = 60.0  # seconds for an interpreter to list its packages, because teardown waits for it
+# Fields of images made from scripts and projects; see package_indexes. With "alone", packages of the base interpreter
+# are ignored.
 SCRIPT_FIELDS = ("index", "find_links", "no_index", "alone", PINNED, "constraints", "folders")
-MADE_FILE = ".made"  # a file of a whole environment, with its interpreter's path
-INSTALLED_FILE = ".installed"  # another, with what is installed there
-# Where installers run: Python would import what lies beside a project's files, and uv obey settings of any folder
-# above; there, those are root's alone.
+MADE_FILE = ".made"  # marks a complete environment; contains the path of its interpreter
+INSTALLED_FILE = ".installed"  # contains the installed packages
+# Working folder of the installers. In a project's folder Python could import the project's files, and uv reads settings
+# from parent folders. Only root can write to "/".
 INSTALLERS_FOLDER = "/"
 EXTRA_PATH = ("~/.local/bin", "~/.cargo/bin", "/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin")
 
-# What runs a function of this package's in any interpreter of this version: a folder or the bundle is where it is.
+# Runs a module of this package in any interpreter of a supported version. The package is in a folder or in the bundle.
 ROOT = str(Path(__file__).parents[3])
 _MAIN = "import sys; sys.path.insert(0, sys.argv[1]); from skyward_core.node.bootstrap.{0} import main; main()"
 
 
 class EnvironmentFailed(OSError):
-    """An environment could not be made; the message holds the installer's last lines."""
+    """An environment could not be built. The message contains the last lines of the installer."""
 
 
 def environment_key(image: Mapping[str, Any], python: str, version: Sequence[int] = sys.version_info[:2]) -> str:
-    """16 hexadecimal digits for what an environment holds; variables and credentials are no part of it.
+    """Return 16 hexadecimal digits that identify the content of an environment, ignoring variables and credentials.
 
     Args:
-        python: the interpreter that it is made of.
-        version: that one's, the first two numbers.
+        image: Fields of the image.
+        python: The base interpreter.
+        version: Major and minor version of the base interpreter.
     """
     parts = {
         name: map_strings(image.get(name), strip_credentials)
@@ -139,10 +140,12 @@ def environment_key(image: Mapping[str, Any], python: str, version: Sequence[int
 
 
 def module_command(python: str, module: str, root: str = ROOT) -> list[str]:
-    """What runs the ``main`` of a module beside this one.
+    """Return the command that runs the ``main`` of a module in this folder.
 
     Args:
-        root: the folder or bundle that has this package, for an interpreter of a project's nothing else with it.
+        python: The interpreter.
+        module: Name of the module.
+        root: Folder or bundle that contains this package.
     """
     return [python, "-I", "-c", _MAIN.format(module), root]
 
@@ -154,11 +157,13 @@ def find_ready_environment(
     version: Sequence[int] = sys.version_info[:2],
     ours: str = ROOT,
 ) -> str:
-    """The interpreter of an image's environment where that is made already, else "". It counts as used now.
+    """Return the interpreter of an existing environment, or "". Mark the environment as used.
 
     Args:
-        python, version: as of :func:`key`.
-        ours: as ``root`` of :func:`own_command`.
+        image: Fields of the image.
+        root: Folder of skyward on the node.
+        python, version: See :func:`environment_key`.
+        ours: See ``root`` of :func:`module_command`.
     """
     from skyward_core.node.bootstrap.missing_requirements import unmet_requirements
 
@@ -166,12 +171,12 @@ def find_ready_environment(
     if found == python:
         wanted = list_requirements(image)
         if unmet_requirements(wanted) if python == sys.executable else find_unmet_requirements(python, wanted, ours):
-            return ""  # it had the packages by itself when it was set up, and has lost some since
+            return ""  # the interpreter has lost packages since the environment was set up
     return found
 
 
 def _find_ready(folder: Path) -> str:
-    """The same by the environment's folder; "", too, while somebody makes or removes it."""
+    """Return the interpreter of an environment's folder, or "" if it is missing or locked. Mark it as used."""
     if not (folder / MADE_FILE).exists():
         return ""
     with open_lock_file(folder) as lock:
@@ -183,18 +188,18 @@ def _find_ready(folder: Path) -> str:
 
 
 def open_lock_file(folder: Path) -> IO[str]:
-    """The file to have locked while an environment is made or removed; shared, while it is told to be used."""
+    """Open the lock file of an environment: locked exclusively to build or delete it, shared to mark it as used."""
     return folder.with_name(f"{folder.name}.lock").open("a")
 
 
 def _mark_used(folder: Path) -> str:
-    """The interpreter of an environment that is locked: from now on it is none that nobody has used for long.
+    """Mark a locked environment as used and return its interpreter.
 
     Raises:
-        FileNotFoundError: it is not made, or its interpreter was since updated away.
+        FileNotFoundError: If the environment is incomplete, or its interpreter was removed by an update.
     """
     made, now = folder / MADE_FILE, time.time_ns()
-    os.utime(made, ns=(now, now))  # the file system's own clock may be behind that of the ledger
+    os.utime(made, ns=(now, now))  # the file system's clock may be behind the client's
     python = made.read_text(encoding="utf-8")
     Path(python).stat()
     return python
@@ -208,22 +213,22 @@ def ensure_environment(
     emit: Emit,
     client: int | None = None,
 ) -> str:
-    """Have an image's environment on this node.
+    """Build an image's environment on this node unless it exists.
 
     Args:
-        image: ``python``, ``pip``, ``pip_indexes``, ``apt`` and ``setup`` of an :class:`~skyward_core.Image`; what a
-            project's files come to (``pinned``, ``constraints``).
-        root: our folder on the node.
-        env: variables of the setup commands.
-        cwd: where the setup commands run, or "".
-        emit: takes each line that the installers print.
-        client: the descriptor that it reads from, where this process is to end with it.
+        image: ``python``, ``pip``, ``pip_indexes``, ``apt`` and ``setup`` of an :class:`~skyward_core.Image`, and
+            ``pinned`` and ``constraints`` from a project's files.
+        root: Folder of skyward on the node.
+        env: Variables for the setup commands.
+        cwd: Working folder of the setup commands, or "".
+        emit: Called with each line of progress.
+        client: Descriptor to the client if this process must end with the client.
 
     Returns:
-        The path of the interpreter to run the workers with.
+        The path of the interpreter for the workers.
 
     Raises:
-        EnvironmentFailed: says which step failed, and its last lines.
+        EnvironmentFailed: If a step failed. The message names the step and contains its last lines.
     """
     secrets = Redactor([*secret_values(os.environ | dict(env)), *url_secrets(dict(image))])
 
@@ -235,7 +240,7 @@ def ensure_environment(
     except EnvironmentFailed as error:
         raise EnvironmentFailed(secrets.redact_text(strip_credentials(str(error)))) from None
     except BrokenPipeError:
-        raise  # nobody hears of it any more
+        raise  # the client disconnected
     except OSError as error:
         raise EnvironmentFailed(f"{error.filename or root}: {error.strerror or error}") from error
 
@@ -248,28 +253,27 @@ def _build_environment(
     alone, wanted = bool(image.get("alone")), list_requirements(image)
     missing = wanted if alone else find_unmet_requirements(python, wanted)
     if not (missing or apt or setup or alone):
-        emit("the interpreter has everything already" if wanted else "nothing to install")
+        emit("all packages are already installed" if wanted else "nothing to install")
         return python
     folder = root / f"env-{environment_key(image, python)}"
     interpreter = str(folder / "bin" / "python") if missing or alone else python
-    if (there := _find_ready(folder)) and not (missing and there == python):
-        emit(f"environment {folder.name} is there already")
-        return there
+    if (existing := _find_ready(folder)) and not (missing and existing == python):
+        emit(f"environment {folder.name} already exists")
+        return existing
     with open_lock_file(folder) as lock:
         with exit_with_client(client):
             _wait_for_lock(lock, emit)
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            there = _mark_used(folder)
-            if not (missing and there == python):
-                return there
+            existing = _mark_used(folder)
+            if not (missing and existing == python):
+                return existing
         _clear_folder(folder)
         variables = _installer_variables(env, image.get("pip_indexes") or ())
         variables |= dict(index_variables(image, variables))
         variables |= {_address_variable(name): address for name, address in lock_indexes(image).items()}
         with _netrc_credentials(variables, folder / ".netrc"):
-            _install_apt_packages(
-                apt, variables, emit
-            )  # to its end, also for nobody: half of it would lie in all others' way
+            # Not interrupted if the client disconnects: a half-finished installation would block other users.
+            _install_apt_packages(apt, variables, emit)
             with exit_with_client(client):
                 if missing or alone:
                     _install(python, folder, image, variables, emit)
@@ -277,8 +281,8 @@ def _build_environment(
                 variables["PATH"] = str(Path(interpreter).parent) + os.pathsep + variables["PATH"]
                 for number, command in enumerate(setup, 1):
                     emit(f"setup {number} of {len(setup)}: {command}")
-                    what = f"setup command {command!r}"
-                    _run_installer(["sh", "-c", command], what, variables, emit, cwd=cwd or None)
+                    step = f"setup command {command!r}"
+                    _run_installer(["sh", "-c", command], step, variables, emit, cwd=cwd or None)
         if wanted:
             (folder / INSTALLED_FILE).write_text(json.dumps(_list_installed(interpreter)), encoding="utf-8")
         partial = folder / ".making"
@@ -288,7 +292,7 @@ def _build_environment(
 
 
 def _clear_folder(folder: Path) -> None:
-    """An empty folder in the place of what a start left that was ended half way; a link's target is left alone."""
+    """Replace the remains of an interrupted build by an empty folder. The target of a link is not touched."""
     try:
         if folder.is_dir() and not folder.is_symlink():
             shutil.rmtree(folder)
@@ -296,7 +300,7 @@ def _clear_folder(folder: Path) -> None:
             folder.unlink(missing_ok=True)
     except OSError as error:
         raise EnvironmentFailed(
-            f"what was left half made in {folder} cannot be removed ({error}): remove it by hand"
+            f"cannot delete the incomplete environment {folder}: {error}. Delete it by hand."
         ) from error
     folder.mkdir(parents=True, mode=0o700)
 
@@ -305,25 +309,25 @@ def _wait_for_lock(lock: IO[str], emit: Emit) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        emit("somebody else is making or removing this environment; waiting for it")
+        emit("waiting for another process that builds or deletes this environment")
         fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 def _installer_variables(env: Mapping[str, str], indexes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     variables = dict(os.environ) | dict(env)
-    # No entry is the working folder's, and what lies in that is not for us to run.
+    # Relative entries are dropped: programs in the working folder must not be run.
     known = [entry for entry in variables.get("PATH", "").split(os.pathsep) if entry.startswith("/")]
     extra = [str(Path(path).expanduser()) for path in EXTRA_PATH]
     variables["PATH"] = os.pathsep.join([*known, *(path for path in extra if path not in known)])
     variables["PIP_DISABLE_PIP_VERSION_CHECK"] = variables["PIP_NO_INPUT"] = "1"
     variables["DEBIAN_FRONTEND"] = "noninteractive"
     if indexes:
-        everybodys = [(number, str(each["url"])) for number, each in enumerate(indexes) if not each.get("packages")]
-        urls = [url for _, url in everybodys]
+        unscoped = [(number, str(each["url"])) for number, each in enumerate(indexes) if not each.get("packages")]
+        urls = [url for _, url in unscoped]
         variables["PIP_EXTRA_INDEX_URL"] = " ".join([*urls, variables.get("PIP_EXTRA_INDEX_URL", "")]).strip()
-        variables["UV_INDEX"] = " ".join(f"{index_name(number)}={url}" for number, url in everybodys)
+        variables["UV_INDEX"] = " ".join(f"{index_name(number)}={url}" for number, url in unscoped)
         variables |= dict(index_credentials(indexes))
-        # By number, as long as it takes: _netrc() takes credentials out of them, too.
+        # Kept as variables by number, so that _netrc_credentials() can remove their credentials, too.
         variables |= {
             _address_variable(number): str(each["url"]) for number, each in enumerate(indexes) if each.get("packages")
         }
@@ -332,12 +336,12 @@ def _installer_variables(env: Mapping[str, str], indexes: Sequence[Mapping[str, 
 
 @contextlib.contextmanager
 def _netrc_credentials(variables: dict[str, str], path: Path) -> Iterator[None]:
-    """Take pip's credentials out of its indexes' addresses, into a file for the time that it takes.
+    """Move pip's credentials from the index addresses to a temporary netrc file.
 
-    pip gives the addresses to the pip that installs what a build needs on its command line. A second user at the
-    same host has no place in such a file, and stays in its address.
+    pip passes index addresses on the command lines of its build processes. A netrc file has one user per host, so
+    credentials of a second user of a host remain in the address.
     """
-    taken: dict[str, tuple[str, str]] = {}
+    logins: dict[str, tuple[str, str]] = {}
     for name in (
         "PIP_INDEX_URL",
         "PIP_EXTRA_INDEX_URL",
@@ -345,19 +349,19 @@ def _netrc_credentials(variables: dict[str, str], path: Path) -> Iterator[None]:
         *(each for each in variables if each.startswith(_ADDRESS)),
     ):
         if name in variables:
-            variables[name] = split_credentials(variables[name], taken)
-    if not taken:
+            variables[name] = split_credentials(variables[name], logins)
+    if not logins:
         yield
         return
     lines = [
         f"machine {host} login {json.dumps(user, ensure_ascii=False)} "
         f"password {json.dumps(password, ensure_ascii=False)}\n"
-        for host, (user, password) in taken.items()
+        for host, (user, password) in logins.items()
     ]
-    with contextlib.suppress(OSError):  # it takes the place of the user's own file, where there is one
+    with contextlib.suppress(OSError):  # the new file replaces the user's own netrc file
         own = variables.get("NETRC") or Path.home() / ".netrc"
         lines.insert(0, Path(own).read_text(encoding="utf-8") + "\n")
-    if hasattr(os, "memfd_create"):  # on no disk: should we be killed, nothing of it stays
+    if hasattr(os, "memfd_create"):  # not on disk: nothing remains if this process is killed
         descriptor = os.memfd_create("netrc", os.MFD_CLOEXEC)
         variables["NETRC"] = f"/proc/{os.getpid()}/fd/{descriptor}"
     else:
@@ -376,20 +380,20 @@ _ADDRESS = "SKYWARD_INDEX_"
 
 
 def _address_variable(index: int | str) -> str:
-    """The variable with the address of an index that is kept to some packages."""
+    """Return the variable that contains the address of an index that is restricted to some packages."""
     return f"{_ADDRESS}{index}"
 
 
 def _single_index_variables(address: str) -> dict[str, str]:
-    """Variables by which installers look at one index and no other."""
+    """Return variables that make installers use only one index."""
     return {"PIP_INDEX_URL": address, "PIP_EXTRA_INDEX_URL": "", "UV_DEFAULT_INDEX": address, "UV_INDEX": ""}
 
 
 def find_unmet_requirements(python: str, requirements: list[str], root: str = ROOT) -> list[str]:
-    """Those of the requirements that the interpreter does not meet; all of them where it cannot tell.
+    """Return the requirements that an interpreter does not meet; all of them if that is unknown.
 
     Raises:
-        EnvironmentFailed: it says nothing.
+        EnvironmentFailed: If the interpreter does not answer in time.
     """
     if not requirements:
         return []
@@ -402,7 +406,7 @@ def find_unmet_requirements(python: str, requirements: list[str], root: str = RO
             timeout=ANSWER_TIMEOUT,
         )
     except subprocess.TimeoutExpired:
-        raise EnvironmentFailed(f"{python} has not said within {ANSWER_TIMEOUT:g} s what is installed") from None
+        raise EnvironmentFailed(f"{python} did not list its packages within {ANSWER_TIMEOUT:g} s") from None
     try:
         return list(json.loads(found.stdout))
     except ValueError:
@@ -410,18 +414,20 @@ def find_unmet_requirements(python: str, requirements: list[str], root: str = RO
 
 
 def list_requirements(image: Mapping[str, Any]) -> list[str]:
-    """All that an environment must meet, as requirements without hashes."""
+    """Return all requirements of an environment, without hashes."""
     groups = image.get(PINNED) or ()
     exact = [line.partition(" --hash=")[0] for group in groups for line in group["lines"]]
     return [*(image.get("pip") or ()), *exact, *(image.get("constraints") or ())]
 
 
 def list_installed_packages(python: str, root: str = ROOT) -> dict[str, str]:
-    """Return the packages that ranks of an interpreter find, as ``installed_packages.list_packages`` lists them. For an
-    environment that was made here these are the packages that were installed then.
+    """Return the packages of an interpreter as ``installed_packages.list_packages`` does.
+
+    For environments built here, the list is that of the build.
 
     Args:
-        root: as of :func:`own_command`.
+        python: The interpreter.
+        root: See :func:`module_command`.
     """
     try:
         found = json.loads(Path(python).parents[1].joinpath(INSTALLED_FILE).read_text(encoding="utf-8"))
@@ -441,28 +447,28 @@ def _install(python: str, folder: Path, image: Mapping[str, Any], variables: dic
             variables,
             emit,
         )
-        nowhere = ["--no-index"] if image.get("no_index") else []
-        install = [uv, "pip", "install", "--python", target, *nowhere]
+        no_index = ["--no-index"] if image.get("no_index") else []
+        install = [uv, "pip", "install", "--python", target, *no_index]
         _install_pinned([*install, "-r", "-"], "uv pip install", image, variables, emit)
-        never: list[str] = []
+        excluded: list[str] = []
         if map_packages_to_indexes(indexes):
             (folder / "pyproject.toml").write_text(format_pyproject(requirements, indexes), encoding="utf-8")
-            never = unnamed_packages(requirements, indexes)
+            excluded = unnamed_packages(requirements, indexes)
             wanted, given = str(folder / "pyproject.toml"), ""
         else:
             wanted, given = "-", "\n".join(requirements)
-        command = [*install, "-r", wanted, *_constraint_options(folder, image, {}, never)]
+        command = [*install, "-r", wanted, *_constraint_options(folder, image, {}, excluded)]
         with _explain_index_failure(requirements, indexes):
             if requirements:
-                _run_installer(command, "uv pip install", variables, emit, given=given)
+                _run_installer(command, "uv pip install", variables, emit, input_text=given)
         return
     pip = _pip_command(python, target)
-    bare = ["--without-pip"] if pip else []  # its own pip would take seconds, and is not needed
+    bare = ["--without-pip"] if pip else []  # pip in the environment is not needed and would take seconds
     if not pip:
         if not _has_pip(python, "venv", "ensurepip"):
             raise EnvironmentFailed(
-                "this host has neither uv nor Python's venv with pip, and Image(pip=...) needs one of them: "
-                "install uv, or the packages python3-venv and python3-pip"
+                "Image(pip=...) requires uv or Python's venv with pip, but this host has neither. "
+                "Install uv, or the packages python3-venv and python3-pip."
             )
         pip = [target, "-m", "pip"]
     _run_installer([python, "-m", "venv", *bare, str(folder)], "python -m venv", variables, emit)
@@ -472,18 +478,20 @@ def _install(python: str, folder: Path, image: Mapping[str, Any], variables: dic
         return
     for number, own in group_by_index(requirements, indexes).items():
         alone = {**variables, **_single_index_variables(variables[_address_variable(number)])}
-        _run_installer([*install, "--no-deps"], "pip install", alone, emit, given="\n".join(own))
-    there: dict[str, str] = {}
-    if kept := map_packages_to_indexes(indexes):
-        there = {name: version for name, version in _list_installed(target).items() if name in kept}
-    limits = _constraint_options(folder, image, there, [package for package in kept if package not in there])
+        _run_installer([*install, "--no-deps"], "pip install", alone, emit, input_text="\n".join(own))
+    installed: dict[str, str] = {}
+    if restricted := map_packages_to_indexes(indexes):
+        installed = {name: version for name, version in _list_installed(target).items() if name in restricted}
+    limits = _constraint_options(
+        folder, image, installed, [package for package in restricted if package not in installed]
+    )
     with _explain_index_failure(requirements, indexes):
-        _run_installer([*install, *limits], "pip install", variables, emit, given="\n".join(requirements))
+        _run_installer([*install, *limits], "pip install", variables, emit, input_text="\n".join(requirements))
 
 
 @contextlib.contextmanager
 def _explain_index_failure(requirements: Sequence[str], indexes: Sequence[Index]) -> Iterator[None]:
-    """Explain the failure of an installer that was not let have a package from just anywhere."""
+    """Explain errors that occur because a package is restricted to an index."""
     try:
         yield
     except EnvironmentFailed as error:
@@ -492,37 +500,38 @@ def _explain_index_failure(requirements: Sequence[str], indexes: Sequence[Index]
             raise
         names = ", ".join(needed)
         raise EnvironmentFailed(
-            f"{error}\n{names}: an index of the image is kept to it, and only another package asks for it, for which "
-            "installers would look anywhere; name it in Image(pip=...), too"
+            f"{error}\n{names}: restricted to an index of the image, but only required by another package. "
+            "Add it to Image(pip=...)."
         ) from None
 
 
 def _list_installed(python: str, root: str = ROOT) -> dict[str, str]:
-    """The packages that an interpreter has, as ``installed_packages.list_packages`` tells them."""
+    """Return the installed packages of an interpreter."""
     command = module_command(python, "installed_packages", root)
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=ANSWER_TIMEOUT)
     except subprocess.TimeoutExpired:
-        raise EnvironmentFailed(f"{python} has not said within {ANSWER_TIMEOUT:g} s what is installed") from None
+        raise EnvironmentFailed(f"{python} did not list its packages within {ANSWER_TIMEOUT:g} s") from None
     try:
         return dict(json.loads(done.stdout.splitlines()[-1]))
     except (ValueError, IndexError, TypeError):
-        raise EnvironmentFailed(f"what was installed cannot be looked at: {done.stderr.strip()}") from None
+        raise EnvironmentFailed(f"cannot list the installed packages: {done.stderr.strip()}") from None
 
 
 def _add_package_folders(folder: Path, packages: Sequence[Sequence[str]]) -> None:
-    """Have an environment find packages that lie in folders of this machine."""
+    """Add folders of this machine to an environment's import path."""
     entries = "".join(f"{entry}\n" for _, entry in packages)
     for site in folder.glob("lib/python*/site-packages") if entries else ():
         (site / "folders.pth").write_text(entries, encoding="utf-8")
 
 
 def _constraint_options(
-    folder: Path, image: Mapping[str, Any], there: Mapping[str, str], never: Sequence[str]
+    folder: Path, image: Mapping[str, Any], installed: Mapping[str, str], excluded: Sequence[str]
 ) -> list[str]:
-    """Options that keep installers to what an image limits, to what it has pinned, and to versions that are there."""
+    """Return options that restrict installers to the image's constraints, its pinned versions and installed
+    versions."""
     exact = [line for line in list_requirements({PINNED: image.get(PINNED)}) if "==" in line.partition(";")[0]]
-    text = format_constraints(there, never) + "".join(
+    text = format_constraints(installed, excluded) + "".join(
         f"{each}\n" for each in [*exact, *(image.get("constraints") or ())]
     )
     if not text:
@@ -533,24 +542,25 @@ def _constraint_options(
 
 
 def _install_pinned(
-    install: Sequence[str], what: str, image: Mapping[str, Any], variables: Mapping[str, str], emit: Emit
+    install: Sequence[str], step: str, image: Mapping[str, Any], variables: Mapping[str, str], emit: Emit
 ) -> None:
-    """Install what an image has pinned: as it is, each from its index; what has hashes only with one of them."""
+    """Install the pinned packages without dependencies, each from its index. Require the hashes of those that have
+    some."""
     for lines, index in iterate_pinned_groups(image):
         alone = {} if index is None else _single_index_variables(variables[_address_variable(index)])
         for hashed in (True, False):
             some = [line for line in lines if (" --hash=" in line) is hashed]
             options = ["--no-deps", "--require-hashes"] if hashed else ["--no-deps"]
             if some:
-                _run_installer([*install, *options], what, {**variables, **alone}, emit, given="\n".join(some))
+                _run_installer([*install, *options], step, {**variables, **alone}, emit, input_text="\n".join(some))
 
 
 def _pip_command(python: str, target: str) -> list[str]:
-    """What runs the pip of an interpreter for an environment that is made of it; nothing where it cannot make one."""
+    """Return the command of the base interpreter's pip for a new environment; [] if it has no usable pip."""
     found = _run_python(python, _ASK_PIP)
     if found.returncode:
         return []
-    # What its --python comes to in the end, less a pip that starts another.
+    # what pip's --python option runs in the end, without one extra process
     return [target, runner] if (runner := found.stdout.strip()) else [python, "-m", "pip", "--python", target]
 
 
@@ -573,7 +583,7 @@ def _install_apt_packages(packages: list[str], variables: dict[str, str], emit: 
     if not packages:
         return
     if shutil.which("apt-get", path=variables["PATH"]) is None:
-        raise EnvironmentFailed("Image(apt=...) needs a Debian or Ubuntu host: there is no apt-get here")
+        raise EnvironmentFailed("Image(apt=...) requires a Debian or Ubuntu host, but apt-get was not found")
     missing = [package for package in packages if not has_package(package)]
     if not missing:
         return
@@ -581,8 +591,8 @@ def _install_apt_packages(packages: list[str], variables: dict[str, str], emit: 
     if os.getuid() != 0:
         if subprocess.run(["sudo", "-n", "true"], capture_output=True, check=False).returncode:
             raise EnvironmentFailed(
-                f"the packages {', '.join(missing)} are not installed, and only root may do that: there is "
-                "no sudo without a password here; install them by hand, or log in as root"
+                f"cannot install the packages {', '.join(missing)}: this user has "
+                "no passwordless sudo. Install them by hand, or log in as root."
             )
         as_root = ["sudo", "-n", "--preserve-env=DEBIAN_FRONTEND"]
     wait = ["-o", "DPkg::Lock::Timeout=300"]
@@ -597,18 +607,18 @@ def has_package(package: str) -> bool:
     name = package.partition("=")[0]
     try:
         found = subprocess.run(["dpkg-query", "-W", "-f=${Status}", name], capture_output=True, check=False)
-    except FileNotFoundError:  # no Debian
+    except FileNotFoundError:  # not Debian
         return False
     return found.returncode == 0 and b"install ok installed" in found.stdout
 
 
 def _run_installer(
     command: list[str],
-    what: str,
+    step: str,
     variables: Mapping[str, str],
     emit: Emit,
     *,
-    given: str = "",
+    input_text: str = "",
     cwd: str | None = INSTALLERS_FOLDER,
 ) -> None:
     last: deque[str] = deque(maxlen=MAX_ERROR_LINES)
@@ -617,8 +627,8 @@ def _run_installer(
         env=dict(variables), cwd=cwd, text=True, encoding="utf-8", errors="replace",
     ) as process:  # fmt: skip
         assert process.stdin is not None and process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # an installer that has ended already says why by its code
-            process.stdin.write(given)
+        with contextlib.suppress(BrokenPipeError):  # the exit code of the installer explains the error
+            process.stdin.write(input_text)
             process.stdin.close()
         try:
             for line in process.stdout:
@@ -627,26 +637,29 @@ def _run_installer(
                     last.append(text)
                     emit(text)
         except BrokenPipeError:
-            process.kill()  # the client who wanted this has gone
+            process.kill()  # the client disconnected
             raise
     if process.returncode:
-        raise EnvironmentFailed(f"{what} failed with exit code {process.returncode}: " + "\n".join(last))
+        raise EnvironmentFailed(f"{step} failed with exit code {process.returncode}: " + "\n".join(last))
 
 
 def main() -> None:
-    """Have an environment made for who reads our output: lines as they come, then the interpreter or an error; all of
-    it, and what is wanted, as JSON."""
-    wanted = json.load(sys.stdin)
+    """Build the environment for the client that reads the output.
 
-    def tell(**values: Any) -> None:
+    Reads the request as JSON from standard input. Writes one JSON object per line: progress, then the result or an
+    error.
+    """
+    request = json.load(sys.stdin)
+
+    def write(**values: Any) -> None:
         sys.stdout.write(json.dumps(values) + "\n")
         sys.stdout.flush()
 
     try:
-        root, line = Path(wanted["root"]), lambda line: tell(line=line)
-        python = ensure_environment(wanted["image"], root, wanted["env"], wanted["cwd"], line, client=1)
-        found = list_installed_packages(python) if list_requirements(wanted["image"]) else {}
+        root, line = Path(request["root"]), lambda line: write(line=line)
+        python = ensure_environment(request["image"], root, request["env"], request["cwd"], line, client=1)
+        found = list_installed_packages(python) if list_requirements(request["image"]) else {}
     except OSError as error:
-        tell(error=str(error))
+        write(error=str(error))
     else:
-        tell(python=python, installed=found)
+        write(python=python, installed=found)

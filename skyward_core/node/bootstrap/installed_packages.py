@@ -1,5 +1,7 @@
-"""Which packages an interpreter finds, and in which version. Run by hosts and clients in the interpreter in question;
-nothing of the packages is imported."""
+"""Installed packages of an interpreter and their versions.
+
+Hosts and clients run this module in the interpreter in question. It imports none of the packages.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,16 @@ from skyward_core.node.bootstrap.package_indexes import normalize_name
 
 
 def list_packages(path: Iterable[str]) -> dict[str, str]:
-    """The packages on an import path, by name: their version, or "" for one that comes from a folder or an address.
+    """Return the version of each package on an import path; "" for packages installed from a folder or an address.
 
-    Their metadata says more, but to read it of all packages would take long.
+    Reads only the names of metadata folders, because reading the metadata of all packages takes long.
     """
     found = {}
     for entry in reversed(list(dict.fromkeys(path))):
         try:
             with os.scandir(entry or ".") as inside:
                 names = [each.name for each in inside]
-        except OSError:  # an archive, or nothing
+        except OSError:  # an archive, or missing
             continue
         for name in names:
             if name.endswith(".dist-info") and name.count("-") == 2:
@@ -33,5 +35,5 @@ def list_packages(path: Iterable[str]) -> dict[str, str]:
 
 
 def main() -> None:
-    """Tell it on standard output, as JSON."""
-    sys.stdout.write(json.dumps(list_packages(sys.path[1:])))  # the first is where we come from
+    """Print the packages as JSON."""
+    sys.stdout.write(json.dumps(list_packages(sys.path[1:])))  # the first entry is the folder or bundle of this module

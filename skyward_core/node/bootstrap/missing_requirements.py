@@ -1,6 +1,6 @@
-"""Requirements that an interpreter does not meet (a program).
+"""Requirements that an interpreter does not meet.
 
-Nothing is imported of what is asked for. Run by hosts in the interpreter in question, and by the client in its own.
+Hosts and clients run this module in the interpreter in question. It imports none of the required packages.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
 def unmet_requirements(requirements: Sequence[str]) -> list[str]:
-    """Those that are not met; all of them where it cannot be told. Of one that is no more than a name, or a name in one
-    version, it mostly can.
+    """Return the requirements that are not met or cannot be checked.
 
     Args:
-        requirements: as pip takes them.
+        requirements: Requirements in pip's format.
     """
-    told = {text: _is_met(text) for text in requirements}
-    unsure = [text for text, met in told.items() if met is None]
+    results = {text: _is_met(text) for text in requirements}
+    unsure = [text for text, met in results.items() if met is None]
     missing = _check_with_packaging(unsure) if unsure else set()
-    return [text for text in requirements if told[text] is False or text in missing]
+    return [text for text in requirements if results[text] is False or text in missing]
 
 
 def _check_with_packaging(requirements: Sequence[str]) -> set[str]:
-    """What is lacking of those that only a package can judge that knows requirements, which takes long to import."""
+    """Return which requirements are not met, using the ``packaging`` library, which takes long to import."""
     packaging: Any
     try:
         from packaging import requirements as packaging
@@ -46,7 +45,7 @@ def _check_with_packaging(requirements: Sequence[str]) -> set[str]:
 
 
 def _is_met(text: str) -> bool | None:
-    """Whether that is so; None where only such a package can tell."""
+    """Check a requirement that is only a name or ``name==version``; None if that requires ``packaging``."""
     plain, _, marker = text.partition(";")
     if marker and (needed := is_marker_true(marker)) is not True:
         return True if needed is False else None
@@ -61,31 +60,31 @@ def _is_met(text: str) -> bool | None:
 
 def _find_unmet(packaging: Any, text: str, extras: Sequence[str], seen: set[tuple[str, tuple[str, ...]]]) -> list[str]:
     try:
-        wanted = packaging.Requirement(text)
+        requirement = packaging.Requirement(text)
     except packaging.InvalidRequirement:
         return [text]
-    if wanted.marker and not any(wanted.marker.evaluate({"extra": each}) for each in (extras or [""])):
+    if requirement.marker and not any(requirement.marker.evaluate({"extra": each}) for each in (extras or [""])):
         return []
-    asked = wanted.name, tuple(sorted(wanted.extras))
-    if asked in seen:
+    key = requirement.name, tuple(sorted(requirement.extras))
+    if key in seen:
         return []
-    seen.add(asked)
+    seen.add(key)
     try:
-        found = metadata.distribution(wanted.name)
+        found = metadata.distribution(requirement.name)
     except metadata.PackageNotFoundError:
         return [text]
-    if wanted.url or not wanted.specifier.contains(found.version, prereleases=True):
+    if requirement.url or not requirement.specifier.contains(found.version, prereleases=True):
         return [text]
     return [
         each
         for other in found.requires or []
-        if "extra" in other and wanted.extras
-        for each in _find_unmet(packaging, other, sorted(wanted.extras), seen)
+        if "extra" in other and requirement.extras
+        for each in _find_unmet(packaging, other, sorted(requirement.extras), seen)
     ]
 
 
 def main() -> None:
-    """Requirements come on standard input as JSON, and the answer goes to standard output."""
+    """Read requirements as JSON from standard input and print the unmet ones."""
     sys.stdout.write(json.dumps(unmet_requirements(json.load(sys.stdin))))
 
 
@@ -112,7 +111,7 @@ _VERSIONS = ("python_version", "python_full_version")
 
 
 def is_marker_true(marker: str) -> bool | None:
-    """Whether a marker is true for the interpreter that runs this; None where that cannot be told."""
+    """Evaluate a marker for this interpreter; None if the marker is not supported."""
     try:
         return _evaluate(ast.parse(marker.strip(), mode="eval").body)
     except (SyntaxError, ValueError, KeyError):
@@ -120,12 +119,12 @@ def is_marker_true(marker: str) -> bool | None:
 
 
 def _evaluate(node: ast.expr) -> bool:
-    """Markers are written as comparisons of Python's."""
+    """Evaluate a marker's syntax tree. Markers have the syntax of Python comparisons."""
     if isinstance(node, ast.BoolOp):
         parts = [_evaluate(each) for each in node.values]
         return all(parts) if isinstance(node.op, ast.And) else any(parts)
     if not isinstance(node, ast.Compare) or len(node.ops) != 1:
-        raise ValueError("no comparison")
+        raise ValueError("not a comparison")
     left, right, kind = node.left, node.comparators[0], node.ops[0]
     if isinstance(kind, ast.In | ast.NotIn):
         return (_marker_value(left) in _marker_value(right)) is isinstance(kind, ast.In)
@@ -139,11 +138,11 @@ def _marker_value(node: ast.expr) -> str:
         return _MARKER_VALUES[node.id]()
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
-    raise ValueError("neither a name nor a text")
+    raise ValueError("neither a name nor a string")
 
 
 def _parse_version(version: str) -> tuple[int, ...]:
-    """``3.11`` and ``3.11.0`` are the same."""
+    """Parse a version without trailing zeros: ``3.11`` equals ``3.11.0``."""
     found = [int(each) for each in version.split(".")]
     while found and not found[-1]:
         found.pop()

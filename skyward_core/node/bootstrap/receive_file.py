@@ -1,8 +1,8 @@
-"""Take a file of the client from a command channel into the agent's folder; a broken attempt is gone on with.
+"""Receiver of a client's file on a command channel, which resumes interrupted uploads.
 
-It prints a line with the word and how many bytes are here already, takes the rest, and prints the word once more when
-the file is in its place. An attempt whose connection broke may still be writing when the next begins: both write the
-same bytes to the same places.
+Prints a line with the token and the number of bytes already received, reads the rest, and prints the token again once
+the file is complete. An earlier attempt with a broken connection may still be writing, but both write the same bytes to
+the same offsets.
 """
 
 from __future__ import annotations
@@ -15,46 +15,46 @@ from pathlib import Path
 
 
 def main(*arguments: str) -> None:
-    """Take a file, or say in one line why not; see :func:`take`."""
+    """Receive a file, or exit with an error message; see :func:`receive_file`."""
     try:
         receive_file(*arguments)
     except OSError as error:
         sys.exit(f"{error.strerror}: {arguments[0]}")
 
 
-def receive_file(folder: str, name: str, size: str, attempts: str, word: str) -> None:
-    """Take one file.
+def receive_file(folder: str, name: str, size: str, attempts: str, token: str) -> None:
+    """Receive a file.
 
     Args:
-        folder: where it goes; made if it is not there.
-        name: what it is called once it is whole.
-        size: how many bytes it has.
-        attempts: common to all attempts that bring this file, and to no others.
-        word: what the lines for the client begin with.
+        folder: Target folder; created if missing.
+        name: File name once complete.
+        size: Size in bytes.
+        attempts: Identifier that all attempts to upload this file share.
+        token: First word of the lines for the client.
 
     Raises:
-        OSError: it cannot be written; nothing of it is left.
+        OSError: If the file cannot be written. The partial file is deleted.
     """
     os.umask(0o077)
     Path(folder).mkdir(parents=True, exist_ok=True)
     partial, target = Path(folder, f".{name}.{attempts}"), Path(folder, name)
     file = os.open(partial, os.O_WRONLY | os.O_CREAT, 0o600)
     at = os.lseek(file, 0, os.SEEK_END)
-    os.write(1, f"\n{word} {at}\n".encode())
+    os.write(1, f"\n{token} {at}\n".encode())
     heartbeat = time.monotonic() + 1
     try:
         while data := os.read(0, 1 << 20):
-            if time.monotonic() > heartbeat:  # the client takes a host for stalled that sends nothing
+            if time.monotonic() > heartbeat:  # the client gives up on a host that sends nothing
                 os.write(1, b"\n")
                 heartbeat = time.monotonic() + 1
             while data:
                 data = data[os.write(file, data) :]
     except OSError:
-        partial.unlink()  # the disk is full
+        partial.unlink()  # disk full
         raise
     if os.fstat(file).st_size != int(size):
-        return  # the connection broke; what is here is for the next attempt
-    with suppress(FileNotFoundError):  # the other attempt was quicker
+        return  # the connection broke: keep the partial file for the next attempt
+    with suppress(FileNotFoundError):  # another attempt was faster
         partial.rename(target)
     if target.exists():
-        os.write(1, f"\n{word}\n".encode())
+        os.write(1, f"\n{token}\n".encode())

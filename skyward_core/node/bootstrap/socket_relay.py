@@ -1,7 +1,7 @@
-"""Join a command channel to the agent's Unix socket, for hosts whose SSH server forwards no sockets.
+"""Relay between a command channel and the agent's Unix socket, for SSH servers that do not forward sockets.
 
-It prints a line with the word (whatever came before is a start-up file's noise), then passes bytes both ways until
-either side ends.
+Prints a line with the token first, which separates the data from output of start-up files. Then relays bytes in both
+directions until either side ends.
 """
 
 from __future__ import annotations
@@ -13,38 +13,38 @@ import struct
 import threading
 
 
-def main(path: str, word: str) -> None:
+def main(path: str, token: str) -> None:
     agent = socket.socket(socket.AF_UNIX)
     try:
         agent.connect(path)
         check_peer_user(agent)
     except OSError as error:
-        os.write(1, f"\n{word} {error.strerror}\n".encode())
+        os.write(1, f"\n{token} {error.strerror}\n".encode())
         return
-    os.write(1, f"\n{word}\n".encode())
+    os.write(1, f"\n{token}\n".encode())
     threading.Thread(target=relay_stdin, args=(agent,), daemon=True).start()
     try:
         while data := agent.recv(1 << 18):
             while data:
                 data = data[os.write(1, data) :]
     except OSError:
-        return  # one side is gone, which is the end of this
+        return  # one side disconnected
 
 
 def check_peer_user(agent: socket.socket) -> None:
-    """Speak to a process of our own user only, where the kernel tells whose it is.
+    """Check that the peer runs as the same user, if the kernel can tell.
 
     Raises:
-        PermissionError: it is another user's.
+        PermissionError: If it runs as another user.
     """
     if hasattr(socket, "SO_PEERCRED"):
         _, uid, _ = struct.unpack("3i", agent.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         if uid != os.getuid():
-            raise PermissionError(errno.EACCES, f"user {uid} listens there")
+            raise PermissionError(errno.EACCES, f"the socket belongs to user {uid}")
 
 
 def relay_stdin(agent: socket.socket) -> None:
-    """Pass on what the client sends; its end is the end of the whole."""
+    """Forward standard input to the agent. Exit when it ends."""
     try:
         while data := os.read(0, 1 << 18):
             agent.sendall(data)

@@ -1,4 +1,4 @@
-"""GPU metrics by NVML, DCGM and amdgpu; Xid errors of the kernel log."""
+"""GPU metrics from NVML, DCGM and amdgpu, and Xid errors from the kernel log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 VENDOR = "0x1002"
 CARDS_FOLDER = "sys/class/drm"
-# Figure, file, and what it is divided by.
+# Metric, file, divisor.
 _FILES = (
     ("util", "gpu_busy_percent", 1),
     ("mem_busy", "mem_busy_percent", 1),
@@ -32,10 +32,10 @@ _SENSORS = (
 
 
 class AmdGpus:
-    """All GPUs of this machine that amdgpu drives.
+    """All GPUs of this machine that use the amdgpu driver.
 
     Args:
-        root: where ``sys`` is.
+        root: Folder that contains ``sys``.
     """
 
     def __init__(self, root: str = "/") -> None:
@@ -56,13 +56,13 @@ class AmdGpus:
             files += [(figure, os.path.join(device, "hwmon", sensors, name), unit) for figure, name, unit in _SENSORS]
         self._files.append(files)
         number = len(self.devices)
-        told = _read_file(os.path.join(device, "unique_id"))
+        unique_id = _read_file(os.path.join(device, "unique_id"))
         model = _read_file(os.path.join(device, "product_name")) or "AMD GPU"
         bus = os.path.basename(os.path.realpath(device))
-        self.devices.append({"id": told or f"card{number}", "model": model, "number": str(number), "bus": bus})
+        self.devices.append({"id": unique_id or f"card{number}", "model": model, "number": str(number), "bus": bus})
 
     def read(self, now: float) -> list[dict[str, float]]:
-        """The figures of each now, in the order of :attr:`devices`."""
+        """Return the metrics of each GPU in the order of :attr:`devices`."""
         return [
             {figure: int(text) / unit for figure, path, unit in files if (text := _read_file(path)).isdigit()}
             for files in self._files
@@ -89,14 +89,14 @@ def _read_file(path: str) -> str:
 
 DCGM_PROGRAM = "dcgmi"
 DCGM_FIELDS = {"1002": "sm_active", "1004": "tensor_active"}
-MAX_STARTS = 5  # times that it is started
-RESTART_DELAY = 60.0  # seconds between them
-MAX_AGE = 5.0  # seconds after which what it said says nothing
-LONGEST = 1 << 16  # bytes without a line
+MAX_STARTS = 5
+RESTART_DELAY = 60.0  # seconds between starts
+MAX_AGE = 5.0  # seconds after which values are outdated
+LONGEST = 1 << 16  # bytes of a line
 
 
 class DcgmMonitor:
-    """What it says, by number of the GPU."""
+    """Metrics from DCGM's command-line monitor, by GPU number."""
 
     def __init__(self, folders: str = "") -> None:
         self._program = _find_program(folders or os.environ.get("PATH", ""))
@@ -106,7 +106,7 @@ class DcgmMonitor:
         self._metrics: dict[str, tuple[float, dict[str, float]]] = {}
 
     def read(self, now: float) -> dict[str, dict[str, float]]:
-        """The figures now, as far as it has told of any; never waits."""
+        """Return the current metrics. Never waits."""
         if not self._program:
             return {}
         if self._child is None:
@@ -116,7 +116,7 @@ class DcgmMonitor:
         return {gpu: figures for gpu, (at, figures) in self._metrics.items() if now - at < MAX_AGE}
 
     def close(self) -> None:
-        """Have it end."""
+        """Stop the monitor process."""
         child, self._child = self._child, None
         if child is not None:
             child.kill()
@@ -148,30 +148,30 @@ class DcgmMonitor:
         if child is None or child.stdout is None:
             return
         try:
-            piece = os.read(child.stdout.fileno(), LONGEST)
+            chunk = os.read(child.stdout.fileno(), LONGEST)
         except BlockingIOError:
             return
-        *lines, self._said = (self._said + piece).split(b"\n")
+        *lines, self._said = (self._said + chunk).split(b"\n")
         for line in lines:
-            if (told := parse_dcgm_line(line.decode("ascii", "replace"))) is not None:
-                self._metrics[told[0]] = (now, told[1])
-        if not piece or len(self._said) > LONGEST:
+            if (parsed := parse_dcgm_line(line.decode("ascii", "replace"))) is not None:
+                self._metrics[parsed[0]] = (now, parsed[1])
+        if not chunk or len(self._said) > LONGEST:
             self.close()
 
 
 def parse_dcgm_line(line: str) -> tuple[str, dict[str, float]] | None:
-    """Which GPU a line tells of, and its figures in percent; None where it is another line."""
+    """Parse a line of ``dcgmi dmon`` into GPU number and metrics in percent; None for other lines."""
     kind, *rest = line.split() or [""]
     if kind != "GPU" or len(rest) != 1 + len(DCGM_FIELDS):
         return None
-    gpu, *told = rest
+    gpu, *values = rest
     if not (gpu.isascii() and gpu.isdigit() and len(gpu) < 4):
         return None
     figures = {}
-    for name, text in zip(DCGM_FIELDS.values(), told, strict=True):
+    for name, text in zip(DCGM_FIELDS.values(), values, strict=True):
         try:
             share = float(text)
-        except ValueError:  # "N/A": this GPU has no such figure
+        except ValueError:  # "N/A": not supported by this GPU
             continue
         if 0 <= share <= 1:
             figures[name] = round(100 * share, 2)
@@ -187,13 +187,13 @@ def _find_program(folders: str) -> str:
 
 
 KERNEL_LOG = "/dev/kmsg"
-MAX_RECORDS_PER_READ = 1000  # records in one look; a log that floods is read on in the next
-RECORD = 8192  # bytes; the kernel's own limit
+MAX_RECORDS_PER_READ = 1000  # remaining records are read the next time
+RECORD = 8192  # bytes; limit of the kernel
 _BEFORE, _BEHIND = "NVRM: Xid (PCI:", "): "
 
 
 class XidLog:
-    """What is written from now on."""
+    """Xid errors in the kernel log from now on."""
 
     def __init__(self, path: str = KERNEL_LOG) -> None:
         try:
@@ -203,17 +203,18 @@ class XidLog:
             return
         try:
             os.lseek(self._file, 0, os.SEEK_END)
-        except OSError:  # what cannot be sought in has no past
+        except OSError:  # not seekable: has no earlier records
             return
 
     def read(self) -> dict[str, int]:
-        """The last error of each GPU that had one since the last look, by its place on the bus; see :func:`place`."""
+        """Return the latest error of each GPU since the last call, by PCI address; see
+        :func:`normalize_pci_address`."""
         found: dict[str, int] = {}
         for _ in range(MAX_RECORDS_PER_READ if self._file >= 0 else 0):
             try:
                 record = os.read(self._file, RECORD)
             except BrokenPipeError:
-                continue  # records were overwritten before we came to read them
+                continue  # records were overwritten before they were read
             except BlockingIOError:
                 break
             except OSError:
@@ -229,32 +230,36 @@ class XidLog:
 
 
 def parse_xid(line: str) -> tuple[str, int] | None:
-    """Which GPU, and which error, a line of the kernel's log tells of; None where it tells of something else."""
-    _, said, rest = line.partition(_BEFORE)
-    bus, said_too, rest = rest.partition(_BEHIND)
+    """Return PCI address and error number from a line of the kernel log; None for other lines."""
+    _, has_prefix, rest = line.partition(_BEFORE)
+    bus, has_suffix, rest = rest.partition(_BEHIND)
     number = rest.partition(",")[0].strip()
-    if not (said and said_too) or len(bus) > 20 or not (number.isascii() and number.isdigit() and len(number) < 5):
+    if (
+        not (has_prefix and has_suffix)
+        or len(bus) > 20
+        or not (number.isascii() and number.isdigit() and len(number) < 5)
+    ):
         return None
     return normalize_pci_address(bus), int(number)
 
 
 def normalize_pci_address(bus: str) -> str:
-    """A place on the PCI bus, however it is written: ``00000000:3B:00.0`` is ``0000:3b:00``."""
+    """Normalize a PCI address: ``00000000:3B:00.0`` becomes ``0000:3b:00``."""
     domain, _, rest = bus.lower().partition(":")
     return f"{domain[-4:]:0>4}:{rest.partition('.')[0]}"
 
 
-DRIVER_TIMEOUT = 5.0  # seconds after which a driver does not answer
+DRIVER_TIMEOUT = 5.0  # seconds after which a driver counts as unresponsive
 
 
 class GpuMetrics:
-    """Those of this machine, as they were at the last reading; none where nothing drives any.
+    """Latest metrics of this machine's GPUs, read in a background thread; none if there is no driver.
 
     Args:
-        period: seconds between readings.
+        period: Seconds between readings.
 
     Attributes:
-        devices: what each is: id, model, number, place on the bus. Replaced when it is known.
+        devices: Id, model, number and PCI address of each GPU. Replaced once they are known.
     """
 
     def __init__(self, period: float) -> None:
@@ -269,19 +274,19 @@ class GpuMetrics:
         threading.Thread(target=self._serve, name="gpus", daemon=True).start()
 
     def read(self) -> tuple[list[dict[str, float]], str]:
-        """The figures of each, in the order of :attr:`devices`, and why there are none, or ""."""
+        """Return the metrics of each GPU in the order of :attr:`devices`, and why there are none, or ""."""
         now = monotonic()
         if self._over:
             return [], self._why
         if now - max(self._read_at, self._asked_at) > DRIVER_TIMEOUT:
-            return [], f"the GPUs' driver has not answered for {now - self._asked_at:.0f} s"
+            return [], f"the GPU driver has not responded for {now - self._asked_at:.0f} s"
         return self._latest if self._read_at else [], ""
 
     def _serve(self) -> None:
         try:
             self._follow()
-        except Exception as error:  # noqa: BLE001  whatever a driver does, the machine is measured, and this is told
-            self._why = f"the GPUs cannot be measured: {type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001  # any error of a driver is reported, and the host's metrics continue
+            self._why = f"cannot read GPU metrics: {type(error).__name__}: {error}"
         self._over = True
 
     def _follow(self) -> None:
@@ -306,7 +311,7 @@ class GpuMetrics:
 def _find_driver() -> NvidiaGpus | AmdGpus | None:
     try:
         import pynvml
-    except ImportError:  # hosts without a driver are not sent it
+    except ImportError:  # pynvml is not sent to hosts without a driver
         return _find_amd()
 
     try:
@@ -323,17 +328,17 @@ def _find_amd() -> NvidiaGpus | AmdGpus | None:
 
 Metrics = dict[str, float]
 
-SLOW_EVERY = 10  # readings between two that ask for what changes slowly
+SLOW_EVERY = 10  # readings between two queries of slowly changing values
 ALL_LINKS = 0xFFFFFFFF
-# Reasons to run slower that are none to worry: idle, clocks that somebody has set, GPUs that keep step, displays.
+# Harmless throttle reasons: idle, application clocks, sync boost, display clocks.
 IGNORED_THROTTLE = 0x1 | 0x2 | 0x10 | 0x100
 
 
 class NvidiaGpus:
-    """All GPUs of this machine, and of those that are cut their slices.
+    """All NVIDIA GPUs of this machine.
 
     Raises:
-        pynvml.NVMLError: no driver answers.
+        pynvml.NVMLError: If no driver answers.
     """
 
     def __init__(self, nvml: Any) -> None:
@@ -344,19 +349,19 @@ class NvidiaGpus:
             try:
                 self._gpus.append(_Gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(index), index))
             except nvml.NVMLError:
-                continue  # one that has fallen off the bus cannot even be opened
+                continue  # a GPU that has fallen off the bus cannot be opened
         self._readings = 0
 
     @property
     def devices(self) -> list[dict[str, str]]:
-        """What each is: id, model, place on the bus."""
+        """Id, model and PCI address of each GPU."""
         return [gpu.about for gpu in self._gpus]
 
     def read(self, now: float) -> list[Metrics]:
-        """The figures of each now, in the order of :attr:`devices`."""
+        """Return the metrics of each GPU in the order of :attr:`devices`."""
         turn = self._readings
         self._readings += 1
-        # Rates of the bus are measured while one waits, a fiftieth of a second: one GPU's at a time.
+        # Measuring PCIe throughput blocks for 20 ms, so one GPU is measured per reading.
         return [
             gpu.read(now, seldom=turn % SLOW_EVERY == 0, waits=turn % len(self._gpus) == number)
             for number, gpu in enumerate(self._gpus)
@@ -367,7 +372,7 @@ class _Gpu:
     def __init__(self, nvml: Any, handle: Any, index: int) -> None:
         self._nvml, self._handle, self._index = nvml, handle, index
         self._unsupported: set[str] = set()
-        self._slow_metrics: Metrics = {}  # what is not asked for each time
+        self._slow_metrics: Metrics = {}  # values that are not read every time
         self._links: tuple[float, list[int]] | None = None
         self.about = {
             "id": str(nvml.nvmlDeviceGetUUID(handle)),
@@ -406,18 +411,18 @@ class _Gpu:
         except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound, nvml.NVMLError_NoPermission):
             self._unsupported.add(name)
         except nvml.NVMLError:
-            pass  # not this time
+            pass  # temporary error
         except (AttributeError, UnicodeDecodeError, nvml.NVMLLibraryMismatchError):
-            self._unsupported.add(name)  # a pynvml, or a driver, that does not know it; text that is none
+            self._unsupported.add(name)  # not supported by this pynvml or driver, or invalid text
         return {}
 
     def _read_bus_address(self) -> Metrics:
-        told = self._nvml.nvmlDeviceGetPciInfo(self._handle).busId
-        self.about["bus"] = told.decode("ascii", "replace") if isinstance(told, bytes) else str(told)
+        address = self._nvml.nvmlDeviceGetPciInfo(self._handle).busId
+        self.about["bus"] = address.decode("ascii", "replace") if isinstance(address, bytes) else str(address)
         return {}
 
     def _nvlink(self, now: float) -> Metrics:
-        """Bytes a second over all links together; counted by the GPU in KiB."""
+        """Return the NVLink throughput in bytes per second over all links. The GPU counts KiB."""
         nvml = self._nvml
         fields = [
             (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ALL_LINKS),

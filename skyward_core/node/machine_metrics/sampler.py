@@ -1,4 +1,4 @@
-"""The sampling loop; machine figures from /proc."""
+"""Sampling loop of the machine metrics, host metrics from /proc, and sample files."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from skyward_core.protocol.node_paths import sample_file, sample_files
 # ruff: noqa: PTH110, PTH118, PTH208
 
 
-RESCAN_EVERY = 60  # readings after which network cards and disks are listed anew
-MAX_READ_BYTES = 1 << 20  # bytes that are read of a file
-SECTOR = 512  # bytes, as /proc/diskstats counts whatever the disk has
+RESCAN_EVERY = 60  # readings between two scans for network cards and disks
+MAX_READ_BYTES = 1 << 20  # bytes read from one file
+SECTOR = 512  # bytes; unit of /proc/diskstats for all disks
 PRESSURE_FILES = ("cpu", "memory", "io")
 
 
 class HostMetrics:
-    """One machine's figures, by reading them again and again.
+    """Metrics of one machine, computed from consecutive readings.
 
     Args:
-        folder: on the disk whose free space is told.
-        root: where ``proc`` and ``sys`` are.
+        folder: Folder on the disk whose free space is reported.
+        root: Folder that contains ``proc`` and ``sys``.
     """
 
     def __init__(self, folder: str, root: str = "/") -> None:
@@ -43,10 +43,10 @@ class HostMetrics:
         self._read_at = 0.0
 
     def read(self, now: float) -> dict[str, float]:
-        """The figures now; rates, which are since the last reading, come with the second one.
+        """Return the current metrics. Rates need a previous reading.
 
         Args:
-            now: by a clock that only goes forward.
+            now: Time by a monotonic clock.
         """
         if self._readings % RESCAN_EVERY == 0:
             self._cards, self._disks = self._list_cards(), self._list_disks()
@@ -65,7 +65,7 @@ class HostMetrics:
         self._before, self._read_at = counters, now
         if passed <= 0:
             return {}
-        # A counter that went back was begun anew: a card was taken out, say.
+        # Ignore counters that went backwards, for example because a card was replaced.
         grown = {
             name: count - before[name] for name, count in counters.items() if name in before and count >= before[name]
         }
@@ -73,17 +73,18 @@ class HostMetrics:
         rates = {name: round(count / passed, 1) for name, count in grown.items()}
         return rates | ({"cpu": round(min(100.0, 100 * busy / all_of_it), 2)} if all_of_it else {})
 
-    # -- its parts ---------------------------------------------------------------------------------------
+    # -- metrics -----------------------------------------------------------------------------------------
 
     def _cpu(self) -> dict[str, float]:
         user, nice, system, idle, iowait, *rest = map(int, self._read_text("stat").split("\n", 1)[0].split()[1:])
-        more = sum(rest[:3])  # interrupts, soft ones, and what a hypervisor took; guests are in "user"
+        # interrupts, soft interrupts, and time stolen by a hypervisor; guest time is part of "user"
+        more = sum(rest[:3])
         ticks = user + nice + system + idle + iowait + more
         return {"busy": ticks - idle - iowait, "ticks": ticks}
 
     def _memory(self) -> dict[str, float]:
-        told = dict(line.split(":", 1) for line in self._read_text("meminfo").splitlines() if ":" in line)
-        total, free = (int(told[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
+        fields = dict(line.split(":", 1) for line in self._read_text("meminfo").splitlines() if ":" in line)
+        total, free = (int(fields[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
         return {"memory_used": total - free, "memory_total": total}
 
     def _pressure(self) -> dict[str, float]:
@@ -116,11 +117,13 @@ class HostMetrics:
         found = os.statvfs(self._folder)
         return {"spool_free": found.f_bavail * found.f_frsize}
 
-    # -- which there are ---------------------------------------------------------------------------------
+    # -- devices -----------------------------------------------------------------------------------------
 
     def _list_cards(self) -> set[str]:
-        """Network cards: real ones, so that what goes by a bridge is not counted twice; where there are none (in a
-        container), all but the loopback."""
+        """Return the physical network cards, which avoids counting bridged traffic twice.
+
+        Without physical cards (in a container), return all except the loopback.
+        """
         try:
             lines = self._read_text("net/dev").splitlines()[2:]
         except OSError:
@@ -146,7 +149,7 @@ class HostMetrics:
 
 
 def _read_optional(part: Callable[[], dict[str, float]]) -> dict[str, float]:
-    """What a part tells; nothing where this system has no such file, or writes other things into it."""
+    """Return a part's metrics; {} if the system lacks the file or uses another format."""
     try:
         return part()
     except (OSError, ValueError, KeyError, IndexError):
@@ -154,27 +157,27 @@ def _read_optional(part: Callable[[], dict[str, float]]) -> dict[str, float]:
 
 
 def _parse_pressure(text: str) -> float:
-    """Of ``some avg10=1.50 avg60=...``: how much of the last ten seconds, in percent, somebody waited."""
+    """Return the percentage of the last ten seconds in which a task waited, from ``some avg10=1.50 avg60=...``."""
     some = text.split("\n", 1)[0].split()
     if some[0] != "some" or not some[1].startswith("avg10="):
-        raise ValueError("it tells of no pressure")
+        raise ValueError("unknown format of the pressure file")
     return float(some[1][6:])
 
 
-# The process that uses it imports little: it runs beside what trains.
+# This process imports little because it runs beside training.
 # ruff: noqa: PTH103, PTH108, PTH118
 
 
-MAX_FILE_BYTES = 2 << 20  # bytes after which another file is begun; the one before it stays
-MAX_SAMPLE_BYTES = 1 << 18  # bytes of a line
+MAX_FILE_BYTES = 2 << 20  # bytes after which a new file is started; the previous one is kept
+MAX_SAMPLE_BYTES = 1 << 18  # bytes of one line
 
 
 class SampleFiles:
-    """One node's. One process writes; whoever reads follows by their names.
+    """Sample files of one node, written by one process. Readers find them by name.
 
     Args:
-        folder: that has nothing else in it.
-        size: bytes of a file.
+        folder: Folder for these files only.
+        size: Bytes per file.
     """
 
     def __init__(self, folder: str, size: int = MAX_FILE_BYTES) -> None:
@@ -184,7 +187,7 @@ class SampleFiles:
         start, name = found[-1] if found else (0, "")
         self._file = -1
         self._length = 0
-        if name:  # written by a process before this one, which may have died in the middle of a line
+        if name:  # an earlier process may have died in the middle of a line
             self._open(start)
             self._length = os.fstat(self._file).st_size
             if self._length and os.pread(self._file, 1, self._length - 1) != b"\n":
@@ -193,14 +196,14 @@ class SampleFiles:
 
     @property
     def is_new_file(self) -> bool:
-        """Whether what is put next begins a file: it can rely on nothing that was put before."""
+        """Whether the next sample starts a file and must not depend on earlier samples."""
         return self._file < 0 or self._length >= self._size
 
     def append(self, sample: dict[str, Any]) -> None:
-        """Write a sample down.
+        """Write a sample.
 
         Raises:
-            OSError: the disk does not take it.
+            OSError: If the sample cannot be written.
         """
         line = json.dumps(sample, separators=(",", ":")).encode() + b"\n"
         if len(line) > MAX_SAMPLE_BYTES:
@@ -223,7 +226,7 @@ class SampleFiles:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
 
     def _write(self, data: bytes) -> None:
-        # A disk that is full takes a part: the reader passes over a line that is none.
+        # A full disk accepts only a part; readers skip invalid lines.
         self._length += os.write(self._file, data)
 
 
@@ -231,25 +234,25 @@ PR_SET_PDEATHSIG = 1
 
 
 def main(folder: str, spool: str, period: str) -> None:
-    """Measure, and write it down.
+    """Sample the machine until standard input ends.
 
     Args:
-        folder: where the samples go.
-        spool: on the disk whose free space is told.
-        period: seconds between samples.
+        folder: Folder of the sample files.
+        spool: Folder on the disk whose free space is reported.
+        period: Seconds between samples.
     """
     _set_parent_death_signal()
     every = float(period)
-    os.nice(5)  # what trains goes first
+    os.nice(5)  # give training precedence
     record, host, gpus = SampleFiles(folder), HostMetrics(spool), GpuMetrics(every)
-    told: list[dict[str, str]] | None = None
+    written_devices: list[dict[str, str]] | None = None
     due = time.monotonic()
     while True:
         sample: dict[str, Any] = {"at": round(time.time(), 3), "node": host.read(time.monotonic())}
         figures, reason = gpus.read()
-        if record.is_new_file or told is not gpus.devices:
-            told = gpus.devices
-            sample["devices"] = told
+        if record.is_new_file or written_devices is not gpus.devices:
+            written_devices = gpus.devices
+            sample["devices"] = written_devices
         if figures:
             sample["gpus"] = figures
         if reason:
@@ -257,20 +260,21 @@ def main(folder: str, spool: str, period: str) -> None:
         try:
             record.append(sample)
         except OSError:
-            told = None  # a full disk; what it knew last is there, and there may be room later
+            written_devices = None  # disk full: write the devices again once there is space
         due = max(due + every, time.monotonic())
         if _has_stdin_ended(due - time.monotonic()):
-            # A thread that waits for a driver would keep an orderly end from coming.
+            # An orderly exit could wait for a thread that hangs in the driver.
             os._exit(0)
 
 
 def _set_parent_death_signal() -> None:
-    """Have the kernel end this process when its agent ends: one that is stopped does not see its standard input end."""
+    """Let the kernel kill this process when the agent dies. A suspended process would not notice the end of its
+    input."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _has_stdin_ended(wait: float) -> bool:
-    """Whether standard input has ended; waits so long at most."""
+    """Wait up to ``wait`` seconds, and return whether standard input has ended."""
     readable, _, _ = select.select([0], [], [], max(0.0, wait))
     return bool(readable) and not os.read(0, 1024)

@@ -1,4 +1,4 @@
-"""The worker's blocking end of its connection to the agent; it outlives the agent."""
+"""The worker's blocking connection to the agent, which outlives the agent."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ from skyward_core.protocol.frame_codec import (
     encode_frame,
 )
 
-RETRY_DELAY = 0.05  # seconds between attempts to find a new agent
+RETRY_DELAY = 0.05  # seconds between attempts to connect to a new agent
 
 
 class AgentChannel:
-    """Frames over a Unix socket; ``send`` may be called by any thread, ``receive`` by one.
+    """Frames over a Unix socket. Any thread may call ``send``, but only one ``receive``.
 
-    When the agent dies a thread looks for the next one on the same socket, greets it, and sends again what the last
-    one may not have taken: all frames but those that it said it had seen ("seen", their number on its connection).
+    When the agent dies, a thread connects to the next agent on the same socket and sends all unacknowledged frames
+    again.
+    Agents acknowledge frames by number ("seen").
 
     Args:
-        hello: makes the greeting, header and body.
-        patience: seconds without an agent after which ``receive`` gives up.
+        path: Path of the agent's socket.
+        hello: Returns header and body of the first frame of a connection.
+        patience: Seconds without an agent after which ``receive`` gives up.
     """
 
     def __init__(self, path: str, hello: Callable[[], tuple[Header, bytes]], patience: float) -> None:
@@ -45,9 +47,10 @@ class AgentChannel:
         self._reading = threading.Lock()
         self._reconnected_event = threading.Condition(self._lock)
         self._unacknowledged: deque[bytes] = deque()
-        self._seen = 1  # frames of this connection that need not be sent again; the greeting is made anew
+        self._seen = 1  # acknowledged frames of this connection; the hello frame is the first
         self._given_up = False
-        self.is_forked = False  # we are a child that user code forked: the agent is our parent's to talk to
+        # whether this process is a fork made by user code: only the parent may use the connection
+        self.is_forked = False
         self._socket = self._connect()
         os.register_at_fork(after_in_child=self._on_fork)
         threading.Thread(target=self._watch, name="agent-watch", daemon=True).start()
@@ -56,20 +59,20 @@ class AgentChannel:
         data = encode_frame(header, body)
         with self._lock:
             self._unacknowledged.append(data)
-            current, there = self._socket, self._is_socket_ours()
+            current, is_ours = self._socket, self._is_socket_ours()
             try:
-                if there:
+                if is_ours:
                     self._socket.sendall(data)
             except OSError:
-                return  # no agent now; the next one gets it
-        if not there and not self.is_forked:
+                return  # no agent: the next one gets the frame
+        if not is_ours and not self.is_forked:
             self._reconnect(current)
 
     def receive(self) -> tuple[AnyHeader, bytes]:
-        """The next frame; waits for it.
+        """Wait for the next frame and return it.
 
         Raises:
-            EOFError: there has been no agent for too long.
+            EOFError: If there has been no agent for too long.
         """
         while not self._frames:
             current = self._socket
@@ -82,11 +85,11 @@ class AgentChannel:
                 while self._socket is current and not self._given_up:
                     self._reconnected_event.wait()
                 if self._given_up:
-                    raise EOFError("the agent is gone")
+                    raise EOFError("no agent is running")
         return self._frames.popleft()
 
     def _read(self, current: socket, flags: int = 0) -> bool:
-        """Take in what a connection has; says whether there may be more."""
+        """Read available data of a connection. Return whether there may be more."""
         try:
             data = current.recv(1 << 16, flags)
         except OSError:
@@ -98,7 +101,7 @@ class AgentChannel:
 
     def _drop_seen(self, connection: socket, header: Header) -> None:
         with self._lock:
-            if self._socket is connection:  # else the next agent has been sent it all already
+            if self._socket is connection:  # otherwise the next agent has already got all frames
                 for _ in range(header.get("seen", 0) - self._seen):
                     self._unacknowledged.popleft()
                     self._seen += 1
@@ -118,8 +121,7 @@ class AgentChannel:
         return connection
 
     def _is_socket_ours(self) -> bool:
-        """Whether the socket is still ours: user code may have closed it (``os.closerange``), and have another file
-        in its place by now."""
+        """Check whether the socket is still ours. User code may have closed it, for example with ``os.closerange``."""
         try:
             return bool(self._socket.getpeername() == self._path)
         except OSError:
@@ -140,23 +142,21 @@ class AgentChannel:
                 sleep(RETRY_DELAY)
 
     def _reconnect(self, lost: socket) -> bool:
-        """Have another connection in the place of a lost one; says whether there is one."""
-        with self._renewing:  # two threads may find out at the same time
+        """Replace a lost connection. Return whether there is a connection."""
+        with self._renewing:  # several threads may notice the loss
             if self._socket is not lost:
                 return True
-            if there := self._is_socket_ours():
-                with (
-                    self._reading
-                ):  # what the last agent has said, and nobody has had time for: the next one knows of it
+            if is_ours := self._is_socket_ours():
+                with self._reading:  # read all frames of the dead agent: the next one does not send them again
                     while self._read(lost, MSG_DONTWAIT):
                         pass
             try:
                 fresh = self._connect()
             except OSError:
                 return False
-            return self._adopt_connection(fresh, there)
+            return self._adopt_connection(fresh, is_ours)
 
-    def _adopt_connection(self, fresh: socket, there: bool) -> bool:
+    def _adopt_connection(self, fresh: socket, is_ours: bool) -> bool:
         with self._lock:
             try:
                 for data in self._unacknowledged:
@@ -167,7 +167,7 @@ class AgentChannel:
             old, self._socket = self._socket, fresh
             self._decoder = Decoder(_check_frame_size)
             self._seen = 1
-            if there:
+            if is_ours:
                 old.close()
             else:
                 old.detach()
@@ -176,6 +176,6 @@ class AgentChannel:
 
 
 def _check_frame_size(header: Mapping[str, Any], head: int, body: int) -> None:
-    """The agent has started us, and looks at what it hands on: no more than that is asked here."""
+    """Check only the size of a frame, because the agent validates frames before it forwards them."""
     if body > MAX_PLUGINS_BYTES:
-        raise WireError(f"a frame {header['t']!r:.40} of {body:,} bytes is not of this protocol")
+        raise WireError(f"a frame {header['t']!r:.40} of {body:,} bytes exceeds the size limit")

@@ -1,8 +1,8 @@
-"""What ``breakpoint()`` and ``pdb.set_trace()`` mean in a rank, whose standard input is empty: pdb would read its end,
-and end the rank. Loaded when somebody imports pdb.
+"""Replacement of ``breakpoint()`` and ``pdb`` in ranks, loaded when pdb is imported.
 
-A rank may wait there for somebody: it listens on a socket in its node's folder, to which the agent connects. Whoever
-comes has that connection for as long as the call runs, or until they leave.
+The standard input of a rank is empty, so plain pdb would end the rank. Instead the rank listens on a socket in its
+node's folder and waits for a debugger, which the agent connects. The connection lasts until the call ends or the user
+leaves.
 """
 
 from __future__ import annotations
@@ -17,176 +17,178 @@ from typing import Any
 
 from skyward_core.runtime.instance_info import VARIABLE, InstanceInfo, instance_info, set_phase
 
-# A rank has no pathlib.
+# Workers do not import pathlib.
 # ruff: noqa: PTH108, PTH109
 
 
-NO_DEBUGGER_AFTER = 10.0  # seconds after which a rank says that nobody has come
+NO_DEBUGGER_AFTER = 10.0  # seconds after which a rank logs that no debugger has connected
 
-_reported: set[tuple[str, str, int]] = set()  # run, file and line, where nobody came, and of which the log has a line
-_stdin = sys.__stdin__  # what is sys.stdin now may be in its place already
-_ended_runs: set[str] = set()  # runs whose debugging somebody has ended: none waits there any more
-_debuggers: dict[int, Any] = {}  # debuggers with a person there, by thread
-_accept_lock = threading.Lock()  # one socket for all threads
+_reported: set[tuple[str, str, int]] = set()  # run, file and line of breakpoints without a debugger that were logged
+_stdin = sys.__stdin__  # user code may already have replaced sys.stdin
+_ended_runs: set[str] = set()  # runs whose debugging was ended with "quit"
+_debuggers: dict[int, Any] = {}  # connected debuggers by thread
+_accept_lock = threading.Lock()  # all threads share one socket
 _rank_pid = 0
 
 
 def patch_pdb(pdb: Any, wait: float, path: str, process: int) -> None:
-    """Put ours in the place of pdb's functions; who has put a file in the place of standard input has pdb's.
+    """Replace the functions of pdb. If user code has replaced standard input, plain pdb is used.
 
     Args:
-        pdb: the module, as soon as it is imported.
-        wait: seconds that a rank waits for somebody who debugs it.
-        path: where it listens meanwhile.
-        process: number of the rank's process: a child that it forks may be the first that needs pdb.
+        pdb: The module, when it is imported.
+        wait: Seconds to wait for a debugger.
+        path: Path of the socket to listen at.
+        process: Pid of the rank's process. Forked children do not wait for a debugger.
     """
     global _rank_pid
     _rank_pid = process
     set_trace, post_mortem = getattr(pdb, "set_trace", None), getattr(pdb, "post_mortem", None)
     if set_trace is None or post_mortem is None or not isinstance(getattr(pdb, "Pdb", None), type):
-        return  # another module of that name
-    of_plain = pdb.Pdb.set_trace
+        return  # another module named pdb
+    plain_set_trace = pdb.Pdb.set_trace
 
-    def debugger(at: FrameType, line: int, does: str) -> Any:
-        """One with a person there; None where nobody comes."""
-        place = _Breakpoint(at, line, does)
-        wanted = wait if os.getpid() == _rank_pid else 0.0
-        found = _debuggers.get(threading.get_ident()) if wanted else None
+    def debugger(frame: FrameType, line: int, action: str) -> Any:
+        """Return a connected debugger, or None if none connects."""
+        breakpoint_ = _Breakpoint(frame, line, action)
+        timeout = wait if os.getpid() == _rank_pid else 0.0
+        found = _debuggers.get(threading.get_ident()) if timeout else None
         if found is not None:
             if found.is_there():
                 return found
             found.leave()
-        if place.key in _reported or place.run in _ended_runs:
+        if breakpoint_.key in _reported or breakpoint_.run in _ended_runs:
             return None
-        connection = _accept_debugger(path, wanted, place) if wanted else None
+        connection = _accept_debugger(path, timeout, breakpoint_) if timeout else None
         if connection is None:
-            _reported.add(place.key)
-            if wanted:
+            _reported.add(breakpoint_.key)
+            if timeout:
                 set_phase("running")
-            place.report_continuing(wanted)
+            breakpoint_.report_continuing(timeout)
             return None
         found = _debuggers[threading.get_ident()] = _make_debugger_class(pdb)(connection)
         return found
 
-    def at_line(**given: Any) -> None:
-        """Stop here; with a ``header`` that is said first."""
-        at = sys._getframe(1)
-        own = debugger(at, at.f_lineno, "comes to a breakpoint at") if _has_no_input(sys.stdin) else pdb.Pdb()
+    def set_trace_at_line(**args: Any) -> None:
+        """Replacement of ``pdb.set_trace``. Prints the optional ``header`` first."""
+        frame = sys._getframe(1)
+        own = debugger(frame, frame.f_lineno, "reached a breakpoint at") if _has_no_input(sys.stdin) else pdb.Pdb()
         if own is not None:
-            if (header := given.pop("header", None)) is not None:
+            if (header := args.pop("header", None)) is not None:
                 own.message(header)
-            own.set_trace(at, **given)
+            own.set_trace(frame, **args)
 
-    def at_error(*given: Any) -> None:
-        """Stop where an exception was raised, the one that is being handled unless one, or its traceback, is given."""
+    def post_mortem_at_error(*args: Any) -> None:
+        """Replacement of ``pdb.post_mortem``: stop at the given exception or traceback, or at the one being handled."""
         if not _has_no_input(sys.stdin):
-            post_mortem(*given)
+            post_mortem(*args)
             return
-        error: Any = given[0] if given else sys.exc_info()[1]
+        error: Any = args[0] if args else sys.exc_info()[1]
         whole: TracebackType | None = getattr(error, "__traceback__", error)
         if whole is None:
             raise ValueError("A valid traceback must be passed if no exception is being handled")
         trace = whole
         while trace.tb_next is not None:
             trace = trace.tb_next
-        own = debugger(trace.tb_frame, trace.tb_lineno, "looks at an exception of")
+        own = debugger(trace.tb_frame, trace.tb_lineno, "stopped at an exception in")
         if own is not None:
             own.reset()
             own.interaction(None, whole)
 
-    def of_object(self: Any, *given: Any, **named: Any) -> None:
-        """Code has made a debugger of its own, as ``torch.distributed.breakpoint()`` does: it would read nothing."""
-        at: FrameType = (*given, named.pop("frame", None))[0] or sys._getframe(1)
+    def set_trace_of_object(self: Any, *args: Any, **named: Any) -> None:
+        """Replacement of ``Pdb.set_trace``, for code that creates its own debugger, such as
+        ``torch.distributed.breakpoint()``."""
+        frame: FrameType = (*args, named.pop("frame", None))[0] or sys._getframe(1)
         if not _has_no_input(self.stdin):
-            of_plain(self, at, **named)
+            plain_set_trace(self, frame, **named)
             return
-        # Of torch.distributed.breakpoint() the line that calls it is the place.
-        place = (at.f_globals.get("__name__") == "torch.distributed" and at.f_back) or at
-        if (own := debugger(place, place.f_lineno, "comes to a breakpoint at")) is not None:
-            own.set_trace(at, **named)
+        # The breakpoint of torch.distributed.breakpoint() is its caller.
+        breakpoint_ = (frame.f_globals.get("__name__") == "torch.distributed" and frame.f_back) or frame
+        if (own := debugger(breakpoint_, breakpoint_.f_lineno, "reached a breakpoint at")) is not None:
+            own.set_trace(frame, **named)
 
-    pdb.set_trace, pdb.post_mortem, pdb.Pdb.set_trace = at_line, at_error, of_object
+    pdb.set_trace, pdb.post_mortem, pdb.Pdb.set_trace = set_trace_at_line, post_mortem_at_error, set_trace_of_object
 
 
 def end_debugging() -> None:
-    """The call is at its end: nobody steps into what comes after it."""
+    """Disconnect the debugger at the end of a call."""
     found = _debuggers.get(threading.get_ident())
-    if found is not None and os.getpid() == _rank_pid:  # a child has its parent's connection
-        sys.settrace(None)  # first: who steps would come into what follows
+    if found is not None and os.getpid() == _rank_pid:  # a forked child shares its parent's connection
+        sys.settrace(None)  # first: otherwise stepping would continue in the following code
         found.set_continue()
         found.leave()
 
 
 def _has_no_input(file: Any) -> bool:
-    """Whether a debugger that reads a file would read its end at once: what each rank has as standard input, and
-    multiprocessing gives its children."""
+    """Check whether a file is at its end, as standard input of ranks and of multiprocessing's children is."""
     if file is None or getattr(file, "closed", False):
         return True
     try:
         found, null = os.fstat(file.fileno()), os.stat(os.devnull)
-    except (OSError, ValueError, AttributeError):  # no file of the system, or that is closed
+    except (OSError, ValueError, AttributeError):  # not a real file, or closed
         return file is _stdin
     return found.st_rdev == null.st_rdev and found.st_ino == null.st_ino
 
 
 def pool_rank(info: InstanceInfo) -> int:
-    """What a rank is called outside its gang, which may be of some of the pool's nodes only."""
-    with suppress(ValueError, TypeError, KeyError, IndexError):  # the variable may be anybody's by now
+    """Return the rank's number in the pool. The gang may have only some of the pool's nodes."""
+    with suppress(ValueError, TypeError, KeyError, IndexError):  # user code may have changed the variable
         place = json.loads(os.environ[VARIABLE])
-        if "pool_rank" in place:  # during a task
+        if "pool_rank" in place:  # in a task
             return int(place["pool_rank"])
         return int(place["members"][info.node]) * info.ranks_per_node + info.local_rank
     return info.rank
 
 
 class _Breakpoint:
-    """Where a rank stops, or would."""
+    """A place where a rank stops."""
 
-    def __init__(self, at: FrameType, line: int, does: str) -> None:
+    def __init__(self, frame: FrameType, line: int, action: str) -> None:
         info = instance_info()
-        file = at.f_code.co_filename
+        file = frame.f_code.co_filename
         self.key = (info.run, file, line)
         self.run, self.rank = info.run, pool_rank(info)
-        self._does = does
-        self._words = f"{file.removeprefix(os.getcwd() + '/')}:{line} in {at.f_code.co_name}()"
+        self._action = action
+        self._location = f"{file.removeprefix(os.getcwd() + '/')}:{line} in {frame.f_code.co_name}()"
 
     def wait(self, seconds: float) -> None:
         _print_message(
-            f"rank {self.rank} {self._does} {self._words} and waits up to {seconds:g} s for somebody: "
-            f"debug {self.run}:{self.rank}"
+            f"rank {self.rank} {self._action} {self._location} and waits up to {seconds:g} s for a debugger. "
+            f"Attach with: skyward-tui debug {self.run}:{self.rank}"
         )
 
-    def report_waiting(self, waited: float, left: float) -> None:
+    def report_waiting(self, waited: float, remaining: float) -> None:
         _print_message(
-            f"rank {self.rank} has waited for {waited:g} s at {self._words}, and nobody has come; it goes on in "
-            f"{left:g} s: debug {self.run}:{self.rank}"
+            f"rank {self.rank} has waited {waited:g} s for a debugger at {self._location} and continues in "
+            f"{remaining:g} s. Attach with: skyward-tui debug {self.run}:{self.rank}"
         )
 
     def report_continuing(self, waited: float) -> None:
         if waited:
-            _print_message(f"nobody came within {waited:g} s to debug rank {self.rank} at {self._words}: it goes on")
+            _print_message(
+                f"no debugger attached to rank {self.rank} at {self._location} within {waited:g} s; the rank continues"
+            )
         else:
             _print_message(
-                f'rank {self.rank} {self._does} {self._words} and goes on: with sky.Options(debug_wait="10m"), or '
-                "run --debug-wait 10m, it waits for somebody who debugs it"
+                f"rank {self.rank} {self._action} {self._location} and continues. To make it wait for a debugger, set "
+                'sky.Options(debug_wait="10m") or run --debug-wait 10m.'
             )
 
 
-def _print_message(what: str) -> None:
-    with suppress(OSError, ValueError, AttributeError):  # the disk is full, or code has closed it
-        sys.stderr.write(f"skyward: {what}\n")
+def _print_message(message: str) -> None:
+    with suppress(OSError, ValueError, AttributeError):  # the disk is full, or user code has closed the stream
+        sys.stderr.write(f"skyward: {message}\n")
         sys.stderr.flush()
 
 
-def _accept_debugger(path: str, wait: float, place: _Breakpoint) -> Any:
-    """The connection of somebody who comes within that time, or None."""
+def _accept_debugger(path: str, wait: float, breakpoint_: _Breakpoint) -> Any:
+    """Return the connection of a debugger that attaches in time, or None."""
     import socket
 
     if not _accept_lock.acquire(timeout=min(wait, threading.TIMEOUT_MAX)):
         return None
     folder, _, name = path.rpartition("/")
     try:
-        at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)  # a socket's path may hold about 100 bytes
+        at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)  # socket paths are limited to about 100 bytes
         try:
             with suppress(FileNotFoundError):
                 os.unlink(path)
@@ -196,8 +198,8 @@ def _accept_debugger(path: str, wait: float, place: _Breakpoint) -> Any:
                 try:
                     listener.listen(1)
                     set_phase("paused")
-                    place.wait(wait)
-                    connection = _accept_first(listener, wait, place)
+                    breakpoint_.wait(wait)
+                    connection = _accept_first(listener, wait, breakpoint_)
                 finally:
                     os.unlink(path)
                 connection.settimeout(None)
@@ -206,31 +208,31 @@ def _accept_debugger(path: str, wait: float, place: _Breakpoint) -> Any:
             os.close(at)
     except OSError as error:
         if not isinstance(error, TimeoutError):
-            _print_message(f"rank {place.rank} cannot wait for somebody who debugs it: {error}")
+            _print_message(f"rank {breakpoint_.rank} cannot wait for a debugger: {error}")
         return None
     finally:
         _accept_lock.release()
 
 
-def _accept_first(listener: Any, wait: float, place: _Breakpoint) -> Any:
-    """The first who comes; that nobody has so far is said once.
+def _accept_first(listener: Any, wait: float, breakpoint_: _Breakpoint) -> Any:
+    """Return the first connection. Log once if there is none for a while.
 
     Raises:
-        TimeoutError: nobody has.
+        TimeoutError: If no debugger connects in time.
     """
     if wait > NO_DEBUGGER_AFTER:
         listener.settimeout(NO_DEBUGGER_AFTER)
         try:
             return listener.accept()[0]
         except TimeoutError:
-            place.report_waiting(NO_DEBUGGER_AFTER, wait - NO_DEBUGGER_AFTER)
+            breakpoint_.report_waiting(NO_DEBUGGER_AFTER, wait - NO_DEBUGGER_AFTER)
             wait -= NO_DEBUGGER_AFTER
     listener.settimeout(wait)
     return listener.accept()[0]
 
 
 class _DebuggerInput:
-    """What a person types, line by line."""
+    """Input of the user, read line by line."""
 
     encoding = "utf-8"
 
@@ -251,7 +253,7 @@ class _DebuggerInput:
         return (line + newline).decode(errors="replace")
 
     def is_open(self) -> bool:
-        """Whether there is something to read, or may be."""
+        """Check whether the connection is open or has unread input."""
         import socket
 
         try:
@@ -263,7 +265,7 @@ class _DebuggerInput:
 
 
 class _DebuggerOutput:
-    """What a debugger prints; whoever has left misses nothing."""
+    """Output of the debugger. Errors are ignored after the user has disconnected."""
 
     encoding = "utf-8"
 
@@ -280,7 +282,7 @@ class _DebuggerOutput:
 
 
 def _make_debugger_class(pdb: Any) -> Any:
-    """The class of debuggers whose terminal is a connection."""
+    """Return a debugger class whose terminal is a connection."""
 
     class Debugger(pdb.Pdb):  # type: ignore[misc]
         def __init__(self, connection: Any) -> None:
@@ -294,8 +296,8 @@ def _make_debugger_class(pdb: Any) -> Any:
             )
 
         def interaction(self, *given: Any, **named: Any) -> None:
-            """The rank stands still, and then goes on: to the next line, or breakpoint, or for good."""
-            if os.getpid() != _rank_pid:  # a child that was forked on the way: what is typed is its parent's
+            """Pause the rank until the user continues."""
+            if os.getpid() != _rank_pid:  # a forked child: the input belongs to its parent
                 self.clear_all_breaks()
                 self.set_continue()
                 return
@@ -309,24 +311,24 @@ def _make_debugger_class(pdb: Any) -> Any:
         def leave(self) -> None:
             set_phase("running")
             _debuggers.pop(threading.get_ident(), None)
-            with suppress(OSError):  # children that were forked have it, too
+            with suppress(OSError):  # forked children share the connection
                 self._connection.shutdown(2)
             self._connection.close()
 
         def do_EOF(self, arg: str) -> int:
-            """The person leaves, and the rank goes on: it does not end by it."""
+            """Disconnect and let the rank continue."""
             self.clear_all_breaks()
             self.set_continue()
             self.leave()
             return 1
 
         def do_continue(self, arg: str) -> int:
-            """The rank goes on to its next breakpoint."""
+            """Continue to the next breakpoint."""
             self.set_continue()
             return 1
 
         def do_quit(self, arg: str) -> int:
-            """The person has seen enough: the rank goes on, and waits nowhere any more during this run."""
+            """Continue, and ignore all further breakpoints of this run."""
             _ended_runs.add(instance_info().run)
             return self.do_EOF(arg)
 
@@ -334,7 +336,7 @@ def _make_debugger_class(pdb: Any) -> Any:
         do_q = do_exit = do_quit
 
         def do_run(self, arg: str) -> None:
-            self.error("a rank cannot be run anew from here")
+            self.error("cannot restart a rank from the debugger")
 
         do_restart = do_run
 

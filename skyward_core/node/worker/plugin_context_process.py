@@ -1,7 +1,7 @@
-"""The process of a node that holds its plugins' ``around_app`` contexts: the agent itself never runs user code.
+"""The process that holds the ``around_app`` contexts of a node's plugins, because the agent never runs user code.
 
-It is there only where a plugin has that hook. It enters the contexts before the node's ranks are set up, keeps them
-from run to run and from one epoch of the gang to the next, and leaves them after the node's workers have ended.
+It exists only if a plugin has that hook. It enters the contexts before the ranks are set up, holds them across runs and
+epochs, and leaves them after the workers have ended.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 
 def main(socket_path: str, folder: str, rank: str, number: str) -> None:
-    """Hold the contexts until told to leave them, or until there has been no agent for too long."""
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # its log is read while it lives
+    """Hold the contexts until the agent ends this process, or until there has been no agent for too long."""
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # the log is read while the process runs
     faulthandler.enable()
     import_hooks.install()
     PluginContextServer(socket_path, float(os.environ.pop("SKYWARD_PATIENCE"))).serve()
 
 
 class PluginContextServer:
-    """See the module. ``_state`` is what an agent that did not start us is told: fresh, entering or entered."""
+    """Server of the agent's requests. ``_state`` (fresh, entering or entered) is reported to agents that connect."""
 
     def __init__(self, socket_path: str, patience: float) -> None:
         self._state = "fresh"
@@ -74,20 +74,20 @@ class PluginContextServer:
                 self._stop.preserve_handler()
         except Stopped:
             sys.exit(128 + signal.SIGTERM)
-        except BaseException as error:  # noqa: BLE001  reported as the outcome of every call that needed it
-            told, data = describe_error(error)
-            self._channel.send({"t": "failed", "error": told}, data)
+        except BaseException as error:  # noqa: BLE001  # reported as the outcome of all calls that need the context
+            words, data = describe_error(error)
+            self._channel.send({"t": "failed", "error": words}, data)
             return
         self._state = "entered"
         self._channel.send({"t": "entered"})
 
     def _leave(self) -> None:
-        """End the process, through the plugins' contexts."""
+        """Leave the plugins' contexts."""
         try:
             with self._stop:
                 self._contexts.close()
         except Stopped:
             sys.exit(128 + signal.SIGTERM)
-        except Exception:  # noqa: BLE001  a plugin's exit must not keep the node from ending; the log says it
+        except Exception:  # noqa: BLE001  # logged; a failing plugin must not block the node's end
             sys.excepthook(*sys.exc_info())
-        self._stop.is_ending = True  # the interpreter ends like any other
+        self._stop.is_ending = True  # the interpreter exits normally

@@ -1,4 +1,4 @@
-"""Pickles of what goes back to a client, by value where that has no name there."""
+"""Pickler for results: objects that the client cannot import are pickled by value."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from skyward_core.protocol.pickle_errors import (
 
 
 class ResultPickler(cloudpickle.CloudPickler):  # type: ignore[misc]
-    """cloudpickle's, which leaves a class as it is where it stands under its name: it came from there, and what a rank
-    has of it (functions with globals of their own, other files) is a copy."""
+    """cloudpickle's pickler, except that it does not overwrite a class that the client already has.
+
+    The client's class is the original. A rank's copy may have other globals and files.
+    """
 
     dispatch_table = cloudpickle.CloudPickler.dispatch_table.new_child(
         {CodeType: reduce_code, functools.cached_property: reduce_cached_property}
@@ -34,12 +36,12 @@ class ResultPickler(cloudpickle.CloudPickler):  # type: ignore[misc]
 
 
 def dump(value: Any, file: Any) -> None:
-    """Pickle a value into a file, as :func:`cloudpickle.dump`."""
+    """Pickle a value into a file, like :func:`cloudpickle.dump`."""
     ResultPickler(file, protocol=5).dump(value)
 
 
 def dumps(value: Any) -> bytes:
-    """A value's pickle, as :func:`cloudpickle.dumps`."""
+    """Return the pickle of a value, like :func:`cloudpickle.dumps`."""
     import io
 
     with io.BytesIO() as file:

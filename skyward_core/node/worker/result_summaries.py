@@ -1,4 +1,4 @@
-"""What a worker makes of a value or an exception: a pickle for who asked, a summary for everybody else."""
+"""Pickles of results for the client that made the call, and summaries for all other clients."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
     from skyward_core.protocol.frame_types import ResultFields, SummaryKeys
 
-_open, _os_open = open, os.open  # user code may put something else in the place of what is built in
+_open, _os_open = open, os.open  # user code may replace built-in functions
 MAX_TEXT = 200  # characters of a summary
-JSON_LIMIT = 16 * 1024  # characters of a value that travels in a summary as it is
-MAX_DEPTH = 32  # levels of it
-PARTS, PART = 64, 100  # values of a dictionary that are told one by one, and characters of each
+JSON_LIMIT = 16 * 1024  # characters of a value that is included completely
+MAX_DEPTH = 32  # nesting levels of such a value
+PARTS, PART = 64, 100  # maximum entries of a summarized dictionary, and characters per entry
 
 
 def open_private(path: str, flags: int) -> int:
-    """Opens what nobody else may read, whatever the person's umask says: clients take such files as they are."""
+    """Open a file that only this user can read, whatever the umask is."""
     return _os_open(path, flags, 0o600)
 
 
 class PickledValue:
-    """A pickled value: in memory when small, in a file of the spool when not."""
+    """A pickled value: in memory if small, otherwise in a file of the spool."""
 
     def __init__(self, path: str | None = None) -> None:
         self.data = b""
@@ -68,8 +68,8 @@ class PickledValue:
     def discard(self) -> None:
         if self._file is not None and self._path is not None:
             self._file.close()
-            with suppress(FileNotFoundError):  # its folder may have gone with the pool
-                os.unlink(self._path)  # noqa: PTH108  pathlib would be a tenth of a worker's start
+            with suppress(FileNotFoundError):  # the folder may have been deleted with the pool
+                os.unlink(self._path)  # noqa: PTH108  # pathlib would take a tenth of a worker's start
 
     def header(self) -> ResultFields:
         header: ResultFields = {"summary": self.summary, "size": self.size}
@@ -79,15 +79,16 @@ class PickledValue:
 
 
 def pickle_result(value: Any, what: str, path: str | None) -> PickledValue:
-    """Pickle a value and say what it looks like.
+    """Pickle and summarize a value.
 
     Args:
-        what: whose result it is.
-        path: the file that a large one is written to; None to keep it in memory.
+        value: The value.
+        what: Description of the value for errors, such as ``train()``.
+        path: File for a large value; None to keep it in memory.
 
     Raises:
-        NotPicklableError: names the object inside the value that cannot travel.
-        OSError: the spool cannot take it (disk full).
+        NotPicklableError: If the value contains an object that cannot be pickled. The message names the object.
+        OSError: If the value cannot be written to the spool, for example because the disk is full.
     """
     pickled = PickledValue(path)
     if value is None:
@@ -106,7 +107,7 @@ def pickle_result(value: Any, what: str, path: str | None) -> PickledValue:
     except OSError:
         pickled.discard()
         raise
-    except BaseException as error:  # a reducer may raise anything, SystemExit too
+    except BaseException as error:  # user code may raise anything, including SystemExit
         pickled.discard()
         from skyward_core.model.errors import NotPicklableError
         from skyward_core.protocol.pickle_errors import find_culprit
@@ -114,7 +115,7 @@ def pickle_result(value: Any, what: str, path: str | None) -> PickledValue:
         where, culprit, reason = find_culprit(value, error, "result", _find_pickle_error)
         at = f" at {where}" if where != "result" else ""
         raise NotPicklableError(
-            f"the result of {what} cannot travel back: {_NAME(type(culprit))} object{at} ({safe_text(reason)})"
+            f"the result of {what} cannot be sent back: {_NAME(type(culprit))} object{at} ({safe_text(reason)})"
         ) from error
     pickled.summary = summarize(value, pickled.size)
     return pickled
@@ -126,14 +127,16 @@ def _find_pickle_error(value: Any) -> BaseException | None:
 
     try:
         dump(value, NullFile())
-    except BaseException as error:  # noqa: BLE001  any reducer may raise anything; that is the answer asked for
+    except BaseException as error:  # noqa: BLE001  # user code may raise anything, and the error is the result
         return error
     return None
 
 
 def summarize(value: Any, size: int) -> SummaryKeys:
-    """A :class:`skyward_core.model.outcomes.Summary` as JSON: cheap, bounded, and calls no code of the value's own
-    except for builtin types and well-known arrays."""
+    """Return a :class:`skyward_core.model.outcomes.Summary` as JSON.
+
+    Cheap and bounded. Runs no code of the value's own, except for builtin types and well-known arrays.
+    """
     try:
         plain = to_json_or_marker(value)
         is_json = plain is not _NOT_JSON
@@ -141,7 +144,7 @@ def summarize(value: Any, size: int) -> SummaryKeys:
             repr(plain) if is_json else _describe(value),
             plain if is_json else _summarize_parts(value),
         )
-    except BaseException:  # noqa: BLE001  it says that it is an array, and its own code raises
+    except BaseException:  # noqa: BLE001  # array-like user code raised an error
         is_json, text, parts = False, f"{full_name(type(value))} object", None
     return {
         "type": _NAME(type(value)),
@@ -153,7 +156,7 @@ def summarize(value: Any, size: int) -> SummaryKeys:
 
 
 def _summarize_parts(value: Any) -> dict[str, str] | None:
-    """The values of a dictionary that is not JSON, each in few characters, so that ranks can be compared."""
+    """Return short texts of a non-JSON dictionary's values, for comparison between ranks."""
     if type(value) is not dict or not 0 < len(value) <= PARTS or not all(type(key) is str for key in value):
         return None
     return {key[:PART]: _short_text(part, 1)[:PART] for key, part in value.items()}
@@ -163,7 +166,7 @@ _NOT_JSON = object()
 
 
 def to_json_or_marker(value: Any) -> Any:
-    """The value in JSON types, or a marker when it is not made of them, holds NaN, or is large or deep."""
+    """Return the value in JSON types, or a marker if it has other types, NaN, or too much content."""
     return _to_json(value, [JSON_LIMIT], MAX_DEPTH)
 
 
@@ -205,7 +208,7 @@ def _describe(value: Any) -> str:
 
 
 def _short_text(value: Any, depth: int) -> str:
-    """A value in few characters; of classes we do not know only the name, for their code may do anything."""
+    """Return a short description of a value. Of unknown classes only the name, because their code could do anything."""
     kind = type(value)
     if value is None or kind in (bool, float, complex):
         return repr(value)
@@ -232,12 +235,12 @@ def _short_text(value: Any, depth: int) -> str:
     return f"{full_name(kind)} object"
 
 
-# As Python has them: a metaclass may define attributes of these names, and a class any ``__module__``.
+# Access to the original attributes: a metaclass may override them, and a class may define any ``__module__``.
 _NAME, _QUALNAME, _MODULE = (type.__dict__[name].__get__ for name in ("__name__", "__qualname__", "__module__"))
 
 
 def full_name(kind: type) -> str:
-    """A class's name with its module's; runs no code of the class."""
+    """Return module and name of a class without running code of the class."""
     module = _MODULE(kind)
     return f"{module if type(module) is str else '?'}.{_QUALNAME(kind)}"
 
@@ -257,26 +260,26 @@ def _truncate(text: str) -> str:
 
 
 def safe_text(value: object, how: Callable[[Any], str] = str) -> str:
-    """A value's text, whatever its own code raises, or returns."""
+    """Return the text of a value even if its own code raises an error."""
     try:
-        return str.__str__(how(value))  # of a class that derives from str, plain text
-    except BaseException as nested:  # noqa: BLE001  user code: its __str__ may raise anything, SystemExit too
+        return str.__str__(how(value))  # converts subclasses of str
+    except BaseException as nested:  # noqa: BLE001  # user code may raise anything, including SystemExit
         return f"(its __{how.__name__}__ raised {_NAME(type(nested))})"
 
 
-MAX_ARRAY_BYTES = 1 << 30  # bytes of an array that is looked at; longer ones would hold up their result
+MAX_ARRAY_BYTES = 1 << 30  # bytes; hashing larger arrays would delay the result
 
 
 def array_digest(value: Any) -> str:
-    """Eight characters of an array's content: the same where it is the same, byte by byte, in the order of its indices;
-    "" where that cannot be told cheaply, as on a GPU.
+    """Return eight characters that identify the content of an array in index order; "" if hashing is expensive (on a
+    GPU).
 
     Args:
-        value: an array of numpy, torch, jax or tensorflow.
+        value: An array of numpy, torch, jax or tensorflow.
     """
     try:
         data = _array_bytes(value)
-    except Exception:  # noqa: BLE001  whatever a library makes of it: what an array looks like is told in any case
+    except Exception:  # noqa: BLE001  # any error of a library: a summary without digest is sufficient
         return ""
     if data is None:
         return ""

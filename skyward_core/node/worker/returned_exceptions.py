@@ -1,5 +1,7 @@
-"""What a worker makes of an exception. And calls whose failure is a value: of an executor's calls one may fail, and the
-others go on."""
+"""Exceptions of user code, converted into messages, tracebacks and pickles for the client.
+
+Also captures calls of executors, whose failure is a value because the other calls continue.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +19,16 @@ from skyward_core.protocol.frame_codec import MAX_EXCEPTION_BYTES
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import ErrorKeys
 
-MAX_MESSAGE = 8192  # characters of an exception's message
-MAX_TRACEBACK = 65536  # characters of a traceback, all messages in it, too
+MAX_MESSAGE = 8192  # characters of a message
+MAX_TRACEBACK = 65536  # characters of a traceback including its messages
 
 
 class CapturedResult(NamedTuple):
-    """What came of one call.
+    """Result of one call.
 
     Attributes:
-        data: its value, or the exception that it raised, pickled.
-        traceback: where it raised that; empty for a value.
+        data: The pickled value, or the pickled exception.
+        traceback: Traceback of the exception; "" for a value.
     """
 
     data: bytes
@@ -34,7 +36,7 @@ class CapturedResult(NamedTuple):
 
 
 def capture_call(call: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]) -> CapturedResult:
-    """Make a call; what it raises, and a value that cannot travel, are its answer."""
+    """Run a call. Return its value or its exception."""
     from skyward_core.runtime.async_and_mapped_calls import adapt_async_function
 
     fn, args, kwargs = call
@@ -44,22 +46,22 @@ def capture_call(call: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]
         )
     except Stopped:
         raise
-    except BaseException as error:  # noqa: BLE001  whatever it raises is what its future gets, sys.exit's too
+    except BaseException as error:  # noqa: BLE001  # all exceptions, including SystemExit, belong to the call's future
         words, data = describe_error(error)
         return CapturedResult(data, words["traceback"])
 
 
 def describe_error(error: BaseException) -> tuple[ErrorKeys, bytes]:
-    """An exception as words and as a pickle that is sure to load on the other side; b"" if there is none."""
+    """Return an exception as text and as a pickle that the client can load; b"" if there is none."""
     words = error_words(error)
     try:
         return words, _pickle_error(error, words["type"], safe_text(error))
-    except BaseException:  # noqa: BLE001  what that needs cannot be loaded any more
+    except BaseException:  # noqa: BLE001  # its modules can no longer be loaded
         return words, b""
 
 
 def error_words(error: BaseException) -> ErrorKeys:
-    """An exception in words. Its own code runs, and may raise anything."""
+    """Return type, message and traceback of an exception. Its own code may raise errors."""
     own = trace = BaseException.__dict__["__traceback__"].__get__(error)
     while trace is not None and str(trace.tb_frame.f_globals.get("__name__")).startswith(_OWN_PACKAGE):
         trace = trace.tb_next
@@ -68,29 +70,28 @@ def error_words(error: BaseException) -> ErrorKeys:
         import traceback
 
         text = "".join(traceback.format_tb(trace or own))
-        if hasattr(error, "__skyward_words__"):  # those of our own code say it all
+        if hasattr(error, "__skyward_words__"):  # errors of this package need no traceback
             text = ""
         else:
             text = "".join(traceback.format_exception(type(error), error, trace or own))
         text += _install_hint(error)
-    except BaseException:  # noqa: BLE001  it calls user code, which may raise anything, and goes as deep as groups do
+    except BaseException:  # noqa: BLE001  # user code may raise anything, and exception groups can be deeply nested
         pass
     name = full_name(type(error)).removeprefix("builtins.").removeprefix("__main__.")
     return {"type": name, "message": safe_text(error)[:MAX_MESSAGE], "traceback": _shorten_traceback(text)}
 
 
 def _shorten_traceback(text: str) -> str:
-    """A traceback that is not too long. What goes is in its middle: the beginning says where a message stands that is a
-    whole tensor or page, and the end where what came of that was raised."""
+    """Shorten a traceback in the middle. The start explains long messages, and the end shows the final error."""
     if len(text) <= MAX_TRACEBACK:
         return text
     head, tail = MAX_TRACEBACK * 3 // 4 - 80, MAX_TRACEBACK // 4
-    said = f"\n… {len(text) - head - tail:,} characters are left out here …\n"
-    return f"{text[:head]}{said}{text[-tail:]}"
+    note = f"\n… {len(text) - head - tail:,} characters omitted …\n"
+    return f"{text[:head]}{note}{text[-tail:]}"
 
 
 def _install_hint(error: BaseException) -> str:
-    """For a package that this node does not have: where it is wanted, and how a pool comes by it."""
+    """Return how to install a package that this node lacks, or ""."""
     if not isinstance(error, ModuleNotFoundError):
         return ""
     name = (error.name or "").partition(".")[0]
@@ -100,19 +101,21 @@ def _install_hint(error: BaseException) -> str:
 
     package = DISTRIBUTIONS.get(name, name)
     return (
-        f"{package} is not installed for {sys.executable} on this node: "
-        f'name it in Image(pip=["{package}"]), or give the pool the plugin that brings it; a module of your own has to '
-        "lie beside the script, or in the working folder\n"
+        f"{package} is not installed for {sys.executable} on this node. "
+        f'Add it to Image(pip=["{package}"]), or use the plugin that installs it. Your own modules must be '
+        "beside the script or in the working folder.\n"
     )
 
 
-# User code begins after the frames of this package. (Not by their files: compiled code names those of elsewhere.)
+# Frames of this package are dropped. (Not by file: compiled code has file names of another machine.)
 _OWN_PACKAGE = __name__.partition(".")[0] + "."
 
 
 def _pickle_error(error: BaseException, name: str, message: str) -> bytes:
-    """The first that is sure to load of: the exception itself; one of its type, made without its ``__init__`` from
-    what can travel; a stand-in that has its name."""
+    """Pickle the first variant that can be loaded.
+
+    The variants are the exception itself, one of its type created without ``__init__``, and a stand-in with its name.
+    """
     from skyward_core.model.errors import RemoteError
 
     try:
@@ -127,7 +130,7 @@ def _pickle_error(error: BaseException, name: str, message: str) -> bytes:
         ):
             if made := _round_trip(other):
                 return made[0]
-    except BaseException:  # noqa: BLE001  its class has attributes of its own in the place of ``args``, say
+    except BaseException:  # noqa: BLE001  # for example a class that overrides ``args``
         pass
     from skyward_core.node.worker.result_pickler import dumps
 
@@ -135,22 +138,22 @@ def _pickle_error(error: BaseException, name: str, message: str) -> bytes:
 
 
 def _round_trip(value: Any) -> tuple[bytes, Any] | None:
-    """A pickle of the value and what it loads as, or None when it cannot be pickled or loaded."""
+    """Return a value's pickle and the loaded copy; None if it cannot be pickled or loaded."""
     from skyward_core.node.worker.result_pickler import dumps
 
     try:
         data = dumps(value)
         return (data, pickle.loads(data)) if len(data) <= MAX_EXCEPTION_BYTES else None
-    except BaseException:  # noqa: BLE001  any reducer may raise anything; the answer is no, whatever it was
+    except BaseException:  # noqa: BLE001  # user code may raise anything
         return None
 
 
 def _is_unchanged(back: Any, error: BaseException) -> bool:
-    """Whether an exception was not changed on its way by an ``__init__`` that makes up its own arguments."""
+    """Check whether a loaded exception equals the original. An ``__init__`` may have changed its arguments."""
     if type(back).__qualname__ != type(error).__qualname__ or len(back.args) != len(error.args):
         return False
     pairs = zip(back.args, error.args, strict=True)
-    # Only plain values can be compared without calling what the user wrote.
+    # Only plain values can be compared without running user code.
     return all(new == old for new, old in pairs if type(old) in _PLAIN and type(new) in _PLAIN)
 
 
@@ -163,7 +166,7 @@ def _picklable_attributes(error: BaseException) -> dict[str, Any]:
 
 def _picklable_arguments(error: BaseException) -> tuple[Any, ...]:
     if isinstance(error, BaseExceptionGroup):
-        with suppress(RecursionError):  # groups that go deeper than that cannot be pickled either
+        with suppress(RecursionError):  # deeper groups cannot be pickled either
             inner = [
                 _RecreatedException(type(one), _picklable_arguments(one), _picklable_attributes(one))
                 for one in error.exceptions
@@ -173,7 +176,7 @@ def _picklable_arguments(error: BaseException) -> tuple[Any, ...]:
 
 
 class _RecreatedException:
-    """Pickles as an exception that is made without calling its ``__init__``."""
+    """Pickles as an exception that is created without calling its ``__init__``."""
 
     def __init__(self, *state: Any) -> None:
         self._state = state

@@ -1,4 +1,4 @@
-"""The script's modules and their source in a rank."""
+"""Modules of the user's script in a rank: unpickling, ``__main__``, source files, and modules that may be edited."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from typing import Any
 from skyward_core.protocol.frame_codec import COMMAND_LINE_MARKER, COMMAND_LINE_TRAILER
 from skyward_core.runtime import import_hooks
 
-_open = open  # user code may put something else in the place of what is built in
+_open = open  # user code may replace built-in functions
 OWN_PACKAGE = __name__.partition(".")[0]
 INSTALLED = ("/site-packages/", "/dist-packages/")
-UNKNOWN_HASH = ""  # what stands for a file that changed while it may have been loaded
-CTIME_SLACK = 20_000_000  # nanoseconds by which a file's time may be behind the clock
-MAX_MODULES = 2000  # files; what is more is no script's
+UNKNOWN_HASH = ""  # hash of a file that may have changed while it was loaded
+CTIME_SLACK = 20_000_000  # nanoseconds by which file times may lag behind the clock
+MAX_MODULES = 2000  # files; no script has more
 
 
 class LoadedModules:
-    """Modules below some folders, unless they were installed there.
+    """Loaded modules below some folders, except for installed packages.
 
     Args:
-        folders: whole paths, the working folder's first. What lies in that one is called by its path from there: the
-            client has it elsewhere.
+        folders: Absolute paths, the working folder first. Files in the working folder are named by relative path,
+            because
+            the client has it at another path.
 
     Attributes:
-        files: their files, and the hash of each one's content when it was loaded.
+        files: File -> hash of its content when it was loaded.
     """
 
     def __init__(self, folders: Iterable[str]) -> None:
@@ -46,8 +47,11 @@ class LoadedModules:
         self._since = time.time_ns()
 
     def scan(self) -> bool:
-        """Look whether there are more. Between two looks is when those were loaded that the second one finds, so that
-        this is for the beginning of what loads some, and for its end."""
+        """Search for newly loaded modules. Return whether there are any.
+
+        A hash is valid only if the file has not changed since the previous scan, so scan before and after code that
+        imports.
+        """
         with self._lock:
             files, now = self.files, len(sys.modules)
             if now != self._count:
@@ -77,7 +81,7 @@ class LoadedModules:
         from skyward_core.util.content_hash import hash_bytes
 
         try:
-            # A pipe that was put in its place since would have us wait for who writes.
+            # O_NONBLOCK: opening a named pipe would wait for a writer
             with _open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
                 changed = os.fstat(file.fileno()).st_ctime_ns
                 return UNKNOWN_HASH if changed > self._since - CTIME_SLACK else hash_bytes(file.read())
@@ -85,24 +89,25 @@ class LoadedModules:
             return UNKNOWN_HASH
 
 
-# What travels by value stands in no module of the rank. It is put into ``__main__``, where Python has what a script
-# defines. A child that is no fork of the rank ("spawn", "forkserver") makes it again from the same bytes, when it is
-# first asked for a name. The script is not run again for that: the node may have no file of it, or another version, and
-# its pools are none of the child's business.
+# Objects pickled by value belong to no module of the rank. They are put into ``__main__``, where Python has a script's
+# definitions. Children that are not forks ("spawn", "forkserver") load the same pickles when a name is first accessed.
+# They do not run the script again: the node may lack its file or have another version, and children must not create its
+# pools.
 
 
-_builtin_open = open  # user code may put something else in the place of what is built in
+_builtin_open = open  # user code may replace built-in functions
 MAIN = "__main__"
-RECREATORS = {  # of what goes by name in a plain process
+RECREATORS = {  # of functions and classes that plain Python pickles by name
     ("cloudpickle.cloudpickle", "_make_function"),
     ("cloudpickle.cloudpickle", "_make_skeleton_class"),
     ("cloudpickle.cloudpickle", "_make_skeleton_enum"),
     ("skyward_core.protocol.pickle_errors", "make_cached"),
     ("skyward_core.protocol.pickle_errors", "make_new_type"),
 }
-PICKLE_MARKER = b"pickl"  # in every pickle that makes something by one of them
+PICKLE_MARKER = b"pickl"  # contained in each pickle that uses one of them
 
-# What a child runs in the place of the script. We come first for a moment: the script's folder may shadow us.
+# Children run this file instead of the script. The package comes first in sys.path only for the import, because the
+# script's folder may contain modules with the same names.
 CHILD_SCRIPT = """\
 import sys
 sys.path.insert(0, {root!r})
@@ -119,22 +124,22 @@ SPAWNERS = (
 FILE_LINE = "__file__ = {file!r}\n"
 
 Source = bytes | str
-"""A pickle, or the path of its file."""
+"""A pickle, or the path of a pickle file."""
 SourcePaths = tuple[str, ...]
-"""What :class:`SourceFiles` is made of."""
-MAPPED_FILES = 3  # of them, where the client's files are copies here
+"""Arguments of :class:`SourceFiles`."""
+MAPPED_FILES = 3  # length of SourcePaths if the working folder is a copy of the client's
 CommandLine = tuple[list[str], list[str]]
 """``sys.argv`` and ``sys.orig_argv`` of the client."""
 
 
 class LoadedObject:
-    """An unpickled object."""
+    """An unpickled function or its arguments."""
 
-    # names: what of the script came with it, by name
-    # spaces: the script's globals, as far as they came
-    # moved: the node's own files of it, by the client's names
+    # names: the script's definitions in the pickle, by name
+    # spaces: globals of the script in the pickle
+    # moved: the client's file name -> the node's file
     # file: the script's path on the client, or ""
-    # stand_in: the file that children run which look for those names; "" until there is one
+    # stand_in: file that children run to load these names; "" until it exists
     # words: the client's command line; None for arguments
 
     __slots__ = ("file", "moved", "names", "source", "spaces", "stand_in", "value", "words")
@@ -157,13 +162,13 @@ class LoadedObject:
         self.words: CommandLine | None = None
 
     def take_value(self) -> Any:
-        """The object, which lives no longer than whoever takes it has it: it may be large."""
+        """Return the object and release the reference, because it may be large."""
         value, self.value = self.value, None
         return value
 
 
 class RankMainModule(ModuleType):
-    """``__main__`` of a rank. What its function has as globals is there as long as it runs, and is set there."""
+    """``__main__`` of a rank. Exposes the globals of the running function and stores assignments there."""
 
     def __init__(self) -> None:
         super().__init__(MAIN)
@@ -185,11 +190,11 @@ class RankMainModule(ModuleType):
 
 
 class MainNamespaceLoader:
-    """Unpickler of calls; ``__main__`` holds the names that the latest call brought of its script."""
+    """Unpickler of calls. ``__main__`` contains the script's names from the latest call."""
 
-    # folder: where stand-ins for the script are written; nobody else may write there
-    # files: where the node has the source of scripts
-    # together: whether calls run at one time; then ``__main__`` goes on holding what earlier ones brought
+    # folder: private folder for the files that children run instead of the script
+    # files: folders with the source of scripts
+    # together: whether calls run concurrently; ``__main__`` then also retains names of earlier calls
 
     def __init__(self, folder: str, files: SourcePaths, *, together: bool = False) -> None:
         self._folder = folder
@@ -202,38 +207,40 @@ class MainNamespaceLoader:
         self._latest: tuple[LoadedObject | None, LoadedObject | None] = (None, None)
         self._written = 0
         self._command_line: CommandLine | None = None
-        self._moved: dict[str, str] = {}  # the node's own files, by the clients' names
+        self._moved: dict[str, str] = {}  # client's file name -> the node's file
         import_hooks.call_when_imported(self._patch, *SPAWNERS)
 
     def load(self, source: Source) -> LoadedObject:
-        """Unpickle what a call needs."""
-        words = _read_command_line(source)
-        self._set_command_line(words)  # modules that the function imports may parse them
+        """Unpickle a function or arguments of a call."""
+        command_line = _read_command_line(source)
+        self._set_command_line(command_line)  # imported modules may parse the arguments
         loaded = _load_object(source, self._scripts, self._files)
-        loaded.words = words
+        loaded.words = command_line
         self._moved |= loaded.moved
         return loaded
 
-    def _set_command_line(self, words: CommandLine | None) -> None:
-        # User code may change them: they stay changed for later calls with the same words.
-        if words is not None and words != self._command_line:
-            self._command_line = words
-            sys.argv[:] = words[0]
-            sys.orig_argv[:] = [sys.executable, *words[1][1:]]
+    def _set_command_line(self, command_line: CommandLine | None) -> None:
+        # Changes by user code persist for later calls with the same command line.
+        if command_line is not None and command_line != self._command_line:
+            self._command_line = command_line
+            sys.argv[:] = command_line[0]
+            sys.orig_argv[:] = [sys.executable, *command_line[1][1:]]
         sys.argv[:1] = [self._moved.get(each, each) for each in sys.argv[:1]]
 
     def to_client_paths(self, trace: str) -> str:
-        """Return a traceback with the client's names of files: the user reads it there."""
-        for name, own in self._moved.items():
-            trace = trace.replace(f'  File "{own}"', f'  File "{name}"')
+        """Replace the node's file names in a traceback by the client's, which the user knows."""
+        for name, node_file in self._moved.items():
+            trace = trace.replace(f'  File "{node_file}"', f'  File "{name}"')
         if len(self._files) == MAPPED_FILES and all(self._files):
             _, here, there = self._files
             trace = trace.replace(f'  File "{here}/', f'  File "{there}/')
         return trace
 
     def install(self, fn: LoadedObject, args: LoadedObject | None) -> None:
-        """Have ``__main__`` hold what came with a function and its arguments, and nothing of earlier ones: a child
-        could not find that."""
+        """Make ``__main__`` contain the definitions of a function and its arguments, and no earlier ones.
+
+        Child processes could not find earlier definitions.
+        """
         if self._latest == (fn, args):
             return
         self._latest = fn, args
@@ -260,19 +267,19 @@ class MainNamespaceLoader:
 
     def _write_child_script(self) -> str:
         loaded = [each for each in self._latest if each is not None]
-        if not loaded or sys.modules.get(MAIN) is not self._main:  # a whole script is in its place: it has a file
+        if not loaded or sys.modules.get(MAIN) is not self._main:  # a whole script has replaced it and has a file
             return ""
         if not loaded[-1].stand_in:
             sources = [each.source for each in loaded]
             for source in sources:
-                # The child would die, and a pool of multiprocessing start another, for ever.
+                # Otherwise the child would die, and multiprocessing's pool would start children forever.
                 if isinstance(source, str) and not os.path.exists(source):  # noqa: PTH110  a worker has no pathlib
                     raise RuntimeError(
-                        "the node has made room for other runs, and what the script defines is no more there for a "
-                        'process that multiprocessing starts by "spawn" or "forkserver": start it while the function '
-                        "runs that needs it"
+                        "the script's definitions were evicted from this node, so a process started by multiprocessing "
+                        'with "spawn" or "forkserver" cannot import them. Start the process while the function that '
+                        "needs it is running."
                     )
-            from skyward_core.node.worker.result_summaries import open_private  # children have no need of it
+            from skyward_core.node.worker.result_summaries import open_private  # children do not need it
 
             self._written += 1
             path = f"{self._folder}/script.{os.getpid()}.{self._written}.py"
@@ -286,12 +293,12 @@ class MainNamespaceLoader:
 
 
 def _patch_child_main(spawn: Any, stand_in: Callable[[], str]) -> None:
-    """Have multiprocessing's children run a file in the place of the script, unless it is ""."""
+    """Make multiprocessing's children run a file instead of the script, unless its path is ""."""
     prepare: Callable[..., dict[str, Any]] = spawn.get_preparation_data
 
     def get_preparation_data(*args: Any, **kwargs: Any) -> dict[str, Any]:
         data = prepare(*args, **kwargs)
-        # Children of loky have need of the script only where it says so.
+        # loky's children load the script only if this entry exists
         wanted = "init_main_from_path" in data or "loky" not in spawn.__name__
         if wanted and "init_main_from_name" not in data and (path := stand_in()):
             data["init_main_from_path"] = path
@@ -301,9 +308,9 @@ def _patch_child_main(spawn: Any, stand_in: Callable[[], str]) -> None:
 
 
 class ChildMainNamespace:
-    """``__getattr__`` of a child's ``__main__``: what the script defines, made when it is first asked for."""
+    """``__getattr__`` of a child's ``__main__``: loads the script's definitions on first access."""
 
-    # stand_in: the file that the child runs in the place of the script, and its own children, too
+    # stand_in: file that the child and its own children run instead of the script
 
     def __init__(self, sources: Iterable[Source], stand_in: str, files: SourcePaths) -> None:
         self._sources = list(sources)
@@ -325,7 +332,7 @@ class ChildMainNamespace:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Notes which functions and classes are made anew."""
+    """Unpickler that records the functions and classes it recreates."""
 
     def __init__(self, file: Any) -> None:
         super().__init__(file)
@@ -335,12 +342,12 @@ class _Unpickler(pickle.Unpickler):
         found = super().find_class(module, name)
         if (module, name) not in RECREATORS:
             return found
-        noted = self.made  # not self, which would live until somebody looks for garbage
+        records = self.made  # not self, which would then live until garbage collection
 
         def make(*args: Any) -> Any:
-            made = found(*args)
-            noted.append(made)
-            return made
+            recreatedeated = found(*args)
+            records.append(recreatedeated)
+            return recreatedeated
 
         return make
 
@@ -350,7 +357,7 @@ def _read_command_line(source: Source) -> CommandLine | None:
         end = file.seek(-COMMAND_LINE_TRAILER.size, os.SEEK_END)
         size, sign = COMMAND_LINE_TRAILER.unpack(file.read())
         if sign != COMMAND_LINE_MARKER:
-            return None  # of arguments, or of a client of an older release
+            return None  # a pickle of arguments, or of an older client
         file.seek(end - size)
         words: CommandLine = pickle.load(file)
         return words
@@ -374,7 +381,7 @@ def _load_object(source: Source, scripts: set[str], files: SourcePaths) -> Loade
 
 
 def _unpickle(file: Any) -> tuple[Any, list[Any], dict[str, tuple[str, str, str]]]:
-    """The object, what was made anew for it, and which files define that."""
+    """Return the object, all recreated functions and classes, and the files that define them."""
     unpickler = _Unpickler(file)
     value = unpickler.load()
     try:
@@ -384,7 +391,7 @@ def _unpickle(file: Any) -> tuple[Any, list[Any], dict[str, tuple[str, str, str]
 
 
 def _set_file_names(made: list[Any], defined_in: dict[str, tuple[str, str, str]], files: SourcePaths) -> dict[str, str]:
-    """Have functions say that they are of the node's own files; gives these, by the client's names."""
+    """Set the node's files as the code's file names. Return them by the client's names."""
     own = SourceFiles(*files)
     found = own.find(defined_in)
     for fn in made:
@@ -402,21 +409,21 @@ def _with_file_name(code: CodeType, found: dict[str, str]) -> CodeType:
 
 
 def _is_script(space: dict[str, Any]) -> bool:
-    # What the command line loads has its file's name, but unlike a module that was imported belongs to no package, not
-    # even to "" (:mod:`skyward_core.tasks.loader`).
+    # A script from the command line has its file's name as ``__name__``, but in contrast to imported modules no
+    # package, not even "" (:mod:`skyward_core.tasks.script_loader`).
     return space.get("__name__") == MAIN or ("__name__" in space and space.get("__package__", "") is None)
 
 
 def _move_to_main(made: Any) -> None:
-    line = vars(made).get("__firstlineno__")  # of a class; to Python that belongs to the module, and goes with it
-    with suppress(Exception):  # a class may refuse
+    line = vars(made).get("__firstlineno__")  # of a class; Python removes it when ``__module__`` is set
+    with suppress(Exception):  # a class may reject it
         made.__module__ = MAIN
         if line is not None:
             made.__firstlineno__ = line
 
 
 def _collect_names(made: list[Any], spaces: list[dict[str, Any]], scripts: set[str]) -> dict[str, Any]:
-    """What the script defines, by name; from now on all of it says that it is ``__main__``'s."""
+    """Return the script's definitions by name, after moving all of them to ``__main__``."""
     names = {}
     own = {}
     for each in made:
@@ -426,7 +433,7 @@ def _collect_names(made: list[Any], spaces: list[dict[str, Any]], scripts: set[s
             own[id(each)] = each
             if each.__qualname__.isidentifier():
                 names[each.__qualname__] = each
-    for space in spaces:  # there, a name is what decorators have made of it
+    for space in spaces:  # in its module, a name refers to the decorated object
         for name, value in space.items():
             if id(value) in own:
                 names[name] = value
@@ -434,24 +441,24 @@ def _collect_names(made: list[Any], spaces: list[dict[str, Any]], scripts: set[s
 
 
 class SourceFiles:
-    """Finds them.
+    """Source files of scripts on the node.
 
     Args:
-        sent: the folder with what clients have sent, by content.
-        here: the working folder, or "".
-        there: the client's, of which that is a copy, or ""; None where both see the same files.
+        sent: Folder of source files that clients have sent, by content hash.
+        here: The working folder, or "".
+        there: The client's folder that ``here`` is a copy of, or ""; None if both see the same files.
     """
 
     def __init__(self, sent: str, here: str = "", there: str | None = None) -> None:
         self._sent, self._here, self._there = sent, here, there
-        self._registered: dict[str, tuple[str, str]] = {}  # by name, the file that has the text, and its content
+        self._registered: dict[str, tuple[str, str]] = {}  # file name -> file with the text, content hash
         self._waits = False
 
     def find(self, named: dict[str, tuple[str, str, str]]) -> dict[str, str]:
-        """The node's own files, by the client's names, where these are not the same.
+        """Return the node's files that differ from the client's, by the client's names.
 
         Args:
-            named: as :mod:`skyward_core.tasks.function_pickling` has it.
+            named: Files in the format of :mod:`skyward_core.tasks.function_pickling`.
         """
         found = {}
         for name, (place, content, called) in named.items():
@@ -463,7 +470,7 @@ class SourceFiles:
         return found
 
     def copy_of(self, place: str) -> str:
-        """Where the copy of a client's file is, or ""."""
+        """Return the path of the copy of a client's file, or ""."""
         inside = self._there and self._here and place.startswith(f"{self._there}/")
         return f"{self._here}{place[len(self._there or '') :]}" if inside else ""
 
@@ -475,7 +482,7 @@ class SourceFiles:
         return copy
 
     def _register_source(self, name: str, file: str, content: str) -> None:
-        """Have tracebacks and :mod:`inspect` find a text by a name, when they look for it."""
+        """Let tracebacks and :mod:`inspect` find the text of a file name."""
         if not os.path.exists(file):  # noqa: PTH110
             return
         self._registered[name] = file, content
@@ -487,23 +494,23 @@ class SourceFiles:
         import tokenize
 
         for name, (file, content) in self._registered.items():
-            if _has_content(name, content):  # a copy that nobody has edited since it travelled
+            if _has_content(name, content):  # an unedited copy
                 continue
             try:
                 with tokenize.open(file) as text:
                     lines = text.readlines()
             except (OSError, SyntaxError, UnicodeDecodeError):
-                continue  # gone, or in no encoding that it names: it shows no lines, as in a plain process
-            # Without a time it is never looked for on the disk.
+                continue  # missing, or invalid encoding: tracebacks show no lines, as in plain Python
+            # Entries without a modification time are not checked against the disk.
             linecache.cache[name] = sum(map(len, lines)), None, lines, name
         self._registered.clear()
 
 
 def _has_content(file: str, content: str) -> bool:
-    from skyward_core.util.content_hash import hash_bytes  # few ranks come to look at a text
+    from skyward_core.util.content_hash import hash_bytes  # rarely needed
 
     try:
-        # A pipe that was put in its place since would have us wait for who writes.
+        # O_NONBLOCK: opening a named pipe would wait for a writer
         with _builtin_open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as read:
             return hash_bytes(read.read()) == content
     except OSError:

@@ -1,8 +1,8 @@
-"""Stdout and stderr of a rank and its children.
+"""Standard output and standard error of a rank and its children, with marks that record their order.
 
-A mark is there before the bytes that it is about, whenever the stream changes: so whoever sees bytes finds their order.
-But a flood must cost nothing: once a write to standard output is marked, those of the next moment go straight to C,
-until standard error is written to. A thread ends that moment; it sleeps while nothing is printed.
+A mark precedes the bytes that it describes whenever the stream changes. To keep heavy output fast, after a marked write
+to standard output all writes of the next moment go directly to the C implementation, until standard error is used. A
+thread ends that moment. The thread sleeps while nothing is printed.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from typing import Any
 from skyward_core.protocol.output_order_marks import BEFORE, MARK_INTERVAL, MarkWriter, file_identity
 from skyward_core.runtime.import_hooks import call_when_imported
 
-PIPE_BYTES = 1 << 20  # bytes that a pipe holds, where the system lets us: so far is a child ahead of us
+PIPE_BYTES = 1 << 20  # bytes; how far a child may be ahead of the forwarding
 READ_BYTES = 1 << 16
 
 
 class ChildOutput:
-    """Gives pipes to children, and passes on what comes.
+    """Pipes for the output of children, forwarded to the rank's streams.
 
     Args:
-        write: takes bytes of standard output (1) or standard error (2).
-        opened: called when there is a first child, and so others than us who print.
+        write: Writes bytes to standard output (1) or standard error (2).
+        opened: Called before the first child starts, from which on other processes print, too.
     """
 
     def __init__(self, write: Callable[[int, bytes], None], opened: Callable[[], None]) -> None:
@@ -38,14 +38,15 @@ class ChildOutput:
         self._on_first_child = opened
         self._places = {stream: file_identity(stream) for stream in (1, 2)}
         self._pipes: dict[int, tuple[int, int]] = {}
-        self._ours: dict[int, tuple[int, int]] = {}  # descriptors and their files: user code may close them
+        # descriptor -> file identity; user code may close and reuse descriptors
+        self._ours: dict[int, tuple[int, int]] = {}
         self._lock = threading.Lock()
         os.register_at_fork(after_in_child=self._on_fork)
         call_when_imported(self._patch, "subprocess")
         os.system = self._run_system
 
     def drain(self) -> None:
-        """Pass on what children have printed by now."""
+        """Forward all output that children have printed so far."""
         if self._pipes:
             with self._lock:
                 for stream, (readable, _) in self._pipes.items():
@@ -72,7 +73,7 @@ class ChildOutput:
         return code << 8 if code >= 0 else -code
 
     def _pipe_for_child(self, stream: int) -> int | None:
-        """The end that a child gets; None where user code has put another file in the stream's place."""
+        """Return the descriptor for a child; None if user code has redirected the stream."""
         if self._places[stream] != file_identity(stream):
             return None
         with self._lock:
@@ -101,25 +102,25 @@ class ChildOutput:
             self.drain()
 
     def _on_fork(self) -> None:
-        """A child that was forked leaves the passing on to us, and prints into the files."""
+        """Let a forked child print directly to the files."""
         self._pipes = {}
         self._lock = threading.Lock()
 
 
 class CapturedStreams:
-    """Both streams of this process, which take the place of the interpreter's own.
+    """Replacement of the interpreter's output streams.
 
     Args:
-        path: of the file of marks.
+        path: File of the marks.
     """
 
     def __init__(self, path: str) -> None:
-        self._runs: list[str] = []  # of the calls that run now
+        self._runs: list[str] = []  # of the currently running calls
         self._run = ""
         self._files = {stream: (os.dup(stream), file_identity(stream)) for stream in (1, 2)}
         self._marker = MarkWriter(path, self._files[1][0], self._files[2][0], BEFORE)
-        # Of no class of ours: every line would take a tenth longer, as the interpreter's classes have short cuts for
-        # one another. What is to be done before a write stands in the object, in the place of the method.
+        # A plain FileIO, because a subclass would make each line a tenth slower: the interpreter has fast paths for its
+        # own classes. Instead of overriding the method, ``write`` is replaced in the object.
         out = io.FileIO(1, "w", closefd=False)
         self._out_vars = vars(out)
         self._write_directly = out.write
@@ -134,25 +135,26 @@ class CapturedStreams:
         os.register_at_fork(after_in_child=self._on_fork)
 
     def start_run(self, run: str) -> None:
-        """A call of a run begins to print."""
+        """Attribute further output to a run."""
         self._runs.append(run)
         self._update_run()
 
     def end_run(self, run: str) -> None:
-        """It has printed its last."""
+        """Stop attributing output to a run."""
         self._runs.remove(run)
         self._update_run()
 
     def flush(self) -> None:
-        """Write what waits: of children, in our streams, and in what user code has put in their place."""
+        """Write all buffered output: of children, of our streams, and of streams that user code has put in their
+        place."""
         self._children.drain()
         ours: tuple[Any, ...] = (self._stdout, self._stderr)
         others = (sys.stdout, sys.stderr)
         for stream in ours if others[0] is ours[0] and others[1] is ours[1] else ours + others:
             try:
                 stream.flush()
-            except Exception as error:  # noqa: BLE001  what stands there is user code's, and may be None
-                # The disk is full; where standard error is written to fails, too, at worst. (Who closes it knows.)
+            except Exception as error:  # noqa: BLE001  # user code may have installed anything, including None
+                # The disk is full. Standard error may still work. (A closed stream is the user's intention.)
                 if stream is self._stdout and not stream.closed:
                     with suppress(OSError):
                         os.write(2, f"skyward: standard output could not be written: {error}\n".encode())
@@ -198,21 +200,22 @@ class CapturedStreams:
             self._intercept_stdout()
 
     def _write_child_output(self, stream: int, data: bytes) -> None:
-        """Write what children have printed."""
+        """Write output of children to the file."""
         self._marker.mark_before(self._run)
-        kept, place = self._files[stream]
-        descriptor = kept if file_identity(kept) == place else stream  # user code closes what it does not know
+        duplicate, identity = self._files[stream]
+        # user code may have closed our descriptor
+        descriptor = duplicate if file_identity(duplicate) == identity else stream
         view = memoryview(data)
         while view:
             view = view[os.write(descriptor, view) :]
 
     def _on_first_child(self) -> None:
-        """From now on others print, too: look for what they have before each write of ours."""
+        """Check for other processes' output before each of our writes from now on."""
         self._is_shared = True
         self._intercept_stdout()
 
     def _on_fork(self) -> None:
-        """A child has no such thread."""
+        """Adapt to a forked child, which has no thread for the marks."""
         self._on_first_child()
 
 
@@ -230,7 +233,7 @@ class _StderrFile(io.FileIO):
 
 
 def _make_text_stream(old: Any, raw: io.FileIO) -> io.TextIOWrapper:
-    """A text stream over ``raw`` that is as the old one was, but for what a rank's streams always are."""
+    """Return a text stream over ``raw`` with the old stream's encoding and the settings of a rank's streams."""
     unbuffered = isinstance(getattr(old, "buffer", None), io.RawIOBase)  # PYTHONUNBUFFERED
     raw.name = getattr(old, "name", "")
     buffer: Any = raw if unbuffered else io.BufferedWriter(raw)

@@ -1,5 +1,7 @@
-"""SIGTERM in a rank's process: an exception in user code, so that ``finally`` runs; its end where nothing hears it. And
-the signal at which it writes down where its threads are."""
+"""SIGTERM in a rank's process, and the signal for stack dumps.
+
+SIGTERM raises an exception in user code, so that ``finally`` blocks run, and ends the process if no Python code runs.
+"""
 
 from __future__ import annotations
 
@@ -19,34 +21,35 @@ from typing import Any
 from skyward_core.protocol.node_paths import STACK_SIGNAL
 from skyward_core.runtime import preemption
 
-RETRY_DELAY = 0.01  # seconds after which SIGTERM is sent anew where Python had no place for its exception
-NATIVE_CODE_TIMEOUT = (
-    1.0  # seconds after SIGTERM in which Python code must have reacted; native code that blocks never does
-)
+RETRY_DELAY = 0.01  # seconds until SIGTERM is sent again if its exception could not be raised
+NATIVE_CODE_TIMEOUT = 1.0  # seconds after SIGTERM for Python code to react; blocking native code never does
 KILLED_MESSAGE = (
-    "skyward: this process was told to end while it was in native code, and did not come out of it within "
+    "skyward: this process got SIGTERM in native code and did not return to Python within "
     f"{NATIVE_CODE_TIMEOUT:g} s: "
     "its exit handlers did not run\n"
 ).encode()
 
 
-_stacks: list[int] = []  # the descriptor of the file that they are written to
+_stacks: list[int] = []  # descriptor of the dump file
 
 
 def enable_stack_dumps(path: str) -> None:
-    """From now on write the stacks of all threads there at the signal for it: in its handler, in C, so also while
-    native code blocks or holds the GIL. The agent sends it only where a person has said so, for a blocking
-    call may end early with it; and never to a process that has not got here, or that has closed the file."""
+    """Write the stacks of all threads to a file whenever the signal for it arrives.
+
+    The handler is in C, so it works while native code blocks or holds the GIL. The agent sends the signal only on the
+    user's
+    request, because it can interrupt a blocking call. The agent checks first that the handler and the file exist.
+    """
     if not hasattr(signal, "SIGRTMAX"):
         return
-    with suppress(OSError):  # a full disk is said by others
+    with suppress(OSError):  # other writers report a full disk
         _stacks.append(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600))
-        # Not chained: what the signal does to a process that does not handle it is to end it.
+        # chain=False: the previous handler would end the process
         faulthandler.register(STACK_SIGNAL, file=_stacks[0], all_threads=True, chain=False)
 
 
 def _disable_stack_dumps() -> None:
-    """User code wants the signal for itself."""
+    """Release the signal, because user code installs its own handler."""
     while _stacks:
         faulthandler.unregister(STACK_SIGNAL)
         with suppress(OSError):
@@ -56,7 +59,7 @@ def _disable_stack_dumps() -> None:
 class Stopped(SystemExit):
     """Raised in user code by SIGTERM, so that ``finally`` blocks and context managers run.
 
-    A SystemExit, for an event loop keeps other exceptions of a task in that task, where nobody may ever look.
+    Derives from SystemExit, because an event loop stores other exceptions in their task, where they may be ignored.
     """
 
     def __init__(self) -> None:
@@ -64,30 +67,31 @@ class Stopped(SystemExit):
 
 
 class StopSignal:
-    """Turns SIGTERM into :class:`Stopped` in user code: in the body of ``with`` on it.
+    """Converts SIGTERM into :class:`Stopped` in user code, which runs in ``with`` on this object.
 
-    A rank that hangs in native code (a collective, say) never runs a Python handler: the C-level wake-up byte
-    still arrives, and a watching thread then ends the process, so that the grace is spent only by code that uses it.
+    A rank that hangs in native code, such as a collective, never runs a Python handler. The C-level wake-up byte still
+    arrives, and a watching thread then ends the process without waiting for the grace period.
 
-    Code that takes SIGTERM for itself has all of the grace, until the end of its call; then the signal is ours again.
+    User code with its own SIGTERM handler gets the whole grace period. Its handler is removed at the end of the call.
 
-    One that comes as the node's machine is taken back stops nothing where code has said what to do then.
+    A SIGTERM that announces a preemption stops nothing if user code has registered callbacks for preemptions.
 
-    Where an event loop of asyncio runs, the exception leaves it between two steps: then each of its tasks is cancelled
-    once, the call's own too, as ``asyncio.run`` does it. Only a step that takes longer is interrupted.
+    If an asyncio event loop runs, the exception leaves the loop between two steps. Then each task is cancelled once, as
+    in
+    ``asyncio.run``. Only a step that takes longer is interrupted.
     """
 
     def __init__(self, *, interrupts: bool) -> None:
         self.is_ending = False
         self._interrupts = interrupts
-        self._stopping_loop: Any = None  # the event loop that has been told to stop, and has not got to it yet
-        self._repeated = False  # the next signal is our own, for a loop that may not get to it
+        self._stopping_loop: Any = None  # event loop that was asked to stop and has not stopped yet
+        self._repeated = False  # whether the next signal was sent by this object for an unresponsive loop
         self._active_calls = 0
         self._handler_ran = threading.Event()
         self._main = threading.get_ident()
-        self._was_overridden = False  # by what runs, or ran last: it may have put our handler back before we look
-        self._changed = False  # it has set a handler, of whichever signal
-        self._idle_handler: Callable[..., Any] = self._handle  # has the signal when no call runs
+        self._was_overridden = False  # whether the latest call had its own handler, even if it has removed it
+        self._changed = False  # whether user code has set a handler of any signal
+        self._idle_handler: Callable[..., Any] = self._handle  # handler while no call runs
         self._forking = threading.local()
         self._hooks = (type(self)._hold_back.__code__, type(self)._let_through.__code__)
         readable, self._writable = os.pipe()
@@ -100,15 +104,14 @@ class StopSignal:
         os.register_at_fork(before=self._hold_back, after_in_parent=self._let_through, after_in_child=self._on_fork)
 
     def _hold_back(self) -> None:
-        """A child that user code forks gets no SIGTERM before it takes it as every process does: what it wrote to the
-        wake-up descriptor would end its parent."""
+        """Block SIGTERM during a fork: until the child has its own handling, its wake-up byte would end the parent."""
         self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
 
     def _let_through(self) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._forking.mask)
 
     def _on_fork(self) -> None:
-        self._main = 0  # no thread of a child has anything to put back
+        self._main = 0  # threads of a child have no handler to restore
         signal.set_wakeup_fd(-1)
         if signal.getsignal(signal.SIGTERM) == self._handle:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -117,13 +120,13 @@ class StopSignal:
     def _handle(self, number: int, at: FrameType | None) -> None:
         self._handler_ran.set()
         if self.is_ending:
-            return  # it is on its way, and is killed when it takes too long
+            return  # already exiting, and killed after the grace period
         if self._is_in_hook(at):
             start_new_thread(self._resend_sigterm, ())
             return
         if not self._repeated and preemption.is_preemption_sigterm():
             if self._active_calls and not preemption.run_callbacks():
-                os.killpg(os.getpid(), signal.SIGTERM)  # a stop: for all that we have started, and for us
+                os.killpg(os.getpid(), signal.SIGTERM)  # stop this process and all its children
             return
         if self._active_calls and self._interrupts:
             if not self._stop_in_loop():
@@ -133,11 +136,11 @@ class StopSignal:
         sys.exit(128 + signal.SIGTERM)
 
     def _stop_in_loop(self) -> bool:
-        """Whether the event loop that runs just now has the stop, or has had it."""
+        """Ask the running event loop to stop. Return whether a loop handles the stop."""
         repeated, self._repeated = self._repeated, False
         if repeated:
-            asked, self._stopping_loop = self._stopping_loop, None
-            return asked is None
+            pending, self._stopping_loop = self._stopping_loop, None
+            return pending is None
         asyncio = sys.modules.get("asyncio")
         loop = asyncio and asyncio._get_running_loop()
         if loop is None:
@@ -153,84 +156,83 @@ class StopSignal:
             raise Stopped
 
     def _interrupt_loop(self, loop: Any) -> None:
-        """Code that does not await, or a loop that stands still, is interrupted where it is."""
+        """Interrupt a loop that does not reach its next step."""
         sleep(RETRY_DELAY)
         if self._stopping_loop is loop:
             self._repeated = True
             signal.pthread_kill(self._main, signal.SIGTERM)
 
     def _is_in_hook(self, at: FrameType | None) -> bool:
-        """Whether a signal came to our hooks around a fork, which have a mask to set. (It blocks the signal for one
-        thread, and others take it meanwhile.)"""
+        """Check whether the signal arrived in a fork hook, which must not be interrupted.
+
+        (The hooks block the signal only in their own thread.)
+        """
         while at is not None and at.f_code not in self._hooks:
             at = at.f_back
         return at is not None
 
-    def _on_unraisable(self, told: Any) -> None:
-        """Python discards what is raised in others' hooks around a fork, in ``__del__`` and the like: a stop that came
-        there has to come again."""
-        if told.exc_type is Stopped:
+    def _on_unraisable(self, unraisable: Any) -> None:
+        """Send a stop again that Python discarded, for example in ``__del__`` or in fork hooks of other code."""
+        if unraisable.exc_type is Stopped:
             start_new_thread(self._resend_sigterm, ())
         else:
-            self._unraisable(told)
+            self._unraisable(unraisable)
 
     def _resend_sigterm(self) -> None:
-        """Let the code that was interrupted, which may hold locks, go on a bit; then interrupt it anew."""
+        """Wait shortly, because the interrupted code may hold locks, and send SIGTERM again."""
         sleep(RETRY_DELAY)
         signal.pthread_kill(self._main, signal.SIGTERM)
 
     def _watch(self, readable: int) -> None:
-        with suppress(OSError):  # user code has closed what it does not know
+        with suppress(OSError):  # user code has closed the descriptor
             while number := os.read(readable, 1):
                 if number[0] == signal.SIGTERM and self._ignores_sigterm():
                     os.write(2, KILLED_MESSAGE)
                     os._exit(128 + signal.SIGTERM)
 
     def _ignores_sigterm(self) -> bool:
-        """Whether the signal that has just come is ours, and no Python code hears it."""
-        # Where the machine is taken back, native code may come to its end until then.
-        awaited = (
+        """Check whether no Python code reacts to the latest SIGTERM."""
+        # During a preemption, native code may continue until the machine is reclaimed.
+        handled = (
             preemption.is_sigterm_pending()
             or self._handler_ran.wait(NATIVE_CODE_TIMEOUT)
             or preemption.is_sigterm_pending()
         )
-        return self._is_ours() and not awaited and self._is_ours()
+        return self._is_ours() and not handled and self._is_ours()
 
     @property
     def was_overridden(self) -> bool:
-        """Whether what ran last had the signal for itself."""
+        """Whether the latest call had its own SIGTERM handler."""
         return self._was_overridden
 
     def _is_ours(self) -> bool:
         return not self._was_overridden and signal.getsignal(signal.SIGTERM) == self._handle
 
     def _patch_signal(self) -> None:
-        """Know of others' handlers while they are there: when the watching thread gets to look, one may have had the
-        signal and be gone."""
+        """Record handlers of user code when they are set, because they may be removed before they are checked."""
         set_handler = signal.signal
 
         @wraps(set_handler)
-        def noting(signalnum: Any, handler: Any) -> Any:
+        def record(signalnum: Any, handler: Any) -> Any:
             self._was_overridden |= signalnum == signal.SIGTERM
             self._changed = True
             if signalnum == STACK_SIGNAL:
-                _disable_stack_dumps()  # the agent sees that
+                _disable_stack_dumps()  # the agent detects it
             return set_handler(signalnum, handler)
 
-        signal.signal = noting
+        signal.signal = record
 
     def preserve_handler(self) -> None:
-        """What has the signal now is to have it in all calls, where that is a plugin's handler."""
+        """Use the current SIGTERM handler, installed by a plugin, for all calls."""
         found = signal.getsignal(signal.SIGTERM)
         self._idle_handler = found if callable(found) else self._handle
         preemption.keep_callbacks()
 
     def _restore_handler(self) -> None:
-        """Undo what user code made of the signal. A loop of asyncio, say, leaves it without a handler, and the wake-up
-        descriptor unset."""
+        """Restore the SIGTERM handler and the wake-up descriptor, which asyncio's loops, for example, remove."""
         if signal.getsignal(signal.SIGTERM) != self._idle_handler:
             signal.signal(signal.SIGTERM, self._idle_handler)
-        with suppress(OSError, ValueError):  # user code has closed it
+        with suppress(OSError, ValueError):  # user code has closed the descriptor
             signal.set_wakeup_fd(self._writable, warn_on_full_buffer=False)
 
     def __enter__(self) -> None:
@@ -239,7 +241,7 @@ class StopSignal:
 
     def __exit__(self, *exc: object) -> None:
         try:
-            # (Asking each time costs more than a small call's other work; and no other thread can have changed it.)
+            # (Checking each time would cost more than a small call, and other threads cannot set handlers.)
             if self._changed and threading.get_ident() == self._main:
                 self._restore_handler()
                 self._changed = False

@@ -1,7 +1,7 @@
-"""Main loop of a rank's process.
+"""Main loop of a worker, the process of a rank.
 
-Standard output and error are the spool's files themselves, so a slow reader can never stall training. Calls come
-from the agent by a Unix socket, outcomes go back the same way; large results stay in the spool as files.
+Standard output and error are files of the spool, so slow readers cannot stall training. Calls and outcomes pass through
+a Unix socket of the agent; large results are files in the spool.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ if TYPE_CHECKING:
 class WorkerConfig:
     """Start options of one worker, removed from its environment variables."""
 
-    # (Workers wait for this; a named tuple takes a millisecond to make.)
-    # capacity: how many calls it runs at once
-    # patience: seconds in which it looks for another agent where its own is gone
-    # grace: seconds that it has for leaving its plugins' contexts
-    # rendezvous: whether broadcasts have the variables that torchrun sets
-    # debug_wait: seconds that it waits at a breakpoint for somebody who debugs it
-    # known: what an agent that did not start it has to be told
-    # sources: folders below which modules may be edited
-    # folders: the working folder, here and on the client
-    # hears_notices: whether it may be told that machines are taken back
+    # (Not a named tuple: creating one would delay each worker by 1 ms.)
+    # capacity: number of concurrent calls
+    # patience: seconds to look for a new agent after the agent died
+    # grace: seconds to leave the plugins' contexts
+    # rendezvous: whether broadcasts get the environment variables of torchrun
+    # debug_wait: seconds to wait at a breakpoint for a debugger
+    # start_options: environment variables of the pool, for agents that did not start this worker
+    # sources: folders of modules that the user may edit
+    # folders: the working folder here and on the client
+    # receives_notices: whether the agent may announce preemptions
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:
         self.start_options: StartOptions = {}
@@ -83,37 +83,37 @@ T = TypeVar("T")
 
 
 def main(socket_path: str, folder: str, rank: str, number: str) -> None:
-    """Serve calls until told to exit, or until there has been no agent for too long."""
+    """Serve calls until the agent ends this process, or until there has been no agent for too long."""
     import_hooks.install()
     paths = NodePaths(folder)
-    beside = f"{paths.spool}/{log_stem(int(rank), int(number))}"
-    streams = CapturedStreams(beside + MARKS)
+    log_path = f"{paths.spool}/{log_stem(int(rank), int(number))}"
+    streams = CapturedStreams(log_path + MARKS)
     faulthandler.enable()
     enable_stack_dumps(paths.stacks(int(rank), int(number)))
-    import_hooks.install_gc_pause()  # it counts the files that are open by now as ours
-    # The first to be registered is called last: what is left then is memory to be freed, and a busy machine may need
-    # long for that of a large framework. No frame of Python would tell where it is.
+    import_hooks.install_gc_pause()  # counts the currently open files as ours
+    # Registered first, so called last. Later steps only free memory, which can take long for large frameworks on a busy
+    # machine, and have no Python frames to show.
     atexit.register(faulthandler.cancel_dump_traceback_later)
-    orders, process = WorkerConfig(os.environ), os.getpid()
+    config, process = WorkerConfig(os.environ), os.getpid()
 
     def catch_breakpoints(pdb: Any) -> None:
         from skyward_core.node.worker.breakpoints import patch_pdb
 
-        patch_pdb(pdb, orders.debug_wait, paths.debugger(int(rank), int(number)), process)
+        patch_pdb(pdb, config.debug_wait, paths.debugger(int(rank), int(number)), process)
 
-    import_hooks.call_when_imported(catch_breakpoints, "pdb")  # which breakpoint() imports, too
-    worker = WorkerProcess(socket_path, paths, orders, streams, metric_logging.start_writer(beside + METRICS))
+    import_hooks.call_when_imported(catch_breakpoints, "pdb")  # breakpoint() imports it, too
+    worker = WorkerProcess(socket_path, paths, config, streams, metric_logging.start_writer(log_path + METRICS))
     try:
         code = worker.serve()
     except SystemExit as error:
         code = int(error.code or 0)
-    worker.leave_contexts(code, orders.grace)
-    # The interpreter ends like any other: it waits for threads, calls what atexit was given, closes files.
+    worker.leave_contexts(code, config.grace)
+    # Exit normally: wait for threads, run exit handlers, close files.
     sys.exit(code)
 
 
 class WorkerProcess:
-    """One worker's state: its functions, its plugins' contexts, the call it runs."""
+    """State of one worker: functions, plugins' contexts, running calls."""
 
     _phase, _phase_since = "", 0.0
     _torchrun: TorchrunEnvironment | None = None
@@ -122,51 +122,51 @@ class WorkerProcess:
         self,
         socket_path: str,
         paths: NodePaths,
-        orders: WorkerConfig,
+        config: WorkerConfig,
         streams: CapturedStreams,
         flush_metrics: Callable[[], None],
     ) -> None:
         self._known: StartOptions = {}
         self._setup: Header = {}
         self._plugins = b""
-        self._modules = LoadedModules(orders.sources)
-        self._streamed: dict[tuple[str, int, int], StreamedIterator] = {}  # by run, call and number of the argument
-        self._is_receiving = False  # some thread waits for what the agent says
+        self._modules = LoadedModules(config.sources)
+        self._streamed: dict[tuple[str, int, int], StreamedIterator] = {}  # by run, call and argument number
+        self._is_receiving = False  # whether a thread waits for frames of the agent
         self._received = threading.Condition()
-        self._channel = AgentChannel(socket_path, self._hello, orders.patience)
-        self._known = orders.start_options
+        self._channel = AgentChannel(socket_path, self._hello, config.patience)
+        self._known = config.start_options
         self._paths = paths
-        self._rendezvous = orders.rendezvous
+        self._rendezvous = config.rendezvous
         self._blobs = paths.blobs
         self._spool = paths.spool
-        self._capacity = capacity = orders.capacity
+        self._capacity = capacity = config.capacity
         self._is_orphaned = False
-        self._has_run_code = False  # by user code
+        self._has_run_code = False
         self._streams = streams
         self._flush_metrics = flush_metrics
         set_phase_listener(self._report_phase)
         self._functions: dict[str, LoadedObject] = {}
-        self._script = MainNamespaceLoader(paths.folder, (paths.sources, *orders.folders), together=capacity > 1)
+        self._script = MainNamespaceLoader(paths.folder, (paths.sources, *config.folders), together=capacity > 1)
         self._contexts = ExitStack()
-        self._places: dict[bool, dict[str, Any]] = {}  # in broadcasts, and in tasks
+        self._places: dict[bool, dict[str, Any]] = {}  # key: whether for broadcasts or for tasks
         self._infos: dict[bool, InstanceInfo] = {}
-        self._current_place: bool | None = None  # which of them is known to children
-        self._serves_both = False  # in a pool of several ranks
+        self._current_place: bool | None = None  # which of them child processes see
+        self._serves_both = False  # whether broadcasts and tasks both run here
         self._has_entered_plugins = False
         self._setup_error: BaseException | None = None
         self._reader_windows: dict[tuple[str, int], _ReaderWindow] = {}
         self._pending_frames: deque[tuple[ToWorker, bytes]] = deque()
-        # Threads cannot be interrupted one by one: there SIGTERM ends the process at once.
+        # Threads cannot be interrupted individually, so SIGTERM ends a process with threads immediately.
         self._stop = StopSignal(interrupts=capacity == 1)
-        if orders.receives_notices:
+        if config.receives_notices:
             preemption.install_handler(paths.notices)
 
     def _hello(self) -> tuple[Header, bytes]:
-        """Who we are; to an agent that did not start us also what we were started with, what gang we
-        belong to, and its plugins."""
+        """Return the first frame of a connection. A new agent also learns the environment, the gang and its plugins
+        from it."""
         phase = {"phase": self._phase, "age": monotonic() - self._phase_since}
         modules = {"modules": self._modules.files} if self._modules.files else {}
-        # What was on its way is lost.
+        # Values that were in transit are lost.
         lost = [
             _make_want(*key[:2], items, again=True) for key, items in list(self._streamed.items()) if items.is_waiting
         ]
@@ -177,15 +177,15 @@ class WorkerProcess:
         } | phase | self._known | self._setup | modules | wants, self._plugins
 
     def _report_phase(self, phase: str) -> None:
-        """Tell what this process is at: imports and process groups take long, and nothing is printed meanwhile."""
+        """Report the phase. Imports and joining process groups take long without output."""
         self._phase, self._phase_since = phase, monotonic()
         self._channel.send({"t": "phase", "phase": phase})
 
     def serve(self) -> int:
-        """Do what the agent says until it says that this is the end; gives the exit status.
+        """Handle frames of the agent until the agent ends this process. Return the exit status.
 
         Raises:
-            SystemExit: a call ended the process, or SIGTERM did.
+            SystemExit: If a call or SIGTERM ended the process.
         """
         tasks = _CallThreads(self._capacity, self._run_call) if self._capacity > 1 else None
         header: ToWorker
@@ -193,7 +193,7 @@ class WorkerProcess:
             try:
                 self._receive_until(self._has_requests)
             except EOFError:
-                # No agent, nobody to work for: what was running has ended before we came here.
+                # Without an agent there is no further work; running calls have already ended.
                 self._is_orphaned = True
                 return 0
             header, body = self._pending_frames.popleft()
@@ -215,22 +215,24 @@ class WorkerProcess:
         return bool(self._pending_frames)
 
     def leave_contexts(self, code: int, grace: float) -> None:
-        """Leave the plugins' contexts, on the way out of the process.
+        """Leave the plugins' contexts before the process exits.
 
         Args:
-            grace: seconds in which it has to be out. If it is not, the log gets its threads' stacks before the agent
-                kills it; without an agent it ends itself.
+            code: Exit status.
+            grace: Time limit in seconds. Shortly before it expires, the stacks of all threads are logged, because the
+                agent then
+                kills the process. Without an agent the process exits at the limit.
         """
         self._stop.is_ending = True
         if not self._has_run_code:
             self._flush()
-            os._exit(code)  # no user code was here
+            os._exit(code)  # no user code has run
         if (
             (used := sys.modules.get("skyward_core.runtime.instance_info"))
             and used.not_reusable_reason()
             and not self._is_orphaned
         ):
-            grace = 0  # nobody waits for it: it ends as a script does, in its own time
+            grace = 0  # no time limit: like a script, its exit handlers may take their time
         if grace:
             share = 1 if self._is_orphaned else 0.9
             faulthandler.dump_traceback_later(grace * share, exit=self._is_orphaned, file=2)
@@ -238,10 +240,10 @@ class WorkerProcess:
             if plugins := sys.modules.get("skyward_core.plugins.plugin"):
                 plugins.leave_late()
             self._contexts.close()
-        except Exception:  # noqa: BLE001  a plugin's exit must not keep the node from ending; the log says it
+        except Exception:  # noqa: BLE001  # logged; a failing plugin must not block the node's end
             sys.excepthook(*sys.exc_info())
         self._flush()
-        # Threads of ours hold us to the very end: files that functions have as globals would never be closed.
+        # Daemon threads keep references until the end, so files in functions' globals would never be closed.
         self._functions.clear()
         self._script.clear()
         self._reader_windows.clear()
@@ -250,17 +252,17 @@ class WorkerProcess:
 
     def _set_up(self, header: ToWorkerSetup, body: bytes) -> None:
         self._setup_error = None
-        gang, apart = header.get("gang", False), header.get("apart", False)
+        gang, has_separate_tasks = header.get("gang", False), header.get("apart", False)
         self._places = {True: header["info"], False: header.get("own", header["info"])}
         self._current_place = None
         own, info = self._set_place(False), self._set_place(True)
-        if apart and not gang:
+        if has_separate_tasks and not gang:
             self._set_place(False)
         if "sharers" in header and (body or self._rendezvous):
             from skyward_core.runtime.rendezvous import limit_machine_share
 
             limit_machine_share(header["sharers"], header.get("devices", ""))
-        # A worker of the gang lives for one epoch; others see several, and their plugins need no gang.
+        # Workers of the gang live for one epoch. Other workers live longer, and their plugins need no gang.
         if "failed" in header:
             self._setup_error = _plugin_context_error(header["failed"], body)
         elif body and not self._has_entered_plugins:
@@ -271,7 +273,7 @@ class WorkerProcess:
                 with self._stop:
                     self._report_phase("importing")
                     plugins = pickle.loads(body)
-                    if not (gang or apart):
+                    if not (gang or has_separate_tasks):
                         plugins = [plugin for plugin in plugins if not plugin.gang]
                     self._report_phase("joining")
                     self._contexts = enter_process(plugins, info, None if gang else own)
@@ -279,25 +281,25 @@ class WorkerProcess:
                     self._has_entered_plugins = True
             except Stopped:
                 sys.exit(128 + signal.SIGTERM)
-            except BaseException as error:  # noqa: BLE001  reported as the outcome of every call that needed it
+            except BaseException as error:  # noqa: BLE001  # reported as the outcome of all calls that need the plugins
                 self._setup_error = error
-                if not isinstance(error, Exception):  # which is no exit of the calls
+                if not isinstance(error, Exception):  # e.g. SystemExit, which must not end the calls
                     from skyward_core.plugins.plugin import PluginError
 
-                    said = f"its plugins cannot be entered: {type(error).__name__}: {safe_text(error)}"
-                    self._setup_error = PluginError(said)
+                    message = f"entering its plugins failed: {type(error).__name__}: {safe_text(error)}"
+                    self._setup_error = PluginError(message)
                     self._setup_error.__cause__ = error
-        others = info.world_size > 1 or "members" in header["info"]  # which it would have with more nodes
-        if self._rendezvous and others and not info.stands_alone and self._torchrun is None:
+        has_peers = info.world_size > 1 or "members" in header["info"]  # which may be on other nodes
+        if self._rendezvous and has_peers and not info.stands_alone and self._torchrun is None:
             from skyward_core.runtime.rendezvous import TorchrunEnvironment
 
             self._torchrun = TorchrunEnvironment(info, own, self._paths.error_file(os.getpid()))
-        self._serves_both = gang and others and not apart
+        self._serves_both = gang and has_peers and not has_separate_tasks
         self._flush()
-        kept = ("epoch", "info", "secrets", "hooks", "apps", "joins", "alone")
+        restored_keys = ("epoch", "info", "secrets", "hooks", "apps", "joins", "alone")
         self._plugins = b"" if "failed" in header else body
-        told: AnyHeader = header
-        self._setup = {key: told[key] for key in kept if key in told}
+        fields: AnyHeader = header
+        self._setup = {key: fields[key] for key in restored_keys if key in fields}
         self._phase = ""
         self._channel.send({"t": "ready", "epoch": header["epoch"]})
 
@@ -324,28 +326,28 @@ class WorkerProcess:
             self._exit_if_forked()
             result = pickle_result(value, f"{header.get('name', 'the function')}()", self._spill_path(header))
             if header.get("script") and self._stop.was_overridden and preemption.is_sigterm_announced():
-                answer["left"] = True  # by its own handler, as far as can be told
+                answer["left"] = True  # probably by its own handler
         except Stopped:
             answer["kind"] = "collateral"
             exit_code = 128 + signal.SIGTERM
         except SystemExit as error:
-            if self._stop.is_ending:  # not user code's, but SIGTERM's
+            if self._stop.is_ending:  # from SIGTERM, not from user code
                 raise
             code = _EXIT_CODE(error)
             status = _exit_status(code)
             if status or self._channel.is_forked:
                 exit_code = status
-                said = (
+                message = (
                     _ATTRIBUTES(error).get("__skyward_words__")
                     or f"called sys.exit({safe_text(code, repr)[:200]}) before it returned"
                 )
                 answer |= {"kind": "exited", "exit_code": exit_code}
-                answer["error"] = {"type": "SystemExit", "message": said}
-            else:  # as the main function of a command line ends that did what it should
+                answer["error"] = {"type": "SystemExit", "message": message}
+            else:  # a command-line program that exits successfully
                 result, answer["left"] = pickle_result(None, "", ""), True
-        except BaseException as error:  # noqa: BLE001  whatever user code raises is its outcome
+        except BaseException as error:  # noqa: BLE001  # any exception of user code is its outcome
             answer["kind"] = "raised"
-            from skyward_core.node.worker.returned_exceptions import describe_error  # most calls return
+            from skyward_core.node.worker.returned_exceptions import describe_error  # most calls need no exceptions
 
             words, result.data = describe_error(error)
             answer["error"] = words | {"traceback": self._script.to_client_paths(words["traceback"])}
@@ -364,7 +366,7 @@ class WorkerProcess:
         ):
             answer["ends"], exit_code = used.not_reusable_reason(), 0
         answer["seconds"] = perf_counter() - started
-        if self._phase == "importing":  # and nothing came of it
+        if self._phase == "importing":  # the call ended while importing
             self._report_phase("")
         whole: AnyHeader = answer
         whole |= result.header()
@@ -381,26 +383,26 @@ class WorkerProcess:
         if exit_code is not None:
             if self._capacity > 1:
                 main_thread = threading.main_thread().ident or 0
-                signal.pthread_kill(main_thread, signal.SIGTERM)  # it waits for calls
+                signal.pthread_kill(main_thread, signal.SIGTERM)  # the main thread waits for calls
             sys.exit(exit_code)
 
     def _set_place(self, gang: bool) -> InstanceInfo:
-        """Take the rank's place in broadcasts or in tasks, and return it."""
+        """Use the rank's place in broadcasts or in tasks, and return it."""
         if self._current_place is not gang:
             self._current_place = gang
             self._infos[gang] = set_place(self._places[gang], own=not gang)
         return self._infos[gang]
 
     def _run_function(self, header: ToWorkerCall, body: bytes, place: InstanceInfo) -> Any:
-        made: list[StreamedIterator] = []
+        streamed: list[StreamedIterator] = []
         if header.get("fed"):
             from skyward_core.runtime.async_and_mapped_calls import (
-                collect_streamed_arguments,  # few calls have such an argument
+                collect_streamed_arguments,  # few calls have such arguments
             )
 
-            made = collect_streamed_arguments()
+            streamed = collect_streamed_arguments()
         fn, (args, kwargs) = _load_checked("its function or arguments", lambda: self._load_function(header, body))
-        self._bind_streamed_arguments(header["run"], header["i"], made)
+        self._bind_streamed_arguments(header["run"], header["i"], streamed)
         if self._phase == "importing":
             self._report_phase("running")
         torchrun = self._torchrun
@@ -408,7 +410,7 @@ class WorkerProcess:
             torchrun.start_call(bool(header.get("gang")))
         if hasattr(fn, "__skyward_programs__"):
             fn.__skyward_programs__ = self._paths.programs
-        if secrets := getattr(fn, "__skyward_secrets__", ()):  # of a command; ahead of all that it prints
+        if secrets := getattr(fn, "__skyward_secrets__", ()):  # secrets of a command must be known before its output
             self._channel.send({"t": "secrets", "values": list(secrets)})
         try:
             with using(place, header["run"], header["i"]):
@@ -416,7 +418,7 @@ class WorkerProcess:
                 if header.get("stream") and isinstance(value, Generator):
                     return self._send_values(header, value)
         finally:
-            if made:
+            if streamed:
                 self._close_streamed_arguments(header["run"], header["i"])
             if torchrun is not None:
                 torchrun.end_call(fn)
@@ -425,8 +427,7 @@ class WorkerProcess:
         return value
 
     def _exit_if_forked(self) -> None:
-        """A child that user code forked comes to the end of the function as a script's does to the end of the script:
-        it is no second worker of the rank."""
+        """Exit in a child that user code forked: it ends like a script and must not act as a second worker."""
         if self._channel.is_forked:
             raise SystemExit(0)
 
@@ -442,7 +443,7 @@ class WorkerProcess:
                 self._functions.pop(next(iter(self._functions)))
             self._functions[name] = fn
         source = body[inline:] if args_size <= MAX_INLINE_BYTES else f"{self._blobs}/{args_name}"
-        if isinstance(source, bytes) and PICKLE_MARKER not in source:  # plain values: this is quicker
+        if isinstance(source, bytes) and PICKLE_MARKER not in source:  # plain values: faster
             self._script.install(fn, None)
             return fn.value, pickle.loads(source)
         args = self._script.load(source)
@@ -468,8 +469,8 @@ class WorkerProcess:
                 item = pickle_result(value, what, self._spill_path(header, f"{window.yielded}.item"))
                 self._streams.flush()
                 metric_logging.record_yielded(key[0], window.yielded, value, key[1])
-                told = {"t": "item", "run": key[0], "i": key[1], "seq": window.yielded} | item.header()
-                self._channel.send(told, item.data)
+                frame = {"t": "item", "run": key[0], "i": key[1], "seq": window.yielded} | item.header()
+                self._channel.send(frame, item.data)
                 window.yielded += 1
                 window.last_summary = item.summary
                 self._wait_for_reader(window)
@@ -477,14 +478,14 @@ class WorkerProcess:
             values.close()
 
     def _wait_for_reader(self, window: _ReaderWindow) -> None:
-        """Wait until the reader is near enough for one more value."""
+        """Wait until the reader has room for another value."""
         if self._capacity > 1:
             window.wait()
             return
         self._receive_until(lambda: window.is_open)
 
     def _receive_until(self, done: Callable[[], bool]) -> None:
-        """Take what the agent says until a condition holds; one thread at a time, and the others wait for it."""
+        """Handle frames of the agent until a condition holds. Only one thread receives; others wait for it."""
         while not done():
             with self._received:
                 if self._is_receiving:
@@ -500,7 +501,7 @@ class WorkerProcess:
                     self._received.notify_all()
 
     def _on_frame(self, header: ToWorker, body: bytes) -> None:
-        """Take what is said while a call goes on; anything else waits for its turn."""
+        """Handle a frame that concerns a running call. Queue all others."""
         if header["t"] == "credit":
             window = self._reader_windows.get((header["run"], header["i"]))
             if window is not None:
@@ -515,31 +516,31 @@ class WorkerProcess:
         else:
             self._pending_frames.append((header, body))
 
-    # -- arguments that are fed --------------------------------------------------------------------------
+    # -- streamed arguments ------------------------------------------------------------------------------
 
-    def _bind_streamed_arguments(self, run: str, index: int, made: list[StreamedIterator]) -> None:
-        """Have a call's arguments that are fed get their values."""
+    def _bind_streamed_arguments(self, run: str, index: int, streamed: list[StreamedIterator]) -> None:
+        """Connect the streamed arguments of a call to the agent."""
 
-        def ask(items: StreamedIterator) -> None:
+        def request_values(items: StreamedIterator) -> None:
             self._channel.send(_make_want(run, index, items))
 
-        for items in made:
+        for items in streamed:
             self._streamed[run, index, items.number] = items
-            items.bind(ask, self._wait_for_values, _load_checked)
+            items.bind(request_values, self._wait_for_values, _load_checked)
 
-    def _wait_for_values(self, come: Callable[[], bool]) -> None:
+    def _wait_for_values(self, have_arrived: Callable[[], bool]) -> None:
         self._streams.flush()
         if self._capacity == 1:
-            self._receive_until(come)
+            self._receive_until(have_arrived)
             return
         with self._received:
-            self._received.wait_for(come)
+            self._received.wait_for(have_arrived)
 
     def _close_streamed_arguments(self, run: str, index: int) -> None:
-        """A call has ended."""
+        """Close the streamed arguments of a call that has ended."""
         for key in [key for key in self._streamed if key[:2] == (run, index)]:
             self._streamed.pop(key).close()
-        with self._received:  # a thread that the call has left behind may wait for one
+        with self._received:  # a leftover thread of the call may wait for values
             self._received.notify_all()
 
     def _flush(self) -> None:
@@ -548,10 +549,10 @@ class WorkerProcess:
 
 
 def _load_checked(what: str, load: Callable[[], T]) -> T:
-    """Load what a client sent. Code of a value that exits ends neither the function, which has not begun, nor the rank.
+    """Load objects that a client sent. If a value's code raises SystemExit, neither the function nor the rank ends.
 
     Raises:
-        NotPicklableError: such code raised what is no ``Exception``, or what would end a loop in silence.
+        NotPicklableError: If loading raised StopIteration, or an exception that is not an ``Exception``.
     """
     try:
         return load()
@@ -560,22 +561,22 @@ def _load_checked(what: str, load: Callable[[], T]) -> T:
             raise
         from skyward_core.model.errors import NotPicklableError
 
-        said = f"{what} cannot be loaded on this node: {type(error).__name__}: {safe_text(error)}"
-        raise NotPicklableError(said) from error
+        message = f"{what} cannot be loaded on this node: {type(error).__name__}: {safe_text(error)}"
+        raise NotPicklableError(message) from error
 
 
 def _make_want(run: str, index: int, items: StreamedIterator, *, again: bool = False) -> WorkerWant:
     begin, end = items.wanted_range
     want: WorkerWant = {"t": "want", "run": run, "i": index, "arg": items.number, "next": begin, "until": end}
-    return want | {"again": True} if again or not begin else want  # an earlier attempt at the call may have asked, too
+    return want | {"again": True} if again or not begin else want  # an earlier attempt may have requested values, too
 
 
 class _ReaderWindow:
-    """How far a generator may be ahead of its reader.
+    """Limit on how far a generator may be ahead of its reader.
 
     Attributes:
-        yielded: how many values it has yielded.
-        last_summary: the summary of the latest one.
+        yielded: Number of yielded values.
+        last_summary: Summary of the latest value.
     """
 
     def __init__(self) -> None:
@@ -585,7 +586,7 @@ class _ReaderWindow:
         self._end = WINDOW
 
     def advance(self, until: int) -> None:
-        """The reader has all values below a number; told again, and out of order, after a link was down."""
+        """Handle the reader's acknowledgement of all values below ``until``. May arrive repeatedly and out of order."""
         with self._condition:
             self._end = max(self._end, until + WINDOW)
             self._condition.notify()
@@ -601,10 +602,10 @@ class _ReaderWindow:
 
 
 class _CallThreads:
-    """Calls a function with what it is given, in threads that do not keep the process from ending."""
+    """Threads that run calls and do not keep the process alive."""
 
     def __init__(self, count: int, call: Callable[[ToWorkerCall, bytes], None]) -> None:
-        from queue import SimpleQueue  # late: most workers have one thread
+        from queue import SimpleQueue  # imported late: most workers have only one thread
 
         self._calls: SimpleQueue[tuple[ToWorkerCall, bytes]] = SimpleQueue()
         self._call = call
@@ -622,27 +623,27 @@ class _CallThreads:
 
 
 def has_process_group() -> bool:
-    """Check whether code has joined other processes here, or made a group of this one, and has not left it."""
+    """Check whether code has joined or created a process group here and has not left it."""
     of_torch, of_jax = map(sys.modules.get, ("torch.distributed.distributed_c10d", "jax.distributed"))
     return any(getattr(module, "is_initialized", bool)() for module in (of_torch, of_jax))
 
 
-def _plugin_context_error(told: PluginErrorKeys, data: bytes) -> BaseException:
-    """What kept the node's plugins from entering ``around_app``, as an exception with that process's traceback."""
+def _plugin_context_error(keys: PluginErrorKeys, data: bytes) -> BaseException:
+    """Return the error that prevented the plugins from entering ``around_app``."""
     from skyward_core.model.errors import RemoteTraceback
     from skyward_core.plugins.plugin import PluginError
 
-    error: BaseException = PluginError(told["message"], told.get("plugin", ""), "around_app")
-    with suppress(BaseException):  # its own code, which did well in the process that raised it
+    error: BaseException = PluginError(keys["message"], keys.get("plugin", ""), "around_app")
+    with suppress(BaseException):  # unpickling runs code of the exception
         if data:
             error = pickle.loads(data)
-    if "traceback" in told:
-        error.__cause__ = RemoteTraceback(told["traceback"])
+    if "traceback" in keys:
+        error.__cause__ = RemoteTraceback(keys["traceback"])
     return error
 
 
 def _end_child(answer: WorkerOutcome) -> None:
-    """End a child that user code forked, as Python ends one of a script, with what it came to."""
+    """Exit a child that user code forked, as Python would end a script."""
     error = answer.get("error")
     if answer["kind"] == "raised" and error is not None:
         sys.stderr.write(error.get("traceback") or error["message"])
@@ -658,7 +659,7 @@ _EXIT_CODE, _ATTRIBUTES = SystemExit.__dict__["code"].__get__, BaseException.__d
 
 
 def _exit_status(code: object) -> int:
-    """The exit status that the interpreter would give for what ``sys.exit`` was called with."""
+    """Return the exit status that Python would use for an argument of ``sys.exit``."""
     if code is None:
         return 0
     if issubclass(type(code), int):
