@@ -26,26 +26,25 @@ The messages between client, agent and worker. This page is generated from the t
 `skyward_core/protocol/frame_schema.py`, which validate each frame before anything acts on it.
 `python -m tests.protocol_page` writes it, and a test compares it.
 
-This is version {VERSION}. A client and an agent of different versions say so, and part; the client can still tear the
-pool down.
+This is version {VERSION}. If client and agent have different versions, the client reports it and disconnects, but can
+still tear the pool down.
 
 ## Frames
 
 A frame is two lengths (of the header and of the body; unsigned 32 bits, network order), the header, and the body. The
-header is a JSON object in UTF-8 that says what it is under `t`. The body is bytes: a pickle, or a piece of a file.
-Nobody on the way looks into it.
+header is a JSON object in UTF-8, whose key `t` is the kind of the frame. The body is opaque bytes, such as a pickle or
+part of a file.
 
-Keys that end in `?` may be missing. A frame without a key that must be there, with a value that cannot be, or larger
-than its kind may be, is an error, and ends the connection. Kinds and keys that are not listed pass, if they are small,
-and who does not know them does nothing with them.
+Keys that end in `?` are optional. A frame that lacks a required key, has an invalid value, or exceeds the size limit of
+its kind is an error that ends the connection. Unknown kinds and keys are accepted if they are small, and ignored.
 
-Two take frames without a look at these tables: a worker, from the agent that has started it, and whoever holds a line
-for files, on which anything but a request, or the answer to one, is the end of the line.
+Two receivers do not validate frames against these tables: a worker trusts the agent that started it, and connections
+for files are closed after anything except a request or its answer.
 
 - *run*: the id of a run, 1 to 64 letters, digits, `_` and `-`. *call*: the index of a call in its run.
-- *rank*: a rank or a node; -1 where there is none. *count*: a whole number from 0. *port*: 0 to 65,535.
+- *rank*: a rank or a node; -1 for none. *count*: a whole number from 0. *port*: 0 to 65,535.
 - *file*: the name of a file, never a path. *log*: the name of a log file, such as `r003.out`.
-- *blob*: the name of some bytes, made of their content, and how many they are. *span*: two positions in a file.
+- *blob*: the content hash of some bytes, and their number. *span*: two offsets in a file.
 - *stack_frame*: a function, its file and a line, in a list.
 - *place*: a rank's `InstanceInfo`, as an object.
 """
@@ -56,7 +55,7 @@ TABLES = (
     ("From an agent to clients", "Agent", "FromAgent", frame_schema.FROM_AGENT),
     ("From an agent to its workers", "ToWorker", "ToWorker", frame_schema.TO_WORKER),
     ("From workers to their agent", "Worker", "FromWorker", frame_schema.FROM_WORKER),
-    ("Over lines for files", "File", "FileFrame", frame_schema.FILE_FRAMES),
+    ("On connections for files", "File", "FileFrame", frame_schema.FILE_FRAMES),
     ("Between the agents of a gang", "Peer", "FromPeer", frame_schema.PEER_FRAMES),
 )
 WORDS = {"plain": "JSON", "integer": "whole number"}
@@ -69,7 +68,7 @@ def page() -> str:
         parts.append(f"\n## {title}\n")
         for kind in sorted(forms):
             parts.append(_kind(kind, forms[kind]))
-    parts.append("\n## Answers\n\nWhat is under `id` in a request is in its answer, too, and these keys beside it.\n\n")
+    parts.append("\n## Answers\n\nAn answer contains the `id` of its request and these keys.\n\n")
     parts += [f"- `{asked}`: {_keys(checks, {})}\n" for asked, checks in sorted(answers().items())]
     return "".join(parts)
 

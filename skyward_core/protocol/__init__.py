@@ -1,1 +1,2 @@
-"""What client, agent and worker say to each other. Standard library only."""
+"""Protocol between client, agent and worker: frames, their schemas, file names on nodes. Uses only the standard
+library."""

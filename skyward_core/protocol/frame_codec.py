@@ -1,7 +1,8 @@
-"""The frames that client, agent and worker speak. Standard library only.
+"""Encoding and decoding of the frames between client, agent and worker. Uses only the standard library.
 
-A frame is two lengths (header, body; unsigned 32 bits, network order), a JSON object, and raw bytes. The header
-says what it is under "t"; the body is opaque (a pickle, a piece of a file) and is never looked into on the way.
+A frame consists of two lengths (header, body; unsigned 32 bits, network order), a JSON object, and raw bytes. Key "t"
+of
+the header is the kind of the frame. The body is opaque, for example a pickle or a part of a file.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-VERSION = 9  # another one where client and agent of before and after would not understand each other
-CHUNK_BYTES = 1 << 20  # bytes of a large thing in one frame, so that small frames never wait long behind it
-MAX_INLINE_BYTES = 64 * 1024  # larger payloads and results travel as files
-MAX_SHORT_TEXT = 1024  # characters of a text that is worth no second look
-MAX_INTEGER = 1 << 53  # of any number but a few: what JSON has in common with everybody
-MAX_EXCEPTION_BYTES = 16 << 20  # bytes of a pickled exception, which travels in its frame; of a larger one a stand-in
+VERSION = 9  # incremented when clients and agents of different releases would not understand each other
+CHUNK_BYTES = 1 << 20  # bytes of large data per frame, so that small frames never wait long
+MAX_INLINE_BYTES = 64 * 1024  # bytes; larger payloads and results are sent as files
+MAX_SHORT_TEXT = 1024  # characters of a text that needs no special handling
+MAX_INTEGER = 1 << 53  # bound of almost all numbers: larger integers are not portable in JSON
+MAX_EXCEPTION_BYTES = 16 << 20  # bytes; a larger pickled exception is replaced by a stand-in
 MAX_PLUGINS_BYTES = 64 << 20  # bytes of a pool's pickled plugins
-# Ends the pickle of a function, behind a pickle of the client's command line: its length, and a sign. It comes last
-# because workers of older releases read only what is before it.
+# Trailer of a function's pickle: length of the preceding pickle with the client's command line, and a marker. It comes
+# last because workers of older releases read only the part before it.
 COMMAND_LINE_TRAILER = struct.Struct("!I4s")
 COMMAND_LINE_MARKER = b"argv"
 
 WINDOW = 16  # values that a generator may be ahead of its reader
-# Outcomes that are somebody's work; the others tell of what did not come about.
+# Kinds of outcomes with a result. The other kinds mean that the call did not complete.
 RESULT_KINDS = ("returned", "raised", "exited")
-PICKLED_NONE = b"\x80\x04N."  # None, pickled, and how it looks
+PICKLED_NONE = b"\x80\x04N."  # None, pickled, and its summary
 NONE_SUMMARY: Any = {
     "type": "NoneType",
     "text": "None",
@@ -37,7 +38,7 @@ NONE_SUMMARY: Any = {
 }
 
 Header = dict[str, Any]
-AnyHeader = Any  # a header that has come: who handles its kind says of which type it is; see frame_types
+AnyHeader = Any  # a received header; the handler of its kind declares the type (see frame_types)
 
 _LENGTHS = struct.Struct("!II")
 _HEADER_LIMIT = 64 << 20
@@ -45,7 +46,8 @@ _decode = json.JSONDecoder().raw_decode
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is short, and any pickler writes it alike; cloudpickle takes longer to begin than pickle does."""
+    """Check whether a value is short and has the same pickle in all picklers. cloudpickle takes longer to start than
+    pickle."""
     kind = type(value)
     if kind is str or kind is bytes:
         return len(value) <= MAX_SHORT_TEXT
@@ -53,18 +55,19 @@ def is_plain(value: Any) -> bool:
 
 
 class WireError(Exception):
-    """The other side does not speak this protocol."""
+    """The peer violates the protocol."""
 
 
 def make_json_encoder(*, only_ascii: bool) -> Callable[[Any], str]:
-    """What writes JSON as compactly and as quickly as can be.
+    """Return a fast encoder for compact JSON.
 
-    What json does beyond that (a search for circles, for space around) takes as long as a small object, and so does
-    making anew, for every object, the part of it that is written in C.
+    The json module's checks for cycles and its whitespace handling take as long as encoding a small object. Its C
+    encoder is
+    created only once here instead of for each object.
     """
     general = json.JSONEncoder(separators=(",", ":"), ensure_ascii=only_ascii, check_circular=False)
     make = getattr(json.encoder, "c_make_encoder", None)
-    if make is None:  # an interpreter that has no such part
+    if make is None:  # not CPython
         return general.encode
     text = json.encoder.encode_basestring_ascii if only_ascii else json.encoder.encode_basestring
     pieces = make(None, general.default, text, None, ":", ",", False, False, True)
@@ -75,48 +78,49 @@ encode_json = make_json_encoder(only_ascii=False)  # a header as JSON
 
 
 def encode_frame(header: Mapping[str, Any], body: bytes = b"") -> bytes:
-    """One frame as bytes."""
+    """Return a frame as bytes."""
     head = encode_json(header).encode("utf-8", "surrogatepass")
     return b"".join((_LENGTHS.pack(len(head), len(body)), head, body))
 
 
 def encode_frame_text(text: str, body: bytes = b"") -> bytes:
-    """One frame of a header that is encoded already."""
+    """Return a frame with an encoded header as bytes."""
     head = text.encode("utf-8", "surrogatepass")
     return b"".join((_LENGTHS.pack(len(head), len(body)), head, body))
 
 
 def decode_lengths(data: bytes) -> tuple[int, int]:
-    """Of a frame's header and of its body, from its first eight bytes."""
+    """Return the lengths of header and body from the first eight bytes of a frame."""
     head, body = _LENGTHS.unpack(data)
     return head, body
 
 
 def decode_header(head: bytes | bytearray) -> AnyHeader:
-    """A frame's header.
+    """Decode a header.
 
     Raises:
-        WireError: it is none.
+        WireError: If the header is invalid.
     """
     try:
         text = head.decode("utf-8", "surrogatepass")
         header, end = _decode(text)
     except (ValueError, RecursionError) as error:
-        raise WireError(f"a header does not parse: {error}") from error
+        raise WireError(f"invalid frame header: {error}") from error
     if end != len(text):
-        raise WireError("a header does not parse: something follows it")
+        raise WireError("invalid frame header: extra data after the JSON object")
     if type(header) is not dict or type(header.get("t")) is not str:
-        raise WireError("a header does not say what it is")
+        raise WireError("invalid frame header: key 't' is missing")
     return header
 
 
 class Decoder:
-    """Turns a stream of bytes back into frames.
+    """Converts a stream of bytes into frames.
 
     Args:
-        admit: looks at each header, and at the lengths of header and body, before the body is taken in; raises
-            ``WireError`` for what must not be. See ``protocol.frame_schema``.
-        most: bytes of a header above which it is not taken in.
+        admit: Validates each header and the lengths of header and body before the body is read. Raises ``WireError``.
+            See
+            ``protocol.frame_schema``.
+        most: Maximum bytes of a header.
     """
 
     __slots__ = ("_admit", "_buffer", "_most", "_pending")
@@ -125,13 +129,13 @@ class Decoder:
         self._admit = admit
         self._most = most
         self._buffer = bytearray()
-        self._pending: tuple[Header, int] | None = None  # a header, and the length of the body that is to come
+        self._pending: tuple[Header, int] | None = None  # a header, and the length of its expected body
 
     def feed(self, data: bytes | memoryview) -> Iterator[tuple[AnyHeader, bytes]]:
-        """Take bytes as they come; yield the frames they complete.
+        """Add bytes of the stream. Yield the frames that are complete.
 
         Raises:
-            WireError: the bytes are no frame.
+            WireError: If the bytes are not a valid frame.
         """
         buffer = self._buffer
         buffer += data
@@ -143,7 +147,7 @@ class Decoder:
                         break
                     head, body = _LENGTHS.unpack_from(buffer, start)
                     if head > self._most:
-                        raise WireError(f"a header of {head} bytes is not of this protocol")
+                        raise WireError(f"frame header of {head} bytes is too long")
                     middle = start + 8 + head
                     if len(buffer) < middle:
                         break

@@ -1,9 +1,8 @@
-"""Every kind of frame, and the validation of one.
+"""Schemas of all frames, and validation of incoming frames.
 
-Whoever is on the other side may be of another release, broken, or hostile. So a frame is looked at before anything acts
-on it, and before its body is taken in: how large that may be depends on its kind, names that files are called by are
-of a few plain characters, numbers are in bounds. Kinds and keys that are not listed here pass, small; who does not
-know them does nothing with them.
+A peer may run another release, or be broken or hostile. Each frame is validated before anything acts on its header and
+before its body is read: size limits depend on the kind, file names have plain characters only, and numbers are bounded.
+Unknown kinds and keys are accepted if they are small, and ignored.
 """
 
 from __future__ import annotations
@@ -54,26 +53,26 @@ from skyward_core.protocol.validators import (
     optional,
 )
 
-# What may be said; "rebalance": that it is likelier than it was.
+# Kinds of preemption notices. "rebalance": the preemption has become more likely.
 NOTICES = ("terminate", "stop", "hibernate", "rebalance")
-LONGEST_NOTICE = 24 * 3600.0  # seconds ahead that are believed
-PREEMPTED = "Preempted"  # type of the error in outcomes of ranks that are lost to that
+LONGEST_NOTICE = 24 * 3600.0  # seconds until the deadline; longer notices are not trusted
+PREEMPTED = "Preempted"  # error type in outcomes of ranks lost to a preemption
 
 
 def is_same_deadline(one: float | None, other: float | None) -> bool:
-    """Whether two notices mean the same end of a machine, by one clock; None where nobody knows when."""
+    """Check whether two deadlines by the same clock belong to the same notice; None if unknown."""
     if one is None or other is None:
         return one is other
     return abs(one - other) < 30
 
 
-# Requests that agents of this version may be too old for: each tells in its welcome which it knows.
+# Requests that older agents do not support. Agents list the supported ones in their welcome frame.
 AGENT_FEATURES = ("stacks", "profile", "metrics", "debug", "still", "queue")
-MAX_RUNS_BYTES = 64 << 20  # of one that tells of all runs that an agent remembers
+MAX_RUNS_BYTES = 64 << 20  # bytes of the welcome frame, which lists all recorded runs
 
 
-# Named keys and values of frames; ``tests.protocol_page`` makes a type of each: ``ErrorKeys`` of ``ERROR_KEYS``.
-# A key whose name ends in "?" may be missing.
+# Named keys and values of frames. ``tests.protocol_page`` generates a type for each, such as ``ErrorKeys`` for
+# ``ERROR_KEYS``. A key whose name ends in "?" is optional.
 OUTCOME_KIND = one_of("returned", "raised", "exited", "lost", "collateral")
 RUN_KIND = one_of("", "broadcast", "single", "gather", "sweep", "map")
 NOTICE_KIND = one_of(*NOTICES)
@@ -89,7 +88,7 @@ PLUGIN_ERROR_KEYS = object_of(
 GANG_PEERS = object_of({"key": is_text, "nodes": list_of(is_node_place)})
 FETCH_STATUS: Checks = {"error?": is_text, "unreachable?": is_bool}
 CREDENTIAL_KEYS: Checks = {"authority": is_text, "certificate": is_text, "key": is_text}
-TIMESTAMP: Checks = {"at?": is_number}  # Unix time in seconds, by the node's clock
+TIMESTAMP: Checks = {"at?": is_number}  # Unix time by the node's clock
 START_OPTIONS: Checks = {"env?": dict_of(is_text, is_text)}
 EXIT_STATUS: Checks = {"exit_code?": optional(is_integer), "signal?": optional(is_rank)}
 END_DETAILS: Checks = {"kind": OUTCOME_KIND, "error?": optional(ERROR_KEYS), **EXIT_STATUS}
@@ -141,11 +140,11 @@ RANK_STACKS_KEYS = object_of(
 )
 RUN_CALL_COUNTS = object_of({"calls": is_call_index, "active": is_call_index, "total": is_call_index})
 GANG_CALL_COUNTS = object_of(
-    # kept: the job whose next step the node is kept for; "" for none.
+    # kept: job for whose next step the node is reserved; "" for none
     {"active": is_call_index, "ended": is_call_index, "total": is_call_index, "kept": is_text}
 )
 
-# Keys that several kinds of frames have in common.
+# Keys shared by several kinds of frames.
 _CALL: Checks = {"run": is_run_id, "i": is_call_index}
 _PLACE: Checks = {"rank": is_rank, "node": is_rank}
 _REQUEST_ID: Checks = {"id": is_count}
@@ -222,10 +221,10 @@ REMEMBERED_RUN = object_of(
     },
 )
 
-# What an agent says to clients.
+# Frames from an agent to clients.
 FROM_AGENT: FrameSchemas = {
     "welcome": FrameSchema(
-        "It answers a client's hello: what it is, and all runs that it remembers.",
+        "Answer to a client's hello: state of the agent, and all recorded runs.",
         {
             "version": is_count,
             "epoch": is_count,
@@ -252,73 +251,73 @@ FROM_AGENT: FrameSchemas = {
         head=MAX_RUNS_BYTES,
     ),
     "log": FrameSchema(
-        "A piece of a log file, from the byte `at` on; the body is the piece.",
+        "Part of a log file from byte `at` on; the body is the content.",
         {"f": is_log_name, "at": is_count},
         body=CHUNK_BYTES,
     ),
     "data": FrameSchema(
-        'A piece of a file that was asked for by "fetch" or "output"; the body is the piece.',
+        'Part of a file requested by "fetch" or "output"; the body is the content.',
         _REQUEST_ID,
         {"last": is_bool, "error?": is_text, "sha256?": is_file_name},
         body=CHUNK_BYTES,
     ),
     "outcome": FrameSchema(
-        "A call has ended. A small result, or the pickled exception, is the body; a large one is the file `file`. "
-        "`ends` says why its worker takes no other call.",
+        "A call has ended. The body is a small result or the pickled exception; a large result is in the file `file`. "
+        "`ends`: why the worker accepts no further call.",
         _OUTCOME,
         body=MAX_EXCEPTION_BYTES,
     ),
     "item": FrameSchema(
-        "A generator has yielded its `seq`-th value, which is the body or the file `file`.",
+        "A generator yielded value number `seq`, which is in the body or in the file `file`.",
         _ITEM,
         body=MAX_INLINE_BYTES,
     ),
     "want": FrameSchema(
-        "A call waits for values of an argument that its client feeds, from `next` up to `until`; `again` where those "
-        "before may have been lost on their way.",
+        "A call needs values of a streamed argument, from `next` to `until`. `again`: earlier values may be lost and "
+        "must be sent again.",
         _WANT,
     ),
-    "began": FrameSchema("A call's function has begun; `log` is how long the log files were then.", _BEGAN),
+    "began": FrameSchema(
+        "The function of a call has started; `log` is the size of each log file at that time.", _BEGAN
+    ),
     "stale": FrameSchema(
-        "A call was not begun, for it was meant for a gang that is no more, or, where it is `spent`, goes on only for "
-        "calls that came before; the client sends it anew.",
+        "A call was rejected, because its gang no longer exists or (`spent`) accepts only earlier calls. The client "
+        "sends it again.",
         _CALL,
         {"why?": is_text, "spent?": is_bool},
         TIMESTAMP,
     ),
-    "run": FrameSchema(
-        "A client has opened a run, as all others are told; of a map also that it is `over`.", RUN_KEYS, TIMESTAMP
-    ),
+    "run": FrameSchema("Another client has started a run, or a map is `over`.", RUN_KEYS, TIMESTAMP),
     "gang": FrameSchema(
-        "The gang of this epoch takes no other broadcast, and why; if it is `spent`, what it has been given goes on. "
-        "`members`: its nodes, where these are not all.",
+        "The gang of this epoch accepts no further broadcast, and the reason. `spent`: running calls continue. "
+        "`members`: nodes of the gang if not all.",
         {"epoch": is_count, "broken": is_text, "spent?": is_bool, "members?": _NODES},
     ),
     "modules": FrameSchema(
-        "The files of a script's own modules that its workers have loaded, and the hash of each as it was then.",
+        "Files of the script's modules that workers have loaded, with their hashes at that time.",
         {"files": _MODULES},
     ),
     "phase": FrameSchema(
-        "What a rank's process does that takes long: it imports, or waits for the other ranks.", RANK_PHASE_KEYS
+        "Long-running phase of a rank's process, such as importing or waiting for other ranks.", RANK_PHASE_KEYS
     ),
     "granted": FrameSchema(
-        "The client holds the lock on the gang now; `unclean` where the one before it went without a word.",
+        "The client now holds the gang lock. `unclean`: the previous holder disconnected while holding it.",
         {"unclean": is_bool},
     ),
-    "held": FrameSchema("Another client holds the lock on the gang.", {"by": is_text}),
+    "held": FrameSchema("Another client holds the gang lock.", {"by": is_text}),
     "queue": FrameSchema(
-        "The runs that wait for nodes, in their order, as the head has them: how many nodes each wants (0 for all), or "
-        "which ones (`only`), and since when by the head's clock.",
+        "Runs that wait for nodes, in order: the number of nodes (0 for all) or the required nodes (`only`), and the "
+        "waiting time's start by the head's clock.",
         {"waiting": list_of(QUEUED_RUN_KEYS)},
     ),
-    "turn": FrameSchema("It is the turn of this run of the client's, which waits for nodes.", {"run": is_run_id}),
+    "turn": FrameSchema("It is the turn of this waiting run of the client.", {"run": is_run_id}),
     "dropped": FrameSchema(
-        "This run of the client's, which waits for nodes, is not wanted any more, as another one says.",
+        "Another client has stopped this waiting run of the client.",
         {"run": is_run_id, "by": is_text},
     ),
     "pong": FrameSchema(
-        "It answers a ping: seconds left of the lease, what nobody has fetched, and what each rank that runs something "
-        "has taken of the processor so far, in seconds.",
+        "Answer to a ping: remaining seconds of the lease, bytes of unfetched results by run, and processor seconds of "
+        "ranks that run calls.",
         {
             "lease": optional(is_number),
             "unfetched?": _UNFETCHED,
@@ -327,125 +326,125 @@ FROM_AGENT: FrameSchemas = {
         },
     ),
     "known": FrameSchema(
-        "It answers whatever has an `id` and no answer of its own kind.",
+        "Answer to any request with an `id` whose answer has no kind of its own.",
         _REQUEST_ID,
         FETCH_STATUS,
         {"forgotten?": is_bool, "joins?": is_bool},
         body=MAX_PLUGINS_BYTES,
     ),
     "formed": FrameSchema(
-        'It answers "form": where the ranks of the next epoch find one another.',
+        'Answer to "form": rendezvous address of the next epoch.',
         _REQUEST_ID,
         {"head_addr": is_text, "head_port": is_port},
     ),
     "bye": FrameSchema(
-        "All that there was to say is said, and the log files are this long; the connection ends. `unfetched`: bytes "
-        "of results that no client has confirmed, by run.",
+        "Last frame of a connection, with the final size of each log file. `unfetched`: bytes of results that no "
+        "client has confirmed, by run.",
         {"logs": LOG_SIZES, "unfetched?": _UNFETCHED},
     ),
-    "ending": FrameSchema("The pool is being torn down, by whom and why.", {"by": is_text, "why": is_text}),
+    "ending": FrameSchema("The pool is being torn down: by which client, and why.", {"by": is_text, "why": is_text}),
     "notice": FrameSchema(
-        "The node's machine is about to be taken back, in `left` seconds where that is known, or (`rebalance`) that is "
-        "likelier than it was.",
+        "Preemption notice: the provider takes the machine back in `left` seconds, if known. `rebalance`: a preemption "
+        "has become more likely.",
         NOTICE_KEYS,
     ),
-    "error": FrameSchema("Something that a client should know of went wrong.", {"message": is_text}),
+    "error": FrameSchema("Warning or error for the client.", {"message": is_text}),
     "metrics": FrameSchema(
-        "What the node's machine was measured at, from the byte `at` of all that was ever written; the body is lines "
-        "of JSON, a sample each. `why`: nothing more comes for now.",
+        "Machine metrics from byte `at` on; the body is lines of JSON, one per sample. `why`: the reason why no "
+        "samples arrive at present.",
         {"at": is_count, "why?": is_text},
         body=CHUNK_BYTES,
     ),
-    "wanted": FrameSchema("Another client waits for the lock on the gang."),
+    "wanted": FrameSchema("Another client waits for the gang lock."),
 }
 
-# What clients ask of an agent.
+# Requests of clients to an agent.
 FROM_CLIENT: FrameSchemas = {
     "tail": FrameSchema(
-        "Send what the log files hold, each from this byte on, and go on as they grow.", {"cursors?": LOG_SIZES}
+        "Send the log files from the given offsets on, and continue as they grow.", {"cursors?": LOG_SIZES}
     ),
     "call": FrameSchema(
-        "Run a function: its blob and that of its arguments, by name and size; small ones are the body.",
+        "Run a function. Names and sizes of the blobs with function and arguments; small blobs are in the body.",
         _CALL_KEYS,
         body=2 * MAX_INLINE_BYTES,
     ),
     "source": FrameSchema(
-        "The source of what calls bring by value; the body is the text, compressed.",
+        "Source of code that calls send by value; the body is the compressed text.",
         {"hash": is_file_name, "name": is_file_name},
         body=MAX_INLINE_BYTES,
     ),
     "claim": FrameSchema(
-        "Take over a run, or take it up again: send the outcomes of its calls to this client.",
+        "Take over a run, or resume it after a reconnect: send the outcomes of its calls to this client.",
         {"run": is_run_id, "next?": is_count, "taken?": is_count, "id?": is_count},
         answer={"calls": list_of(is_call_index)},
     ),
     "ack": FrameSchema(
-        "These outcomes have been taken, and need not be kept; all of a run where it names no calls.",
+        "The client has received these outcomes, which can be deleted; null means all calls of the run.",
         {"calls": dict_of(is_run_id, optional(list_of(is_call_index)))},
     ),
-    "credit": FrameSchema("A generator may go on until it has yielded so many values.", _CREDIT),
+    "credit": FrameSchema("The client has received all values of a generator below `next`.", _CREDIT),
     "fed": FrameSchema(
-        "The `seq`-th value of an argument that is fed, or a part of it, behind which `more` come. Where it `ends`, "
-        'there are no more values; with "error" the body is the exception that stands for them.',
+        "Value `seq` of a streamed argument, or a part of it that is followed by `more`. `ends`: there are no further "
+        'values; with "error", the body is the exception to raise.',
         _FED,
         body=MAX_INLINE_BYTES,
     ),
     "stop": FrameSchema(
-        "End a run's calls, or the one call `i`: SIGTERM, then SIGKILL. `break` names the gang's epoch that this ends. "
-        'After "cancel" no later call of the run begins.',
+        "Stop the calls of a run, or only call `i`: SIGTERM, then SIGKILL. `break`: epoch of the gang that ends. "
+        'After "cancel" no further call of the run starts.',
         {"run": is_run_id, "i?": is_call_index, "grace?": is_number, "why?": is_text, "break?": is_count},
     ),
     "fetch": FrameSchema(
-        'Send a file of a result, from a byte on, as "data".',
+        'Send the file of a result from an offset on, as "data" frames.',
         _REQUEST_ID,
         {"f": is_file_name, "at?": is_count},
     ),
     "written": FrameSchema(
-        "Name the files that ranks wrote in their working folder, during a run or since a time, by path; those behind "
-        "`after` where there are more than one answer holds.",
+        "List files that ranks wrote in their working folder during a run or since a time, sorted by path. `after`: "
+        "last path of the previous answer.",
         _REQUEST_ID,
         {"patterns": list_of(is_text), "run?": is_run_id, "since?": is_number, "after?": is_text},
         answer={"files": list_of(WRITTEN_KEYS), "more": is_count, "folder": is_text},
         may_fail=True,
     ),
     "output": FrameSchema(
-        'Send one of those files, if it is still as it was, from a byte on, as "data"; the last has its SHA-256.',
+        'Send a listed file from an offset on, if it is unchanged, as "data" frames; the last has the SHA-256.',
         _REQUEST_ID,
         OUTPUT_KEYS,
         {"at?": is_count},
     ),
     "stacks": FrameSchema(
-        "Tell where the threads of ranks are, of all or of these: by py-spy; else by a signal, if it may be sent.",
+        "Return the stacks of all or some ranks, by py-spy or, if permitted, by a signal.",
         _REQUEST_ID,
         {"ranks?": list_of(is_rank), "signal?": is_bool},
         answer={"ranks": list_of(RANK_STACKS_KEYS)},
     ),
     "profile": FrameSchema(
-        "Look at a rank for so many seconds; the answer's body is its stacks, as py-spy writes them raw.",
+        "Profile a rank for some seconds; the answer's body is the profile in py-spy's raw format.",
         _REQUEST_ID,
         {"rank": is_rank, "seconds": is_number},
     ),
     "debug": FrameSchema(
-        "Debug a rank that waits at a breakpoint: type this `text` there, or say that nothing more comes (`eof`); "
-        "without either the answer's body is what its debugger has printed since, and comes within a second. `who` is "
-        "the same word each time; who asks nothing for 15 s has left.",
+        "Debug a rank at a breakpoint: send `text` to the debugger, or end its input (`eof`). Without either, the "
+        "answer's body is the debugger's output, sent within a second. `who` identifies the session, which ends after "
+        "15 s without a request.",
         _REQUEST_ID,
         {"rank": is_rank, "who": is_text, "text?": is_text, "eof?": is_bool},
         answer={"over": is_bool},
         may_fail=True,
     ),
     "still": FrameSchema(
-        "A rank of another node stands still at a breakpoint: for so many seconds, unless it is said again, the time "
-        "limits of calls here stand still, too; with 0 they go on. Only agents know it that say so in their greeting.",
+        "A rank of another node is paused at a breakpoint, so pause the timeouts of calls for this many seconds, or "
+        "longer if the frame is repeated; 0 resumes them. Requires an agent that lists this kind in `knows`.",
         {"seconds": is_number},
     ),
     "metrics": FrameSchema(
-        "Measure the node's machine, and send what comes of it, from this byte on or what is kept of the past, and go "
-        "on as more comes. Only agents know it that say so in their greeting.",
+        "Start the metrics sampler and send samples from an offset on, continuing with new ones. Requires an agent "
+        "that lists this kind in `knows`.",
         {"at?": is_count},
     ),
     "peers": FrameSchema(
-        "Listen for other nodes and for large results, as the holder of this certificate.",
+        "Listen for file transfers with other nodes and the client, using this certificate.",
         _REQUEST_ID,
         CREDENTIAL_KEYS,
         answer={"port": is_port},
@@ -456,15 +455,15 @@ FROM_CLIENT: FrameSchemas = {
         _REQUEST_ID,
         {"hash": is_file_name, "size": is_count, "from": optional(is_address)},
     ),
-    "drop": FrameSchema("Remove these blobs: their calls have ended.", _REQUEST_ID, {"blobs": list_of(is_file_name)}),
+    "drop": FrameSchema("Delete these blobs, whose calls have ended.", _REQUEST_ID, {"blobs": list_of(is_file_name)}),
     "ports": FrameSchema(
-        "Name ports that are free on the node, one for each rank, and the one (`line`) at which it hears the gang's "
-        "other nodes; 0 where it hears none.",
+        "Return a free port for each rank of the node, and the port (`line`) for failure notifications of other nodes; "
+        "0 if the node cannot listen.",
         _REQUEST_ID,
         answer={"ports": list_of(is_port), "accelerators": is_count, "line": is_port},
     ),
     "setup": FrameSchema(
-        "Tell what the pool was made with, for a client that brings another node up.",
+        "Return the settings of the pool, for a client that adds a node.",
         _REQUEST_ID,
         answer={
             "env": optional(dict_of(is_text, is_text)),
@@ -474,12 +473,12 @@ FROM_CLIENT: FrameSchemas = {
         },
     ),
     "where": FrameSchema(
-        "Tell how many calls of each gang run came here.",
+        "Return the number of calls of each gang run.",
         _REQUEST_ID,
         answer={"runs": dict_of(is_run_id, RUN_CALL_COUNTS)},
     ),
     "holds": FrameSchema(
-        "Tell which gang is here, and what becomes of the calls that it has been given.",
+        "Return the gang and the state of its runs.",
         _REQUEST_ID,
         answer={
             "epoch": is_count,
@@ -490,54 +489,56 @@ FROM_CLIENT: FrameSchemas = {
         },
     ),
     "enqueue": FrameSchema(
-        "On the head: have a run wait for its turn to get nodes; `since` where it has waited before.",
+        "Head only: queue a run that needs nodes. `since`: start of its waiting time if it was queued before.",
         QUEUE_REQUEST_KEYS,
         {"since?": is_number},
     ),
-    "dequeue": FrameSchema("It waits no more.", {"run": is_run_id}),
+    "dequeue": FrameSchema("Remove a run from the queue.", {"run": is_run_id}),
     "halt": FrameSchema(
-        "The pool ends: have the ranks end, within their grace, and stay to give out what they wrote; the answer comes "
-        "when they have.",
+        "Tear-down: stop the ranks within their grace period, and keep running to send their last output. Answered "
+        "once they have stopped.",
         _REQUEST_ID,
     ),
     "shutdown": FrameSchema(
-        "End; `drop` names runs that nobody wants, `keep` the seconds that the rest is kept.",
+        "Exit. `drop`: runs whose results are discarded; `keep`: seconds to retain other results.",
         {"drop?": list_of(is_run_id), "keep?": is_number},
     ),
     "gang": FrameSchema(
-        "Set the ranks up for this epoch, `fresh` in other processes; the body is the plugins, pickled. `line`: where "
-        "its nodes hear one another, and the key of what they say, where a rank's failure is to stop all.",
+        "Set up the ranks for this epoch, in new processes if `fresh`; the body is the pickled plugins. `line`: "
+        "addresses of the gang's nodes and the signing key for fail-fast, if enabled.",
         {"epoch": is_count, "info": is_rank_info, "fresh?": is_bool, "line?": GANG_PEERS},
         _PLUGIN_FLAGS,
         body=MAX_PLUGINS_BYTES,
     ),
     "hello": FrameSchema(
-        "Who the client is, and whether it only looks (`observer`) or keeps the pool alive.",
+        "First frame of a client. An `observer` does not renew the lease.",
         {"watch?": is_bool, "observer?": is_bool, "who?": is_text},
     ),
-    "use": FrameSchema("The client that only looked uses the pool from now on."),
+    "use": FrameSchema("An observer uses the pool from now on."),
     "warn": FrameSchema(
-        "Tell the ranks that another node's machine is about to be taken back, in so many seconds.",
+        "Notify the ranks that another node's machine will be preempted in `left` seconds.",
         {"node": is_rank, "left": is_number},
     ),
-    "ping": FrameSchema("Keep the lease, and say how long it is.", {"id?": is_count}, answered_by="pong"),
-    "lock": FrameSchema("Have the lock on the gang, as soon as nobody else has it."),
-    "unlock": FrameSchema("Give it back; `unclean` where agents may have been left half told.", {"unclean?": is_bool}),
+    "ping": FrameSchema("Renew the lease and return its remaining time.", {"id?": is_count}, answered_by="pong"),
+    "lock": FrameSchema("Request the gang lock."),
+    "unlock": FrameSchema(
+        "Release the gang lock. `unclean`: a run may have started on some nodes only.", {"unclean?": is_bool}
+    ),
     "form": FrameSchema(
-        "On the first node of a gang: name a port for the next epoch.", _REQUEST_ID, answered_by="formed"
+        "First node of a gang only: reserve a port for the next epoch.", _REQUEST_ID, answered_by="formed"
     ),
     "number": FrameSchema(
-        "On the head: give the next epoch a number, from `least` on, that no other gets.",
+        "Head only: return a unique number, at least `least`, for the next epoch.",
         _REQUEST_ID,
         {"least": is_count},
         answer={"epoch": is_count},
     ),
 }
 
-# What workers, and the process around them, say to their agent.
+# Frames from workers, and from the process with the plugins' node contexts, to their agent.
 FROM_WORKER: FrameSchemas = {
     "hello": FrameSchema(
-        "Which process it is; to an agent that did not start it, also what it was set up for.",
+        "First frame of a worker; a new agent also learns its set-up.",
         {
             "pid": is_count,
             "phase?": is_text,
@@ -552,41 +553,41 @@ FROM_WORKER: FrameSchemas = {
         body=MAX_PLUGINS_BYTES,
     ),
     "outcome": FrameSchema(
-        "The call has ended; as from an agent to clients. `unusable` where plugins' contexts could not be entered, "
-        "`ends` says why the worker takes no other one, `left` that code came to its end by `sys.exit(0)`, `joined` "
-        "that code has left a process group there.",
+        "A call has ended; see the agent's frame. `unusable`: the plugins' contexts could not be entered. `ends`: why "
+        "the worker accepts no further call. `left`: the code called `sys.exit(0)`. `joined`: the code left a process "
+        "group open.",
         _CALL,
         {"kind": OUTCOME_KIND, "unusable?": is_bool, "ends?": is_text, "left?": is_bool, "joined?": is_bool},
         RESULT_FIELDS,
         body=MAX_EXCEPTION_BYTES,
     ),
     "item": FrameSchema(
-        "The generator has yielded; as from an agent to clients.",
+        "A generator yielded a value; see the agent's frame.",
         _CALL,
         {"seq": is_count},
         RESULT_FIELDS,
         body=MAX_INLINE_BYTES,
     ),
-    "want": FrameSchema("The call waits for values; as from an agent to clients.", _WANT),
-    "phase": FrameSchema("It does something that takes long.", {"phase": is_text}),
-    "modules": FrameSchema("What it has loaded; as from an agent to clients.", {"files": _MODULES}),
-    "secrets": FrameSchema("What to blank from now on.", {"values": list_of(is_text)}),
-    "entering": FrameSchema("A plugin's context is being entered around the app.", {"plugin": is_text}),
+    "want": FrameSchema("A call needs values of a streamed argument; see the agent's frame.", _WANT),
+    "phase": FrameSchema("Long-running phase of the worker.", {"phase": is_text}),
+    "modules": FrameSchema("Modules that the worker has loaded; see the agent's frame.", {"files": _MODULES}),
+    "secrets": FrameSchema("Values to redact from now on.", {"values": list_of(is_text)}),
+    "entering": FrameSchema("The `around_app` context of a plugin is being entered.", {"plugin": is_text}),
     "failed": FrameSchema(
-        "It could not be entered; the body is the exception, pickled.",
+        "An `around_app` context could not be entered; the body is the pickled exception.",
         {"error": ERROR_KEYS},
         body=MAX_EXCEPTION_BYTES,
     ),
-    "ready": FrameSchema("The ranks' contexts are entered (or failed to be) for this epoch.", {"epoch": is_count}),
-    "entered": FrameSchema("All contexts around the app are entered."),
+    "ready": FrameSchema("The contexts of the epoch have been entered or have failed.", {"epoch": is_count}),
+    "entered": FrameSchema("All `around_app` contexts have been entered."),
 }
 
-# What an agent says to workers, which it has started: they take it as it is.
+# Frames from an agent to its workers, which do not validate them.
 TO_WORKER: FrameSchemas = {
     "setup": FrameSchema(
-        "Set the process up for this epoch: its place, and the pool's plugins, which are the body. "
-        "`own`: its place in tasks; `apart`: a rank's tasks run in another process than its broadcasts. In that one: "
-        "how many ranks are the machine's `sharers`, and the `devices` that are its rank's.",
+        "Set up the process for this epoch; the body is the pickled plugins. `own`: place of the rank in tasks. "
+        "`apart`: tasks run in a separate process from broadcasts. For that process: the number of ranks on the "
+        "machine (`sharers`), and the `devices` of its rank.",
         {
             "info": is_rank_info,
             "gang?": is_bool,
@@ -600,48 +601,48 @@ TO_WORKER: FrameSchemas = {
         body=MAX_PLUGINS_BYTES,
     ),
     "place": FrameSchema(
-        "Which rank the process is, where the gang has not been formed; `own` as in a set-up.",
+        "Rank of the process before a gang is formed; `own` as in a set-up.",
         {"info": is_rank_info, "own": is_rank_info},
     ),
-    "call": FrameSchema("Run a function, as a client asked for it.", _CALL_KEYS, body=2 * MAX_INLINE_BYTES),
-    "credit": FrameSchema("The generator may go on until it has yielded so many values.", _CREDIT),
-    "fed": FrameSchema(
-        "A value of an argument that is fed; as from a client to an agent.", _FED, body=MAX_INLINE_BYTES
-    ),
-    "exit": FrameSchema("End, as a process ends that has done its work."),
+    "call": FrameSchema("Run a function; see the client's frame.", _CALL_KEYS, body=2 * MAX_INLINE_BYTES),
+    "credit": FrameSchema("The client has received all values of a generator below `next`.", _CREDIT),
+    "fed": FrameSchema("A value of a streamed argument; see the client's frame.", _FED, body=MAX_INLINE_BYTES),
+    "exit": FrameSchema("Exit normally."),
 }
 
-# What nodes, and the client, say to one another over lines of their own for files, on which the files follow as they
-# are. Whoever asks waits for the answer; a line that says something else is hung up (``protocol.tls_stream``).
+# Frames on separate TLS connections for files (``protocol.tls_stream``), between nodes and with the client. File
+# content follows the frames. After an invalid answer the connection is closed.
 FILE_FRAMES: FrameSchemas = {
-    "blob": FrameSchema('Give a blob: "comes", and the blob.', {"name": is_file_name}),
+    "blob": FrameSchema('Request for a blob. Answer: "comes", then the blob.', {"name": is_file_name}),
     "put": FrameSchema(
-        'Take a blob, of the client only: "go", then the blob comes, then "there".',
+        'Upload of a blob by the client. Answer: "go"; after the blob: "there".',
         {"name": is_file_name, "size": is_count},
     ),
     "result": FrameSchema(
-        'Give a result to the client, from the byte `at` on: "comes", and the result.',
+        'Request of the client for a result from byte `at` on. Answer: "comes", then the result.',
         {"name": is_file_name, "at": is_count},
     ),
     "output": FrameSchema(
-        'Give a file that ranks wrote to the client, from the byte `at` on: "comes", the file, then "whole".',
+        'Request of the client for a written file from byte `at` on. Answer: "comes", the file, "whole".',
         OUTPUT_KEYS,
         {"at": is_count},
     ),
-    "go": FrameSchema("The blob may come."),
-    "whole": FrameSchema("The file has come as it was when it was listed.", {"sha256": is_file_name}),
-    "there": FrameSchema("The blob has come, and its content is what its name says."),
-    "comes": FrameSchema("The file follows; it has so many bytes as a whole.", {"size": is_count}),
-    "answer": FrameSchema("What was asked for cannot be had, and why; the line ends.", {"error": is_text}),
+    "go": FrameSchema("The blob can be sent."),
+    "whole": FrameSchema(
+        "The file was sent completely and has not changed since it was listed.", {"sha256": is_file_name}
+    ),
+    "there": FrameSchema("The blob was received and its content matches its name."),
+    "comes": FrameSchema("The file follows; `size` is its total size in bytes.", {"size": is_count}),
+    "answer": FrameSchema("The request failed; the connection is closed.", {"error": is_text}),
 }
 
-# What a gang's nodes say to one another. Only the signature, with the epoch's key, tells them from strangers.
+# Frames between the agents of a gang. Only the signature, with the epoch's key, authenticates them.
 PEER_FRAMES: FrameSchemas = {
     "failed": FrameSchema(
-        "A rank of this run has failed on that node, and no client is there: stop the others.",
+        "A rank of the run failed on the node while its client is disconnected: stop the other ranks.",
         {"run": is_run_id, "epoch": is_count, "node": is_rank, "signature": is_text},
     ),
-    "heard": FrameSchema("It is done; or (`kept`) its client is there, and decides.", {"kept": is_bool}),
+    "heard": FrameSchema("The ranks were stopped, or (`kept`) the client is connected and decides.", {"kept": is_bool}),
 }
 
 
@@ -650,30 +651,32 @@ _OTHER_RELEASE = {"welcome": FrameSchema("", {"version": is_count})}
 
 
 def validate_header(forms: FrameSchemas, header: Header, head: int, body: int) -> None:
-    """Look at a frame whose header has come.
+    """Validate a frame after its header has been read.
 
     Args:
-        head, body: how many bytes header and body have.
+        forms: Schemas of the valid kinds.
+        header: The header.
+        head, body: Length of header and body in bytes.
 
     Raises:
-        WireError: it is not as frames of its kind are.
+        WireError: If the frame does not match the schema of its kind.
     """
     kind = header["t"]
     form = forms.get(kind, _UNKNOWN)
     if body > form.body or head > form.head:
-        raise WireError(f"a frame {kind!r:.40} of {head:,} and {body:,} bytes is not of this protocol")
+        raise WireError(f"frame {kind!r:.40} is too large: {head:,} bytes of header, {body:,} bytes of body")
     if not header.keys() >= form.needs.keys():
         key = min(form.needs.keys() - header.keys())
-        raise WireError(f"{key!r} of a frame {kind!r:.40} cannot be None")
+        raise WireError(f"key {key!r} of frame {kind!r:.40} is missing")
     find = form.checks.get
     for key, value in header.items():
         check = find(key)
         if check is not None and not check(value):
-            raise WireError(f"{key!r} of a frame {kind!r:.40} cannot be {value!r:.80}")
+            raise WireError(f"invalid value of key {key!r} of frame {kind!r:.40}: {value!r:.80}")
 
 
 def validate_agent_frame(header: Header, head: int, body: int) -> None:
-    """As :func:`validate_header`; a greeting of another release need only tell of which."""
+    """Validate a frame of an agent. A welcome of another release needs only the version."""
     greets = header["t"] == "welcome" and header.get("version") != VERSION
     validate_header(_OTHER_RELEASE if greets else FROM_AGENT, header, head, body)
 
@@ -683,25 +686,26 @@ def validate_answer(asked: str, header: Mapping[str, Any]) -> None:
 
     Args:
         asked: The kind of the request.
+        header: The header of the answer.
 
     Raises:
-        WireError: If the frame is not an answer to that.
+        WireError: If the frame is not a valid answer to the request.
     """
     request = FROM_CLIENT.get(asked, _UNKNOWN)
     if header["t"] != request.answered_by:
-        raise WireError(f"a frame {header['t']!r} is no answer to {asked!r}")
+        raise WireError(f"frame {header['t']!r} is not an answer to {asked!r}")
     if request.may_fail and "error" in header:
         return
     for key, check in request.answer.items():
         if key not in header or not check(header[key]):
-            # What it is stays unsaid: it may hold secrets.
-            raise WireError(f"{key!r} of an answer to {asked!r} cannot be a {type(header.get(key)).__name__}")
+            # The message omits the value, which may be a secret.
+            raise WireError(f"invalid type of key {key!r} in an answer to {asked!r}: {type(header.get(key)).__name__}")
 
 
 def validate_peer_frame(header: Header, head: int, body: int) -> None:
-    """As :func:`validate_header`; anybody may have sent it, and what is not known is not taken."""
+    """Validate a frame of an unauthenticated peer. Unknown kinds are rejected."""
     if header["t"] not in PEER_FRAMES:
-        raise WireError("a frame of this kind is not taken here")
+        raise WireError("frame kind not allowed from peers")
     validate_header(PEER_FRAMES, header, head, body)
 
 

@@ -1,6 +1,7 @@
-"""Types of all frames, for type checkers: the stub beside this file has them, generated from ``frame_schema``.
+"""Types of all frames for type checkers, in the stub beside this file, generated from ``frame_schema``.
 
-Import them in ``if TYPE_CHECKING`` only. Names begin with the sender: ``ClientCall`` is the call that a client sends.
-A frame that comes off a stream has no type (``frame_codec.AnyHeader``); the code that handles one kind names its type,
-so that an unknown key is an error of the type checker.
+Import them only under ``if TYPE_CHECKING``. Names begin with the sender: ``ClientCall`` is a client's call. Received
+frames have no type (``frame_codec.AnyHeader``). The handler of a kind declares its type, so type checkers detect
+unknown
+keys.
 """

@@ -1,7 +1,6 @@
-"""What a host says before there is an agent on it, and so in no frame: what it tells of itself, and when something was
-done on it. Only clients hear it.
+"""Validation of a host's answers before it has an agent: facts about the host, and results of host commands.
 
-As of frames (``protocol.frame_schema``), it is looked at before anything acts on it.
+Only clients receive these answers. As for frames (``protocol.frame_schema``), they are validated before use.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from skyward_core.protocol.validators import (
     split_keys,
 )
 
-MEASUREMENTS = {"gpus", "matmul", "disk", "port"}  # what a host says why it could not measure
+MEASUREMENTS = {"gpus", "matmul", "disk", "port"}  # measurements that may have failed for a reported reason
 
 
 def _is_path(value: Any) -> TypeGuard[str]:
-    """A whole path on a host."""
+    """Check for an absolute path."""
     return type(value) is str and value[:1] == "/" and len(value) <= 4096 and "\0" not in value
 
 
@@ -38,12 +37,12 @@ def _is_object(value: Any) -> TypeGuard[dict[str, Any]]:
 
 
 def _is_indexed_hash(value: Any) -> TypeGuard[tuple[int, str]]:
-    """Which file a host has with another time, and the hash of what it has."""
+    """Check for the index of a file and the hash of the host's version."""
     return type(value) is list and len(value) == 2 and is_count(value[0]) and is_file_name(value[1])
 
 
 def _is_gpu(value: Any) -> TypeGuard[tuple[str, float]]:
-    """Its name, and its memory in MiB."""
+    """Check for a GPU's name and its memory in MiB."""
     return type(value) is list and len(value) == 2 and is_text(value[0]) and is_number(value[1])
 
 
@@ -51,7 +50,7 @@ def _is_short_text(value: Any) -> TypeGuard[str]:
     return type(value) is str and len(value) <= 300
 
 
-# What has something on a GPU, as ``machines.GpuProcess`` has it.
+# A process on a GPU, in the format of ``machines.GpuProcess``.
 _GPU_PROCESS = object_of(
     {
         "pid": is_count,
@@ -62,7 +61,7 @@ _GPU_PROCESS = object_of(
     },
     only=True,
 )
-# A GPU and who uses it, as ``machines.GpuUse`` has it.
+# Usage of a GPU, in the format of ``machines.GpuUse``.
 _GPU_USE = object_of(
     {
         "number": _is_short_text,
@@ -79,7 +78,7 @@ _GPU_USE = object_of(
 
 
 def _is_reason_map(value: Any) -> TypeGuard[dict[str, str]]:
-    """Why something could not be measured, by what that is."""
+    """Check for the reasons why measurements failed, by measurement."""
     return (
         type(value) is dict
         and value.keys() <= MEASUREMENTS
@@ -88,7 +87,7 @@ def _is_reason_map(value: Any) -> TypeGuard[dict[str, str]]:
 
 
 def _is_version_map(value: Any) -> TypeGuard[dict[str, str]]:
-    """Packages by their names, each with its version, or none."""
+    """Check for packages with their versions, which may be empty."""
     return type(value) is dict and all(
         type(version) is str and _PACKAGE.fullmatch(name) and _VERSION.fullmatch(version)
         for name, version in value.items()
@@ -97,7 +96,7 @@ def _is_version_map(value: Any) -> TypeGuard[dict[str, str]]:
 
 _PACKAGE, _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}"), re.compile(r"[A-Za-z0-9._+!-]{0,100}")
 
-# What a host tells of itself; of one that can hold nothing of ours some of it is missing.
+# Facts about a host. Hosts without a usable folder send fewer.
 FACTS: Checks = {
     "python": is_text,
     "version": list_of(is_count),
@@ -124,14 +123,14 @@ FACTS_OF_ROOT: Checks = {
     "running": is_bool,
 }
 FACTS_OF_POOL: Checks = {
-    "kept": _is_object,  # looked into where it is written down
+    "kept": _is_object,  # validated by its reader
     "orphans": list_of(is_count),
     "left": is_bool,
     "ended": is_text,
     "ended_at": is_number,
 }
 
-# What it says when something was done on it, by what that was.
+# Results of host commands, by command.
 DONE: Mapping[str, Checks] = {
     "environment": {"python": _is_path, "installed": _is_version_map},
     "manifest": {
@@ -156,29 +155,30 @@ DONE: Mapping[str, Checks] = {
 }
 
 
-def validate_facts(told: Mapping[str, Any], *, status: bool) -> None:
-    """Look at what a host tells of itself.
+def validate_facts(facts: Mapping[str, Any], *, status: bool) -> None:
+    """Validate a host's facts.
 
     Args:
-        status: whether it was asked for the state of a pool, too.
+        facts: The facts.
+        status: Whether the state of a pool was requested, too.
 
     Raises:
-        WireError: it is not as such facts are.
+        WireError: If the facts are invalid.
     """
-    _validate(told, FACTS | (FACTS_OF_ROOT | (FACTS_OF_POOL if status else {}) if told.get("root") else {}))
+    _validate(facts, FACTS | (FACTS_OF_ROOT | (FACTS_OF_POOL if status else {}) if facts.get("root") else {}))
 
 
-def validate_task_result(what: str, told: dict[str, Any]) -> None:
-    """Look at what a host says when something was done on it.
+def validate_task_result(what: str, result: dict[str, Any]) -> None:
+    """Validate the result of a host command.
 
     Raises:
-        WireError: it is not as such answers are.
+        WireError: If the result is invalid.
     """
-    _validate(told, DONE.get(what, {}))
+    _validate(result, DONE.get(what, {}))
 
 
-def _validate(told: Mapping[str, Any], checks: Checks) -> None:
+def _validate(answer: Mapping[str, Any], checks: Checks) -> None:
     needs, may = split_keys([checks])
     for key, check in (needs | may).items():
-        if not check(told[key]) if key in told else key in needs:
-            raise WireError(f"its {key!r} cannot be {told.get(key)!r:.80}")
+        if not check(answer[key]) if key in answer else key in needs:
+            raise WireError(f"invalid {key!r} in its answer: {answer.get(key)!r:.80}")

@@ -1,29 +1,29 @@
-"""Names of the files in a node's folder.
+"""Paths of the files in a node's folder.
 
-Sent to hosts ahead of everything else, with ``bootstrap.host_inspection``: it imports nothing, and paths are text.
+The client sends this module to hosts first, together with ``bootstrap.host_inspection``, so it imports only ``os``.
 """
 
 from __future__ import annotations
 
 import os
 
-OUT, ERR = ".out", ".err"  # what a rank prints
-MARKS, METRICS = ".marks", ".metrics"  # what comes beside that; see ``protocol.output_order_marks``
-APP_LOG = "app.log"  # in the spool: what plugins print that are around the node
-STATE_FILE = ".skyward-state"  # marks a folder with our state and keys, which is never sent to another machine
-RETAINED_PREFIX, EXIT_REASON_PREFIX = "kept.", "ended."  # before a folder's name
+OUT, ERR = ".out", ".err"  # output of a rank
+MARKS, METRICS = ".marks", ".metrics"  # order marks and metrics; see ``protocol.output_order_marks``
+APP_LOG = "app.log"  # in the spool: output of the plugins' node contexts
+STATE_FILE = ".skyward-state"  # marks a folder with skyward's state and keys, which is never uploaded
+RETAINED_PREFIX, EXIT_REASON_PREFIX = "kept.", "ended."  # prefixes of folder and file names
 WORKER_PREFIX = "worker."
-# At which a rank writes down where its threads are: a real-time signal, as what people take for themselves, and what
-# schedulers and frameworks send, are others. (Linux has 34 to 64 for them, other systems none.)
+# Signal for stack dumps. A real-time signal, because users, schedulers and frameworks use the others. (Only Linux has
+# real-time signals: 34 to 64.)
 STACK_SIGNAL = 57
-UMASK = "SKYWARD_UMASK"  # a variable: what the login makes files with, in octal digits
+UMASK = "SKYWARD_UMASK"  # environment variable with the login's umask in octal
 
 
 class NodePaths:
-    """Those of one node.
+    """Paths of one node.
 
     Args:
-        folder: the node's own.
+        folder: The node's folder.
     """
 
     __slots__ = ("folder",)
@@ -33,124 +33,124 @@ class NodePaths:
 
     @property
     def lock(self) -> str:
-        """Held by the agent for its whole life."""
+        """Lock file that the agent holds until it exits."""
         return self.folder + "/agent.lock"
 
     @property
     def state(self) -> str:
-        """What the agent says of itself once it listens."""
+        """State that the agent writes when it listens."""
         return self.folder + "/agent.json"
 
     @property
     def errors(self) -> str:
-        """What the agent itself prints."""
+        """Output of the agent itself."""
         return self.folder + "/agent.err"
 
     @property
     def socket(self) -> str:
-        """Where the agent listens, unless that is too long for a socket's path."""
+        """Socket of the agent, unless the path is too long for a socket."""
         return self.folder + "/agent.sock"
 
     @property
     def blobs(self) -> str:
-        """Functions and arguments, by content."""
+        """Functions and arguments by content hash."""
         return self.folder + "/blobs"
 
     @property
     def samples(self) -> str:
-        """What the machine was measured at; see ``machine_metrics.sampler``."""
+        """Folder of the machine metrics; see ``machine_metrics.sampler``."""
         return self.folder + "/machine-samples"
 
     @property
     def sources(self) -> str:
-        """What scripts are made of, as clients sent it."""
+        """Source files that clients sent."""
         return self.folder + "/sent-source"
 
     def source(self, content: str, name: str) -> str:
-        """One text, by the name of its content and its own."""
+        """Return the path of a source file by content hash and name."""
         return f"{self.sources}/{content}/{name}"
 
     @property
     def spool(self) -> str:
-        """What ranks print, results, and what the next agent has to know."""
+        """Output of ranks, results, and state for later agents."""
         return self.folder + "/spool"
 
     @property
     def journal(self) -> str:
-        """What the agent was given, and what came of it."""
+        """Journal of calls and outcomes."""
         return self.folder + "/spool/journal"
 
     @property
     def epoch(self) -> str:
-        """The number of the gang's latest epoch."""
+        """Number of the gang's latest epoch."""
         return self.folder + "/spool/epoch"
 
     def worker(self, rank: int, number: int) -> str:
-        """Which process was started for that place."""
+        """Return the path of the file with a worker's pid."""
         return f"{self.folder}/{WORKER_PREFIX}{rank}.{number}"
 
     @property
     def programs(self) -> str:
-        """Names for the ranks' Python where its own folder has another by them."""
+        """Programs under whose names ranks find their Python if its folder has others."""
         return self.folder + "/programs"
 
     @property
     def devices(self) -> str:
-        """Which GPUs each rank was given, where the node shares its machine's with others."""
+        """GPUs of each rank on a shared machine."""
         return self.folder + "/gpus.json"
 
     def stacks(self, rank: int, number: int) -> str:
-        """Where that process writes down where its threads are, when it is asked by a signal."""
+        """Return the path of a worker's stack dumps."""
         return f"{self.folder}/stacks.{rank}.{number}"
 
     def error_file(self, pid: int) -> str:
-        """Where user code may write why its process ends."""
+        """Return the path where user code may write why its process ends."""
         return f"{self.folder}/spool/error.{pid}.json"
 
     def debugger(self, rank: int, number: int) -> str:
-        """Where a rank listens that waits at a breakpoint for somebody who debugs it."""
+        """Return the path of the socket where a rank waits for a debugger."""
         return f"{self.folder}/debug.{rank}.{number}"
 
     @property
     def notices(self) -> str:
-        """Which machines of the pool are about to be taken back, for the ranks."""
+        """Preemption notices for the ranks."""
         return self.folder + "/notices.json"
 
     @property
     def retained_facts(self) -> str:
-        """What a folder holds that was kept, and until when."""
+        """Content and expiry of retained results."""
         return self.folder + "/kept.json"
 
     @property
     def retained_folder(self) -> str:
-        """The folder's name once the node has ended with something that nobody has fetched."""
+        """Folder of retained results after the node's end."""
         head, slash, name = self.folder.rpartition("/")
         return self.folder if name.startswith(RETAINED_PREFIX) else f"{head}{slash}{RETAINED_PREFIX}{name}"
 
     @property
     def exit_reason(self) -> str:
-        """Beside the folder: why the node ended itself."""
+        """File beside the folder with the reason why the node shut itself down."""
         head, slash, name = self.folder.rpartition("/")
         return f"{head}{slash}{EXIT_REASON_PREFIX}{name}"
 
 
 def pools_folder(root: str) -> str:
-    """Where a host has the folders of its nodes."""
+    """Return the folder of all nodes on a host."""
     return root + "/pools"
 
 
 def worker_socket_path(socket: str) -> str:
-    """Where an agent listens to its workers, beside the socket for clients."""
+    """Return the path of an agent's socket for workers, beside its socket for clients."""
     return socket + ".w"
 
 
 def log_stem(rank: int, number: int) -> str:
-    """What the log files of a rank's worker are called, without their endings."""
+    """Return the base name of a worker's log files."""
     return f"r{rank:03d}.{number}" if number else f"r{rank:03d}"
 
 
 def deferred_bundle_path(bundle: str) -> str:
-    """Where the rest of a bundle lies, by the path of its first file: in a folder beside the first one's."""
+    """Return the path of a bundle's deferred part, from the path of the bundle's first file."""
     folder, _, file = bundle.rpartition("/")
     return f"{folder}-rest/{file}"
 
@@ -159,14 +159,14 @@ _PREFIX = "m"
 
 
 def sample_file(start: int) -> str:
-    """What the file is called that begins with this byte."""
+    """Return the name of the sample file that begins at an offset."""
     return f"{_PREFIX}{start:015d}"
 
 
 def sample_files(folder: str) -> list[tuple[int, str]]:
-    """The files there, oldest first: place of the first byte, and name."""
+    """Return offset and name of the sample files, oldest first."""
     try:
-        names = os.listdir(folder)  # noqa: PTH208  where it is read from little is imported
+        names = os.listdir(folder)  # noqa: PTH208  # the sampler must not import pathlib
     except FileNotFoundError:
         return []
     return sorted((int(name[1:]), name) for name in names if name.startswith(_PREFIX) and name[1:].isdigit())

@@ -1,5 +1,7 @@
-"""Names of files that ranks wrote, and patterns that choose among them. Client and node both ask here, as neither takes
-the other's word for a name. Standard library only."""
+"""Patterns that select files written by ranks.
+
+Client and node both apply them, because neither trusts names from the other. Uses only the standard library.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,18 @@ from skyward_core.protocol.validators import is_relative_subpath
 if TYPE_CHECKING:
     import re
 
-CHANGED_MESSAGE = "it has changed since it was listed"  # a node's answer to who asks for what is no longer so
+CHANGED_MESSAGE = "it has changed since it was listed"  # answer for a file that changed; clients recognize the text
 
-# What programs make for themselves, and no person looks for.
+# Files that programs create for themselves and that users never look for.
 BY_PRODUCTS = (".git", "__pycache__", "*.pyc", ".venv", "venv", "node_modules", ".ipynb_checkpoints",
                ".mypy_cache", ".ruff_cache", ".pytest_cache", ".tox", ".DS_Store")  # fmt: skip
 
 
 def normalize_pattern(text: Any) -> str:
-    """A pattern as :func:`matches` takes it.
+    """Return a pattern in the form that :func:`matches` expects.
 
     Raises:
-        ValueError: it is none, or leads out of the working folder.
+        ValueError: If the text is not a pattern or leads out of the working folder.
     """
     if not isinstance(text, str):
         raise ValueError(f"should be text (got {type(text).__name__})")
@@ -38,18 +40,22 @@ def normalize_pattern(text: Any) -> str:
 
 
 def matches(path: str, patterns: Sequence[str]) -> bool:
-    """Whether a pattern means a file. ``*`` and ``?`` stay within one name, ``**`` is any number of folders; one
-    without a slash means names in any folder, and one that means a folder all that is in it.
+    """Check whether a file matches a pattern.
+
+    ``*`` and ``?`` match within one name, ``**`` matches any number of folders. A pattern without a slash matches names
+    in
+    any folder. A pattern that matches a folder includes all of its content.
 
     Args:
-        patterns: as :func:`pattern` gives them; none at all means every file.
+        path: Relative path of the file.
+        patterns: Patterns from :func:`normalize_pattern`; if empty, every file matches.
     """
     names = path.split("/")
     return not patterns or any(_matches_prefix(names, _split_names(each)) for each in patterns)
 
 
 def may_contain(folder: str, patterns: Sequence[str]) -> bool:
-    """Whether there may be a file, somewhere below a folder, that a pattern means."""
+    """Check whether a folder may contain a file that matches a pattern."""
     names = folder.split("/")
     return not patterns or any(_next_positions(names, _split_names(each)) for each in patterns)
 
@@ -60,13 +66,13 @@ def _split_names(pattern: str) -> tuple[str, ...]:
 
 
 def _matches_prefix(names: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Whether a path, or a folder on the way to it, is as wanted. Place by place: no pattern takes long."""
+    """Check whether a path or one of its parent folders matches. Takes linear time for any pattern."""
     reached = _next_positions(names, wanted)
     return len(wanted) in reached or (len(wanted) - 1 in reached and wanted[-1] == "**")
 
 
 def _next_positions(names: Sequence[str], wanted: Sequence[str]) -> set[int]:
-    """How many of the wanted names the path may have had; none where it is another, all as soon as it has them."""
+    """Return the possible positions in the pattern after all names; {} if the names do not match."""
     reached = {0}
     for name in names:
         reached = _skip_wildcards(reached, wanted)
@@ -77,7 +83,7 @@ def _next_positions(names: Sequence[str], wanted: Sequence[str]) -> set[int]:
 
 
 def _skip_wildcards(reached: set[int], wanted: Sequence[str]) -> set[int]:
-    """The same, with each ``**`` but the last also as no folder at all."""
+    """Add the positions reached by matching ``**`` with no folder, except at the end of the pattern."""
     more = set(reached)
     for at in sorted(reached):
         while at < len(wanted) - 1 and wanted[at] == "**":
@@ -88,7 +94,7 @@ def _skip_wildcards(reached: set[int], wanted: Sequence[str]) -> set[int]:
 
 @lru_cache(256)
 def _regex(name: str) -> re.Pattern[str]:
-    import re  # a start of a pool, which has this module for its other half, needs neither
+    import re  # imported late: the start of a pool uses this module without it
     from fnmatch import translate
 
     return re.compile(translate(name))

@@ -1,10 +1,11 @@
-"""Marks: when a rank's two streams were written, by which run, and in which order. A small file beside theirs.
+"""Marks that record the order of a rank's two output streams, with time and run, in a small separate file.
 
-A mark is a line of fixed width: its kind, a Unix time in milliseconds, how long the file of standard output and that
-of standard error were then, and a run. One that the worker makes (``BEFORE``) tells of the bytes that follow it, one
-that the agent makes (``AFTER``), as native code or children may have written, of the bytes before it. Between two marks
-of a worker's only one of the streams has grown: so what Python prints has an exact order. Marks that go back were
-overtaken by others on their way into the file, and say nothing; unless they are younger: then a file was cut back.
+A mark is a line of fixed width: kind, Unix time in milliseconds, sizes of the files of standard output and standard
+error at that time, and the run. A mark by the worker (``BEFORE``) describes the bytes that follow. A mark by the agent
+(``AFTER``) describes earlier bytes, which native code or child processes may have written. Between two marks of a
+worker
+only one stream grows, so the order of Python's output is exact. A mark with smaller sizes and an older time was written
+late and is ignored; with a newer time, the file was truncated.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ import os
 from time import time  # user code may replace the functions of `time`
 
 BEFORE, AFTER = "+", "-"
-MARK_BYTES = 58  # bytes of a mark, its line's end included
-MARK_INTERVAL = 0.05  # seconds between marks while one stream is written to
+MARK_BYTES = 58  # bytes of a mark including the newline
+MARK_INTERVAL = 0.05  # seconds between marks while one stream is written
 
 
 class Mark:
-    """``at``: Unix time, in seconds; ``run`` is empty where no single run can be named.
+    """One mark. ``at`` is the Unix time in seconds; ``run`` is "" if the run is ambiguous.
 
-    A plain class: every worker and agent would have to compile a named tuple before it begins.
+    A plain class, because creating a named tuple would delay each worker and agent.
     """
 
     __slots__ = ("at", "err", "kind", "out", "run")
@@ -34,7 +35,7 @@ class Mark:
 
 
 def encode_mark(kind: str, at: float, out: int, err: int, run: str) -> bytes:
-    """One mark as a line."""
+    """Encode a mark as a line."""
     return b"%b%013d %015d %015d %-10.10b\n" % (
         kind.encode(),
         at * 1000,
@@ -45,7 +46,7 @@ def encode_mark(kind: str, at: float, out: int, err: int, run: str) -> bytes:
 
 
 def decode_marks(data: bytes) -> list[Mark]:
-    """The marks in a piece of a file; lines that are none (cut short by a full disk, say) are left out."""
+    """Decode the marks in a part of a file. Skip invalid lines, for example after a full disk."""
     marks = []
     for line in data.split(b"\n"):
         if len(line) == MARK_BYTES - 1 and line[:1] in (b"+", b"-"):
@@ -59,7 +60,7 @@ def decode_marks(data: bytes) -> list[Mark]:
 
 
 def shift_marks(data: bytes, out: int, err: int) -> bytes:
-    """The same lines with the streams' lengths counted from further back."""
+    """Return the marks with the sizes of the streams increased by ``out`` and ``err``."""
     if not out and not err:
         return data
     lines = data.split(b"\n")
@@ -71,11 +72,11 @@ def shift_marks(data: bytes, out: int, err: int) -> bytes:
 
 
 class MarkWriter:
-    """Makes marks of two files that grow.
+    """Writer of the marks for two growing files.
 
     Args:
-        path: of the file of marks.
-        out, err: descriptors of the streams' files, that stay ours: user code closes and moves the ones it knows.
+        path: Path of the file of marks.
+        out, err: Private descriptors of the streams' files. User code may close the standard ones.
         kind: ``BEFORE`` or ``AFTER``.
     """
 
@@ -89,25 +90,25 @@ class MarkWriter:
         self.out, self.err = self._out.size(), self._err.size()
 
     def mark_before(self, run: str) -> None:
-        """Mark that what is written now is written by this run, in the process that writes it."""
-        at = time()  # first: what was overtaken by another mark must not look younger than that
+        """Mark that following output of this process belongs to a run."""
+        at = time()  # first, so that a late mark does not look newer than the mark that overtook it
         out, err = self._out.size(), self._err.size()
         self._write(encode_mark(self._kind, at, out, err, run))
         self.out, self.err, self._at = out, err, at
 
     def has_stdout_grown(self) -> bool:
-        """Whether standard output has grown since the last mark."""
+        """Check whether standard output has grown since the last mark."""
         return self._out.size() != self.out
 
     def mark_after(self, run: str, *, soon: bool = False) -> None:
-        """Mark what was written, where there is anything new; with ``soon`` a moment later will do."""
+        """Mark new output. With ``soon``, do so only if the last mark is older than the interval."""
         if soon and time() < self._at + MARK_INTERVAL:
             return
         at = time()
         out = self._out.size()
         err = self._err.size()
         if (out, err) == (self.out, self.err) or self._out.size() != out:
-            return  # nothing new; or it grew just now, and these two lengths may never have been together
+            return  # nothing new, or still growing, in which case the two sizes may not belong together
         self.out, self.err, self._at = out, err, at
         self._write(encode_mark(self._kind, at, out, err, run))
 
@@ -117,14 +118,14 @@ class MarkWriter:
                 self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
                 self._place = file_identity(self._file)
             elif file_identity(self._file) != self._place:
-                return  # user code closed it, and its number is another file's now
+                return  # user code closed the file, and its descriptor belongs to another
             os.write(self._file, data)
         except OSError:
-            return  # a full disk is said by what is printed
+            return  # the full disk shows in the output itself
 
 
 class _FileSize:
-    """A file's length, as long as the descriptor is that file's."""
+    """Size of a file, updated while its descriptor still refers to it."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -142,7 +143,7 @@ class _FileSize:
 
 
 def file_identity(descriptor: int) -> tuple[int, int]:
-    """Which file a descriptor stands for; (-1, -1) for none."""
+    """Return device and inode of a descriptor's file; (-1, -1) for none."""
     try:
         found = os.fstat(descriptor)
     except OSError:

@@ -1,4 +1,4 @@
-"""What is the matter with an object that cannot be pickled, and bytes as picklers write them. Standard library only."""
+"""Search for the object that cannot be pickled, and reducers for picklers. Uses only the standard library."""
 
 from __future__ import annotations
 
@@ -11,56 +11,60 @@ from contextlib import suppress
 from types import CodeType, FunctionType
 from typing import Any
 
-FILENAME = 10  # where a code object's constructor takes the file
+FILENAME = 10  # index of the file name in a code object's constructor
 
 
 def to_memoryview(data: Any) -> memoryview:
-    """What a pickler writes (bytes, or an array's own buffer) as plain bytes, without copying."""
+    """Return a pickler's output (bytes or an array's buffer) as bytes without copying."""
     return data.raw() if isinstance(data, pickle.PickleBuffer) else memoryview(data)
 
 
 def make_cached(function: Callable[..., Any], size: int | None, typed: bool) -> Any:
-    """A function with a cache, as :func:`functools.lru_cache` makes it."""
+    """Recreate a function with :func:`functools.lru_cache`."""
     from functools import lru_cache
 
     return lru_cache(size, typed)(function)
 
 
 def make_new_type(name: str, base: Any) -> Any:
-    """A type as :class:`typing.NewType` makes it."""
+    """Recreate a :class:`typing.NewType`."""
     from typing import NewType
 
     return NewType(name, base)
 
 
-def reduce_cached_property(made: Any) -> Any:
-    """How a ``functools.cached_property`` pickles, which before Python 3.12 has a lock."""
-    return type(made), (made.func,), {"attrname": made.attrname}
+def reduce_cached_property(value: Any) -> Any:
+    """Reduce a ``functools.cached_property``, which contains a lock before Python 3.12."""
+    return type(value), (value.func,), {"attrname": value.attrname}
 
 
 def reduce_code(code: CodeType) -> Any:
-    """How code pickles: as cloudpickle takes it apart, and with its file. cloudpickle 3.1.3 leaves that out, and then
-    no traceback shows a line, and neither a debugger nor ``torch.jit.script`` finds a source."""
-    from cloudpickle.cloudpickle import _code_reduce  # only picklers of cloudpickle's come here
+    """Reduce a code object as cloudpickle does, but include its file name.
+
+    cloudpickle 3.1.3 omits the file name. Tracebacks would then show no source, and debuggers and ``torch.jit.script``
+    would
+    not find it.
+    """
+    from cloudpickle.cloudpickle import _code_reduce  # only used by picklers of cloudpickle
 
     make, parts = _code_reduce(code)
     return make, (*parts[:FILENAME], code.co_filename, *parts[FILENAME + 1 :])
 
 
 def set_unless_found(kind: type, state: Any) -> type:
-    """Fill a class that was made of a pickle, unless it is the one that stands here under its name."""
+    """Set the state of an unpickled class unless it is the class that this process already has by that name."""
     found: Any = sys.modules.get(kind.__module__)
     for part in kind.__qualname__.split("."):
         found = getattr(found, part, None)
     if found is not kind:
-        from cloudpickle.cloudpickle import _class_setstate  # only what it has pickled comes here
+        from cloudpickle.cloudpickle import _class_setstate  # only used for pickles of cloudpickle
 
         _class_setstate(kind, state)
     return kind
 
 
 class NullFile:
-    """Takes a pickle that only has to be possible."""
+    """File that discards its data, for testing whether a value can be pickled."""
 
     @staticmethod
     def write(data: Any) -> None:
@@ -74,17 +78,19 @@ def find_culprit(
     failure_of: Callable[[Any], BaseException | None],
     depth: int = 10,
 ) -> tuple[str, Any, BaseException]:
-    """Follow containers, attributes and closures down to the object that cannot be pickled.
+    """Follow containers, attributes and closures to the object that cannot be pickled.
 
     Args:
-        error: what pickling the value raised.
-        path: what the value is called.
-        failure_of: pickles an object, and gives what that raises.
+        value: The value that cannot be pickled.
+        error: The error of pickling the value.
+        path: Description of the value.
+        failure_of: Returns the error of pickling an object, or None.
+        depth: Maximum number of steps.
 
     Returns:
-        What the object is called, the object, and why it cannot be pickled.
+        Description of the object, the object, and its error.
     """
-    with suppress(BaseException):  # the object's own code: it is the object itself, then
+    with suppress(BaseException):  # an error in the object's own code: the object itself is the culprit
         for name, part in _iterate_parts(value, path) if depth else ():
             failure = failure_of(part)
             if failure is not None:
@@ -112,7 +118,8 @@ def _iterate_parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _iterate_state(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """What pickle would take of an object: its attributes, in ``__dict__`` or slots, and how it is made."""
+    """Yield what pickle would take from an object: its attributes in ``__dict__`` or slots, and constructor
+    arguments."""
     reduced = value.__reduce_ex__(4)
     if not isinstance(reduced, tuple):
         return
@@ -126,7 +133,7 @@ def _iterate_state(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _globals_of(fn: FunctionType) -> list[str]:
-    """Names of the globals that a function, and those written inside it, use."""
+    """Return the names of the globals that a function and its inner functions use."""
     names, codes = set(), [fn.__code__]
     while codes:
         code = codes.pop()
@@ -151,9 +158,11 @@ def _is_filled(cell: Any) -> bool:
 
 
 def has_tblib_reducer(value: Any) -> bool:
-    """Whether an exception would be pickled by tblib, which distributed puts in the place of its own way: of some, such
-    as UnicodeDecodeError and SyntaxError, that keeps no more than the arguments."""
+    """Check whether tblib, installed by distributed, would pickle an exception.
+
+    For some exceptions, such as UnicodeDecodeError and SyntaxError, tblib keeps only the arguments.
+    """
     if not isinstance(value, BaseException):
         return False
-    way = copyreg.dispatch_table.get(type(value))
-    return getattr(way, "__module__", "").partition(".")[0] == "tblib"
+    reducer = copyreg.dispatch_table.get(type(value))
+    return getattr(reducer, "__module__", "").partition(".")[0] == "tblib"

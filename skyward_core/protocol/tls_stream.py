@@ -1,7 +1,7 @@
-"""Lines between those who hold certificates of a pool: TLS in which both sides show theirs. Blocking, for threads.
+"""TLS connections between holders of the pool's certificates, with blocking I/O for threads.
 
-A request and its answer are frames of ``protocol.frame_codec``; the content of a file follows as it is. The module uses
-the standard library only.
+Both sides show a certificate. Requests and answers are frames of ``protocol.frame_codec``; file content follows as raw
+bytes. Uses only the standard library.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from skyward_core.protocol.frame_codec import AnyHeader, Header, WireError, deco
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import CredentialKeys
 
-TIMEOUT = 5.0  # seconds without a byte after which the other side counts as out of reach
-HANDSHAKE_TIMEOUT = 10.0  # seconds in which two have come to trust each other, whatever comes meanwhile
-CLIENT = "client"  # whose certificate this is may put blobs, and read results
+TIMEOUT = 5.0  # seconds without a byte after which the peer counts as unreachable
+HANDSHAKE_TIMEOUT = 10.0  # seconds for the whole handshake
+CLIENT = "client"  # only the holder of this certificate may upload blobs and download results
 RECORD_BYTES = 1 << 14
-CHUNK_BYTES = 1 << 19  # bytes at a time: few system calls, and still in the processor's cache for the next step
+CHUNK_BYTES = 1 << 19  # bytes per step: few system calls, and still in the processor's cache
 
 _LENGTHS = struct.Struct("!II")
 _LIMIT = 1 << 16  # bytes of a request
@@ -35,15 +35,15 @@ T = TypeVar("T")
 
 
 class TlsConnectionError(OSError):
-    """The other side is out of reach, went away, or shows no certificate of the pool."""
+    """The peer is unreachable, disconnected, or has no certificate of the pool."""
 
 
 class PeerUnreachable(TlsConnectionError):
-    """There is no way to the other side."""
+    """The peer cannot be reached."""
 
 
 class RefusedByPeer(OSError):
-    """The other side's answer is no; in its words."""
+    """The peer rejected the request; the message is the peer's."""
 
 
 class GrowingFile(Protocol):
@@ -51,18 +51,18 @@ class GrowingFile(Protocol):
 
     @property
     def size(self) -> int:
-        """Its length at the end."""
+        """Final size in bytes."""
 
     def wait(self, beyond: int) -> int:
-        """How many bytes are there, once it is more than ``beyond``.
+        """Wait until more than ``beyond`` bytes are available, and return their number.
 
         Raises:
-            OSError: they will not come.
+            OSError: If no more bytes will arrive.
         """
 
 
 class CompleteFile:
-    """A file that grows no more."""
+    """A file that no longer grows."""
 
     def __init__(self, file: int) -> None:
         self.size = os.fstat(file).st_size
@@ -72,21 +72,23 @@ class CompleteFile:
 
 
 class TlsConnection:
-    """One connection.
+    """TLS connection.
 
-    An ``SSLSocket`` makes a system call or two for each record of 16 KB, which cost as much as the cipher; here
-    records gather in memory and go to the socket many at a time.
+    An ``SSLSocket`` needs one or two system calls per record of 16 KB, which cost as much as the cipher. This class
+    collects
+    records in memory and sends many at once.
 
     Args:
-        plain: connected; the line closes it.
-        context: see :func:`context`.
+        plain: The connected socket, which this object closes.
+        context: See :func:`make_ssl_context`.
+        server: Whether this side accepted the connection.
 
     Attributes:
-        peer: whose certificate the other side shows.
-        connected_at: time of the connection, by the monotonic clock.
+        peer: Name in the peer's certificate.
+        connected_at: Time of the connection by the monotonic clock.
 
     Raises:
-        LineError: the two have not come to trust each other.
+        TlsConnectionError: If the handshake failed.
     """
 
     def __init__(self, plain: socket.socket, context: ssl.SSLContext, *, server: bool = False) -> None:
@@ -95,7 +97,7 @@ class TlsConnection:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._plain = plain
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._raw = memoryview(bytearray(RECORD_BYTES))  # of a stranger no more is taken at once
+        self._raw = memoryview(bytearray(RECORD_BYTES))  # small until the peer is authenticated
         self._deadline: float | None = self.connected_at + HANDSHAKE_TIMEOUT
         self._tls = context.wrap_bio(self._in, self._out, server_side=server)
         try:
@@ -110,15 +112,15 @@ class TlsConnection:
         self.peer = certificate_name(self._tls)
 
     @classmethod
-    def connect(cls, place: tuple[str, int], context: ssl.SSLContext, timeout: float = TIMEOUT) -> TlsConnection:
-        """Connect.
+    def connect(cls, address: tuple[str, int], context: ssl.SSLContext, timeout: float = TIMEOUT) -> TlsConnection:
+        """Connect to a peer.
 
         Raises:
-            CannotReach: there is no way there.
-            LineError: it is somebody else.
+            PeerUnreachable: If the address cannot be reached.
+            TlsConnectionError: If the peer is not a member of the pool.
         """
         try:
-            plain = socket.create_connection(place, timeout=timeout)
+            plain = socket.create_connection(address, timeout=timeout)
         except OSError as error:
             raise PeerUnreachable(str(error)) from error
         return cls(plain, context)
@@ -130,8 +132,8 @@ class TlsConnection:
         self.close()
 
     def close(self) -> None:
-        """End it; whoever waits in it, in another thread, gets an error."""
-        with suppress(OSError):  # the other side was quicker
+        """Close the connection. Other threads that use it get an error."""
+        with suppress(OSError):  # the peer closed it first
             self._plain.shutdown(socket.SHUT_RDWR)
         self._plain.close()
 
@@ -141,15 +143,15 @@ class TlsConnection:
         self.write(encode_frame(header))
 
     def receive_frame(self) -> AnyHeader:
-        """The next frame.
+        """Receive the next frame.
 
         Raises:
-            RefusedByPeer: it tells of an error.
-            LineError: none came, or none of ours.
+            RefusedByPeer: If the frame reports an error.
+            TlsConnectionError: If no frame or an invalid one was received.
         """
         head, body = _LENGTHS.unpack(self._read_exactly(_LENGTHS.size))
         if head > _LIMIT or body:
-            raise TlsConnectionError("what it says is none of our frames")
+            raise TlsConnectionError("invalid frame")
         try:
             header = decode_header(self._read_exactly(head))
         except WireError as error:
@@ -159,13 +161,13 @@ class TlsConnection:
         return header
 
     def wait_readable(self, seconds: float) -> None:
-        """Wait for the other side to say more, which has had an answer to all that it asked.
+        """Wait for the peer's next request.
 
         Raises:
-            LineError: it did not, in that time.
+            TlsConnectionError: If none arrives in time.
         """
         if self._in.pending:
-            return  # it came along with what was read last
+            return  # already received together with earlier data
         self._plain.settimeout(seconds)
         try:
             self._receive()
@@ -173,50 +175,50 @@ class TlsConnection:
             self._plain.settimeout(TIMEOUT)
 
     def request(self, header: Header) -> AnyHeader:
-        """Say something and hear the answer."""
+        """Send a request and return the answer."""
         self.send_frame(header)
         return self.receive_frame()
 
     # -- bytes -------------------------------------------------------------------------------------------
 
     def read_chunks(self, count: int) -> Iterator[memoryview]:
-        """The next ``count`` bytes, as they come; a piece is valid until the next."""
+        """Yield the next ``count`` bytes in chunks. Each chunk is valid until the next one."""
         buffer = memoryview(bytearray(min(CHUNK_BYTES, count)))
         while count:
-            piece = buffer[: min(CHUNK_BYTES, count)]
-            self.read_into(piece)
-            count -= len(piece)
-            yield piece
+            chunk = buffer[: min(CHUNK_BYTES, count)]
+            self.read_into(chunk)
+            count -= len(chunk)
+            yield chunk
 
-    def read_into(self, piece: memoryview) -> None:
-        """Put the next bytes where there is room for them."""
+    def read_into(self, buffer: memoryview) -> None:
+        """Fill a buffer with the next bytes."""
         read = self._tls.read
-        while piece:  # once per record, so without the detour of _do
+        while buffer:  # called once per record, so _run_tls_step is only the slow path
             try:
-                count = read(len(piece), piece)
+                count = read(len(buffer), buffer)
             except ssl.SSLError:
-                count = self._run_tls_step(partial(read, len(piece), piece))
+                count = self._run_tls_step(partial(read, len(buffer), buffer))
             if not count:
-                raise TlsConnectionError("it hung up")
-            piece = piece[int(count) :]
+                raise TlsConnectionError("the peer closed the connection")
+            buffer = buffer[int(count) :]
 
-    def send_file(self, file: int, at: int, there: GrowingFile) -> None:
-        """Send an open file from an offset to its end, as it grows; it has its full length already.
+    def send_file(self, file: int, at: int, source: GrowingFile) -> None:
+        """Send an open file from an offset to its end while it grows.
 
-        It is sent from the page cache: reading it would be one more copy. Nobody shortens these files.
+        The file already has its final length. It is mapped to avoid a copy; no process truncates these files.
         """
-        if at >= there.size:
+        if at >= source.size:
             return
         with (
-            mmap.mmap(file, there.size, prot=mmap.PROT_READ) as mapped,
+            mmap.mmap(file, source.size, prot=mmap.PROT_READ) as mapped,
             memoryview(mapped) as whole,
         ):
-            while at < there.size:
-                ready = there.wait(at)
+            while at < source.size:
+                ready = source.wait(at)
                 while at < ready:
-                    with whole[at : min(at + CHUNK_BYTES, ready)] as piece:
-                        self.write(piece)
-                        at += len(piece)
+                    with whole[at : min(at + CHUNK_BYTES, ready)] as chunk:
+                        self.write(chunk)
+                        at += len(chunk)
 
     def write(self, data: bytes | memoryview) -> None:
         self._run_tls_step(partial(self._tls.write, data))
@@ -228,7 +230,7 @@ class TlsConnection:
         return bytes(data)
 
     def _run_tls_step(self, step: Callable[[], T]) -> T:
-        """Take a step of TLS, with as much from the socket as that needs."""
+        """Perform a TLS operation, reading from the socket as needed."""
         while True:
             try:
                 return step()
@@ -236,53 +238,53 @@ class TlsConnection:
                 self._flush()
                 self._receive()
             except ssl.SSLError as error:
-                with suppress(TlsConnectionError):  # it may have gone: this only tells it why we do
+                with suppress(TlsConnectionError):  # best effort: informs the peer of the reason
                     self._flush()
                 raise TlsConnectionError(error.reason or str(error)) from error
 
     def _receive(self) -> None:
         if self._deadline is not None:
-            left = self._deadline - time.monotonic()
-            if left <= 0:
-                raise TlsConnectionError("it does not say who it is")
-            self._plain.settimeout(min(TIMEOUT, left))
+            remaining = self._deadline - time.monotonic()
+            if remaining <= 0:
+                raise TlsConnectionError("TLS handshake timed out")
+            self._plain.settimeout(min(TIMEOUT, remaining))
         try:
             count = self._plain.recv_into(self._raw)
         except OSError as error:
             raise TlsConnectionError(str(error)) from error
         if not count:
-            raise TlsConnectionError("it hung up")
+            raise TlsConnectionError("the peer closed the connection")
         self._in.write(self._raw[:count])
 
     def _flush(self) -> None:
         if self._out.pending:
             data = memoryview(self._out.read())
             try:
-                while data:  # sendall would have one time-out for all of it, however slow the way is
+                while data:  # sendall would apply one timeout to all data
                     data = data[self._plain.send(data) :]
             except OSError as error:
                 raise TlsConnectionError(str(error)) from error
 
 
 def certificate_name(tls: ssl.SSLObject) -> str:
-    """Whose certificate the other side has shown; "" if none."""
-    shown: Any = tls.getpeercert() or {}
-    return next((v for part in shown.get("subject", ()) for k, v in part if k == "commonName"), "")
+    """Return the name in the peer's certificate; "" if there is none."""
+    certificate: Any = tls.getpeercert() or {}
+    return next((v for part in certificate.get("subject", ()) for k, v in part if k == "commonName"), "")
 
 
-def make_ssl_context(protocol: int, papers: CredentialKeys) -> ssl.SSLContext:
-    """What :class:`TlsConnection` needs to speak as the holder of a certificate.
+def make_ssl_context(protocol: int, credentials: CredentialKeys) -> ssl.SSLContext:
+    """Return an SSL context for the holder of a certificate.
 
     Raises:
-        ssl.SSLError: the certificates do not fit (an ``OSError``, too).
+        ssl.SSLError: If the certificates are invalid (a subclass of ``OSError``).
     """
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False  # being of the pool counts, and its authority signs for no one else
+    context.check_hostname = False  # membership in the pool is sufficient, and its authority signs only members
     context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(cadata=papers["authority"])
-    pem = (papers["certificate"] + papers["key"]).encode()
-    if hasattr(os, "memfd_create"):  # the key is on no disk
+    context.load_verify_locations(cadata=credentials["authority"])
+    pem = (credentials["certificate"] + credentials["key"]).encode()
+    if hasattr(os, "memfd_create"):  # keeps the key off the disk
         memory = os.memfd_create("papers", os.MFD_CLOEXEC)
         try:
             os.write(memory, pem)
@@ -292,7 +294,7 @@ def make_ssl_context(protocol: int, papers: CredentialKeys) -> ssl.SSLContext:
     else:
         import tempfile
 
-        with tempfile.NamedTemporaryFile() as file:  # 0600
+        with tempfile.NamedTemporaryFile() as file:  # created with mode 0600
             file.write(pem)
             file.flush()
             context.load_cert_chain(file.name)

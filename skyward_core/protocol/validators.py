@@ -1,4 +1,4 @@
-"""Validators of the fields and the shape of frames."""
+"""Validators of frames' fields and of the shape of frames."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from skyward_core.protocol.frame_codec import MAX_INTEGER
 if TYPE_CHECKING:
     from typing import TypeGuard
 
-LOG_STREAMS = ("out", "err", "marks", "metrics")  # what of a worker has a file each
-MAX_TEXT = 4096  # of a path, as Linux has it
-RANKS, CALLS = 1 << 20, 1 << 24  # ranks of a pool, calls of a run; far beyond what works
+LOG_STREAMS = ("out", "err", "marks", "metrics")  # endings of a worker's log files
+MAX_TEXT = 4096  # characters of a path, as in Linux
+RANKS, CALLS = 1 << 20, 1 << 24  # limits far beyond practical sizes
 
-# Patterns take longer to be made than a process that starts has.
+# No regular expressions, because compiling them would delay the start of each process.
 _ALNUM = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _IN_RUN, _IN_FILE = _ALNUM + "_-", _ALNUM + "_.-"
 
@@ -33,7 +33,7 @@ def is_bool(value: Any) -> TypeGuard[bool]:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Neither infinite nor NaN."""
+    """Check for a finite number within bounds."""
     return (type(value) is float or type(value) is int) and -MAX_INTEGER < value < MAX_INTEGER
 
 
@@ -50,11 +50,11 @@ def is_call_index(value: Any) -> TypeGuard[int]:
 
 
 def is_rank(value: Any) -> TypeGuard[int]:
-    """A rank or a node; -1 where a call has none."""
+    """Check for a rank or a node; -1 for none."""
     return type(value) is int and -1 <= value < RANKS
 
 
-# Nearly all names are of letters and digits only: to ask that first is quicker than to look for each letter.
+# Most names consist of letters and digits, which is faster to check as a whole.
 def is_run_id(value: Any) -> TypeGuard[str]:
     if type(value) is not str or not 0 < len(value) <= 64:
         return False
@@ -62,21 +62,21 @@ def is_run_id(value: Any) -> TypeGuard[str]:
 
 
 def is_file_name(value: Any) -> TypeGuard[str]:
-    """A file's name: never a path."""
+    """Check for a plain file name that is not a path."""
     if type(value) is not str or not 0 < len(value) <= 200:
         return False
     return (value.isalnum() and value.isascii()) or (value[0] in _ALNUM and not value.strip(_IN_FILE))
 
 
 def is_relative_subpath(value: Any) -> TypeGuard[str]:
-    """The path of a file below a folder: relative, without a way up."""
+    """Check for a relative path of a file that stays below its folder."""
     if type(value) is not str or not 0 < len(value) <= MAX_TEXT or "\0" in value:
         return False
     return all(part not in ("", ".", "..") for part in value.split("/"))
 
 
 def is_log_name(value: Any) -> TypeGuard[str]:
-    """A log file's name: its rank, its slot, its stream."""
+    """Check for the name of a log file: rank, slot, stream."""
     return type(value) is str and is_valid_log_name(value)
 
 
@@ -108,12 +108,12 @@ def list_of(check: Check) -> Check:
 
 
 def dict_of(name: Callable[[str], object], check: Check) -> Check:
-    """A dictionary; JSON has only text for keys."""
+    """Return a validator of dictionaries whose keys and values are valid."""
 
     def each(value: Any) -> bool:
         if type(value) is not dict:
             return False
-        for key, one in value.items():  # noqa: SIM110  a generator takes longer than a small object's checks
+        for key, one in value.items():  # noqa: SIM110  # a generator would be slower
             if not (name(key) and check(one)):
                 return False
         return True
@@ -122,7 +122,7 @@ def dict_of(name: Callable[[str], object], check: Check) -> Check:
 
 
 def split_keys(groups: Iterable[Checks]) -> tuple[Checks, Checks]:
-    """Return the keys that must be there and those that may; the name of the latter ends in "?"."""
+    """Split keys into required and optional ones; names of optional keys end in "?"."""
     needs: Checks = {}
     may: Checks = {}
     for group in groups:
@@ -153,7 +153,7 @@ def object_of(*groups: Checks, only: bool = False) -> Check:
 
 
 def is_rank_count(ranks: Any) -> TypeGuard[int]:
-    """How many ranks a node has; none where its agent only gives out results."""
+    """Check for the number of ranks of a node; 0 for an agent that only serves retained results."""
     return type(ranks) is int and 0 <= ranks <= 4096
 
 
@@ -165,14 +165,14 @@ def is_span(value: Any) -> TypeGuard[list[int]]:
 
 
 def is_metric_summary(value: Any) -> TypeGuard[list[float | None]]:
-    """What is left of a name's numbers: the last, the least and the greatest; None for what is not finite."""
+    """Check for the summary of a metric: last, minimum, maximum; None for non-finite values."""
     if type(value) is not list or len(value) != 3:
         return False
     return all(each is None or (type(each) is float and isfinite(each)) for each in value)
 
 
 def is_stack_frame(value: Any) -> TypeGuard[list[Any]]:
-    """A function, its file and a line of it."""
+    """Check for a stack frame: function, file, line."""
     if type(value) is not list or len(value) != 3:
         return False
     function, file, line = value
@@ -187,12 +187,12 @@ def is_blob(value: Any) -> TypeGuard[tuple[str, int]]:
 
 
 def is_rank_info(value: Any) -> TypeGuard[dict[str, Any]]:
-    """A rank's :class:`InstanceInfo`, as an object; who uses it looks into it."""
+    """Check for a rank's :class:`InstanceInfo` as an object; its reader validates the content."""
     return type(value) is dict
 
 
 def is_node_place(value: Any) -> TypeGuard[tuple[int, str, int]]:
-    """A node's index, its address, and a port there."""
+    """Check for a node's index, address and port."""
     return (
         type(value) in (list, tuple)
         and len(value) == 3
@@ -203,7 +203,7 @@ def is_node_place(value: Any) -> TypeGuard[tuple[int, str, int]]:
 
 
 def is_address(value: Any) -> TypeGuard[tuple[str, int]]:
-    """A host and a port there."""
+    """Check for a host and a port."""
     return type(value) in (list, tuple) and len(value) == 2 and is_text(value[0]) and is_port(value[1])
 
 
@@ -212,7 +212,7 @@ def is_port(value: Any) -> TypeGuard[int]:
 
 
 def is_plain(value: Any, depth: int = 40) -> bool:
-    """Of JSON's types, no number that others cannot read, not deep: other programs and threads write it down."""
+    """Check for JSON data of bounded depth without non-finite numbers, which other programs may not accept."""
     kind = type(value)
     if kind is dict:
         value = value.values()
@@ -221,16 +221,19 @@ def is_plain(value: Any, depth: int = 40) -> bool:
     return depth > 0 and all(is_plain(each, depth - 1) for each in value)
 
 
-MAX_HEADER_BYTES = 8 << 20  # bytes of a header, unless its kind is known to need more
+MAX_HEADER_BYTES = 8 << 20  # bytes, unless the kind of frame needs more
 
 
 class FrameSchema:
-    """Keys, the most bytes of body and header, and the answer of one kind of frame.
+    """Schema of one kind of frame: keys, size limits, and answer.
 
     Args:
-        says: What the frame means, for the protocol's page.
-        groups: Checks of its keys; one whose name ends in "?" may be missing.
-        answer: Keys that the answer to it has, besides those of the frame ``answered_by``.
+        says: Description for the protocol page.
+        groups: Validators of the keys; names of optional keys end in "?".
+        body: Maximum bytes of the body.
+        head: Maximum bytes of the header.
+        answer: Additional keys of the answer, which is a frame ``answered_by``.
+        answered_by: Kind of the answer.
         may_fail: Whether the answer may be an error instead.
     """
 

@@ -83,7 +83,7 @@ def test_a_node_that_misbehaves_stops_neither_its_client_nor_the_next_run(pool: 
         wait_until(lambda: link.up)  # noqa: B023
         on_loop(lambda: link._on_data(encode_frame(header, body)))  # noqa: B023  as if its agent had sent that
         wait_until(lambda: downs, what=str(header))
-        assert "of a frame" in downs[0] or "as if it were its own" in downs[0]
+        assert "of frame" in downs[0] or "as if it were its own" in downs[0]
         downs.clear()
         assert rank() @ pool == [0, 1]
     assert {path: path.read_bytes() for path in before} == before

@@ -394,7 +394,7 @@ async def test_what_is_no_answer_ends_the_connection(
     transport.pipe.say(said | {"id": next(iter(link._pending_requests))})
     assert transport.pipe.closed
     transport.pipe.on_lost(None)
-    with pytest.raises(ConnectionError, match=r"cannot be|is no answer"):
+    with pytest.raises(ConnectionError, match=r"invalid type of key|is not an answer"):
         await waiting
 
 
@@ -552,7 +552,7 @@ async def test_what_an_agent_cannot_have_said_ends_the_connection_and_is_told(
         assert before.closed
         before.on_lost(None)
         await until(lambda: transport.pipe is not before and link.up)  # noqa: B023
-        assert f"of a frame '{wrong['t']}' cannot be" in listener.links[-2][1]
+        assert f"of frame '{wrong['t']}'" in listener.links[-2][1]
     assert listener.frames == []
 
 
