@@ -135,7 +135,7 @@ def test_who_asks_for_a_listener_brings_certificates_and_nobody_repeats_secrets(
         "known": True,
         "apps": False,
     }
-    with pytest.raises(WireError, match="invalid type of key .*: dict") as said:
+    with pytest.raises(WireError, match=r"invalid type of key .*: dict") as said:
         frame_schema.validate_answer("setup", env)
     assert "hf_" not in str(said.value)
 

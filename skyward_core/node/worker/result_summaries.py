@@ -25,7 +25,7 @@ PARTS, PART = 64, 100  # maximum entries of a summarized dictionary, and charact
 
 
 def open_private(path: str, flags: int) -> int:
-    """Open a file that only this user can read, whatever the umask is."""
+    """Open a file that only this user can read, regardless of the umask."""
     return _os_open(path, flags, 0o600)
 
 
@@ -138,7 +138,7 @@ def summarize(value: Any, size: int) -> SummaryKeys:
     Cheap and bounded. Runs no code of the value's own, except for builtin types and well-known arrays.
     """
     try:
-        plain = to_json_or_marker(value)
+        plain = _to_json(value, [JSON_LIMIT], MAX_DEPTH)
         is_json = plain is not _NOT_JSON
         text, parts = (
             repr(plain) if is_json else _describe(value),
@@ -148,7 +148,7 @@ def summarize(value: Any, size: int) -> SummaryKeys:
         is_json, text, parts = False, f"{full_name(type(value))} object", None
     return {
         "type": _NAME(type(value)),
-        "text": _truncate(text),
+        "text": text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…",
         "json": parts,
         "is_json": is_json,
         "size": size,
@@ -165,12 +165,8 @@ def _summarize_parts(value: Any) -> dict[str, str] | None:
 _NOT_JSON = object()
 
 
-def to_json_or_marker(value: Any) -> Any:
-    """Return the value in JSON types, or a marker if it has other types, NaN, or too much content."""
-    return _to_json(value, [JSON_LIMIT], MAX_DEPTH)
-
-
 def _to_json(value: Any, budget: list[int], depth: int) -> Any:
+    """Return the value in JSON types, or a marker if it has other types, NaN, or too much content."""
     budget[0] -= 8
     if budget[0] < 0 or depth == 0:
         return _NOT_JSON
@@ -208,7 +204,7 @@ def _describe(value: Any) -> str:
 
 
 def _short_text(value: Any, depth: int) -> str:
-    """Return a short description of a value. Of unknown classes only the name, because their code could do anything."""
+    """Return a short description of a value. For unknown classes return only the name, to avoid running their code."""
     kind = type(value)
     if value is None or kind in (bool, float, complex):
         return repr(value)
@@ -253,10 +249,6 @@ _BRACKETS: dict[type[Any], str] = {
     frozenset: "frozenset({{{}}})",
     dict: "{{{}}}",
 }
-
-
-def _truncate(text: str) -> str:
-    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
 
 
 def safe_text(value: object, how: Callable[[Any], str] = str) -> str:
