@@ -59,11 +59,6 @@ def release_gpu(device: str) -> None:
         lock.close()
 
 
-def lock_descriptors(device: str) -> list[int]:
-    """Return the descriptor that a child inherits to hold the device's lock for its lifetime, too."""
-    return [_locks[device].fileno()] if device in _locks else []
-
-
 def serve_pool_name(loop: asyncio.AbstractEventLoop, pool: str) -> None:
     """Send the pool's name to processes of this user that connect to the locks of held devices."""
     for lock in _locks.values():
@@ -320,5 +315,6 @@ def inherited_lock_fds(devices: str) -> list[int]:
         # A rank that outlived the previous agent may hold the lock; such a holder does not answer.
         if not acquire_gpu(device) and not has_lost_agent(device):
             raise OSError(f"GPU {device} is taken by {describe_holder(device)}")
-        found += lock_descriptors(device)
+        if device in _locks:
+            found.append(_locks[device].fileno())
     return found

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,9 +72,10 @@ def parse_py_spy(output: bytes, pid: int) -> list[Thread]:
 
 def _parse_py_spy_thread(item: dict[str, Any], pid: int) -> tuple[tuple[bool, int, bool], Thread]:
     child = item["pid"] if isinstance(item.get("pid"), int) and item["pid"] != pid else 0
+    listed = item.get("frames")
     frames = (
         [_clip_text(each.get("name")), _clip_text(each.get("filename")), _parse_line(each.get("line"))]
-        for each in _iterate_list(item.get("frames"))
+        for each in (listed if isinstance(listed, list) else ())
         if isinstance(each, dict)
     )
     thread: Thread = {
@@ -131,10 +132,6 @@ def _limit_frames(frames: Iterable[Frame]) -> list[Frame]:
         return every
     left = len(every) - inner - outer
     return [*every[:inner], [f"({left:,} more)", "", 0], *every[-outer:]]
-
-
-def _iterate_list(value: Any) -> Iterator[Any]:
-    return iter(value if isinstance(value, list) else ())
 
 
 def _clip_text(value: Any) -> str:

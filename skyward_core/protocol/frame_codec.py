@@ -79,8 +79,7 @@ encode_json = make_json_encoder(only_ascii=False)  # a header as JSON
 
 def encode_frame(header: Mapping[str, Any], body: bytes = b"") -> bytes:
     """Return a frame as bytes."""
-    head = encode_json(header).encode("utf-8", "surrogatepass")
-    return b"".join((_LENGTHS.pack(len(head), len(body)), head, body))
+    return encode_frame_text(encode_json(header), body)
 
 
 def encode_frame_text(text: str, body: bytes = b"") -> bytes:

@@ -75,10 +75,7 @@ def start(config: AgentConfig, is_client_waiting: Callable[[], bool] = lambda: T
     if not acquire_lock(lock):
         return {"ok": True, "found": True, "socket": read_running_state(folder)["socket"]}
     if not is_client_waiting():
-        if not Path(config.paths.state).exists():
-            import shutil  # deferred: its compression modules take half a megabyte
-
-            shutil.rmtree(folder, ignore_errors=True)
+        _delete_if_unused(config)
         return {"ok": False, "error": "the client disconnected"}
     if config.free_gpus:
         from skyward_core.node.gpu_locks import lock_gpus
@@ -86,10 +83,7 @@ def start(config: AgentConfig, is_client_waiting: Callable[[], bool] = lambda: T
         try:
             config = lock_gpus(config)
         except ValueError:
-            if not Path(config.paths.state).exists():
-                import shutil
-
-                shutil.rmtree(folder, ignore_errors=True)
+            _delete_if_unused(config)
             raise
     for part in (config.spool, config.blobs, Path(config.socket).parent):
         part.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -103,6 +97,14 @@ def start(config: AgentConfig, is_client_waiting: Callable[[], bool] = lambda: T
     os.close(readable)
     serve(config, writable, lock)
     return {}
+
+
+def _delete_if_unused(config: AgentConfig) -> None:
+    """Delete the folder unless an earlier agent has used it."""
+    if not Path(config.paths.state).exists():
+        import shutil  # deferred: its compression modules take half a megabyte
+
+        shutil.rmtree(config.folder, ignore_errors=True)
 
 
 def serve(config: AgentConfig, ready: int, lock: IO[str]) -> None:

@@ -260,13 +260,16 @@ class Agent:
                 return
             self._deadman.postpone()
             self._slots.mark_logs()
-            self._slots.truncate_logs()
+            for slot in self._slots.slots:
+                slot.logs.truncate()
             self._sample_long_work()
             self._fail_fast.check()
             if left is not None and left <= 0 and not self._state.registry.active:
                 self._is_expired = True
                 self.shut_down("", lease.reason())
-                self._write_exit_reason(lease.reason())
+                # For the next client of this pool; all other files are deleted.
+                text = f"the node ended itself: {lease.reason()}\n"
+                Path(self._state.config.paths.exit_reason).write_text(text, encoding="utf-8")
                 return
             await asyncio.sleep(min(1.0, max(0.05, left or 1.0)))
 
@@ -282,11 +285,6 @@ class Agent:
             self._state.lease.renew()
             return True
         return False
-
-    def _write_exit_reason(self, reason: str) -> None:
-        """Write the exit reason for the next client of this pool. All other files are deleted."""
-        file = Path(self._state.config.paths.exit_reason)
-        file.write_text(f"the node ended itself: {reason}\n", encoding="utf-8")
 
     # -- the end -----------------------------------------------------------------------------------------
 

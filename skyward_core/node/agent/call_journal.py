@@ -104,9 +104,7 @@ def read_journal(path: Path) -> list[tuple[JournalFrame, bytes]]:
 
 def _read_frames(file: int) -> list[tuple[JournalFrame, bytes]]:
     frames: list[tuple[JournalFrame, bytes]] = []
-    try:
+    with suppress(WireError):  # an incomplete frame at the end
         for frame in Decoder().feed(os.pread(file, os.fstat(file).st_size, 0)):
             frames.append(frame)
-    except WireError:
-        return frames
     return frames

@@ -203,15 +203,11 @@ class CallRegistry:
         record.epoch, record.nodes = call.header.get("epoch", 0), call.header.get("nodes", [])
         record.job, record.more = call.header.get("job", ""), call.header.get("more", False)
         record.has_next_step = False
-        self._mark_next_step(record.job, record)
+        for other in self.records.values() if record.job else ():
+            if other.job == record.job and other is not record:
+                other.has_next_step = True  # this run is the step that the node was reserved for
         self.active += 1
         return first
-
-    def _mark_next_step(self, job: str, record: RunRecord) -> None:
-        """Mark the earlier steps of a job as followed by a next step."""
-        for other in self.records.values() if job else ():
-            if other.job == job and other is not record:
-                other.has_next_step = True
 
     def cancel(self, run: str) -> None:
         """Remember that a run is cancelled. Further calls of the run may already be on their way."""

@@ -300,7 +300,7 @@ class ClientRequests:
                 "cwd": state.config.cwd,
                 "notices": self._agent.notice_frames(),
                 "knows": list(AGENT_FEATURES),
-                "queue": self._gang_requests.waiting_runs,
+                "queue": self._gang_requests.queue.waiting,
             }
             | state.gang.health()
         )
@@ -369,7 +369,7 @@ class ClientRequests:
     def _stop(self, connection: Connection, header: ClientStop, body: bytes) -> None:
         state, run = self._state, header["run"]
         reason, grace = header.get("why", "cancel"), header.get("grace", state.config.grace)
-        self._gang_requests.drop_run(run, connection.peer_name)
+        self._gang_requests.queue.notify_dropped(run, connection.peer_name)
         if reason == "cancel" and "i" not in header:
             self._registry.cancel(run)
         # A client that does not know the nodes of a run sends the request to all nodes.

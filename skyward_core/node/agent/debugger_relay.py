@@ -43,7 +43,10 @@ class DebuggerRelay:
             session = session if session.who == header["who"] else None
         if session is None:
             session = self._sessions[rank] = _DebuggerSession(header["who"])
-            await session.connect(self._socket_paths(rank))
+            paths = self._state.config.paths
+            await session.connect(
+                [paths.debugger(rank, each.number) for each in self._slots.slots if each.rank == rank]
+            )
             if session.is_closed:
                 self._sessions.pop(rank, None)
                 fields = {"error": f"rank {rank} is not at a breakpoint"}
@@ -57,10 +60,6 @@ class DebuggerRelay:
                 data = session.redact(await session.read(), self._state.redactor)
             fields = {"over": session.is_closed}
         connection.send({"t": "known", "id": header["id"]} | fields, data)
-
-    def _socket_paths(self, rank: int) -> list[str]:
-        paths = self._state.config.paths
-        return [paths.debugger(rank, slot.number) for slot in self._slots.slots if slot.rank == rank]
 
 
 class _DebuggerSession:

@@ -48,7 +48,7 @@ class GangRequests:
         self._slots = slots
         self._fail_fast = fail_fast
         self._clients = clients
-        self._queue = RunQueue(clients)
+        self.queue = RunQueue(clients)
         self._lock = GangLock()
         self._port: ReservedPorts | None = None
         self._rank_ports: list[ReservedPorts] = []
@@ -73,22 +73,13 @@ class GangRequests:
     def on_client_gone(self, connection: Connection) -> None:
         """Release the lock and the queue entries of a disconnected client."""
         self._lock.on_client_gone(connection)
-        self._queue.on_client_gone(connection)
-
-    @property
-    def waiting_runs(self) -> list[QueuedRunKeys]:
-        """Runs that wait for nodes."""
-        return self._queue.waiting
-
-    def drop_run(self, run: str, who: str) -> None:
-        """Notify the owner of a queued run that another client stops the run."""
-        self._queue.notify_dropped(run, who)
+        self.queue.on_client_gone(connection)
 
     def _enqueue(self, connection: Connection, header: ClientEnqueue, body: bytes) -> None:
-        self._queue.add(connection, header)
+        self.queue.add(connection, header)
 
     def _dequeue(self, connection: Connection, header: ClientDequeue, body: bytes) -> None:
-        self._queue.remove(header["run"], connection)
+        self.queue.remove(header["run"], connection)
 
     def reenter_contexts(self) -> None:
         """Restart the plugins' node contexts if they ended or failed and ranks run standalone.

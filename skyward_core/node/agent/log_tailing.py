@@ -56,7 +56,7 @@ class LogTail:
     ) -> None:
         self._spool = spool
         self._connection = connection
-        self._cursors = dict(cursors)
+        self.cursors = dict(cursors)
         self._files: dict[str, int] = {}
         self._groups: dict[str, _LogGroup] = {}
         self._has_active_calls = busy
@@ -93,10 +93,6 @@ class LogTail:
             self._files.clear()
             self._groups.clear()
 
-    @property
-    def cursors(self) -> dict[str, int]:
-        return self._cursors
-
     def wake(self) -> None:
         self._wake.set()
 
@@ -107,7 +103,7 @@ class LogTail:
         for name, size in sizes.items():
             if name not in self._files:
                 self._open(name)
-            while name in self._files and limit > 0 and self._cursors[name] < size:
+            while name in self._files and limit > 0 and self.cursors[name] < size:
                 sent = self._send(name, limit, whole=True)
                 if not sent:
                     break
@@ -120,7 +116,7 @@ class LogTail:
         for group in self._groups.values():
             while self._connection.is_open and self._send_group(group, whole=True):
                 await self._connection.drain()
-        return dict(self._cursors)
+        return dict(self.cursors)
 
     def _open_new_files(self) -> None:
         for entry in os.scandir(self._spool):
@@ -132,7 +128,7 @@ class LogTail:
             self._files[name] = os.open(self._spool / name, os.O_RDONLY)
         except FileNotFoundError:
             return
-        self._cursors.setdefault(name, 0)
+        self.cursors.setdefault(name, 0)
         stem = name.rpartition(".")[0]
         self._groups.setdefault(stem, _LogGroup(stem))
 
@@ -143,10 +139,10 @@ class LogTail:
         """
         moved = self._send(group.metrics, PIECE_BYTES) + self._send(group.marks, PIECE_BYTES)
         streams = (group.out, group.err)
-        ends = group.send_limits(*(self._cursors.get(name, 0) for name in streams))
+        ends = group.send_limits(*(self.cursors.get(name, 0) for name in streams))
         for limited in (True, False):  # the second pass ignores marks that refer to missing output
             for name, end in zip(streams, ends, strict=True):
-                room = end - self._cursors.get(name, 0) if limited else PIECE_BYTES
+                room = end - self.cursors.get(name, 0) if limited else PIECE_BYTES
                 if room > 0:
                     moved += self._send(name, min(room, PIECE_BYTES), whole=whole)
             if moved:
@@ -156,7 +152,7 @@ class LogTail:
     def _send(self, name: str, limit: int, *, whole: bool = False) -> int:
         if name not in self._files:
             return 0
-        at = self._cursors[name]
+        at = self.cursors[name]
         limit = min(limit, self._send_limit(name) - at)
         if limit <= 0:
             return 0
@@ -169,7 +165,7 @@ class LogTail:
         if not data:
             return 0
         self._connection.send({"t": "log", "f": name, "at": at}, data)
-        self._cursors[name] = at + len(data)
+        self.cursors[name] = at + len(data)
         return len(data)
 
     def _read_redacted(self, name: str, limit: int, at: int, whole: bool) -> bytes:

@@ -12,7 +12,7 @@ from typing import IO, cast
 
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connection import Connection
-from skyward_core.node.agent.worker_processes import node_mark_env, signal_group
+from skyward_core.node.agent.worker_processes import signal_group, spawn_monitor
 from skyward_core.protocol.frame_codec import CHUNK_BYTES
 from skyward_core.protocol.node_paths import sample_files
 
@@ -59,27 +59,11 @@ class SamplerProcess:
         # pynvml is installed with the ranks' packages on the local machine, and in the bundle otherwise.
         path = [*dict.fromkeys(filter(None, [*sys.path, *self._config.path]))]
         try:
-            self._child = child = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-I",
-                    "-S",
-                    "-c",
-                    START_CODE.format(path),
-                    self._folder,
-                    str(self._config.spool),
-                    str(PERIOD),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                cwd="/",
-                env=os.environ | self._config.env | node_mark_env(self._config.folder),
-                start_new_session=True,
-            )
+            arguments = (self._folder, str(self._config.spool), str(PERIOD))
+            self._child = child = spawn_monitor(self._config, START_CODE.format(path), *arguments)
         except OSError as error:
             self._schedule_restart(f"cannot start the metrics sampler: {error}")
             return
-        child.returncode = 0  # the agent reaps all children itself
         asyncio.get_running_loop().add_reader(cast(IO[bytes], child.stdout).fileno(), self._on_exit)
         self._size, self._silent = self._total_bytes(), 0
         self._timer = asyncio.get_running_loop().call_later(PROGRESS_POLL, self._check_progress)

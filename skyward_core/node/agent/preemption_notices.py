@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from signal import SIGKILL
@@ -19,7 +18,7 @@ from skyward_core.node.agent.call_outcomes import CallLifecycle
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connected_clients import ClientRegistry
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
-from skyward_core.node.agent.worker_processes import node_mark_env, signal_group, signal_process
+from skyward_core.node.agent.worker_processes import signal_group, signal_process, spawn_monitor
 from skyward_core.protocol.frame_codec import Header
 from skyward_core.protocol.frame_schema import LONGEST_NOTICE, NOTICES, is_same_deadline
 from skyward_core.runtime.preemption import NOTICE_GRACE, NOTICE_SIGNAL, PreemptionNotice
@@ -49,21 +48,11 @@ class PreemptionMonitor:
 
     def start(self) -> None:
         """Run the program until :meth:`stop`."""
-        config = self._config
         try:
-            self._child = child = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", config.notices],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                env=os.environ | config.env | node_mark_env(config.folder),
-                start_new_session=True,
-            )
+            self._child = child = spawn_monitor(self._config, self._config.notices, stderr=subprocess.DEVNULL)
         except OSError as error:
             self._schedule_restart(str(error))
             return
-        child.returncode = 0  # the agent reaps all children itself
         self._buffer = b""
         asyncio.get_running_loop().add_reader(cast(Any, child.stdout).fileno(), self._on_readable)
 

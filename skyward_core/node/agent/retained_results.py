@@ -11,8 +11,9 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from skyward_core.node.bootstrap.host_inspection import read_retained_facts
 from skyward_core.protocol.frame_codec import RESULT_KINDS
 from skyward_core.protocol.node_paths import ERR, OUT, NodePaths
 
@@ -53,14 +54,15 @@ def remove_or_retain(folder: Path | str, seconds: float, logs: Mapping[str, int]
     runs = unfetched_sizes(read_journal(Path(paths.journal)))
     for run, size in (logs or {}).items():
         runs[run] = runs.get(run, 0) + size
-    before = read_retained_facts(folder)
+    before = read_retained_facts(str(folder))
     until = before["until"] if before else time.time() + seconds
     if not runs or until <= time.time():
         shutil.rmtree(folder, ignore_errors=True)
         return
     for unneeded in (paths.blobs, paths.sources):
         shutil.rmtree(unneeded, ignore_errors=True)
-    facts = {"until": until, "runs": runs, "bytes": _folder_size(folder)}
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    facts = {"until": until, "runs": runs, "bytes": size}
     partial = Path(f"{paths.retained_facts}.part")
     partial.write_text(json.dumps(facts), encoding="utf-8")
     partial.replace(paths.retained_facts)
@@ -76,18 +78,6 @@ def retention_seconds(folder: Path | str) -> float:
         return float(state.get("keep_results", 0.0))
     except (OSError, ValueError):
         return 0.0
-
-
-def read_retained_facts(folder: Path | str) -> dict[str, Any]:
-    """Return the facts of a folder with retained results; empty for other folders.
-
-    Returns:
-        ``until`` (Unix time of expiry), ``runs`` (unfetched bytes by run) and ``bytes`` (size on disk).
-    """
-    try:
-        return dict(json.loads(Path(NodePaths(str(folder)).retained_facts).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return {}
 
 
 def redact_logs(spool: Path, change: Callable[[bytes], bytes], reach: int) -> None:
@@ -107,7 +97,3 @@ def redact_logs(spool: Path, change: Callable[[bytes], bytes], reach: int) -> No
                 if (clean := change(data)) != data:
                     os.pwrite(file.fileno(), clean, at)
                 at += REDACT_CHUNK_BYTES
-
-
-def _folder_size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -193,10 +193,6 @@ class SlotDispatcher:
         for slot in self.slots:
             slot.logs.write_mark()
 
-    def truncate_logs(self) -> None:
-        for slot in self.slots:
-            slot.logs.truncate()
-
     # -- frames of workers -------------------------------------------------------------------------------
 
     async def listen(self) -> Callable[[], None]:
@@ -252,7 +248,10 @@ class SlotDispatcher:
             if slot.process is not None and slot.process.pid == pid:
                 self._workers[connection] = slot
                 slot.on_connected(connection, header, body)
-                self._learn_env(header)
+                if not self._state.env_known.is_set() and "env" in header:
+                    # A worker of an earlier agent knows the pool's environment.
+                    self._state.learn_env(header["env"])
+                    self.start_workers()
                 self._learn_modules(slot, header.get("modules", {}))
                 self.worker_event.set()
                 return
@@ -266,12 +265,6 @@ class SlotDispatcher:
     def _on_lost(self, connection: Connection) -> None:
         # Only the exit of the process (SIGCHLD) counts.
         self._workers.pop(connection, None)
-
-    def _learn_env(self, header: WorkerHello) -> None:
-        """Restore the pool's environment from a worker that an earlier agent started."""
-        if not self._state.env_known.is_set() and "env" in header:
-            self._state.learn_env(header["env"])
-            self.start_workers()
 
     # -- modules of the user -----------------------------------------------------------------------------
 

@@ -165,10 +165,8 @@ def _children(pid: int) -> list[str]:
 
 def kill_all(pids: Iterable[int]) -> None:
     for pid in pids:
-        try:
+        with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            continue
 
 
 def reap() -> dict[int, int]:
@@ -271,6 +269,23 @@ def spawn(
     process.returncode = 0
     _record_pid(config, place, process.pid)
     return process.pid
+
+
+def spawn_monitor(
+    config: AgentConfig, code: str, *arguments: str, stderr: int | None = None
+) -> subprocess.Popen[bytes]:
+    """Start Python code that runs until its standard input closes, in its own session, without site packages."""
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", code, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        cwd="/",
+        env=os.environ | config.env | node_mark_env(config.folder),
+        start_new_session=True,
+    )
+    process.returncode = 0  # the agent reaps all children itself
+    return process
 
 
 def _is_private(folder: str) -> bool:

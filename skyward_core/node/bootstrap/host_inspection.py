@@ -215,7 +215,11 @@ def collect_facts(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_retained_facts(folder: str) -> dict[str, Any]:
-    """Return the facts about retained results in a folder, or {}; see ``agent.retained_results``."""
+    """Return the facts about retained results in a folder; {} for other folders.
+
+    Returns:
+        ``until`` (Unix time of expiry), ``runs`` (unfetched bytes by run) and ``bytes`` (size on disk).
+    """
     try:
         with open(NodePaths(folder).retained_facts, encoding="utf-8") as file:
             return dict(json.load(file))

@@ -397,20 +397,26 @@ def find_unmet_requirements(python: str, requirements: list[str], root: str = RO
     """
     if not requirements:
         return []
-    try:
-        found = subprocess.run(
-            module_command(python, "missing_requirements", root),
-            input=json.dumps(requirements).encode(),
-            capture_output=True,
-            check=False,
-            timeout=ANSWER_TIMEOUT,
-        )
-    except subprocess.TimeoutExpired:
-        raise EnvironmentFailed(f"{python} did not list its packages within {ANSWER_TIMEOUT:g} s") from None
+    found = _query_interpreter(python, "missing_requirements", root, json.dumps(requirements))
     try:
         return list(json.loads(found.stdout))
     except ValueError:
         return requirements
+
+
+def _query_interpreter(python: str, module: str, root: str, request: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a module of this folder in an interpreter with a time limit.
+
+    Raises:
+        EnvironmentFailed: If the time limit was exceeded.
+    """
+    command = module_command(python, module, root)
+    try:
+        return subprocess.run(
+            command, input=request, capture_output=True, text=True, check=False, timeout=ANSWER_TIMEOUT
+        )
+    except subprocess.TimeoutExpired:
+        raise EnvironmentFailed(f"{python} did not list its packages within {ANSWER_TIMEOUT:g} s") from None
 
 
 def list_requirements(image: Mapping[str, Any]) -> list[str]:
@@ -465,7 +471,7 @@ def _install(python: str, folder: Path, image: Mapping[str, Any], variables: dic
     pip = _pip_command(python, target)
     bare = ["--without-pip"] if pip else []  # pip in the environment is not needed and would take seconds
     if not pip:
-        if not _has_pip(python, "venv", "ensurepip"):
+        if _run_python(python, "import venv, ensurepip").returncode:
             raise EnvironmentFailed(
                 "Image(pip=...) requires uv or Python's venv with pip, but this host has neither. "
                 "Install uv, or the packages python3-venv and python3-pip."
@@ -507,11 +513,7 @@ def _explain_index_failure(requirements: Sequence[str], indexes: Sequence[Index]
 
 def _list_installed(python: str, root: str = ROOT) -> dict[str, str]:
     """Return the installed packages of an interpreter."""
-    command = module_command(python, "installed_packages", root)
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=ANSWER_TIMEOUT)
-    except subprocess.TimeoutExpired:
-        raise EnvironmentFailed(f"{python} did not list its packages within {ANSWER_TIMEOUT:g} s") from None
+    done = _query_interpreter(python, "installed_packages", root)
     try:
         return dict(json.loads(done.stdout.splitlines()[-1]))
     except (ValueError, IndexError, TypeError):
@@ -569,10 +571,6 @@ import os, pip, venv
 runner = os.path.join(os.path.dirname(pip.__file__), "__pip-runner__.py")
 print(runner if os.path.isfile(runner) else "")
 """
-
-
-def _has_pip(python: str, *modules: str) -> bool:
-    return _run_python(python, f"import {', '.join(modules)}").returncode == 0
 
 
 def _run_python(python: str, code: str) -> subprocess.CompletedProcess[str]:

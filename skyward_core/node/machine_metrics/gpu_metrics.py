@@ -461,15 +461,10 @@ def _read_pcie(nvml: Any, gpu: Any) -> Metrics:
     return {"pcie_out": sent * 1024, "pcie_in": received * 1024}
 
 
-def _make_ecc_reader(kind: str) -> Callable[[Any, Any], int]:
-    def errors(nvml: Any, gpu: Any) -> int:
-        which = getattr(nvml, f"NVML_MEMORY_ERROR_TYPE_{kind}")
-        return int(nvml.nvmlDeviceGetTotalEccErrors(gpu, which, nvml.NVML_VOLATILE_ECC))
+def _count_ecc_errors(nvml: Any, gpu: Any, kind: str) -> int:
+    which = getattr(nvml, f"NVML_MEMORY_ERROR_TYPE_{kind}")
+    return int(nvml.nvmlDeviceGetTotalEccErrors(gpu, which, nvml.NVML_VOLATILE_ECC))
 
-    return errors
-
-
-_uncorrected, _corrected = _make_ecc_reader("UNCORRECTED"), _make_ecc_reader("CORRECTED")
 
 _FAST_QUERIES: dict[str, Callable[[Any, Any], Metrics]] = {
     "util": _read_utilization,
@@ -482,7 +477,7 @@ _FAST_QUERIES: dict[str, Callable[[Any, Any], Metrics]] = {
 }
 _SLOW_QUERIES: dict[str, Callable[[Any, Any], Metrics]] = {
     "limit": lambda nvml, gpu: {"power_limit": nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000},
-    "uncorrected": lambda nvml, gpu: {"ecc": _uncorrected(nvml, gpu)},
-    "corrected": lambda nvml, gpu: {"ecc_corrected": _corrected(nvml, gpu)},
+    "uncorrected": lambda nvml, gpu: {"ecc": _count_ecc_errors(nvml, gpu, "UNCORRECTED")},
+    "corrected": lambda nvml, gpu: {"ecc_corrected": _count_ecc_errors(nvml, gpu, "CORRECTED")},
     "processes": lambda nvml, gpu: {"processes": len(nvml.nvmlDeviceGetComputeRunningProcesses(gpu))},
 }

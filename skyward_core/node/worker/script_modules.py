@@ -95,7 +95,6 @@ class LoadedModules:
 # pools.
 
 
-_builtin_open = open  # user code may replace built-in functions
 MAIN = "__main__"
 RECREATORS = {  # of functions and classes that plain Python pickles by name
     ("cloudpickle.cloudpickle", "_make_function"),
@@ -208,7 +207,7 @@ class MainNamespaceLoader:
         self._written = 0
         self._command_line: CommandLine | None = None
         self._moved: dict[str, str] = {}  # client's file name -> the node's file
-        import_hooks.call_when_imported(self._patch, *SPAWNERS)
+        import_hooks.call_when_imported(lambda spawn: _patch_child_main(spawn, self._write_child_script), *SPAWNERS)
 
     def load(self, source: Source) -> LoadedObject:
         """Unpickle a function or arguments of a call."""
@@ -262,9 +261,6 @@ class MainNamespaceLoader:
         self._latest = None, None
         vars(self._main)["_spaces"] = []
 
-    def _patch(self, spawn: Any) -> None:
-        _patch_child_main(spawn, self._write_child_script)
-
     def _write_child_script(self) -> str:
         loaded = [each for each in self._latest if each is not None]
         if not loaded or sys.modules.get(MAIN) is not self._main:  # a whole script has replaced it and has a file
@@ -284,7 +280,7 @@ class MainNamespaceLoader:
             self._written += 1
             path = f"{self._folder}/script.{os.getpid()}.{self._written}.py"
             root = __file__.rsplit("/", 4)[0]
-            with _builtin_open(path, "w", encoding="utf-8", opener=open_private) as file:
+            with _open(path, "w", encoding="utf-8", opener=open_private) as file:
                 file.write(CHILD_SCRIPT.format(root=root, sources=sources, files=self._files))
                 if script := vars(self._main).get("__file__"):
                     file.write(FILE_LINE.format(file=script))
@@ -353,7 +349,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _read_command_line(source: Source) -> CommandLine | None:
-    with io.BytesIO(source) if isinstance(source, bytes) else _builtin_open(source, "rb") as file:
+    with io.BytesIO(source) if isinstance(source, bytes) else _open(source, "rb") as file:
         end = file.seek(-COMMAND_LINE_TRAILER.size, os.SEEK_END)
         size, sign = COMMAND_LINE_TRAILER.unpack(file.read())
         if sign != COMMAND_LINE_MARKER:
@@ -367,7 +363,7 @@ def _load_object(source: Source, scripts: set[str], files: SourcePaths) -> Loade
     if isinstance(source, bytes):
         value, made, defined_in = _unpickle(io.BytesIO(source))
     else:
-        with _builtin_open(source, "rb", buffering=0) as file:
+        with _open(source, "rb", buffering=0) as file:
             value, made, defined_in = _unpickle(io.BufferedReader(file, 1 << 20))
     moved: dict[str, str] = {}
     if len(files) == MAPPED_FILES or any(not place for place, _, _ in defined_in.values()):
@@ -511,7 +507,7 @@ def _has_content(file: str, content: str) -> bool:
 
     try:
         # O_NONBLOCK: opening a named pipe would wait for a writer
-        with _builtin_open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as read:
+        with _open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as read:
             return hash_bytes(read.read()) == content
     except OSError:
         return False

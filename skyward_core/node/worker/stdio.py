@@ -132,7 +132,7 @@ class CapturedStreams:
         self._stdout = sys.stdout = sys.__stdout__ = _make_text_stream(sys.stdout, out)  # type: ignore[misc]
         self._stderr = sys.stderr = sys.__stderr__ = _make_text_stream(sys.stderr, _StderrFile(self))  # type: ignore[misc]
         self._children = ChildOutput(self._write_child_output, self._on_first_child)
-        os.register_at_fork(after_in_child=self._on_fork)
+        os.register_at_fork(after_in_child=self._on_first_child)  # a child has no thread for the marks
 
     def start_run(self, run: str) -> None:
         """Attribute further output to a run."""
@@ -213,10 +213,6 @@ class CapturedStreams:
         """Check for other processes' output before each of our writes from now on."""
         self._is_shared = True
         self._intercept_stdout()
-
-    def _on_fork(self) -> None:
-        """Adapt to a forked child, which has no thread for the marks."""
-        self._on_first_child()
 
 
 class _StderrFile(io.FileIO):

@@ -89,7 +89,7 @@ class StopSignal:
         self._active_calls = 0
         self._handler_ran = threading.Event()
         self._main = threading.get_ident()
-        self._was_overridden = False  # whether the latest call had its own handler, even if it has removed it
+        self.was_overridden = False  # whether the latest call had its own handler, even if it has removed it
         self._changed = False  # whether user code has set a handler of any signal
         self._idle_handler: Callable[..., Any] = self._handle  # handler while no call runs
         self._forking = threading.local()
@@ -200,13 +200,8 @@ class StopSignal:
         )
         return self._is_ours() and not handled and self._is_ours()
 
-    @property
-    def was_overridden(self) -> bool:
-        """Whether the latest call had its own SIGTERM handler."""
-        return self._was_overridden
-
     def _is_ours(self) -> bool:
-        return not self._was_overridden and signal.getsignal(signal.SIGTERM) == self._handle
+        return not self.was_overridden and signal.getsignal(signal.SIGTERM) == self._handle
 
     def _patch_signal(self) -> None:
         """Record handlers of user code when they are set, because they may be removed before they are checked."""
@@ -214,7 +209,7 @@ class StopSignal:
 
         @wraps(set_handler)
         def record(signalnum: Any, handler: Any) -> Any:
-            self._was_overridden |= signalnum == signal.SIGTERM
+            self.was_overridden |= signalnum == signal.SIGTERM
             self._changed = True
             if signalnum == STACK_SIGNAL:
                 _disable_stack_dumps()  # the agent detects it
@@ -236,7 +231,7 @@ class StopSignal:
             signal.set_wakeup_fd(self._writable, warn_on_full_buffer=False)
 
     def __enter__(self) -> None:
-        self._was_overridden = False
+        self.was_overridden = False
         self._active_calls += 1
 
     def __exit__(self, *exc: object) -> None:

@@ -33,7 +33,13 @@ from skyward_core.node.worker.stop_signal import Stopped, StopSignal, enable_sta
 from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES, WINDOW, AnyHeader, Header
 from skyward_core.protocol.node_paths import MARKS, METRICS, NodePaths, log_stem
 from skyward_core.runtime import import_hooks, metric_logging, preemption
-from skyward_core.runtime.instance_info import import_for_call, set_phase_listener, set_place, using
+from skyward_core.runtime.instance_info import (
+    import_for_call,
+    not_reusable_reason,
+    set_phase_listener,
+    set_place,
+    using,
+)
 
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import (
@@ -191,7 +197,7 @@ class WorkerProcess:
         header: ToWorker
         while True:
             try:
-                self._receive_until(self._has_requests)
+                self._receive_until(lambda: bool(self._pending_frames))
             except EOFError:
                 # Without an agent there is no further work; running calls have already ended.
                 self._is_orphaned = True
@@ -211,9 +217,6 @@ class WorkerProcess:
             elif header["t"] == "exit":
                 return 0
 
-    def _has_requests(self) -> bool:
-        return bool(self._pending_frames)
-
     def leave_contexts(self, code: int, grace: float) -> None:
         """Leave the plugins' contexts before the process exits.
 
@@ -227,11 +230,7 @@ class WorkerProcess:
         if not self._has_run_code:
             self._flush()
             os._exit(code)  # no user code has run
-        if (
-            (used := sys.modules.get("skyward_core.runtime.instance_info"))
-            and used.not_reusable_reason()
-            and not self._is_orphaned
-        ):
+        if not_reusable_reason() and not self._is_orphaned:
             grace = 0  # no time limit: like a script, its exit handlers may take their time
         if grace:
             share = 1 if self._is_orphaned else 0.9
@@ -359,12 +358,8 @@ class WorkerProcess:
             answer["joined"] = True
         if self._stop.is_ending:
             exit_code = 128 + signal.SIGTERM if exit_code is None else exit_code
-        elif (
-            exit_code is None
-            and (used := sys.modules.get("skyward_core.runtime.instance_info"))
-            and used.not_reusable_reason()
-        ):
-            answer["ends"], exit_code = used.not_reusable_reason(), 0
+        elif exit_code is None and (spent_reason := not_reusable_reason()):
+            answer["ends"], exit_code = spent_reason, 0
         answer["seconds"] = perf_counter() - started
         if self._phase == "importing":  # the call ended while importing
             self._report_phase("")

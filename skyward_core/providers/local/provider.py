@@ -15,8 +15,12 @@ from skyward_core.model.errors import PoolError
 from skyward_core.model.machines import Check, Machine
 from skyward_core.model.misuse_errors import StrictKeywords
 from skyward_core.model.specs import PoolSpec
-from skyward_core.node.agent import retained_results
-from skyward_core.node.bootstrap.host_inspection import find_node_processes, is_running, read_exit_reason
+from skyward_core.node.bootstrap.host_inspection import (
+    find_node_processes,
+    is_running,
+    read_exit_reason,
+    read_retained_facts,
+)
 from skyward_core.protocol.node_paths import RETAINED_PREFIX, NodePaths
 from skyward_core.store.state_folder import ensure_socket_folder, state_home
 from skyward_core.transport.local_transport import AgentStarter, LocalTransport
@@ -85,7 +89,7 @@ class Local(StrictKeywords):
         if find_node_processes(str(folder)) or is_running(str(left)):
             return replace(machine, state="ending")  # its agent, or what ran there, has not quite ended
         reason, at = read_exit_reason(str(folder))
-        told = {"why": reason, "kept": retained_results.read_retained_facts(left)} | ({"ended": at} if at else {})
+        told = {"why": reason, "kept": read_retained_facts(str(left))} | ({"ended": at} if at else {})
         return replace(machine, state="gone", extra=machine.extra | told)
 
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
