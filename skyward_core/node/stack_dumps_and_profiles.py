@@ -223,11 +223,7 @@ REFUSED = "its node's kernel does not let py-spy read another process (kernel.ya
 
 
 class PySpyError(Exception):
-    """py-spy failed. ``lasting`` states whether a retry would fail, too."""
-
-    def __init__(self, message: str, *, lasting: bool = False) -> None:
-        super().__init__(message)
-        self.lasting = lasting
+    """py-spy failed; the message states why."""
 
 
 def find_py_spy(python: str) -> str:
@@ -260,7 +256,7 @@ def dump_py_spy_stacks(program: str, pid: int, timeout: float) -> list[Thread]:
         except ValueError:
             reason = reason or describe_failure(errors)
             if reason == REFUSED:
-                raise PySpyError(reason, lasting=True) from None
+                raise PySpyError(reason) from None
         if "--subprocesses" in options and reason:
             options.remove("--subprocesses")  # a child may not run Python
     raise PySpyError(reason or "py-spy found no Python code in the process")
@@ -282,7 +278,7 @@ def run_command(command: list[str], timeout: float) -> tuple[bytes, bytes]:
             start_new_session=True,
         )
     except OSError as error:
-        raise PySpyError(f"cannot start py-spy: {error.strerror}", lasting=True) from error
+        raise PySpyError(f"cannot start py-spy: {error.strerror}") from error
     late = threading.Event()
     pid = child.pid
 

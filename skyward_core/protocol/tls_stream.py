@@ -10,14 +10,13 @@ import mmap
 import os
 import socket
 import ssl
-import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from skyward_core.protocol.frame_codec import AnyHeader, Header, WireError, decode_header, encode_frame
+from skyward_core.protocol.frame_codec import AnyHeader, Header, WireError, decode_header, decode_lengths, encode_frame
 
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import CredentialKeys
@@ -28,7 +27,6 @@ CLIENT = "client"  # only the holder of this certificate may upload blobs and do
 RECORD_BYTES = 1 << 14
 CHUNK_BYTES = 1 << 19  # bytes per step: few system calls, and still in the processor's cache
 
-_LENGTHS = struct.Struct("!II")
 _LIMIT = 1 << 16  # bytes of a request
 
 T = TypeVar("T")
@@ -149,7 +147,7 @@ class TlsConnection:
             RefusedByPeer: If the frame reports an error.
             TlsConnectionError: If no frame or an invalid one was received.
         """
-        head, body = _LENGTHS.unpack(self._read_exactly(_LENGTHS.size))
+        head, body = decode_lengths(self._read_exactly(8))
         if head > _LIMIT or body:
             raise TlsConnectionError("invalid frame")
         try:

@@ -23,7 +23,6 @@ from skyward_core.node.agent.worker_processes import (
     describe_exit,
     ended_by_sigterm,
     external_sigterm_details,
-    worker_stopped_details,
 )
 from skyward_core.protocol.frame_codec import (
     NONE_SUMMARY,
@@ -261,9 +260,8 @@ class CallLifecycle:
         elif header["kind"] == "raised":
             self._add_disk_full_hint(header)
             if process is not None:
-                read_error_file(
-                    self._state.config.paths.error_file(process.pid)
-                )  # duplicates the outcome, and must not be attributed to a later call
+                # It duplicates the outcome, and must not be attributed to a later call.
+                read_error_file(self._state.config.paths.error_file(process.pid))
         elif header["kind"] == "exited" and process is not None:
             fields |= self._read_error_details(header, process)
         return header
@@ -381,7 +379,7 @@ class CallLifecycle:
                 return self._preempted_details()
             message = f"the agent of node {self._state.config.node} was ended on its machine"
             return {"kind": "lost", "error": {"type": "NodeLost", "message": message}}
-        return worker_stopped_details(reason)
+        return {"kind": "collateral", "error": {"type": "Stopped", "message": f"its worker was stopped: {reason}"}}
 
     def _preempted_details(self) -> EndDetails:
         """Return the error and kind of an outcome whose machine the provider preempted."""

@@ -63,10 +63,6 @@ class ClientRegistry:
         return (client for each, client in self._open.items() if each is not connection)
 
     @property
-    def connections(self) -> list[Connection]:
-        return list(self._open)
-
-    @property
     def is_in_use(self) -> bool:
         """Whether a connected client uses the pool."""
         return any(client.renews for client in self._open.values())

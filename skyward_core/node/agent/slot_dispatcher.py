@@ -149,9 +149,8 @@ class SlotDispatcher:
         """Return the seconds for which a call was paused so far."""
         if self._pause_clock is None:
             return 0.0
-        return self._pause_clock.paused_seconds(
-            "all" if call.is_gang_call else slot
-        )  # ranks of a gang wait for each other
+        # Ranks of a gang wait for each other.
+        return self._pause_clock.paused_seconds(ALL_PAUSES if call.is_gang_call else slot)
 
     def pump(self) -> None:
         """Let each slot take its next steps."""

@@ -33,7 +33,6 @@ class Process:
         self.stderr_start = 0  # offset of its own lines in the standard error file
         self.connection: Connection | None = None
         self.epoch: int | None = None
-        self.has_run_code = False  # whether it may have run user code
         self.has_place = False  # whether it knows its rank
         self.is_ready = False  # whether its plugins' contexts were entered or failed
         self.kill_reason = ""  # why the agent stopped it
@@ -55,10 +54,8 @@ def ended_by_sigterm(status: int | None) -> bool:
 def describe_exit(status: int | None) -> tuple[ExitStatus, str]:
     """Return the outcome fields and a description of a wait status."""
     if status is None:
-        return {
-            "exit_code": None,
-            "signal": None,
-        }, "its process ended while no agent was running, so the cause is unknown"
+        words = "its process ended while no agent was running, so the cause is unknown"
+        return {"exit_code": None, "signal": None}, words
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         try:
@@ -69,12 +66,6 @@ def describe_exit(status: int | None) -> tuple[ExitStatus, str]:
         return {"exit_code": None, "signal": number}, f"its process was ended by {name}{hint}"
     code = os.waitstatus_to_exitcode(status)
     return {"exit_code": code, "signal": None}, f"its process exited with status {code}"
-
-
-def worker_stopped_details(reason: str) -> EndDetails:
-    """Return the error and kind of an outcome whose worker the agent stopped for another reason than the call."""
-    message = f"its worker was stopped: {reason}"
-    return {"kind": "collateral", "error": {"type": "Stopped", "message": message}}
 
 
 def external_sigterm_details() -> EndDetails:

@@ -365,7 +365,6 @@ class Slot:
     def adopt(self, pid: int) -> None:
         """Take over a worker that an earlier agent started. Its exit will be noticed, but not its exit status."""
         self.process = Process(pid)
-        self.process.has_run_code = True
         call_on_exit(pid, lambda: self.on_exit(None))
 
     def adopt_call(self, call: Call) -> None:
@@ -552,7 +551,6 @@ class Slot:
 
     def _hand_over(self, call: Call, process: Process, connection: Connection) -> None:
         self.running[call.key] = call
-        process.has_run_code = True
         call.started_at, call.started_unix = time.monotonic(), time.time()
         call.slot, call.worker = self.number, connection
         process.is_script = bool(call.header.get("script"))

@@ -254,22 +254,37 @@ def find_node_processes(folder: str) -> list[int]:
     They have the node's mark in their environment, print into its folder, or descend from such a process. Requires
     /proc.
     """
-    parents: dict[int, int] = {}
+    parents = parent_pids()
     found: set[int] = set()
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc")) if os.path.isdir("/proc") else ()):
+    for pid in parents:
         try:
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                state, parent, *_, flags = file.read().rpartition(b")")[2].split()[:7]
-            if state in (b"Z", b"X") or int(flags) & PF_KTHREAD:
-                continue
-            parents[pid] = int(parent)
             if os.stat(f"/proc/{pid}").st_uid == os.getuid() and belongs_to_node(pid, folder):
                 found.add(pid)
         except OSError:
             continue  # it ended meanwhile, or is not readable
+    return sorted(with_descendants(found, parents) - {os.getpid()})
+
+
+def parent_pids() -> dict[int, int]:
+    """Return the parent of each running process, without threads of the kernel; {} without /proc."""
+    parents: dict[int, int] = {}
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc")) if os.path.isdir("/proc") else ()):
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                state, parent, *_, flags = file.read().rpartition(b")")[2].split()[:7]
+        except OSError:
+            continue  # it ended meanwhile, or is not readable
+        if state not in (b"Z", b"X") and not int(flags) & PF_KTHREAD:
+            parents[pid] = int(parent)
+    return parents
+
+
+def with_descendants(pids: set[int], parents: dict[int, int]) -> set[int]:
+    """Return processes together with all their descendants."""
+    found = set(pids)
     while below := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= below
-    return sorted(found - {os.getpid()})
+    return found
 
 
 def belongs_to_node(pid: int, folder: str) -> bool:

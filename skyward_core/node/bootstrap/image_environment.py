@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from skyward_core.node.bootstrap.host_inspection import parent_pids, with_descendants
 from skyward_core.node.bootstrap.package_indexes import (
     PINNED,
     Index,
@@ -73,8 +74,9 @@ def _watch_client(client: int, done: int) -> None:
 
 def _kill_descendants() -> None:
     """Kill this process and its descendants. They are stopped first, so that none can start another process."""
+    own = {os.getpid()}
     stopped: set[int] = set()
-    while new := _find_descendants(os.getpid()) - stopped:
+    while new := with_descendants(own, parent_pids()) - own - stopped:
         _signal_all(new, signal.SIGSTOP)
         stopped |= new
     _signal_all(stopped, signal.SIGKILL)
@@ -85,20 +87,6 @@ def _signal_all(pids: Iterable[int], number: int) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):  # ended, or started by sudo, which ends it
             os.kill(pid, number)
-
-
-def _find_descendants(root: int) -> set[int]:
-    """Return the descendants of a process; empty without /proc."""
-    parents: dict[int, int] = {}
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc")) if os.path.isdir("/proc") else ()):  # noqa: PTH208, PTH112
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
-            state, parent = file.read().rpartition(b")")[2].split()[:2]
-            if state not in (b"Z", b"X"):
-                parents[pid] = int(parent)
-    found: set[int] = set()
-    while new := {pid for pid, parent in parents.items() if parent == root or parent in found} - found:
-        found |= new
-    return found
 
 
 Emit = Callable[[str], None]

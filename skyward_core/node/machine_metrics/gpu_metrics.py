@@ -390,9 +390,7 @@ class _Gpu:
             figures |= self._query("nvlink", self._nvlink, now)
             if seldom:
                 for name, question in _SLOW_QUERIES.items():
-                    self._slow_metrics |= self._query(
-                        name, lambda question=question: question(self._nvml, self._handle)
-                    )
+                    self._slow_metrics |= self._query(name, question, self._nvml, self._handle)
             if waits:
                 self._slow_metrics |= self._query("pcie", _read_pcie, self._nvml, self._handle)
         except self._nvml.NVMLError_GpuIsLost:

@@ -391,9 +391,8 @@ class WorkerProcess:
     def _run_function(self, header: ToWorkerCall, body: bytes, place: InstanceInfo) -> Any:
         streamed: list[StreamedIterator] = []
         if header.get("fed"):
-            from skyward_core.runtime.async_and_mapped_calls import (
-                collect_streamed_arguments,  # few calls have such arguments
-            )
+            # Few calls have such arguments.
+            from skyward_core.runtime.async_and_mapped_calls import collect_streamed_arguments
 
             streamed = collect_streamed_arguments()
         fn, (args, kwargs) = _load_checked("its function or arguments", lambda: self._load_function(header, body))
