@@ -743,7 +743,7 @@ async def test_one_that_is_stopped_is_replaced(meter_node: Metered) -> None:
     (pid,) = meter_node.processes
     os.kill(pid, signal.SIGSTOP)
     await until(lambda: meter_node.processes and pid not in meter_node.processes)
-    await until(lambda: [why for why in reader.whys() if "has said nothing for" in why])
+    await until(lambda: [why for why in reader.whys() if "has not responded for" in why])
     meter_node.meter.stop()
     await until(lambda: not meter_node.processes)
 

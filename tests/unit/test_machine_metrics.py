@@ -398,7 +398,7 @@ def test_a_driver_that_hangs_takes_nothing_else_with_it(sampling: Sampling) -> N
     wait_until(lambda: "gpus" in sampling.last)
     (sampling.folder / "gpus").write_text("hang\n")
     wait_until(lambda: "why" in sampling.last, what=lambda: sampling.last)
-    assert "has not answered for" in sampling.last["why"] and "gpus" not in sampling.last
+    assert "has not responded for" in sampling.last["why"] and "gpus" not in sampling.last
     assert sampling.last["node"]["memory_total"] > 0
     assert sampling.process.stdin is not None
     sampling.process.stdin.close()  # its agent ends

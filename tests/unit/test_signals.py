@@ -154,7 +154,7 @@ async def test_blobs_go_through_processes_that_end_with_their_client(nodes: list
 
 
 async def test_what_goes_wrong_is_told(nodes: list[Node]) -> None:
-    assert "not there" in (await nodes[1].ask(**nodes[1].blob(), **{"from": None}))["error"]
+    assert "does not have the blob" in (await nodes[1].ask(**nodes[1].blob(), **{"from": None}))["error"]
     port, _ = [await node.listen() for node in nodes]
     missing = {"t": "pull", "hash": "0" * 32, "size": 1, "from": ["127.0.0.1", port]}
     answer = await nodes[1].ask(**missing)
@@ -174,8 +174,8 @@ async def test_its_death_is_an_answer_and_another_one_can_be_had(nodes: list[Nod
     asking = asyncio.create_task(nodes[1].ask(**request))
     await asyncio.sleep(0)
     os.kill(helper, signal.SIGKILL)
-    assert "has ended" in (await asking)["error"]
-    assert "has ended" in (await nodes[1].ask(**request))["error"]
+    assert "exited" in (await asking)["error"]
+    assert "exited" in (await nodes[1].ask(**request))["error"]
     ports = [await node.listen() for node in nodes]
     assert await nodes[1].ask(**nodes[1].blob(), **{"from": ["127.0.0.1", ports[0]]}) == {}
     for node in nodes:
@@ -221,8 +221,8 @@ def test_a_changed_one_is_another() -> None:
 @pytest.mark.parametrize(
     ("told", "said"),
     [
-        ({"pool": "p", "node": 0}, "needs nodes, folder, socket, idle_timeout, grace$"),
-        (TOLD | {"colour": "red"}, "has no colour$"),
+        ({"pool": "p", "node": 0}, "missing fields of the agent config: nodes, folder, socket, idle_timeout, grace$"),
+        (TOLD | {"colour": "red"}, "unknown fields of the agent config: colour$"),
     ],
 )
 def test_one_that_lacks_something_or_has_what_nobody_knows_is_refused(told: dict[str, Any], said: str) -> None:
