@@ -101,7 +101,7 @@ def test_whoever_wants_one_that_is_just_being_removed_has_it_made_anew(root: Pat
         )
         wants.start()
         wait_until(lambda: bool(said))
-        assert "somebody else" in said[0]
+        assert "waiting for another process" in said[0]
         assert len(go_on()) == 1
         wants.join()
     assert (tmp_path / "made").read_text() == "made\n" * 2

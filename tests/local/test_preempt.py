@@ -358,7 +358,7 @@ def test_a_run_is_stopped_after_a_notice_as_before(pool: sky.Compute, steps: Ste
     error = caught.value.outcomes[1].error
     assert caught.value.outcomes[1].kind == "collateral" and error is not None
     assert error.message == "stopped because another rank failed"
-    assert steps.advance("cleaned") == [0, 1] and "was still there" not in err(pool, 1)
+    assert steps.advance("cleaned") == [0, 1] and "did not exit within" not in err(pool, 1)
 
 
 @pytest.mark.proof("1 s of a processor")

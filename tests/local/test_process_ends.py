@@ -124,7 +124,7 @@ def test_what_takes_too_long_is_cut_off_and_said(home: Path, tmp_path: Path) -> 
     said = (logs / "r000.err").read_text()
     assert "Timeout (0:00:02.7" in said, "where it hung"
     assert "is killed (the pool is torn down): exit handlers" in said
-    assert any("is cut off" in line for line in shown.lines(0, shown.end))
+    assert any("are interrupted" in line for line in shown.lines(0, shown.end))
 
 
 def test_memory_that_takes_long_to_be_freed_is_not_shown_as_code_that_hangs(home: Path) -> None:

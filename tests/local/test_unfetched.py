@@ -96,7 +96,7 @@ def test_a_good_run_outlives_the_lease_and_the_next_client_fetches_it(home: Path
             (view,) = session.refresh().result(60)
         assert view.state == "gone"
         assert view.ended_at == ended, "when it was, not when somebody came to see it"
-        assert "nobody used it" in view.detail and run in view.detail
+        assert "idle for" in view.detail and run in view.detail
         kept = session.retained_results()
     assert [each.machine.node for each in kept] == [0, 1]
     assert all(each.runs[run] >= size for each in kept)
