@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from skyward_core.node.agent.agent_state import NodeState
 from skyward_core.node.agent.call_outcomes import CallLifecycle
@@ -27,7 +27,6 @@ from skyward_core.protocol.frame_codec import Header, encode_json
 from skyward_core.protocol.node_paths import APP_LOG
 
 if TYPE_CHECKING:
-    from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
     from skyward_core.protocol.frame_types import (
         ErrorKeys,
         FromWorker,
@@ -235,6 +234,26 @@ def _is_stale(call: Call, gang: Gang, has_left: bool) -> bool:
     return call.is_gang_call and not gang.is_standalone and bool(over)
 
 
+class SlotGroup(Protocol):
+    """Methods of ``slot_dispatcher.SlotDispatcher`` that a slot uses."""
+
+    def set_paused(self, slot: Slot, is_paused: bool) -> None: ...
+
+    def paused_seconds(self, slot: Slot, call: Call) -> float: ...
+
+    def break_gang(self, reason: str) -> None: ...
+
+    def mark_gang_spent(self, reason: str) -> None: ...
+
+    def steal_task(self, idle: Slot) -> Call | None: ...
+
+    def stop(self, call: Call, reason: str, grace: float) -> None: ...
+
+    def on_worker_exit(self) -> None: ...
+
+    def separate_tasks(self) -> None: ...
+
+
 class Slot:
     """Slot of one worker.
 
@@ -256,7 +275,7 @@ class Slot:
         lifecycle: CallLifecycle,
         apps: PluginContextProcess,
         phases: RankPhases,
-        others: SlotDispatcher,
+        others: SlotGroup,
         place: tuple[int, int],
     ) -> None:
         self.rank, self.number = place
