@@ -18,12 +18,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-if __path__[0].endswith("/all.zip/skyward_core"):  # on a node, which has the rest of us in another file
+if __path__[0].endswith("/all.zip/skyward_core"):  # on a node; a second archive has the remaining modules
     from skyward_core.node.bundle_importer import install_deferred_importer
 
     install_deferred_importer(__path__[0])
 
-# Not lazy: the module and the decorator in it share one name, and whoever is bound last would win.
+# Imported eagerly: the module `model.function` and its decorator share one name, and the last binding would win.
 from .model.function import Function, PendingFunction, PendingGroup, function, gather
 
 __version__ = "0.1.0"

@@ -33,7 +33,7 @@ from .catalog import nearest as nearest
 from .catalog import search as search
 
 def all() -> tuple[Entry, ...]:
-    """Every accelerator of the catalogue, in its order: by maker, segment, age."""
+    """Return all accelerators of the catalogue, ordered by maker, segment and age."""
 '''
 
 

@@ -1,8 +1,8 @@
-"""What scripts use: pools as context managers, the operators, attaching, what they print."""
+"""Scripting interface: pools as context managers, operators, attaching, sweeps and notebook output."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # for annotations of what pools use
+if TYPE_CHECKING:  # for annotations in other modules
     from skyward_core.api.operators import PoolOperations as PoolOperations

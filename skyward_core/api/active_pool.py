@@ -1,4 +1,4 @@
-"""The pool of the current with block: task() >> sky."""
+"""Pool of the innermost open ``with`` block: ``task() >> sky``."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from skyward_core.model.run_future import RunFuture
 
 
 class PoolOperand:
-    """Base of pools. Python asks it where what stands left knows nothing of pools."""
+    """Right operand of ``>>``, ``@`` and ``>``, and base class of pools.
 
-    if not TYPE_CHECKING:  # to checkers such a line is wrong, as it is to everybody
-        __array_ufunc__ = None  # an array does not go through a pool as through one more array
+    Python calls the reflected methods if the left operand does not support the operator. They raise a TypeError that
+    names the mistake.
+    """
+
+    if not TYPE_CHECKING:  # hidden from type checkers, which must report the wrong operand
+        __array_ufunc__ = None  # stops NumPy from broadcasting an array over the pool
 
         def __rrshift__(self, left):
             _reject_left_operand(left, ">>")
@@ -29,26 +33,30 @@ class PoolOperand:
 
 def _reject_left_operand(left: Any, operator: str) -> NoReturn:
     if isinstance(left, PendingFunction):
-        raise TypeError(f"{left.name} gave NotImplemented, which no operator can give: have it give something else")
-    if isinstance(left, PendingGroup):  # that has the other two
-        raise TypeError("a group runs with >>, or with group.on(pool), which waits for nothing")
+        raise TypeError(
+            f"{left.name} returned NotImplemented, which Python reserves for operators. Return another value."
+        )
+    if isinstance(left, PendingGroup):  # groups support >> and @
+        raise TypeError(
+            "a group does not support this operator. Use group >> pool, or group.on(pool), which does not wait."
+        )
     if isinstance(left, list | tuple) and left and all(isinstance(each, PendingFunction) for each in left):
-        raise TypeError("several calls are sent as a group: sky.gather(*calls) >> pool")
+        raise TypeError("a list of calls cannot be run. Send the calls as a group: sky.gather(*calls) >> pool")
     raise TypeError(
-        f"left of {operator} stands a call of a function that has @sky.function above it, and not its value, "
-        f"{left!r:.80}: decorate the function, and calling it runs nothing before {operator} does"
+        f"the left operand of {operator} must be a call of a @sky.function function, got {left!r:.80}. "
+        "Decorate the function with @sky.function."
     )
 
 
 def require_call(given: Any, verb: str) -> PendingFunction[Any]:
-    """What a verb of a pool was given, where that is a call.
+    """Return the operand of a pool method if it is a call.
 
     Args:
-        given: what it was given.
-        verb: as people write it.
+        given: The operand.
+        verb: Name of the method, for the error message.
 
     Raises:
-        TypeError: it is something else; says what to write.
+        TypeError: If the operand is not a call. The message shows the correct form.
     """
     if isinstance(given, PendingFunction):
         return given
@@ -56,7 +64,15 @@ def require_call(given: Any, verb: str) -> PendingFunction[Any]:
 
 
 def require_group(given: Any, verb: str) -> PendingGroup[Any]:
-    """The same of a group."""
+    """Return the operand of a pool method if it is a group of calls.
+
+    Args:
+        given: The operand.
+        verb: Name of the method, for the error message.
+
+    Raises:
+        TypeError: If the operand is not a group. The message shows the correct form.
+    """
     if isinstance(given, PendingGroup):
         return given
     raise TypeError(_expected_message(given, verb, "a group"))
@@ -64,106 +80,108 @@ def require_group(given: Any, verb: str) -> PendingGroup[Any]:
 
 def _expected_message(given: Any, verb: str, what: str) -> str:
     if isinstance(given, Function) and what == "a call":
-        return f"{verb} takes a call: call it, {verb}({function_name(given.fn)}(...))"
+        return f"{verb} takes a call, got a function. Call the function: {verb}({function_name(given.fn)}(...))"
     if isinstance(given, PendingGroup):
-        return f"{verb} takes a call, and a group of {len(given.items)} runs with >>, or by compute.run(group)"
+        return f"{verb} takes a call, got a group of {len(given.items)}. Use group >> compute or compute.run(group)."
     how = "f(...) of a @sky.function" if what == "a call" else "sky.gather(f(...), g(...)), or f(...) & g(...)"
-    return f"{verb} takes {what}, {how}, not {given!r:.80}"
+    return f"{verb} takes {what}, {how}, got {given!r:.80}"
 
 
 _LIBRARY = __name__.partition(".")[0]
-_open_pools: list[Dispatcher] = []  # of all of this process
+_open_pools: list[Dispatcher] = []  # all open pools of this process
 _context_pools: ContextVar[tuple[Dispatcher, ...]] = ContextVar("skyward_open_pools", default=())
 
 
 def push_pool(pool: Dispatcher) -> None:
-    """A pool's block begins."""
+    """Register a pool whose ``with`` block begins."""
     _open_pools.append(pool)
     _context_pools.set((*_context_pools.get(), pool))
 
 
 def remove_pool(pool: Dispatcher) -> None:
-    """A pool's block ends, wherever it began."""
+    """Unregister a pool whose ``with`` block ends, in whichever thread the block began."""
     if pool in _open_pools:
         _open_pools.remove(pool)
     _context_pools.set(tuple(each for each in _context_pools.get() if each is not pool))
 
 
 def current_pool(what: str = "`>> sky` runs on") -> Dispatcher:
-    """The pool of the innermost block that is open here; in another thread than its own the only one of the process.
+    """Return the pool of the innermost ``with`` block that is open in this context.
+
+    A thread without an open block of its own gets the only open pool of the process.
 
     Args:
-        what: what is done with it, for the error.
+        what: Start of the error message: the operation that needs a pool.
 
     Raises:
-        PoolError: there is none, or there are several and none is this thread's.
+        PoolError: If no block is open, or if several are open and none belongs to this context.
     """
     mine = [each for each in _context_pools.get() if each in _open_pools]
     if mine:
         return mine[-1]
     if len(_open_pools) == 1:
         return _open_pools[0]
-    said = "no block is open" if not _open_pools else f"{len(_open_pools)} blocks are open, and none in this thread"
-    raise PoolError(f"{what} the pool whose `with sky.Compute(...)` block is open; {said}: name the pool")
+    state = "no block is open" if not _open_pools else f"{len(_open_pools)} blocks are open, and none in this thread"
+    raise PoolError(f"{what} the pool whose `with sky.Compute(...)` block is open; {state}: name the pool")
 
 
 class ActivePool(PoolOperand):
-    """Stands right of an operator for the pool whose block is open: ``train() >> sky.sky``, or ``train() >> sky``."""
+    """Right operand for the pool of the open ``with`` block: ``train() >> sky.sky``, or ``train() >> sky``."""
 
     @property
     def working_folder(self) -> str:
-        """The folder that its ranks work in, or in copies of."""
+        """Working folder of the ranks; remote ranks use a copy of it."""
         return str(getattr(current_pool(), "working_folder", ""))
 
     def run_one(self, pending: PendingFunction[Any]) -> Any:
-        """``pending >> sky``: run a call on one node.
+        """Run a call on one node: ``pending >> sky``.
 
         Args:
-            pending: the call.
+            pending: The call.
         """
         return current_pool().run_one(pending)
 
     def run_all(self, pending: PendingFunction[Any]) -> list[Any]:
-        """``pending @ sky``: run a call on every rank.
+        """Run a call on every rank: ``pending @ sky``.
 
         Args:
-            pending: the call.
+            pending: The call.
         """
         return current_pool().run_all(pending)
 
     def run_group(self, group: PendingGroup[Any]) -> Any:
-        """``group >> sky``: run several calls at the same time.
+        """Run several calls at the same time: ``group >> sky``.
 
         Args:
-            group: the calls.
+            group: The calls.
         """
         return current_pool().run_group(group)
 
     def submit(self, pending: PendingFunction[Any]) -> RunFuture[Any]:
-        """``pending > sky``: run a call on one node, and wait for nothing.
+        """Start a call on one node without waiting: ``pending > sky``.
 
         Args:
-            pending: the call.
+            pending: The call.
         """
         return current_pool().submit(pending)
 
     def submit_all(self, pending: PendingFunction[Any]) -> RunFuture[list[Any]]:
-        """``pending.on_all(sky)``: run a call on every rank, and wait for nothing.
+        """Start a call on every rank without waiting: ``pending.on_all(sky)``.
 
         Args:
-            pending: the call.
+            pending: The call.
         """
         return current_pool().submit_all(pending)
 
     def submit_group(self, group: PendingGroup[Any]) -> RunFuture[Any]:
-        """``group.on(sky)``: run several calls at the same time, and wait for nothing.
+        """Start several calls at the same time without waiting: ``group.on(sky)``.
 
         Args:
-            group: the calls.
+            group: The calls.
         """
         return current_pool().submit_group(group)
 
-    if not TYPE_CHECKING:  # it is called as the library mostly is: `from skyward import *` may put it in its place
+    if not TYPE_CHECKING:  # `from skyward import *` may rebind `sky`, the usual alias of the library
 
         def __getattr__(self, name):
             if name.startswith("_"):
@@ -175,4 +193,4 @@ class ActivePool(PoolOperand):
 
 
 sky = ActivePool()
-"""Stands right of an operator for the pool whose block is open; the library itself does, too: ``train() >> sky``."""
+"""Pool of the open ``with`` block, as a right operand. The library module works the same way: ``train() >> sky``."""

@@ -1,4 +1,4 @@
-"""``sky.attach`` to a pool that is up, and ``sky.results`` of a run that was left."""
+"""``sky.attach`` to a pool that is up, and ``sky.results`` of a run that has ended."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from skyward_core.views.pool_view import PoolView, RunView
 
 
 class Attached(PoolOperations):
-    """A pool that somebody else brought up, as ``sky.attach`` gives it; works with the same operators as ``Compute``.
+    """Pool that another client started, as ``sky.attach`` returns it. Supports the same operators as ``Compute``.
 
-    Leaving the block, or ``detach``, leaves the pool as it is.
+    Leaving the block, or calling ``detach``, does not tear down the pool.
 
     Attributes:
-        name: the pool's name.
-        plugins: frameworks that its maker has set up, in order of entry.
+        name: Name of the pool.
+        plugins: Plugins that the pool's creator configured, in order of entry.
     """
 
     def __init__(self, pool: Pool, plugins: Sequence[Plugin]) -> None:
@@ -57,48 +57,48 @@ class Attached(PoolOperations):
             self._stack.callback(self._console.close)
 
     def _repr_html_(self) -> str:
-        """How the pool is now, as a notebook shows it."""
+        """Return the pool's current state as HTML for notebooks."""
         from skyward_core.api.notebook_display import pool_html, unseen_html
 
         return unseen_html("pool", self.name, "left") if self._pool is None else pool_html(self._current_view())
 
     @property
     def view(self) -> PoolView:
-        """What the pool looks like now."""
+        """Current state of the pool."""
         return self._current_view()
 
     @property
     def runs(self) -> list[RunView]:
-        """The runs that the pool remembers, oldest first, whoever dispatched them."""
+        """All runs that the pool remembers, oldest first, from any client."""
         return sorted(self.view.runs.values(), key=lambda run: run.opened_at)
 
     def wait(self, run: str | None = None) -> list[Any]:
         """Wait for a run that another client dispatched.
 
         Args:
-            run: its id; None for the latest one.
+            run: Id of the run. None for the latest run.
 
         Returns:
-            What it would have given its own client: values by rank, or by task.
+            The values that the dispatching client would get: by rank, or by task.
 
         Raises:
-            RunError: the run failed, as it would have told its own client.
-            Cancelled: the run was cancelled.
-            PoolError: there is no such run, or its results have been fetched before.
+            RunError: If the run failed. The cause is the function's own exception.
+            Cancelled: If the run was cancelled.
+            PoolError: If the run does not exist, or if another client has fetched its results.
         """
         if run is None:
             if not self.runs:
-                raise PoolError(f"pool {self.name} remembers no run")
+                raise PoolError(f"pool {self.name} has no runs")
             run = self.runs[-1].id
         if run not in self.pool.context.registry.runs and is_fetched(self.pool.context.ledger, run):
-            return results(run)  # fetched by a client that could not use it
+            return results(run)  # a client fetched the results and could not load them
         return submit(self.pool.context.registry.claim(run)).result().future.result().results()
 
     def down(self) -> Receipt:
-        """Tear the pool down.
+        """Tear down the pool.
 
         Returns:
-            The proof: what is gone, and what may still run.
+            The receipt: proof of what was removed, and resources that may still run.
         """
         self._close_connections()
         receipt = submit(tear_down(self.pool)).result()
@@ -106,7 +106,7 @@ class Attached(PoolOperations):
         return receipt
 
     def detach(self) -> None:
-        """Leave the pool as it is."""
+        """Disconnect from the pool without tearing it down."""
         self._close_connections()
         if self._pool is not None and not self._pool.context.leaving:
             submit(self._pool.detach()).result()
@@ -135,25 +135,25 @@ class Attached(PoolOperations):
 
 
 def attach(name: str) -> Attached:
-    """Come back to a pool that is up, by its name.
+    """Attach to a running pool by its name.
 
         with sky.attach("training") as compute:
             results = compute.wait()
 
     Args:
-        name: the pool's name.
+        name: Name of the pool.
 
     Raises:
-        PoolGone: The pool has ended itself.
-        Unreachable: None of its nodes answers.
-        PoolError: There is no such pool, or it is of another release.
-        UsageError: ``SKYWARD_LOG`` names no level.
+        PoolGone: If the pool has ended.
+        Unreachable: If none of its nodes answers.
+        PoolError: If no such pool exists, or if it runs another release of this library.
+        UsageError: If ``SKYWARD_LOG`` is not a log level.
     """
     if script_loader.loading:
         raise script_loader.PoolInScript
     refuse_pool_while_loading()
-    if said := debug_log.start_logging():
-        print_safely(said)
+    if notice := debug_log.start_logging():
+        print_safely(notice)
 
     async def work() -> tuple[Pool, bytes]:
         ledger = Ledger()
@@ -170,27 +170,28 @@ def attach(name: str) -> Attached:
     found, failure = run_guarded(lambda: pickle.loads(plugins)) if plugins else ((), None)
     if failure is not None:
         submit(pool.detach()).result()
-        said = f"the plugins of pool {name} cannot be loaded here: {': '.join(describe_exception(failure))}"
-        raise PoolError(said) from failure
+        reason = ": ".join(describe_exception(failure))
+        raise PoolError(f"the plugins of pool {name} cannot be loaded on this machine: {reason}") from failure
     return Attached(pool, found or ())
 
 
 def results(run: str) -> list[Any]:
-    """What a run gave that was left to itself: values by rank, or by task.
+    """Return the values of a run that has ended, by rank or by task.
 
         values = sky.results("3f9c0a1b2c")
 
-    What waits on the hosts of a pool that has ended is fetched first. The values stay in the client's files and can be
-    asked for again.
+    If the pool has ended, results that are still on its hosts are fetched first. The values stay on this machine, so
+    later calls return them again.
 
     Args:
-        run: its id.
+        run: Id of the run.
 
     Raises:
-        UsageError: there is no such run.
-        RunError: it failed, or a value cannot be loaded here; the others are in its ``results``.
-        PoolError: its pool is up and has them (``sky.attach(pool).wait(run)`` gives them), its values were given to the
-            client that ran it, or they cannot be fetched now.
+        UsageError: If the run does not exist.
+        RunError: If the run failed, or if a value cannot be loaded here. The attribute ``results`` has the other
+            values.
+        PoolError: If the pool is up and has the values (use ``sky.attach(pool).wait(run)``), if the client that started
+            the run took them, or if they cannot be fetched now.
     """
     ledger = Ledger()
     submit(flush_all()).result()
@@ -200,9 +201,9 @@ def results(run: str) -> list[Any]:
     pool = ledger.pool(row.token)
     if pool.ended_at is None and not is_fetched(ledger, run):
         if submit(_is_available(pool, run, ledger)).result():
-            raise PoolError(f"pool {pool.name} is up: sky.attach({pool.name!r}).wait({run!r}) gives the results")
+            raise PoolError(f"pool {pool.name} is up. Get the results with sky.attach({pool.name!r}).wait({run!r})")
         pool, row = ledger.pool(row.token), ledger.run(run) or row
-    if any(run in kept.runs for kept in ledger.retained_results(row.token)):
+    if any(run in retained.runs for retained in ledger.retained_results(row.token)):
         submit(fetch_retained(pool, ledger)).result()
         row = ledger.run(run) or row
     outcomes = {outcome.index: outcome for outcome, _ in ledger.outcomes(run)}
@@ -212,7 +213,7 @@ def results(run: str) -> list[Any]:
     if row.state == "failed" and row.root_cause is not None:
         raise _build_run_error(row, row.root_cause, outcomes, files, raised, returned)
     if row.state != "done":
-        raise PoolError(f"run {run} of {row.function} did not end well ({row.state}), and gave no results")
+        raise PoolError(f"run {run} of {row.function} has no results: it ended as {row.state}")
     for i, (_, failure) in loaded.items():
         if failure is not None:
             place = f"{describe_place(row.kind, outcomes[i])} returned, but"
@@ -220,16 +221,16 @@ def results(run: str) -> list[Any]:
             raise unloadable_error(run, row.function, outcomes, *about) from failure
     if len(returned) < row.total:
         raise PoolError(
-            f"the results of run {run} were given to the client that ran it, or removed since",
+            f"the results of run {run} are not available: its client took them, or they were removed",
             hint=Hint("results", run),
         )
     return [returned[index] for index in range(row.total)]
 
 
 async def _is_available(row: PoolRow, run: str, ledger: Ledger) -> bool:
-    """Check whether a pool is up and a run goes on there, or its results wait there.
+    """Check whether a pool is up and has a run in progress, or its results.
 
-    A pool that has ended is closed in the ledger, and so are runs of one that is up.
+    Attaching also updates the ledger: it closes a pool that has ended, and the ended runs of a pool that is up.
     """
     try:
         pool = await Pool.attach_to(row, ledger, observer=True)
@@ -244,7 +245,7 @@ async def _is_available(row: PoolRow, run: str, ledger: Ledger) -> bool:
 
 
 def _read_result_files(key: str, run: str, indices: Iterable[int]) -> tuple[dict[int, bytes], bytes]:
-    """Return what the client's files hold of a run: values and exceptions of its calls, and its root cause."""
+    """Return the files of a run on this machine: values and exceptions by call, and the exception of the root cause."""
     archive = PoolFolder(key)
     try:
         paths = {index: archive.results / f"{run}.{index}.pickle" for index in indices}
@@ -264,11 +265,11 @@ def _build_run_error(
     returned: Mapping[int, Any],
 ) -> RunError:
     culprit = next((out for out in outcomes.values() if RootCause.from_outcome(out) == cause), None)
-    if culprit is None:  # a map lost its client, or a node was lost with tasks that nobody can name
+    if culprit is None:  # a map lost its client, or a lost node had calls that are not recorded
         error = ErrorInfo(cause.type, cause.message)
         culprit = Outcome(-1, cause.rank, -1, cause.outcome, error=error, exit_code=cause.exit_code)
-        said = f"{row.function} failed: {cause.message}"
+        text = f"{row.function} failed: {cause.message}"
     else:
-        said = describe_failure(row.function, row.kind, outcomes.values(), culprit)
-    failure = RunError(said, run=row.run, function=row.function, outcomes=outcomes, root_cause=cause, results=returned)
+        text = describe_failure(row.function, row.kind, outcomes.values(), culprit)
+    failure = RunError(text, run=row.run, function=row.function, outcomes=outcomes, root_cause=cause, results=returned)
     return error_with_cause(failure, culprit, files.get(culprit.index, raised))

@@ -1,4 +1,4 @@
-"""Compute."""
+"""``sky.Compute``: a pool as a context manager."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 
 class Compute(PoolOperations):
-    """A pool that is up inside the ``with`` block and gone after it.
+    """Pool that is up inside the ``with`` block and torn down after it.
 
         with sky.Compute(provider=sky.Local(), nodes=4) as compute:
             total = sum(part() @ compute)
 
-    Safe to use from any thread. Leaving the block tears the pool down and verifies it, also when an exception or
-    ctrl-c leaves it; afterwards ``receipt`` is the proof. Asynchronous code writes ``async with``, and awaits calls:
-    ``await part().on(compute)``.
+    Safe to use from any thread. Leaving the block tears the pool down and verifies the result, also after an exception
+    or ctrl-c. Afterwards ``receipt`` is the proof. Asynchronous code writes ``async with``, and awaits calls: ``await
+    part().on(compute)``.
 
         with sky.Compute(
             sky.Spec(provider=sky.AWS(region="us-east-1"), accelerator="A100:8", max_hourly_cost=30),
@@ -53,41 +53,44 @@ class Compute(PoolOperations):
             ...
 
     Args:
-        *specs: ways to have the machines, each with its provider, accelerator and what else machines have to be; none
-            where that is said here.
-        provider: where machines come from; ``Local`` when None.
-        nodes: how many machines; ``Nodes(min=2, max=8)``, or "2:8", for as many as can be had and at least so many;
-            when None one, or as many as the provider has hosts.
-        accelerator: what each node needs, as ``sky.accelerators`` makes it or as a string ("A100:8"); None for nothing.
-        vcpus: processor threads that each machine has at least; as the next five only of providers with offers.
-        memory_gb: memory in GB that each has at least.
+        *specs: Alternative machines, each with its own provider, accelerator and other requirements. Leave out if the
+            arguments below describe the only alternative.
+        provider: Provider of the machines. ``Local`` if None.
+        nodes: Number of machines. ``Nodes(min=2, max=8)`` or "2:8" accepts any number in a range. If None, one, or as
+            many as the provider has hosts.
+        accelerator: Accelerator of each node, from ``sky.accelerators`` or as a string ("A100:8"). None for no
+            requirement.
+        vcpus: Minimum number of CPU threads of each machine. This and the next five arguments require a provider with
+            offers.
+        memory_gb: Minimum memory of each machine in GB.
         architecture: "x86_64" or "arm64".
-        region: where; several are a list.
-        max_hourly_cost: dollars that an hour of one machine may cost, with disk and address.
-        disk_gb: size of each machine's disk in GB.
-        allocation: "on-demand", "spot", "spot-if-available" or "cheapest" of both; on demand when None.
-        selection: "cheapest" offer first, or those of the "first" spec and region before all others; "cheapest" when
-            None.
-        image: what the nodes' environment holds; an ``Image()`` when None.
-        plugins: frameworks to set up, in order of entry.
-        worker: how each node runs what it is given; a ``Worker()`` when None.
-        options: everything else; ``Options()`` when None.
-        name: The pool's name; made up if None. Alone, or with only ``options`` beside it, it names the table
-            ``[pools.NAME]`` of ``skyward.toml``, which says all else.
-        ttl: as of ``Options``, for either to say; 0 for no limit.
-        **older: what older generations take besides (``older_arguments.py`` lists it): heeded, said to go unheeded, or
-            refused in words.
+        region: Region, or a list of regions.
+        max_hourly_cost: Maximum price of one machine in dollars per hour, including disk and address.
+        disk_gb: Disk size of each machine in GB.
+        allocation: "on-demand", "spot", "spot-if-available" or "cheapest" of both. On demand if None.
+        selection: "cheapest" tries the cheapest offer first. "first" tries the specs and regions in the given order.
+            "cheapest" if None.
+        image: Environment of the nodes. ``Image()`` if None.
+        plugins: Frameworks to set up, in order of entry.
+        worker: How each node runs calls. ``Worker()`` if None.
+        options: All other options. ``Options()`` if None.
+        name: Name of the pool. Generated if None. If only ``name``, or ``name`` and ``options``, are given, the name
+            selects the table ``[pools.NAME]`` of ``skyward.toml``, which contains all other arguments.
+        ttl: Same as ``Options.ttl``. Set only one of them. 0 for no limit.
+        **older: Arguments of older API generations (``model/older_api_arguments.py``): translated, ignored with a
+            warning, or rejected with a replacement.
 
     Attributes:
-        spec: all that was asked for, checked.
-        plugins: frameworks that are set up, in order of entry.
-        receipt: the proof that nothing is left; None until the pool is torn down.
+        spec: The validated request.
+        plugins: Frameworks that are set up, in order of entry.
+        receipt: Proof of the teardown. None until the pool is torn down.
 
     Raises:
-        UsageError: what was asked for makes no sense; or ``SKYWARD_LOG`` names no level (on entering).
-        PoolExistsError: the name is taken.
-        PoolError: the pool could not come up (on entering).
-        TeardownError: something may still run (on leaving).
+        UsageError: If arguments are invalid or contradict each other. On entering, also if ``SKYWARD_LOG`` is not a log
+            level.
+        PoolExistsError: If the name is taken.
+        PoolError: If the pool cannot start (on entering).
+        TeardownError: If resources may still run (on leaving).
     """
 
     def __init__(
@@ -117,17 +120,19 @@ class Compute(PoolOperations):
         check_types(specs, options)
 
         if name is not None and not specs and not older and not plugins:
-            said = (provider, nodes, accelerator, vcpus, memory_gb, architecture, region, max_hourly_cost, disk_gb,
+            arguments = (provider, nodes, accelerator, vcpus, memory_gb, architecture, region, max_hourly_cost, disk_gb,
                     allocation, selection, image, worker, ttl)  # fmt: skip
-            if all(each is None for each in said):
+            if all(each is None for each in arguments):
                 from skyward_core.api.pool_from_settings import named_pool_arguments
 
                 table = named_pool_arguments(name)
                 if options is not None:
                     if "options" in table:
-                        raise UsageError(f"options= beside [pools.{name}] of skyward.toml, which says them")
+                        raise UsageError(
+                            f"options are given twice: by options= and in [pools.{name}] of skyward.toml. Remove one."
+                        )
                     table["options"] = options
-                self.__init__(**table)  # type: ignore[misc]  # the same pool, said in full
+                self.__init__(**table)  # type: ignore[misc]  # the same pool, with all arguments
                 return
         words = translate_arguments(older, Compute.__init__.__kwdefaults__ or ()) if older else {}
         machines = {
@@ -146,7 +151,9 @@ class Compute(PoolOperations):
             ways = [replace(each, allocation=each.allocation or allocation) for each in ways]
             ways, self._startup_notes = resolve_alternatives(ways, state_folder.provider_override)
             allocation = None
-            if len(ways) == 1 and not ways[0].chooses:  # who serves has what it has: there is no choice
+            if (
+                len(ways) == 1 and not ways[0].chooses
+            ):  # the serving process has fixed machines, so there is nothing to select
                 selection, options = None, options and replace(options, selection=None)
         if state_folder.nodes_override is not None:
             ways, nodes = [replace(each, nodes=None) for each in ways], state_folder.nodes_override
@@ -174,7 +181,7 @@ class Compute(PoolOperations):
         self._startup_progress = StartupProgress() if self.spec.options.console and is_notebook() else None
 
     def _add_shared_plugin(self) -> None:
-        """Add the plugin that older generations have no need of."""
+        """Add the plugin ``shared``, which older generations do not require for ``sky.dict`` and similar names."""
         from skyward_core.api.shared_state import uses_deprecated_names
         from skyward_core.plugins import shared
 
@@ -182,19 +189,19 @@ class Compute(PoolOperations):
         if self.spec.options.cluster and not has and uses_deprecated_names():
             self.spec = replace(self.spec, plugins=(*self.spec.plugins, shared()))
             self._startup_notes.append(
-                "plugins=[sky.plugins.shared()] is added, for the script has sky.dict or its like"
+                "plugins=[sky.plugins.shared()] was added because the script uses sky.dict or a similar name"
             )
 
     @classmethod
     def attached(cls, ref: str, **older: Any) -> Attached:
-        """Come to a pool that is up, by the newest generation's word: ``sky.attach(ref)``.
+        """Attach to a running pool: the newest generation's name of ``sky.attach(ref)``.
 
         Args:
-            ref: the pool's name.
-            **older: what it takes besides there: said to go unheeded, or refused in words.
+            ref: Name of the pool.
+            **older: Other arguments of that generation: ignored with a warning, or rejected with a replacement.
 
         Raises:
-            PoolError: there is no such pool; and as ``sky.attach``.
+            PoolError: If no such pool exists. All errors of ``sky.attach`` are raised as well.
         """
         from skyward_core.api.attach_and_results import attach
         from skyward_core.api.older_api_methods import ATTACHED_RULES
@@ -204,7 +211,7 @@ class Compute(PoolOperations):
         return attach(ref)
 
     def _repr_html_(self) -> str:
-        """How the pool is now, as a notebook shows it."""
+        """Return the pool's current state as HTML for notebooks."""
         from skyward_core.api.notebook_display import pool_html, unseen_html
 
         if self._pool is not None:
@@ -213,16 +220,16 @@ class Compute(PoolOperations):
 
     @property
     def name(self) -> str:
-        """The pool's name."""
+        """Name of the pool."""
         return self.spec.name
 
     def plan(self) -> RentalPlan:
-        """What would be rented: attempts in their order, with prices, and what would be made. Nothing is made by it.
+        """Return the plan: the attempts in order, with prices, and the resources that would be created.
 
-        ``print(compute.plan())`` shows it.
+        ``print(compute.plan())`` shows the plan. Nothing is created.
 
         Raises:
-            UsageError: nothing that can be had is what was asked for; says what comes nearest.
+            UsageError: If no offer satisfies the request. The message names the nearest offers.
         """
         from skyward_core.providers.pool_planning import make_plan
 
@@ -244,38 +251,37 @@ class Compute(PoolOperations):
         self._check_not_open()
         try:
             await run_in_thread(self._start, cancel=self._cancel_startup)
-            self._enter_plugins()  # on this thread: what they set up may be its own
+            self._enter_plugins()  # on this thread: plugins may set up thread-local state
         except BaseException:
             await run_in_thread(self._abort_startup)
             raise
         return self
 
     def _check_not_open(self) -> None:
-        """Whose block is open stays as it is."""
+        """Raise a PoolError if the pool is up already."""
         if self._pool is not None:
-            raise PoolError(f"pool {self.name} is up already: use it in the block that is open, or make another")
+            raise PoolError(f"pool {self.name} is already up. Use it inside its open block, or create another Compute.")
 
     def _start(self) -> None:
         if script_loader.loading:
             raise script_loader.PoolInScript
         refuse_pool_while_loading()
         reject_pool_in_child()
-        for said in self._startup_notes:
-            print_safely(f"pool {self.name}: {said}")
+        for notice in self._startup_notes:
+            print_safely(f"pool {self.name}: {notice}")
         with self.spec.provider.warm(self.spec):
-            # Imported now, and on this thread: it takes about as long as what the provider has begun meanwhile
-            # on the other one.
+            # Imported on this thread while the provider's warm-up, which takes about as long, runs on another.
             from skyward_core.api.rank_output_printer import ScriptConsole
             from skyward_core.pool import pool  # noqa: F401
 
-            coming = self._startup_future = submit(self._start_pool())
+            startup = self._startup_future = submit(self._start_pool())
             if self._is_startup_cancelled:
-                coming.cancel()
-            from skyward_core.tasks import function_pickling  # noqa: F401  what the first call needs, while the nodes come up
+                startup.cancel()
+            from skyward_core.tasks import function_pickling  # noqa: F401  the first call needs this module
 
             if self._startup_progress is not None:
-                self._startup_progress.wait(coming)
-            coming.result()
+                self._startup_progress.wait(startup)
+            startup.result()
         if self.spec.options.console and sys.stdout is not None:
             self._console = ScriptConsole(self.pool.news)
             self._stack.callback(self._console.close)
@@ -293,7 +299,7 @@ class Compute(PoolOperations):
 
     def _abort_startup(self) -> None:
         self._cancel_startup()
-        # A ctrl-c may have come at any line, even before we knew of the work that had begun.
+        # A ctrl-c may interrupt any line, even before the future of the started work was stored.
         if submit(self._has_pool()).result():
             try:
                 self._tear_down()
@@ -305,18 +311,18 @@ class Compute(PoolOperations):
         from skyward_core.store.ledger import Ledger
         from skyward_core.store.state_folder import main_script, unusable_reason, working_folder
 
-        if said := debug_log.start_logging():
-            print_safely(said)
+        if notice := debug_log.start_logging():
+            print_safely(notice)
         script = main_script()
         if script and unusable_reason(script.parent) and not isinstance(self.spec.provider, RunsHere):
-            from skyward_core.tasks.script_inspection import check_script_folder  # hardly any script lies so
+            from skyward_core.tasks.script_inspection import check_script_folder  # rarely needed
 
             check_script_folder(script)
         self._pool = await Pool.register(self.spec, Ledger(), working_folder())
         if self.spec.options.console and (news := self._pool.view.detail):
             print_safely(f"pool {self.name}: {news}")
-        if (shown := self._startup_progress) is not None:
-            shown.follow(self._pool.view, self._pool.news)
+        if (progress := self._startup_progress) is not None:
+            progress.follow(self._pool.view, self._pool.news)
         stop: Callable[[], None] | None = None
         if costs_money(self.spec.provider):
             stop = print_rental_notice(self.spec, self._pool)
@@ -326,8 +332,8 @@ class Compute(PoolOperations):
             if not self._is_startup_cancelled:
                 raise
         finally:
-            if shown is not None:
-                shown.stop()
+            if progress is not None:
+                progress.stop()
             if stop is not None:
                 stop()
 
@@ -338,7 +344,7 @@ class Compute(PoolOperations):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._forked:
-            return  # the pool is the parent's, and so is its end
+            return  # the parent process owns the pool and tears it down
         remove_pool(self)
         try:
             pool = self.pool
@@ -367,18 +373,20 @@ class Compute(PoolOperations):
             elif costs_money(self.spec.provider):
                 self._print_receipt(pool, f"pool {self.name} is down: {receipt}")
             return
-        said = f"pool {self.name}: {receipt}"
+        message = f"pool {self.name}: {receipt}"
         if receipt.unaccounted:
-            failure = TeardownError(said, hint=Hint("down", self.name))
+            failure = TeardownError(message, hint=Hint("down", self.name))
         else:
-            failure = TeardownError(f"{said}; a look at the pools writes it down once that works", hint=Hint("list"))
+            failure = TeardownError(
+                f"{message}. Listing the pools saves the receipt once the ledger is writable", hint=Hint("list")
+            )
         if error is None:
             raise failure
         self._print_receipt(pool, str(failure))
 
     @staticmethod
     def _print_receipt(pool: Pool, text: str) -> None:
-        """Print a receipt; the next list of pools shows it if that fails, or if this process dies before."""
+        """Print a receipt. If printing fails, or this process dies first, the next list of pools shows the receipt."""
         with suppress(LedgerError):
             pool.ledger.save_receipt_text(pool.row.token, text)
         if print_safely(text):
@@ -386,10 +394,10 @@ class Compute(PoolOperations):
                 pool.ledger.mark_receipts_printed([pool.row.token])
 
     def _print_teardown_notice(self) -> None:
-        print_safely(f"tearing down pool {self.name}; ctrl-c again leaves it to end by itself")
+        print_safely(f"tearing down pool {self.name}; press ctrl-c again to stop waiting: the pool then ends by itself")
 
     def _tear_down(self) -> Receipt:
-        """Tear down, whatever happens meanwhile: a ctrl-c or a signal here must not leave half a teardown."""
+        """Tear the pool down. Complete the teardown even after a first ctrl-c or signal."""
         pool = self.pool
         interrupted: KeyboardInterrupt | SystemExit | None = None
         try:
@@ -413,22 +421,27 @@ class Compute(PoolOperations):
 
 
 def print_rental_notice(spec: PoolSpec, pool: Pool) -> Callable[[], None]:
-    """Say what is rented, and with each try where and at what price, until the start has failed; returns how to stop.
+    """Print what is rented, and for each attempt the place and the price, until the start has ended.
 
-    Options cannot have it silent: nobody is to pay for machines and not know it.
+    Options cannot suppress the notice, because users must know that they pay for machines.
+
+    Args:
+        spec: The request.
+        pool: The pool that starts.
+
+    Returns:
+        A function that stops the notices.
     """
     least, most = spec.least_nodes, spec.most_nodes
     number = f"{most:,}" if least == most else f"{least:,} to {most:,}"
     price = hourly_price(spec.provider)
     each = "" if price is None else f", ${price:,.2f}/h each"
-    print_safely(
-        f"pool {spec.name}: is about to rent {number} machine{'s' * (most != 1)} of {spec.provider.name}{each}"
-    )
+    print_safely(f"pool {spec.name}: renting {number} machine{'s' * (most != 1)} from {spec.provider.name}{each}")
 
-    from skyward_core.views.events import PoolState  # late: most pools rent nothing
+    from skyward_core.views.events import PoolState  # imported late: most pools rent nothing
 
-    def hear(event: Event) -> None:
-        # What made it fail is told by the error.
+    def print_state(event: Event) -> None:
+        # The error reports a failure.
         if (
             isinstance(event, PoolState)
             and event.state == "starting"
@@ -437,4 +450,4 @@ def print_rental_notice(spec: PoolSpec, pool: Pool) -> Callable[[], None]:
         ):
             print_safely(f"pool {spec.name} starting: {event.detail}")
 
-    return pool.news.subscribe(hear, None)
+    return pool.news.subscribe(print_state, None)

@@ -1,4 +1,4 @@
-"""Connection of a script to its pool's Dask cluster."""
+"""Client connection to a pool's Dask cluster."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ CLOSE_TIMEOUT = 2.0  # seconds for the client to close
 
 
 class DaskConnection:
-    """One client's connection to the Dask cluster of a pool, made when it is first asked for.
+    """One client's connection to the Dask cluster of a pool, opened at first use.
 
     Args:
-        run_tasks: runs tasks on the pool, and waits for them.
+        run_tasks: Runs tasks on the pool and waits for them.
     """
 
     def __init__(self, pool: Pool, plugin: Dask, run_tasks: Callable[[Sequence[Task]], object]) -> None:
         self._pool, self._plugin, self._run_tasks = pool, plugin, run_tasks
-        self._dashboard_address: tuple[str, int] | None = None  # where the dashboard is here
+        self._dashboard_address: tuple[str, int] | None = None  # address on this machine
         self._client: Any = None
         self._lock = threading.Lock()
 
     def client(self) -> Any:
-        """A connected ``distributed.Client``.
+        """Return a connected ``distributed.Client``.
 
         Raises:
-            RunError: the cluster could not be brought up; its cause says why.
-            PoolError: distributed is not installed here, or the scheduler does not answer.
+            RunError: If the cluster cannot be started. The cause has the reason.
+            PoolError: If distributed is not installed here, or if the scheduler does not answer.
         """
         with self._lock:
             if self._client is None or self._client.status in ("closed", "closing"):
@@ -53,25 +53,25 @@ class DaskConnection:
             import distributed
         except ModuleNotFoundError as error:
             raise PoolError(
-                "distributed is not installed here: pip install distributed, in the version that the pool has"
+                "distributed is not installed on this machine. Install the pool's version: pip install distributed"
             ) from error
         from skyward_core.plugins.built_in.dask import make_security
 
         self._start_workers()
         pool = self._pool
         host, port = self._reachable_address(pool.context.links[0].welcome["address"], self._port)
-        made: Any = distributed.Client  # which is not typed
+        made: Any = distributed.Client  # distributed has no type annotations
         at = f"tls://[{host}]:{port}" if ":" in host else f"tls://{host}:{port}"
         try:
             return made(at, security=make_security(self._plugin), timeout=CONNECT_TIMEOUT)
         except OSError as error:
-            raise PoolError(f"Dask's scheduler of pool {pool.name} does not answer: {error}") from error
+            raise PoolError(f"the Dask scheduler of pool {pool.name} does not answer: {error}") from error
 
     def _start_workers(self) -> None:
-        """Start a worker in each rank.
+        """Start a Dask worker in each rank.
 
         Raises:
-            RunError: If a rank cannot have one.
+            RunError: If a worker cannot be started.
         """
         from skyward_core.plugins.built_in.dask import ensure_joined
 
@@ -80,14 +80,16 @@ class DaskConnection:
         self._run_tasks([replace(task, rank=rank) for rank in ranks])
 
     def dashboard(self) -> str:
-        """Its dashboard's address here.
+        """Return the dashboard's URL on this machine.
 
         Raises:
-            UsageError: it was made without one.
-            PoolError: there is no way to it.
+            UsageError: If the plugin was created without a dashboard.
+            PoolError: If the dashboard is not reachable.
         """
         if not self._plugin.dashboard:
-            raise UsageError("this pool's Dask has no dashboard: make it with sky.plugins.dask(dashboard=True)")
+            raise UsageError(
+                "the Dask cluster of this pool has no dashboard. Create the pool with sky.plugins.dask(dashboard=True)."
+            )
         with self._lock:
             if self._dashboard_address is None:
                 self._dashboard_address = self._reachable_address("127.0.0.1", self._port + 1)
@@ -103,13 +105,12 @@ class DaskConnection:
         try:
             return submit(head.transport.forward_port(address, port)).result()
         except OSError as error:
-            words = f"there is no way to Dask's scheduler of pool {self._pool.name}: {error}"
-            raise PoolError(words) from error
+            raise PoolError(f"cannot reach the Dask scheduler of pool {self._pool.name}: {error}") from error
 
     def close(self) -> None:
-        """Leave the cluster as it is."""
+        """Close the connection. The cluster continues."""
         with self._lock:
             client, self._client = self._client, None
         if client is not None:
-            with suppress(Exception):  # whatever it says on its way out: a teardown waits behind it
+            with suppress(Exception):  # a client that fails to close must not block the teardown
                 client.close(timeout=CLOSE_TIMEOUT)

@@ -1,4 +1,4 @@
-"""A pool as a ``concurrent.futures.Executor``, for libraries that take one, and for ``loop.run_in_executor``."""
+"""Pool as a ``concurrent.futures.Executor``, for libraries that accept one and for ``loop.run_in_executor``."""
 
 from __future__ import annotations
 
@@ -36,69 +36,75 @@ T = TypeVar("T")
 
 
 class Executor(_Executor):
-    """Runs plain functions on the ranks of a pool, as ``ProcessPoolExecutor`` does in processes of this machine.
+    """Executor that runs plain functions on the ranks of a pool, like ``ProcessPoolExecutor`` on local processes.
 
         with sky.Compute(nodes=4) as compute, sky.Executor(compute) as executor:
             future = executor.submit(pow, 2, 10)
             values = list(executor.map(measure, paths, chunksize=8))
 
-    All calls of one executor are one run of the pool. A call that raises fails alone. When a rank's process dies, the
-    executor is broken: calls that have not ended get ``BrokenExecutor``, and it takes no others. A call can be
-    cancelled until a node has been given it; ctrl-c in the executor's block stops all. Each node is given two calls
-    more than it can work on.
+    All calls of one executor are one run of the pool. A call that raises does not affect the others. If the process of
+    a rank dies, the executor is broken: unfinished calls get ``BrokenExecutor``, and new calls are rejected. A call can
+    be cancelled until it is sent to a node. Ctrl-c in the executor's block stops all calls. Each node gets at most two
+    calls more than it can run at the same time.
 
     Args:
-        pool: a pool that is up: ``Compute`` in its block, or what ``sky.attach`` gives.
-        **words: without a pool, as the newest generation has it: ``type``, ``concurrency``, ``reuse`` and ``buffer`` of
-            how a node works, which give a ``Worker``.
+        pool: A pool that is up: ``Compute`` in its block, or the result of ``sky.attach``.
+        **words: Without a pool, as in the newest generation: ``type``, ``concurrency``, ``reuse`` and ``buffer``, which
+            create a ``Worker``.
 
     Raises:
-        PoolError: the pool is not up.
+        PoolError: If the pool is not up.
     """
 
-    if not TYPE_CHECKING:  # types know the one meaning
+    if not TYPE_CHECKING:  # type checkers see only the executor of a pool
 
         def __new__(cls, pool: Any = None, **words: Any) -> Any:
-            """As the newest generation has it, without a pool: how a node runs its tasks, which is a ``Worker``."""
+            """Return a ``Worker`` if no pool is given, as in the newest generation."""
             if pool is not None and not isinstance(pool, str):
                 return super().__new__(cls)
             from skyward_core.model.older_api_arguments import apply_rules, check_unknown_arguments, renamed
             from skyward_core.model.specs import Worker
 
             rules = {"type": renamed("executor"), "reuse": renamed("reuse_processes")}
-            said = {"type": pool, **words}
-            check_unknown_arguments("sky.Executor", said, ("type", "concurrency", "reuse", "buffer"))
+            given = {"type": pool, **words}
+            check_unknown_arguments("sky.Executor", given, ("type", "concurrency", "reuse", "buffer"))
             return Worker(
-                **{name: value for name, value in apply_rules("sky.Executor", rules, said).items() if value is not None}
+                **{
+                    name: value
+                    for name, value in apply_rules("sky.Executor", rules, given).items()
+                    if value is not None
+                }
             )
 
     def __init__(self, pool: PoolOperations) -> None:
         self._work = _CallDispatcher(pool, pool.concurrency)
-        self._ends = weakref.finalize(self, self._work.close)  # nobody can submit any more
+        self._ends = weakref.finalize(self, self._work.close)  # without a reference no call can be submitted
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Have a function called on a rank.
+        """Start a function call on a rank.
 
         Args:
-            fn: a plain function, an ``async def`` one, or a ``@function`` (its time limit holds).
-            *args: what it is called with.
-            **kwargs: the same, by name.
+            fn: A plain function, an ``async def`` function, or a ``@function`` (its time limit applies).
+            *args: Positional arguments of the call.
+            **kwargs: Keyword arguments of the call.
 
         Returns:
-            A future of its value. What cannot travel to the nodes, or back, is its exception.
+            A future of the value. Its exception is set if arguments or value cannot be serialized.
 
         Raises:
-            RuntimeError: the executor was shut down, or is broken (then a ``BrokenExecutor``).
-            UsageError: it is a generator function.
-            TypeError: it does not take these arguments.
-            PoolError: the pool is not up, or this process was forked from the one that it belongs to.
+            RuntimeError: If the executor was shut down, or is broken (then a ``BrokenExecutor``).
+            UsageError: If the function is a generator function.
+            TypeError: If the function does not accept these arguments.
+            PoolError: If the pool is not up, or if this process was forked from the pool's process.
         """
         if isinstance(fn, PendingFunction):
-            raise TypeError(f"submit takes a function and its arguments: submit({fn.name}, ...), not a call of it")
+            raise TypeError(f"submit takes a function and its arguments, got a call. Use submit({fn.name}, ...).")
         timeout = fn.timeout if isinstance(fn, Function) else None
         call = PendingFunction(fn.fn if isinstance(fn, Function) else fn, args, kwargs, timeout)
         if call.streams:
-            raise UsageError(f"{call.name} is a generator function, and a future has one value; use >> with the pool")
+            raise UsageError(
+                f"{call.name} is a generator function, but a future has one value. Use {call.name}(...) >> compute."
+            )
         check_call(call, call.fn)
         return self._work.submit(call)
 
@@ -106,37 +112,40 @@ class Executor(_Executor):
         self, fn: Callable[..., T], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1,
         buffersize: int | None = None,
     ) -> Iterator[T]:  # fmt: skip
-        """Call a function with each item of the iterables, as the builtin ``map`` does; values come in order.
+        """Call a function with each item of the iterables, as the builtin ``map`` does. Values come in order.
 
-        Reads all items at once, as executors do; ``compute.map`` reads them as they are needed.
+        Reads all items at once, as executors do. ``compute.map`` reads items only as they are needed.
 
         Args:
-            fn: the function.
-            *iterables: one for each of its arguments.
-            timeout: seconds from now after which the iterator raises TimeoutError.
-            chunksize: calls that travel as one; of a ``@function`` with a time limit they travel one by one.
-            buffersize: only None; ``compute.map`` reads items as they are needed.
+            fn: The function.
+            *iterables: One iterable for each argument of the function.
+            timeout: Seconds from now after which the iterator raises TimeoutError.
+            chunksize: Calls that are sent together. Calls of a ``@function`` with a time limit are always sent one by
+                one.
+            buffersize: Only None is accepted.
 
         Raises:
-            ValueError: ``chunksize`` is less than 1.
-            UsageError: a ``buffersize`` was given.
+            ValueError: If ``chunksize`` is less than 1.
+            UsageError: If ``buffersize`` is given.
         """
         if chunksize < 1:
             raise ValueError("chunksize must be 1 or more")
         if buffersize is not None:
-            raise UsageError("an executor's map reads all its items; compute.map reads them as they are needed")
-        if chunksize == 1 or (isinstance(fn, Function) and fn.timeout is not None):  # a limit is each call's own
+            raise UsageError(
+                "buffersize is not supported: Executor.map reads all items at once. Use compute.map instead."
+            )
+        if chunksize == 1 or (isinstance(fn, Function) and fn.timeout is not None):  # the limit is per call
             return super().map(fn, *iterables, timeout=timeout)
         whole = adapt_async_function(fn.fn if isinstance(fn, Function) else fn)
         chunks = super().map(partial(_call_each, whole), _chunks(chunksize, *iterables), timeout=timeout)
         return itertools.chain.from_iterable(chunks)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls.
+        """Reject further calls.
 
         Args:
-            wait: come back when all that were taken have ended.
-            cancel_futures: cancel those that no node has been given yet.
+            wait: Return only after all submitted calls have ended.
+            cancel_futures: Cancel calls that were not sent to a node yet.
         """
         self._ends.detach()
         self._work.close(cancel_futures=cancel_futures)
@@ -145,7 +154,7 @@ class Executor(_Executor):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if isinstance(error, (KeyboardInterrupt, CancelledError)):
-            self._work.cancel()  # processes of this machine get a ctrl-c, too
+            self._work.cancel()  # as local processes, which also receive the ctrl-c
         self.shutdown()
 
 
@@ -166,7 +175,7 @@ class _PendingCall:
 
 
 class _CallDispatcher:
-    """The calls of an executor, and the thread that hands them out; lives as long as one of them has not ended."""
+    """Dispatcher of an executor's calls, with its own thread. Lives until all calls have ended."""
 
     def __init__(self, pool: PoolOperations, places: int) -> None:
         self._pool = pool
@@ -174,7 +183,7 @@ class _CallDispatcher:
         self._shared = make_map_function(capture_call, "executor", pool.plugins, pool._archive_folder())
         self._lock = threading.Lock()
         self._waiting: deque[_PendingCall] = deque()
-        self._dispatched: dict[int, _PendingCall] = {}  # by number; the thread's own
+        self._dispatched: dict[int, _PendingCall] = {}  # by number; used by the thread only
         self._dispatched_count = 0
         self._closed = False
         self._broken: Exception | None = None
@@ -185,10 +194,10 @@ class _CallDispatcher:
         call = _PendingCall(pending)
         with self._lock:
             if self._broken is not None:
-                raise BrokenExecutor(f"it takes no calls any more: {self._broken}") from self._broken
+                raise BrokenExecutor(f"the executor is broken and rejects new calls: {self._broken}") from self._broken
             if self._closed:
                 raise RuntimeError("cannot schedule new futures after shutdown")
-            _ = self._pool.pool  # a forked child has no thread that would hand it out
+            _ = self._pool.pool  # raises in a forked child, which has no thread that dispatches
             if self._run is None:
                 self._run = self._pool._start_map(self._shared)
                 self._thread = threading.Thread(target=self._serve, args=(self._run,), name="executor", daemon=True)
@@ -209,7 +218,7 @@ class _CallDispatcher:
             self._run.arrivals.put(("taken",))
 
     def cancel(self) -> None:
-        """Stop what runs."""
+        """Stop running calls."""
         with self._lock:
             self._closed = True
         if self._run is not None:
@@ -219,7 +228,7 @@ class _CallDispatcher:
         if self._thread is not None:
             self._thread.join()
 
-    # -- the thread's ------------------------------------------------------------------------------------
+    # -- on the thread -----------------------------------------------------------------------------------
 
     def _serve(self, run: MapRun) -> None:
         finished = False
@@ -254,7 +263,7 @@ class _CallDispatcher:
                     pending.timeout,
                     self._pool._archive_folder(),
                 )
-            except BaseException as error:  # noqa: BLE001  it cannot travel, or its reducer raised: its future says so
+            except BaseException as error:  # noqa: BLE001  pickling failed: the future reports the error
                 _resolve_future(call.future.set_exception, error)
                 continue
             self._dispatched[self._dispatched_count] = call
@@ -262,7 +271,7 @@ class _CallDispatcher:
             background_loop().call_soon_threadsafe(run.submit_next, task, 1)
 
     def _complete_call(self, call: _PendingCall, values: MapValues) -> None:
-        """User code may run in here: what it returned, or raised, is loaded."""
+        """Set the result of a call's future. Loading the value or the exception can run user code."""
         answer: CapturedResult
         try:
             (answer,) = values()
@@ -273,7 +282,7 @@ class _CallDispatcher:
             value, failure = load(answer.data)
             if failure is not None:
                 raise values.not_loaded(failure) from failure
-        except BaseException as error:  # noqa: BLE001  what the call raised may be anything: its future says so
+        except BaseException as error:  # noqa: BLE001  the future reports any exception of the call
             _resolve_future(call.future.set_exception, error)
         else:
             _resolve_future(call.future.set_result, value)
@@ -282,23 +291,23 @@ class _CallDispatcher:
         failure = None if run.state == "done" else run.error()
         with self._lock:
             self._broken = failure
-            left = [*self._dispatched.values(), *self._waiting]
+            remaining = [*self._dispatched.values(), *self._waiting]
             self._waiting.clear()
             self._dispatched.clear()
-        for call in left:
+        for call in remaining:
             if call.future.cancelled() or call.future.done():
                 continue
             if not call.future.running() and not call.future.set_running_or_notify_cancel():
                 continue
-            names = function_name(call.pending.fn)
-            broken = BrokenExecutor(f"{names} did not end: {failure}")
+            name = function_name(call.pending.fn)
+            broken = BrokenExecutor(f"{name} did not finish: {failure}")
             broken.__cause__ = failure
             _resolve_future(call.future.set_exception, broken)
 
 
 def _resolve_future(settle: Callable[[Any], None], what: Any) -> None:
-    """Settle a future. Its callbacks are user code, and one that exits must not take the other calls along."""
+    """Settle a future. Errors of its callbacks, which are user code, must not affect other calls."""
     try:
         settle(what)
-    except BaseException:  # noqa: BLE001  a future tells what else a callback raises in its own words
+    except BaseException:  # noqa: BLE001  futures log Exceptions of callbacks, but let SystemExit pass
         sys.excepthook(*sys.exc_info())

@@ -1,4 +1,4 @@
-"""Sweeps over arguments in scripts: a trial for each combination, side by side, none of which stops the others."""
+"""Hyperparameter sweeps in scripts: one independent trial for each combination of arguments."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Trial:
-    """One combination of arguments, and what came of it.
+    """One combination of arguments and its outcome.
 
     Attributes:
-        place: which one, counted from 0.
-        arguments: by name, as values.
-        outcome: "waiting" until it has ended, then "returned", "raised", "exited", "lost" or "collateral".
-        value: what the function returned; of a sweep with ``@`` a list by rank, unless gangs are of a part of a
-            node's ranks: then the first one's.
-        error: why there is no value, as an exception.
-        numbers: the last number of each name that it logged (``sky.log``), of a sweep with ``@`` rank 0; None for what
-            was not finite.
-        seconds: how long it ran.
-        run: id of its run.
+        place: Index of the combination, counted from 0.
+        arguments: Values by argument name.
+        outcome: "waiting" until the trial has ended, then "returned", "raised", "exited", "lost" or "collateral".
+        value: Return value of the function. In a sweep with ``@`` a list by rank; if a gang has only some ranks of a
+            node, the value of its first rank.
+        error: Exception that explains a missing value.
+        numbers: Last value of each metric that the trial logged (``sky.log``). In a sweep with ``@`` the metrics of
+            rank 0. None for values that were not finite.
+        seconds: Duration in seconds.
+        run: Id of the trial's run.
     """
 
     place: int
@@ -53,23 +53,23 @@ class Trial:
 
     @property
     def ok(self) -> bool:
-        """Whether it has returned a value that could be loaded here."""
+        """Whether the trial returned a value that could be loaded on this machine."""
         return self.outcome == "returned" and self.error is None
 
 
 class PendingTrials:
-    """A sweep that has not happened yet, as :func:`sweep` makes it.
+    """Sweep that has not started, as :func:`sweep` returns it.
 
-    ``p >> pool`` runs each combination on one rank, as many at a time as there are ranks, and gives the :class:`Trials`
-    once all have ended. ``p > pool`` gives them at once, to be filled as they come. ``p @ pool`` runs each combination
-    on every rank, as a gang, one combination after the other; ``p.with_nodes(2) @ pool`` on two nodes each, as many at
-    a time as the pool has room for.
+    ``p >> pool`` runs each combination on one rank, with as many trials at a time as there are ranks, and returns the
+    :class:`Trials` after all have ended. ``p > pool`` returns the trials at once and fills them as they end. ``p @
+    pool`` runs each combination as a gang on every rank, one after the other. ``p.with_nodes(2) @ pool`` uses gangs of
+    two nodes, with as many gangs at a time as the pool has nodes for.
 
     Attributes:
-        calls: one for each combination.
-        arguments: of each, by name.
-        nodes: how many nodes each combination has with ``@``; None for all.
-        ranks: how many ranks instead; None where nodes are counted.
+        calls: One call for each combination.
+        arguments: Arguments by name of each combination.
+        nodes: Nodes of each gang with ``@``. None for all.
+        ranks: Ranks of each gang with ``@``. None if the size is given in nodes.
     """
 
     def __init__(
@@ -85,27 +85,31 @@ class PendingTrials:
         self.ranks = ranks
 
     def with_nodes(self, nodes: int | None) -> PendingTrials:
-        """The same with gangs of so many nodes: ``sweep.with_nodes(2) @ pool`` runs each combination on every rank of
-        any two of the pool's nodes, as many of them side by side as the pool has nodes for.
+        """Return the same sweep with gangs of a number of nodes.
+
+        ``sweep.with_nodes(2) @ pool`` runs each combination on all ranks of two nodes, with as many gangs at a time as
+        the pool has nodes for.
 
         Args:
-            nodes: how many; None for all.
+            nodes: Nodes of each gang. None for all.
 
         Raises:
-            ValueError: it is no number of nodes.
+            ValueError: If ``nodes`` is not a positive integer.
         """
         _check_count("nodes", nodes)
         return PendingTrials(self.calls, self.arguments, nodes)
 
     def with_ranks(self, ranks: int | None) -> PendingTrials:
-        """Return the same sweep with gangs of so many ranks: of the nodes that have so many. In a pool whose nodes have
-        four each, ``sweep.with_ranks(8) @ pool`` is ``sweep.with_nodes(2) @ pool``, and 6 are refused.
+        """Return the same sweep with gangs of a number of ranks, which must fill whole nodes.
+
+        In a pool with four ranks per node, ``sweep.with_ranks(8) @ pool`` equals ``sweep.with_nodes(2) @ pool``, and 6
+        ranks are rejected.
 
         Args:
-            ranks: how many; None for all.
+            ranks: Ranks of each gang. None for all.
 
         Raises:
-            ValueError: it is no number of ranks.
+            ValueError: If ``ranks`` is not a positive integer.
         """
         _check_count("ranks", ranks)
         return PendingTrials(self.calls, self.arguments, ranks=ranks)
@@ -123,57 +127,58 @@ class PendingTrials:
         return _start_trials(self, pool, "@").wait()
 
     def on_all(self, pool: PoolOperations) -> Trials:
-        """Begin what ``@`` runs, and wait for nothing: the trials are filled as they come.
+        """Start the sweep as ``@`` does, without waiting: the trials are filled as they end.
 
         Args:
-            pool: where it runs.
+            pool: The pool that runs the sweep.
 
         Raises:
-            UsageError: the pool has fewer nodes than each combination is to have, or no nodes with so many ranks.
-            NotPicklableError: an argument cannot travel.
-            PoolError: the pool is not up.
+            UsageError: If the pool has fewer nodes than each gang needs, or if no number of nodes has that many ranks.
+            NotPicklableError: If an argument cannot be pickled.
+            PoolError: If the pool is not up.
         """
         return _start_trials(self, pool, "@")
 
     def __repr__(self) -> str:
-        return f"<{len(self)} trials of {self.calls[0].name}(…) not run yet: use >>, > or @ with a pool>"
+        return f"<{len(self)} trials of {self.calls[0].name}(…), not started: use >>, > or @ with a pool>"
 
 
 def _check_count(what: str, many: object) -> None:
     if many is not None and (not isinstance(many, int) or isinstance(many, bool) or many < 1):
-        raise ValueError(f"{what} must be a number of them, 1 at least, or None for all, not {many!r:.80}")
+        raise ValueError(f"{what} must be a positive integer, or None for all, got {many!r:.80}")
 
 
 def sweep(fn: Function[..., Any], /, **arguments: Any) -> PendingTrials:
-    """Every combination of some arguments, as calls of a function.
+    """Return a sweep: one call of a function for every combination of argument values.
 
         trials = sky.sweep(train, lr=[0.1, 0.01], seed=range(5)) >> compute
         best = min((t for t in trials if t.ok), key=lambda t: t.numbers["loss"])
 
     Args:
-        fn: a ``@function``.
-        **arguments: each a list, tuple, range, set or other series of values, which are all tried, or one value, which
-            is the same in all; texts and dictionaries are one value. For an argument that is a list itself give a list
-            of lists.
+        fn: A ``@function``.
+        **arguments: For each argument a list, tuple, range, set or other iterable of values to try, or one value for
+            all trials. Strings and dictionaries count as one value. Give a list of lists for an argument that is itself
+            a list.
 
     Raises:
-        TypeError: ``fn`` is no ``@function``.
-        UsageError: an argument has no values, there are more than 4,096 combinations, or it is a generator function.
+        TypeError: If ``fn`` is not a ``@function``.
+        UsageError: If an argument has no values, if there are more than 4,096 combinations, or if the function is a
+            generator function.
     """
     if not isinstance(fn, Function):
-        raise TypeError(f"sweep takes a @function and its arguments, not {fn!r:.80}")
+        raise TypeError(f"sweep takes a @function and its arguments, got {fn!r:.80}")
     lists = {name: _values(name, given) for name, given in arguments.items()}
-    many = 1
+    count = 1
     for values in lists.values():
-        many *= len(values)
-    if many > MAX_COMBINATIONS:
+        count *= len(values)
+    if count > MAX_COMBINATIONS:
         raise UsageError(
-            f"these are {many:,} combinations of arguments, of {MAX_COMBINATIONS:,} at most: give fewer values"
+            f"the sweep has {count:,} combinations of arguments, more than {MAX_COMBINATIONS:,}. Give fewer values."
         )
     combined = [dict(zip(lists, values, strict=True)) for values in product(*lists.values())]
     calls = [fn(**each) for each in combined]
     if calls[0].streams:
-        raise UsageError(f"{calls[0].name} is a generator function, and a sweep wants one result of each call")
+        raise UsageError(f"{calls[0].name} is a generator function, but a sweep needs one result of each call")
     return PendingTrials(calls, combined)
 
 
@@ -182,16 +187,18 @@ def _values(name: str, given: Any) -> list[Any]:
         return [given]
     try:
         values = list(given)
-    except TypeError:  # an array without dimensions says that it can be gone through, and cannot
+    except TypeError:  # a 0-d array has __iter__, but cannot be iterated
         return [given]
     if not values:
-        raise UsageError(f"argument {name} has no values: nothing would run")
+        raise UsageError(f"argument {name} has no values. Give at least one.")
     return values
 
 
 class Trials(Sequence[Trial]):
-    """The trials of a sweep, in the order of the combinations, the last argument changing first. Filled by a thread of
-    its own; ``print(trials)`` shows a table."""
+    """Trials of a sweep, in the order of the combinations; the last argument changes fastest.
+
+    A background thread fills the trials as they end. ``print(trials)`` shows a table.
+    """
 
     def __init__(self, pending: PendingTrials) -> None:
         self._trials = [Trial(place, each) for place, each in enumerate(pending.arguments)]
@@ -212,11 +219,11 @@ class Trials(Sequence[Trial]):
         return len(self._trials)
 
     def as_completed(self) -> Iterator[Trial]:
-        """Each trial as soon as it has ended.
+        """Iterate over the trials in the order in which they end.
 
         Raises:
-            Cancelled: the sweep was cancelled, after those that had ended.
-            PoolError: the pool has ended, likewise.
+            Cancelled: If the sweep was cancelled. Raised after the trials that had ended.
+            PoolError: If the pool has ended. Raised after the trials that had ended.
         """
         given = 0
         while True:
@@ -232,22 +239,22 @@ class Trials(Sequence[Trial]):
             raise self._failure
 
     def wait(self) -> Trials:
-        """Wait until all have ended. An exception that ends the waiting, ctrl-c among them, cancels the sweep.
+        """Wait until all trials have ended. An exception during the wait, such as ctrl-c, cancels the sweep.
 
         Raises:
-            Cancelled: the sweep was cancelled; the trials that had ended have what came of them.
-            PoolError: the pool has ended, likewise.
+            Cancelled: If the sweep was cancelled. Trials that had ended keep their results.
+            PoolError: If the pool has ended. Trials that had ended keep their results.
         """
         try:
             for _ in self.as_completed():
                 pass
         except BaseException:
-            self.cancel()  # does nothing to one that has ended
+            self.cancel()  # has no effect on an ended sweep
             raise
         return self
 
     def cancel(self) -> None:
-        """Stop what still runs, and begin nothing more."""
+        """Stop running trials and start no further ones."""
         self._cancel()
 
     def __str__(self) -> str:
@@ -257,7 +264,7 @@ class Trials(Sequence[Trial]):
         return "\n".join(map(_safe, lines))
 
     def _repr_html_(self) -> str:
-        """The same table, as a notebook shows it."""
+        """Return the table of trials as HTML for notebooks."""
         from skyward_core.api.notebook_display import table_html
 
         head, *rows = self._rows()
@@ -267,11 +274,11 @@ class Trials(Sequence[Trial]):
         names = dict.fromkeys(name for trial in self for name in trial.numbers)
         rows = [["#", *self[0].arguments, "outcome", *names, "result"]]
         for trial in self:
-            numbers = (trial.numbers.get(name) for name in names)
-            shown = ("" if number is None else f"{number:g}" for number in numbers)
+            values = (trial.numbers.get(name) for name in names)
+            logged = ("" if number is None else f"{number:g}" for number in values)
             result = safe_repr(trial.value) if trial.ok else "" if trial.error is None else _format_error(trial.error)
             texts = map(_text, trial.arguments.values())
-            rows.append([str(trial.place), *texts, trial.outcome, *shown, result[:200]])
+            rows.append([str(trial.place), *texts, trial.outcome, *logged, result[:200]])
         return rows
 
     def __repr__(self) -> str:
@@ -280,12 +287,12 @@ class Trials(Sequence[Trial]):
     # -- filling it --------------------------------------------------------------------------------------
 
     def _run_in_thread(self, work: Callable[[], None]) -> None:
-        """Have a thread do what ends the trials one by one."""
+        """Start a thread that records the trials as they end."""
 
         def fill() -> None:
             try:
                 work()
-            except BaseException as error:  # noqa: BLE001  told to who waits
+            except BaseException as error:  # noqa: BLE001  raised by as_completed() and wait()
                 self._failure = error
             with self._news:
                 self._over = True
@@ -296,7 +303,7 @@ class Trials(Sequence[Trial]):
     def _record_trial(self, place: int, outcome: Outcome, run: str, value: Any, error: BaseException | None) -> None:
         trial = self._trials[place]
         trial.outcome, trial.seconds, trial.run = outcome.kind, outcome.seconds, run
-        trial.numbers = {name: gist[0] for name, gist in (outcome.numbers or {}).items()}
+        trial.numbers = {name: summary[0] for name, summary in (outcome.numbers or {}).items()}
         trial.value, trial.error = value, error
         with self._news:
             self._ended_trials.append(trial)
@@ -305,12 +312,14 @@ class Trials(Sequence[Trial]):
 
 def _start_trials(pending: PendingTrials, pool: Any, operator: str) -> Trials:
     if not isinstance(pool, PoolOperations):
-        raise TypeError(f"right of {operator} stands a pool (with sky.Compute(...) as pool), not {pool!r:.80}")
+        raise TypeError(
+            f"the right operand of {operator} must be a pool (with sky.Compute(...) as pool), got {pool!r:.80}"
+        )
     if (pending.nodes is not None or pending.ranks is not None) and operator != "@":
         what = "nodes" if pending.ranks is None else "ranks"
         raise UsageError(
-            f"with {operator} each combination runs on one rank; with_{what} says how many {what} each has with @: "
-            "leave it out, or use @"
+            f"with_{what} applies to @ only: with {operator} each combination runs on one rank. "
+            f"Remove with_{what}, or use @."
         )
     trials = Trials(pending)
     if operator == "@":
@@ -326,7 +335,7 @@ def _run_on_ranks(trials: Trials, pending: PendingTrials, pool: PoolOperations) 
     try:
         pool_folder.save_trials(pool.pool.row.key, run_id, _make_sheet(pending))
     except OSError as error:
-        raise PoolError(f"nothing was begun, for the combinations cannot be written down: {error}") from error
+        raise PoolError(f"the sweep was not started: its combinations cannot be saved: {error}") from error
     run = pool._start_sweep(pending.calls, run_id)
     trials._cancel = lambda: pool._cancel(run)
 
@@ -342,11 +351,11 @@ def _run_on_ranks(trials: Trials, pending: PendingTrials, pool: PoolOperations) 
 
 
 def _result(run: Run, outcome: Outcome) -> tuple[Any, BaseException | None]:
-    """The value of a call, or the exception that stands for its lack."""
+    """Return the value of a call and None, or None and the exception that explains the missing value."""
     if outcome.kind == "returned":
         try:
             return run.value(outcome.index), None
-        except RunError as error:  # what it is made of may be missing here
+        except RunError as error:  # for example, a module is missing on this machine
             return None, error
     return None, load_exception(outcome, run.values.pop(outcome.index, None))
 
@@ -359,8 +368,8 @@ def _make_sheet(pending: PendingTrials) -> TrialSheet:
 def _run_as_gangs(trials: Trials, pending: PendingTrials, pool: PoolOperations, nodes: int | None) -> None:
     arrived: SimpleQueue[tuple[int, Run] | None] = SimpleQueue()
     sweep = pool._start_gangs(pending.calls, _make_sheet(pending), nodes, lambda *ended: arrived.put(ended))
-    over = submit(sweep.wait())
-    over.add_done_callback(lambda _: arrived.put(None))
+    done = submit(sweep.wait())
+    done.add_done_callback(lambda _: arrived.put(None))
 
     def cancel() -> None:
         background_loop().call_soon_threadsafe(sweep.cancel)
@@ -371,15 +380,15 @@ def _run_as_gangs(trials: Trials, pending: PendingTrials, pool: PoolOperations, 
         while (ended := arrived.get()) is not None:
             place, run = ended
             if run.state not in ("done", "failed"):
-                continue  # nothing is known of it
+                continue  # the outcome is unknown
             first = run.outcomes[0]
             try:
                 trials._record_trial(place, first, run.id, run.results(), None)
-            except Exception as error:  # noqa: BLE001  of whatever kind the run's failure is
+            except Exception as error:  # noqa: BLE001  a run can fail with any exception
                 ends = run.outcomes.values()
                 cause = next((out for out in ends if out.kind not in ("returned", "collateral")), first)
                 trials._record_trial(place, cause, run.id, None, error)
-        over.result()
+        done.result()
         if sweep.cancelled:
             raise Cancelled("the sweep was cancelled")
 

@@ -1,4 +1,4 @@
-"""A function over items; generators of a run."""
+"""``compute.map`` over items, and iterators over the values of generator calls."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
     from skyward_core.pool.runs.map_run import MapRun
 
 
-MIN_CALL_SECONDS = 0.05  # that a call takes at least, while there are items enough
-MAX_CHUNK_ITEMS = 256  # items of a call
-MAX_CHUNK_BYTES = 32 << 10  # of a call's items that travel in its frame: of small ones no file is made
-MAX_CHUNK_GROWTH = 4  # times that a share is larger than the one before, at most
-MAX_RETAINED_BYTES = 64 << 20  # bytes of values that the loop has had and that a failure returns again
-MAX_WAITING_CALLS = 8  # calls per place that have ended, or been sent, and that the reader has not come to
+MIN_CALL_SECONDS = 0.05  # seconds; target duration of a call, so that dispatch overhead stays small
+MAX_CHUNK_ITEMS = 256  # items per call
+MAX_CHUNK_BYTES = 32 << 10  # bytes of a call's items; small payloads are sent in the frame, without a file
+MAX_CHUNK_GROWTH = 4  # maximum growth factor from one chunk to the next
+MAX_RETAINED_BYTES = 64 << 20  # bytes of consumed values that a RunError still returns in `results`
+MAX_WAITING_CALLS = 8  # sent or ended calls per place that the reader has not consumed
 
 
 class ChunkSizer:
-    """How many items the next call gets: so few that all ranks have some, so many that a call is worth its way.
+    """Number of items for the next call: few enough to keep all ranks busy, enough to justify the overhead of a call.
 
     Args:
-        places: calls that run at the same time.
-        single: whether each item travels alone.
-        left: how many items there are; None where nobody knows.
+        places: Calls that run at the same time.
+        single: Whether each item is sent alone.
+        remaining: Number of items. None if unknown.
     """
 
-    def __init__(self, places: int, *, single: bool, left: int | None) -> None:
+    def __init__(self, places: int, *, single: bool, remaining: int | None) -> None:
         self._places = places
         self._most = 1 if single else MAX_CHUNK_ITEMS
-        self._left = left
+        self._left = remaining
         self._last = 1
-        self._seconds: float | None = None  # of an item
-        self._bytes = 0.0  # of an item, at most
+        self._seconds: float | None = None  # per item
+        self._bytes = 0.0  # per item, decaying maximum
 
     def next_size(self) -> int:
         if self._seconds is None:
@@ -59,19 +59,19 @@ class ChunkSizer:
         return self._last
 
     def record_sent(self, items: int, size: int) -> None:
-        """So many items were so many bytes."""
+        """Record the size in bytes of a sent chunk."""
         self._bytes = max(self._bytes * 0.9, size / items)
         if self._left is not None:
             self._left = max(0, self._left - items)
 
     def record_duration(self, items: int, seconds: float) -> None:
-        """A call of so many items took so long."""
+        """Record the duration of a call in seconds."""
         each = seconds / items
         self._seconds = each if self._seconds is None else 0.7 * self._seconds + 0.3 * each
 
 
 class MapBackend:
-    """Calls of the pool itself.
+    """Calls of a map on the pool itself.
 
     Args:
         call: The function, as a call without arguments.
@@ -88,7 +88,7 @@ class MapBackend:
     @property
     def run(self) -> MapRun:
         if self._run is None:
-            raise RuntimeError("the map has not begun")
+            raise RuntimeError("the map has not started")
         return self._run
 
     def start(self) -> None:
@@ -112,41 +112,40 @@ class MapBackend:
 
 
 class MapOperation:
-    """One map: reads the items, and gives the values.
+    """One map: reads the items, sends calls and yields the values.
 
     Args:
-        single: whether each item travels alone.
+        single: Whether each item is sent alone.
     """
 
     def __init__(
         self,
-        way: MapBackend,
+        backend: MapBackend,
         call: PendingFunction[Any],
         items: Iterable[Any],
         *,
         ordered: bool,
         single: bool,
     ) -> None:
-        self._backend, self._ordered, self._fn = way, ordered, call.fn
-        left = run_guarded(lambda: len(items))[0] if isinstance(items, Sized) else None
-        self._sizes = ChunkSizer(way.places, single=single, left=left)
+        self._backend, self._ordered, self._fn = backend, ordered, call.fn
+        remaining = run_guarded(lambda: len(items))[0] if isinstance(items, Sized) else None
+        self._sizes = ChunkSizer(backend.places, single=single, remaining=remaining)
         self._items = iter(items)
         self._read_count = 0  # items
-        self._submitted_count = self._ended_count = 0  # calls; of these, how many have ended
+        self._submitted_count = self._ended_count = 0  # calls
         self._exhausted = False
-        # By number of the call: a function that loads its values, and their size; and the number of its first item.
+        # By number of the call: the function that loads its values, and their size in bytes.
         self._ready: dict[int, tuple[Callable[[], list[Any]], int]] = {}
-        self._firsts: dict[int, int] = {}
-        self._yielded_values: dict[int, Any] = {}  # values that the loop has had, by item
-        self._retainable_bytes = (
-            MAX_RETAINED_BYTES if left is not None else 0
-        )  # items without an end would fill the memory
+        self._firsts: dict[int, int] = {}  # index of the first item, by call
+        self._yielded_values: dict[int, Any] = {}  # consumed values, by item
+        # Values of endless items would fill the memory.
+        self._retainable_bytes = MAX_RETAINED_BYTES if remaining is not None else 0
 
     def values(self) -> Iterator[Any]:
-        """What comes of the items."""
-        way, following, ended = self._backend, 0, False
+        """Yield the values."""
+        backend, following, ended = self._backend, 0, False
         try:
-            way.start()
+            backend.start()
             while True:
                 ended = ended or self._process_arrivals()
                 number = following if self._ordered else next(iter(self._ready), following)
@@ -155,19 +154,19 @@ class MapOperation:
                     following += 1
                     yield from self._load_values(number)
                 elif ended:
-                    if (failure := way.failure()) is not None:
+                    if (failure := backend.failure()) is not None:
                         raise failure
                     return
                 elif not self._submit_chunk():
-                    ended = self._process_arrival(way.arrivals.get())
+                    ended = self._process_arrival(backend.arrivals.get())
         except RunError as error:
             self._attach_results(error)
             raise
         finally:
-            way.close()
+            backend.close()
 
     def _load_values(self, number: int) -> list[Any]:
-        """Return a call's values for the loop."""
+        """Return a call's values, and retain them for ``_attach_results`` within the limit."""
         load, size = self._ready.pop(number)
         first, values = self._firsts.pop(number), load()
         self._retainable_bytes -= size
@@ -176,32 +175,34 @@ class MapOperation:
         return values
 
     def _attach_results(self, failure: RunError) -> None:
-        """Add all values that were computed to a failure: those that the loop has not had, and those that are held."""
+        """Add all available values to a failure: unconsumed values, and retained consumed ones."""
         failure.results |= self._yielded_values
         for number, (load, _) in self._ready.items():
-            with suppress(RunError):  # of several that cannot be loaded the first one is the failure
+            with suppress(RunError):  # the error of the first unloadable value is already raised
                 failure.results.update(enumerate(load(), self._firsts[number]))
 
     def _submit_chunk(self) -> bool:
-        """Hand one more call out, if there are items for it, and if it is time; says whether it was."""
+        """Send one more call unless items are exhausted or enough calls are outstanding. Return whether a call was
+        sent.
+        """
         out, places = self._submitted_count - self._ended_count, self._backend.places
         if self._exhausted or out >= places * (1 + EXTRA_CALLS) or out + len(self._ready) >= places * MAX_WAITING_CALLS:
             return False
-        share = list(islice(self._items, self._sizes.next_size()))
-        if not share:
+        chunk = list(islice(self._items, self._sizes.next_size()))
+        if not chunk:
             self._exhausted = True
             self._backend.finish()
             return False
         if not self._read_count:
-            check_call(PendingFunction(self._fn, (share[0],)), self._fn)
-        self._sizes.record_sent(len(share), self._backend.submit_chunk(self._read_count, share))
+            check_call(PendingFunction(self._fn, (chunk[0],)), self._fn)
+        self._sizes.record_sent(len(chunk), self._backend.submit_chunk(self._read_count, chunk))
         self._firsts[self._submitted_count] = self._read_count
-        self._read_count += len(share)
+        self._read_count += len(chunk)
         self._submitted_count += 1
         return True
 
     def _process_arrivals(self) -> bool:
-        """Take what is here; says whether it was the last."""
+        """Process all arrivals that are available. Return whether the run has ended."""
         try:
             while not self._process_arrival(self._backend.arrivals.get_nowait()):
                 pass
@@ -220,37 +221,37 @@ class MapOperation:
 
 
 def make_map_call(fn: Any, timeout: float | None) -> PendingFunction[Any]:
-    """What a map calls, as a call without arguments.
+    """Return a map's function as a call without arguments.
 
     Args:
-        timeout: of an item; None for the function's own.
+        timeout: Time limit of an item in seconds. None for the function's own limit.
 
     Raises:
-        TypeError: it is no function.
-        UsageError: it is a generator function.
+        TypeError: If ``fn`` is not a function.
+        UsageError: If ``fn`` is a generator function.
     """
     if isinstance(fn, PendingFunction):
-        raise TypeError(f"map calls its function with each item: give it {fn.name}, not a call of it")
+        raise TypeError(f"map takes a function, got a call. Use map({fn.name}, items).")
     if not isinstance(fn, Function):
         if not callable(fn):
             raise TypeError(f"map takes a function and items, not {type(fn).__name__}")
         fn = Function(fn)
     call = PendingFunction(fn.fn, (), {}, fn.timeout)
     if call.streams:
-        raise UsageError(f"{function_name(fn.fn)} is a generator function, and a map wants one value of each item")
+        raise UsageError(f"{function_name(fn.fn)} is a generator function, but a map needs one value of each item")
     return call if timeout is None else call.with_timeout(timeout)
 
 
 def split_streams(run: Run, cancel: Callable[[], None], *, ahead: bool = False) -> list[Iterator[Any]]:
-    """Iterators over the values of each rank, by rank, or of each call; they may be read in any order, by any threads.
+    """Return an iterator over the values of each rank, or of each call. Different threads may read them in any order.
 
-    A rank whose iterator is not read waits once it is a few values ahead; so do, then, its peers in collectives:
-    read them in turns (``zip``).
+    A rank waits if its iterator is a few values behind. Its peers then wait in collectives, so read the iterators in
+    turns (``zip``).
 
     Args:
-        cancel: called when an iterator is closed before its end, or raises.
-        ahead: take values as they come, whoever reads them: with fewer places than calls one that waits for its reader
-            would have the place of another, for which the reader may wait.
+        cancel: Called when an iterator is closed before its end, or raises.
+        ahead: Load values as they arrive, without waiting for the reader. Required with more calls than places: a call
+            that waits for its reader would block a call that the reader may wait for.
     """
     inboxes: list[queue.SimpleQueue[Any]] = [queue.SimpleQueue() for _ in range(run.total)]
 
@@ -276,7 +277,7 @@ def split_streams(run: Run, cancel: Callable[[], None], *, ahead: bool = False) 
                 yield from found
             if run.state not in ("running", "done"):
                 raise run.error()
-        except BaseException:  # closed, or a value that does not load: nobody reads any more
+        except BaseException:  # closed early, or a value cannot be loaded: the run has no reader
             cancel()
             raise
 
@@ -284,10 +285,10 @@ def split_streams(run: Run, cancel: Callable[[], None], *, ahead: bool = False) 
 
 
 def _load_now(values: Iterator[Any]) -> Iterator[Any]:
-    """The same values, taken now; what came in the way is raised to who reads them."""
+    """Load all values now. An exception is raised to the reader instead."""
     try:
         return iter(list(values))
-    except BaseException as error:  # noqa: BLE001  user code may run as they are loaded
+    except BaseException as error:  # noqa: BLE001  loading can run user code
         return _raise_on_read(error)
 
 

@@ -1,4 +1,4 @@
-"""Display in notebooks: a line for a pool that starts; pools, runs and trials as compact HTML; the notebook's name."""
+"""Display in notebooks: startup progress of a pool, and pools, runs and trials as compact HTML."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ if TYPE_CHECKING:
     from skyward_core.views.events import Event
     from skyward_core.views.pool_view import PoolView, RunView
 
-REDRAW_SECONDS = 0.25  # seconds between two drawings, however much happens
-TICK = 1.0  # seconds after which the line is drawn anew, for the time that it tells
+REDRAW_SECONDS = 0.25  # minimum seconds between two updates
+TICK = 1.0  # seconds between updates without an event; the line shows the elapsed time
 _SUFFIX = ".ipynb"
 
 
 def default_pool_name() -> str:
-    """What a pool without a name is called after: the script of this process, or the notebook, where it is known.
+    """Return the path that the default pool name derives from: this process's script, or the notebook if known.
 
-    VS Code tells it by a variable of the notebook, Jupyter's server by one of the kernel's environment.
+    VS Code sets a variable in the notebook. The Jupyter server sets a variable in the kernel's environment.
     """
     if not is_notebook():
         return sys.argv[0] if sys.argv else ""
     names = vars(sys.modules["__main__"])
-    for said in (names.get("__vsc_ipynb_file__"), os.environ.get("JPY_SESSION_NAME")):
-        if isinstance(said, str) and said.endswith(_SUFFIX):
-            return said
+    for path in (names.get("__vsc_ipynb_file__"), os.environ.get("JPY_SESSION_NAME")):
+        if isinstance(path, str) and path.endswith(_SUFFIX):
+            return path
     return "notebook"
 
 
 def is_notebook() -> bool:
-    """Whether cells run here: this process is a kernel."""
+    """Check whether this process is a notebook kernel."""
     return getattr(_shell(), "kernel", None) is not None
 
 
 def _shell() -> Any:
-    ipython = sys.modules.get("IPython")  # loaded by what runs the cells, and never by us
+    ipython = sys.modules.get("IPython")  # imported by the kernel, never by this library
     return None if ipython is None else ipython.get_ipython()
 
 
 class StartupProgress:
-    """Shows in one line of a cell's output how a pool comes up, drawn anew as that changes.
+    """Line in a cell's output that shows the startup of a pool, updated as the pool changes.
 
     Attributes:
-        stop: have it hear of the pool no more; called on the loop's thread.
+        stop: Unsubscribes from the pool's events. Call on the loop's thread.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class StartupProgress:
         self._began = time.monotonic()
 
     def follow(self, view: PoolView, news: EventPublisher) -> None:
-        """Show this pool; called on the loop's thread."""
+        """Show a pool. Call on the loop's thread."""
         self._view = view
         self.stop = news.subscribe(self._on_event, None)
 
@@ -77,10 +77,10 @@ class StartupProgress:
             end = time.monotonic() + REDRAW_SECONDS
             try:
                 self._events.get(timeout=TICK)
-                while (left := end - time.monotonic()) > 0 and not work.done():
-                    self._events.get(timeout=left)
+                while (remaining := end - time.monotonic()) > 0 and not work.done():
+                    self._events.get(timeout=remaining)
             except Empty:
-                pass  # nothing more has happened, but time
+                pass  # no event: redraw the elapsed time
         self._draw()
 
     def _draw(self) -> None:
@@ -89,7 +89,7 @@ class StartupProgress:
         line = format_progress(self._view, time.monotonic() - self._began)
         if line == self._drawn_line:
             return
-        import html  # no script needs it
+        import html  # imported late: scripts do not need it
 
         self._drawn_line = line
         data = {"text/plain": line, "text/html": f"<div>{html.escape(line)}</div>"}
@@ -100,35 +100,36 @@ class StartupProgress:
 
 
 def format_progress(view: PoolView, seconds: float) -> str:
-    """How far a pool has come, in a line.
+    """Return the startup progress of a pool as one line.
 
     Args:
-        seconds: since when it comes up.
+        view: The pool.
+        seconds: Seconds since the startup began.
     """
-    said = f"pool {view.name} {view.state}: {view.nodes_ready} of {len(view.nodes)} nodes ready, {seconds:.0f} s"
+    line = f"pool {view.name} {view.state}: {view.nodes_ready} of {len(view.nodes)} nodes ready, {seconds:.0f} s"
     behind = [node for node in view.nodes if node.phase != "ready"]
     if behind and view.state == "starting":
         slowest = behind[0]
-        said += f"; n{slowest.index} {slowest.phase}"
-        said += f": {slowest.detail}" if slowest.detail else ""
+        line += f"; n{slowest.index} {slowest.phase}"
+        line += f": {slowest.detail}" if slowest.detail else ""
     elif view.detail and view.state != "up":
-        said += f": {view.detail}"
-    return sanitize_line(said)[:160]
+        line += f": {view.detail}"
+    return sanitize_line(line)[:160]
 
 
-ROWS = 64  # of a table; notebooks are kept, and opened again
-_WIDE = 160  # characters of a cell
+ROWS = 64  # rows per table; notebooks store their output
+_WIDE = 160  # characters per table cell
 
 
 _ORDER = ("raised", "exited", "lost", "collateral", "running", "waiting", "returned")
 
 
 def pool_html(view: PoolView) -> str:
-    """A pool: what it is, its nodes, its latest runs."""
-    what = [f"{view.nodes_ready} of {len(view.nodes)} nodes ready", f"{view.world_size} ranks", view.provider]
+    """Return a pool as HTML: its description, nodes and latest runs."""
+    details = [f"{view.nodes_ready} of {len(view.nodes)} nodes ready", f"{view.world_size} ranks", view.provider]
     if view.price_hourly:
-        what.append(f"${view.price_hourly:,.2f} an hour, ${view.spent(time.time()):,.2f} so far")
-    head = _head("pool", view.name, view.state, what)
+        details.append(f"${view.price_hourly:,.2f} an hour, ${view.spent(time.time()):,.2f} so far")
+    head = _head("pool", view.name, view.state, details)
     nodes = [(f"n{node.index}", node.phase, node.address, _first(node.detail)) for node in list(view.nodes)[:ROWS]]
     runs = sorted(list(view.runs.values()), key=lambda run: run.opened_at)[-5:]
     rows = [(run.id, run.function, run.state, _tally(run)) for run in reversed(runs)]
@@ -140,7 +141,7 @@ def pool_html(view: PoolView) -> str:
 
 
 def run_html(run: RunView) -> str:
-    """A run: how its ranks are, and what of it failed first."""
+    """Return a run as HTML: the state of its ranks, and its root cause."""
     seconds = (run.ended_at or time.time()) - run.opened_at
     parts = [_head("run", f"{run.function} ({run.id})", run.state, [_tally(run), f"{seconds:.1f} s"])]
     if (cause := run.root_cause) is not None:
@@ -150,7 +151,7 @@ def run_html(run: RunView) -> str:
         rows = []
         for task in tasks:
             out = task.outcome
-            said = (
+            text = (
                 ""
                 if out is None
                 else out.error.message
@@ -159,18 +160,18 @@ def run_html(run: RunView) -> str:
                 if out.summary is not None
                 else ""
             )
-            rows.append((f"r{task.rank:03d}", task.state, _first(said)))
+            rows.append((f"r{task.rank:03d}", task.state, _first(text)))
         parts.append(_table(("rank", "state", ""), rows))
     return _box(*parts)
 
 
 def unseen_html(kind: str, name: str, state: str) -> str:
-    """A pool, or a run of one, that this process does not see, or not any more."""
+    """Return the HTML of a pool or run that this process does not, or no longer, observe."""
     return _box(_head(kind, name, state, []))
 
 
 def table_html(head: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Rows of texts below a line."""
+    """Return a heading and a table of texts as HTML."""
     more = [f"and {len(rows) - ROWS:,} more"] if len(rows) > ROWS else []
     return _box(_line(head), _table(columns, rows[:ROWS]), *map(_line, more))
 
@@ -188,7 +189,7 @@ def _first(text: str) -> str:
 
 def _cell(text: str) -> str:
     shown = sanitize_line(text)
-    import html  # scripts do not need it
+    import html  # imported late: scripts do not need it
 
     return html.escape(shown if len(shown) <= _WIDE else f"{shown[:_WIDE]}…")
 
@@ -198,8 +199,8 @@ def _line(text: str) -> str:
 
 
 def _head(kind: str, name: str, state: str, more: Iterable[str]) -> str:
-    said = "".join(f" · {_cell(each)}" for each in more if each)
-    return f"<div>{kind} <b>{_cell(name)}</b> {_cell(state)}{said}</div>"
+    details = "".join(f" · {_cell(each)}" for each in more if each)
+    return f"<div>{kind} <b>{_cell(name)}</b> {_cell(state)}{details}</div>"
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -1,4 +1,7 @@
-"""Arguments and methods of older API generations."""
+"""Arguments and methods of older API generations.
+
+Scripts written for them keep running: each name is translated, ignored with a warning, or rejected with a replacement.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +35,11 @@ if TYPE_CHECKING:
     )
 
 
-_NO_DAEMON = "there is no daemon: a pool is this process's own, and others come to it by sky.attach(name)"
+_NO_DAEMON = "there is no daemon: this process owns its pools, and other processes use sky.attach(name)"
 
 
 class DeprecatedArguments(TypedDict, total=False):
-    """What ``Compute`` takes besides: heeded, or said to go unheeded, or refused in words."""
+    """Further arguments of ``Compute``: translated, ignored with a warning, or rejected with a replacement."""
 
     cpus: float | None
     console: bool | str
@@ -57,52 +60,52 @@ RULES: Rules = {
     "console": renamed("console"),
     "executor": renamed("worker"),
     "delete_on_exit": rejected(
-        "a pool ends with its block; the command `run` brings one up that stays, and sky.attach(name) comes back to it",
+        "a pool ends with its block; the command `run` starts a pool that stays up, for sky.attach(name)",
         True,
     ),
     "volumes": rejected(NO_VOLUMES, (), []),
-    "ports": rejected("no port is brought here by the pool itself: the command `forward POOL PORT` does that", (), []),
+    "ports": rejected("a pool forwards no ports by itself; use the command `forward POOL PORT`", (), []),
     "retry": ignored(NO_RETRY),
-    "callbacks": ignored("the app, and compute.metrics() and compute.alerts(run), show what happens", (), []),
+    "callbacks": ignored("use the app, compute.metrics() or compute.alerts(run) instead", (), []),
     "url": rejected(_NO_DAEMON),
     "database": rejected(_NO_DAEMON),
     "daemon": rejected(_NO_DAEMON, False),
-    "attach": rejected("sky.attach(name) comes to a pool that is up"),
+    "attach": rejected("use sky.attach(name) for a pool that is up"),
 }  # fmt: skip
 
 
-_ACCELERATOR_ARGUMENTS = dict.fromkeys(("gpu", "gpus"), 'accelerator="A100:8"')  # whose nearest word is another thing
+_ACCELERATOR_ARGUMENTS = dict.fromkeys(("gpu", "gpus"), 'accelerator="A100:8"')  # closest match is wrong
 
 
 ATTACHED_RULES: Rules = {
     "url": rejected(_NO_DAEMON),
     "database": rejected(_NO_DAEMON),
-    "console": ignored("its lines are printed as whoever made the pool has said", True),
+    "console": ignored("the pool's creator decides whether output is printed", True),
     "callbacks": RULES["callbacks"],
-    "delete_on_exit": rejected("a pool that is come to outlives the block: compute.down() takes it down", False),
+    "delete_on_exit": rejected("an attached pool outlives the block; compute.down() tears it down", False),
 }
-"""What ``Compute.attached`` takes besides a name."""
+"""Further arguments of ``Compute.attached``."""
 
 
 def translate_arguments(given: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
-    """Arguments by the words of today, of what was given by older ones.
+    """Return the current arguments for arguments of older generations.
 
     Args:
-        given: what ``Compute`` does not know by itself.
-        own: names of what it knows.
+        given: Arguments that ``Compute`` does not declare.
+        own: Names of the arguments that it declares.
 
     Raises:
-        TypeError: no generation has such an argument.
-        SpecError: one is refused.
+        TypeError: If no generation has such an argument.
+        SpecError: If an argument is rejected.
     """
     for name in sorted(given.keys() - RULES.keys()):
         if name in _ACCELERATOR_ARGUMENTS:
-            raise TypeError(f"sky.Compute takes no {name!r}: {_ACCELERATOR_ARGUMENTS[name]} is what it takes")
+            raise TypeError(f"sky.Compute has no argument {name!r}. Use {_ACCELERATOR_ARGUMENTS[name]}.")
         for kind in (Options, Image, Worker):
             if name in kind.__dataclass_fields__:
-                says = f"sky.{kind.__name__}"
+                owner = f"sky.{kind.__name__}"
                 raise TypeError(
-                    f"sky.Compute takes no {name!r}, which {says} does: {says[4:].lower()}={says}({name}=...)"
+                    f"sky.Compute has no argument {name!r}; {owner} has. Use {owner[4:].lower()}={owner}({name}=...)."
                 )
         check_unknown_arguments("sky.Compute", [name], [*own, *RULES])
     return apply_rules("sky.Compute", RULES, dict(given))
@@ -113,7 +116,7 @@ R = TypeVar("R")
 
 
 class DeprecatedMethods:
-    """Each is another word for what ``Compute`` and an attached pool do, or says what to do instead."""
+    """Methods of older generations: aliases of methods of pools, or errors that name the replacement."""
 
     if TYPE_CHECKING:
 
@@ -127,137 +130,138 @@ class DeprecatedMethods:
         def run_one(self, pending: PendingFunction[Any]) -> Any: ...
 
     def run_parallel(self, group: PendingGroup[R]) -> R:
-        """The second generation's word for ``group >> compute``.
+        """Run several calls: the second generation's name of ``group >> compute``.
 
         Args:
-            group: the calls.
+            group: The calls.
         """
         value: R = self.run_group(require_group(group, "compute.run_parallel"))
         return value
 
     def start(self, pending: PendingFunction[T]) -> RunFuture[T]:
-        """The third generation's word for ``pending > compute``.
+        """Start a call without waiting: the third generation's name of ``pending > compute``.
 
         Args:
-            pending: the call.
+            pending: The call.
         """
         return self.submit(require_call(pending, "compute.start"))
 
     def gather(self, group: PendingGroup[Any]) -> list[Any]:
-        """The third generation's word for ``group >> compute``.
+        """Run several calls: the third generation's name of ``group >> compute``.
 
         Args:
-            group: the calls.
+            group: The calls.
         """
         return list(self.run_group(require_group(group, "compute.gather")))
 
     def gather_stream(self, group: PendingGroup[Any]) -> Iterator[Any]:
-        """The third generation's word for ``sky.gather(..., stream=True) >> compute``.
+        """Iterate over the values of several calls: the third generation's name of ``sky.gather(..., stream=True) >>
+        compute``.
 
         Args:
-            group: the calls.
+            group: The calls.
         """
         group = require_group(group, "compute.gather_stream")
         values: Iterator[Any] = self.run_group(PendingGroup(group.items, True, group.ordered))
         return values
 
     def stream(self, pending: PendingFunction[Iterator[T]]) -> Iterator[T]:
-        """The third generation's word for ``pending >> compute`` with a generator function.
+        """Iterate over the values of a generator call: the third generation's name of ``pending >> compute``.
 
         Args:
-            pending: the call.
+            pending: The call.
         """
         values: Iterator[T] = self.run_one(require_call(pending, "compute.stream"))
         return values
 
     def dict(self, name: str, consistency: str | None = None) -> SharedDict:
-        """The second generation's word for ``compute.shared.dict(name)``.
+        """Return a shared dict: the second generation's name of ``compute.shared.dict(name)``.
 
         Args:
-            name: any text.
-            consistency: there is one server, and so the strongest always.
+            name: Any text.
+            consistency: Ignored. The single server is always strongly consistent.
         """
         return self.shared.dict(name)
 
     def set(self, name: str, consistency: str | None = None) -> SharedSet:
-        """The second generation's word for ``compute.shared.set(name)``.
+        """Return a shared set: the second generation's name of ``compute.shared.set(name)``.
 
         Args:
-            name: any text.
-            consistency: there is one server, and so the strongest always.
+            name: Any text.
+            consistency: Ignored. The single server is always strongly consistent.
         """
         return self.shared.set(name)
 
     def counter(self, name: str, consistency: str | None = None) -> SharedCounter:
-        """The second generation's word for ``compute.shared.counter(name)``.
+        """Return a shared counter: the second generation's name of ``compute.shared.counter(name)``.
 
         Args:
-            name: any text.
-            consistency: there is one server, and so the strongest always.
+            name: Any text.
+            consistency: Ignored. The single server is always strongly consistent.
         """
         return self.shared.counter(name)
 
     def queue(self, name: str) -> SharedQueue:
-        """The second generation's word for ``compute.shared.queue(name)``.
+        """Return a shared queue: the second generation's name of ``compute.shared.queue(name)``.
 
         Args:
-            name: any text.
+            name: Any text.
         """
         return self.shared.queue(name)
 
     def lock(self, name: str, timeout: float | None = 30) -> SharedLock:
-        """The second generation's word for ``compute.shared.lock(name)``, with its limit.
+        """Return a shared lock: the second generation's name of ``compute.shared.lock(name)``, with its time limit.
 
         Args:
-            name: any text.
-            timeout: seconds that a ``with`` block waits at most; None for no limit.
+            name: Any text.
+            timeout: Maximum seconds that a ``with`` block waits. None for no limit.
         """
         return self.shared.lock(name, timeout)
 
     def barrier(self, name: str, n: int) -> SharedBarrier:
-        """The second generation's word for ``compute.shared.barrier(name, n)``.
+        """Return a shared barrier: the second generation's name of ``compute.shared.barrier(name, n)``.
 
         Args:
-            name: any text.
-            n: how many meet there.
+            name: Any text.
+            n: Number of participants.
         """
         return self.shared.barrier(name, n)
 
     def resize(self, *nodes: Any) -> NoReturn:
-        """Refused: a pool has as many machines as it was started with.
+        """Raise an error: a pool keeps the number of machines that it was started with.
 
         Args:
-            *nodes: how many.
+            *nodes: Ignored.
 
         Raises:
-            UsageError: always.
+            UsageError: Always.
         """
         raise UsageError(
-            "compute.resize(...) is not to be had: a pool has as many machines as it was started with; leave the block "
-            "and bring another up, nodes=sky.Nodes(min=2, max=8) for as many as can be had"
+            "compute.resize(...) is not supported: a pool keeps the number of machines that it was started with. "
+            "Start another pool, with nodes=sky.Nodes(min=2, max=8) to accept any number in a range."
         )
 
     def update(self, image: Any) -> NoReturn:
-        """Refused: a pool keeps its image.
+        """Raise an error: a pool keeps its image.
 
         Args:
-            image: the other one.
+            image: Ignored.
 
         Raises:
-            UsageError: always.
+            UsageError: Always.
         """
         raise UsageError(
-            "compute.update(image) is not to be had: a pool keeps its image; what the script defines travels anew with "
-            "every call, and another image wants another pool"
+            "compute.update(image) is not supported: a pool keeps its image. Every call sends the script's current "
+            "definitions; start another pool to use another image."
         )
 
     def events(self) -> NoReturn:
-        """Refused: a pool's events are read otherwise.
+        """Raise an error: a pool has no event iterator.
 
         Raises:
-            UsageError: always.
+            UsageError: Always.
         """
         raise UsageError(
-            "compute.events() is not to be had: sky.attach(name).view shows what the pool is at, compute.metrics() "
-            "what it measures, and the app both as they change"
+            "compute.events() is not supported. Use sky.attach(name).view for the pool's state, compute.metrics() "
+            "for metrics, or the app for both."
         )

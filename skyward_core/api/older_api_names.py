@@ -1,4 +1,8 @@
-"""Names of older API generations."""
+"""Public names of older API generations: ``compute``, ``ComputePool``, ``integrations``, accelerators by maker,
+``app``.
+
+Scripts written for them keep running. Each name forwards to its replacement and warns once.
+"""
 
 from __future__ import annotations
 
@@ -34,16 +38,16 @@ _warned: set[str] = set()
 def _warn_renamed(name: str, new: str) -> None:
     if name not in _warned:
         _warned.add(name)
-        # FutureWarning is shown by default wherever the call stands; DeprecationWarning is not.
-        warnings.warn(f"sky.{name} is the older name; write {new}", FutureWarning, stacklevel=3)
+        # Python shows a FutureWarning by default in any module, but a DeprecationWarning only in __main__.
+        warnings.warn(f"sky.{name} is deprecated: use {new}", FutureWarning, stacklevel=3)
 
 
 def compute(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """The older name of ``sky.function``.
+    """Decorate a function: the older name of ``sky.function``.
 
     Args:
-        fn: the function.
-        **options: as ``sky.function`` takes them.
+        fn: The function.
+        **options: Same as for ``sky.function``.
     """
     _warn_renamed("compute", "@sky.function")
     return function(**options) if fn is None else function(fn)
@@ -59,20 +63,22 @@ def ComputePool(
     worker: Worker | None = None,
     **options: Any,
 ) -> Compute:
-    """The older name of ``sky.Compute``. A function whose code names ``torch.distributed`` finds the process group made
-    when it is broadcast, as the oldest generation has it.
+    """Create a pool: the older name of ``sky.Compute``.
+
+    As in the oldest generation, a broadcast function whose code names ``torch.distributed`` finds the process group
+    initialized.
 
     Args:
-        pip: requirements; they go into the image.
-        env: environment variables of the ranks; they go into the image.
-        image: what the nodes' environment holds.
-        accelerator: what each node needs; one that is cut by MIG brings the plugin, and a rank for each slice.
-        plugins: frameworks to set up, in order of entry.
-        worker: how each node runs what it is given.
-        **options: as ``sky.Compute`` takes them, and what ``sky.Options`` takes by older words.
+        pip: Requirements to add to the image.
+        env: Environment variables of the ranks, added to the image.
+        image: Environment of the nodes.
+        accelerator: Accelerator of each node. MIG slices add the plugin ``mig``, and one rank for each slice.
+        plugins: Frameworks to set up, in order of entry.
+        worker: How each node runs calls.
+        **options: Arguments of ``sky.Compute``, and fields of ``sky.Options`` by older names.
 
     Raises:
-        UsageError: what was asked for makes no sense.
+        UsageError: If arguments are invalid or contradict each other.
     """
     from skyward_core.api.compute import Compute
     from skyward_core.model.accelerators import resolve
@@ -80,12 +86,12 @@ def ComputePool(
     from skyward_core.plugins import mig
 
     _warn_renamed("ComputePool", "sky.Compute")
-    behaves = {name: options.pop(name) for name in options.keys() & Options.older_words()}
-    if behaves:
-        made, asked, usual = options.get("options") or Options(), Options(**behaves), Options()
-        said = {each.name: getattr(asked, each.name) for each in fields(asked)}
+    older_options = {name: options.pop(name) for name in options.keys() & Options.older_words()}
+    if older_options:
+        made, asked, usual = options.get("options") or Options(), Options(**older_options), Options()
+        values = {each.name: getattr(asked, each.name) for each in fields(asked)}
         options["options"] = replace(
-            made, **{name: value for name, value in said.items() if value != getattr(usual, name)}
+            made, **{name: value for name, value in values.items() if value != getattr(usual, name)}
         )
     image = image or Image()
     if pip or env:
@@ -103,18 +109,18 @@ def ComputePool(
 
 
 class _Integrations:
-    """Decorators that set a framework up inside the rank, at the function's first call there.
+    """Decorators that set up a framework inside the rank, at the function's first call there.
 
-    Each works bare and with arguments, above and below ``@function``. A plugin on the pool does the same
-    for every function, before the first call.
+    Each works with and without arguments, above and below ``@function``. A plugin on the pool does the same for every
+    function, before the first call.
     """
 
     def torch(self, fn: Any = None, /, *, backend: str | None = None) -> Any:
-        """The older form of ``plugins=[sky.plugins.torch(backend=...)]``.
+        """Set up PyTorch: the older form of ``plugins=[sky.plugins.torch(backend=...)]``.
 
         Args:
-            fn: the function.
-            backend: as the plugin takes it.
+            fn: The function.
+            backend: Same as for the plugin.
         """
         from skyward_core.plugins import torch
 
@@ -122,14 +128,15 @@ class _Integrations:
         return _decorator((torch(backend=backend),), fn)
 
     def keras(self, fn: Any = None, /, *, backend: str = "jax", seed: int | None = None) -> Any:
-        """The older form of ``plugins=[sky.plugins.jax(), sky.plugins.keras(backend="jax")]``: ``model.fit`` trains one
-        model over the devices of all ranks, of which each feeds its own shard. With another backend its own set-up is
-        made.
+        """Set up Keras: the older form of ``plugins=[sky.plugins.jax(), sky.plugins.keras(backend="jax")]``.
+
+        With backend "jax", ``model.fit`` trains one model over the devices of all ranks, and each rank feeds its own
+        shard. Other backends are set up without the plugin ``jax``.
 
         Args:
-            fn: the function.
-            backend: as the plugin takes it.
-            seed: as the plugin takes it.
+            fn: The function.
+            backend: Same as for the plugin.
+            seed: Same as for the plugin.
         """
         from skyward_core.plugins import jax, keras
 
@@ -138,10 +145,10 @@ class _Integrations:
         return _decorator((jax(), made) if made.backend == "jax" else (made,), fn)
 
     def jax(self, fn: Any = None, /) -> Any:
-        """The older form of ``plugins=[sky.plugins.jax()]``.
+        """Set up JAX: the older form of ``plugins=[sky.plugins.jax()]``.
 
         Args:
-            fn: the function.
+            fn: The function.
         """
         from skyward_core.plugins import jax
 
@@ -149,10 +156,10 @@ class _Integrations:
         return _decorator((jax(),), fn)
 
     def tensorflow(self, fn: Any = None, /) -> Any:
-        """The older form of ``plugins=[sky.plugins.tensorflow()]``.
+        """Set up TensorFlow: the older form of ``plugins=[sky.plugins.tensorflow()]``.
 
         Args:
-            fn: the function.
+            fn: The function.
         """
         from skyward_core.plugins import tensorflow
 
@@ -160,21 +167,22 @@ class _Integrations:
         return _decorator((tensorflow(),), fn)
 
     def transformers(self, fn: Any = None, /, *, backend: str | None = None) -> Any:
-        """The older form of ``plugins=[sky.plugins.torch(backend=...), sky.plugins.huggingface()]``.
+        """Set up Transformers: the older form of ``plugins=[sky.plugins.torch(backend=...),
+        sky.plugins.huggingface()]``.
 
         Args:
-            fn: the function.
-            backend: of the process group, as the plugin torch takes it.
+            fn: The function.
+            backend: Backend of the process group, same as for the plugin ``torch``.
         """
         from skyward_core.plugins import accelerate, torch
 
         _warn_renamed("integrations.transformers", "plugins=[sky.plugins.torch(), sky.plugins.huggingface()]")
-        # Not the plugin huggingface: it may hold a token, and a decorator travels inside the function.
+        # Not the plugin huggingface: it may hold a token, and a decorator is pickled with the function.
         return _decorator((torch(backend=backend), accelerate()), fn)
 
 
 integrations = _Integrations()
-"""Decorators that set a framework up inside the rank: ``torch``, ``keras``, ``jax``, ``tensorflow`` and others."""
+"""Decorators that set up a framework inside the rank: ``torch``, ``keras``, ``jax``, ``tensorflow`` and others."""
 
 
 def _decorator(plugins: tuple[Plugin, ...], fn: Any) -> Any:
@@ -204,7 +212,7 @@ def _inside(plugins: tuple[Plugin, ...], fn: Any) -> Any:
 
 
 class _MakerAccelerators:
-    """The accelerators of one maker, as attributes: ``sky.NVIDIA.A100``."""
+    """Accelerators of one maker, as attributes: ``sky.NVIDIA.A100``."""
 
     def __init__(self, maker: str, path: str) -> None:
         self._maker = maker
@@ -215,9 +223,9 @@ class _MakerAccelerators:
 
         made = accelerators.factories(self._maker).get(name)
         if made is None:
-            found = getattr(accelerators, name)  # raises, and suggests, where there is none at all
+            found = getattr(accelerators, name)  # raises with a suggestion if no maker has it
             raise AttributeError(
-                f"{name} is not made by {self._maker}; write sky.accelerators.{found.name.replace('-', '_')}"
+                f"{name} is not an accelerator of {self._maker}. Use sky.accelerators.{found.name.replace('-', '_')}."
             )
         _warn_renamed(f"{self._path}.{name}", f"sky.accelerators.{name}()")
         return made
@@ -229,27 +237,27 @@ class _MakerAccelerators:
 
 
 NVIDIA = _MakerAccelerators("NVIDIA", "NVIDIA")
-"""NVIDIA's accelerators, by their older names: ``sky.NVIDIA.A100``."""
+"""Accelerators of NVIDIA by older names: ``sky.NVIDIA.A100``."""
 
 AMD = _MakerAccelerators("AMD", "AMD")
-"""AMD's accelerators, by their older names: ``sky.AMD.MI300X``."""
+"""Accelerators of AMD by older names: ``sky.AMD.MI300X``."""
 
 
 class AcceleratorsByMaker:
-    """The accelerators by maker: ``sky.Accelerator.NVIDIA.A100(mig="3g.40gb")``; called, those of a name:
-    ``sky.Accelerator("A100", 8)``.
+    """Accelerators by maker: ``sky.Accelerator.NVIDIA.A100(mig="3g.40gb")``, or by name: ``sky.Accelerator("A100",
+    8)``.
 
     Args:
-        name: in any spelling that finds it.
-        count: how many per node; less than 1 for a part of one.
-        memory: memory of each, "80GB" or 80; None for whichever there is.
+        name: Name of the accelerator, in any known spelling.
+        count: Number per node. Less than 1 for a fraction of one accelerator.
+        memory: Memory of each, "80GB" or 80. None for any size.
 
     Attributes:
-        NVIDIA: those of NVIDIA.
-        AMD: those of AMD.
-        Google: those of Google.
-        AWS: those of AWS.
-        Intel: those of Intel.
+        NVIDIA: Accelerators of NVIDIA.
+        AMD: Accelerators of AMD.
+        Google: Accelerators of Google.
+        AWS: Accelerators of AWS.
+        Intel: Accelerators of Intel.
     """
 
     def __new__(cls, name: str, count: float = 1, *, memory: str | float | None = None) -> Any:
@@ -259,15 +267,15 @@ class AcceleratorsByMaker:
 
     @staticmethod
     def from_name(name: str, *, count: float = 1, memory: str | float | None = None) -> Any:
-        """Accelerators of a kind, by its name, as ``sky.accelerators.parse`` gives them.
+        """Return accelerators by name, as ``sky.accelerators.parse`` does.
 
         Args:
-            name: in any spelling that finds it.
-            count: how many per node; less than 1 for a part of one.
-            memory: memory of each, "80GB" or 80; None for whichever there is.
+            name: Name of the accelerator, in any known spelling.
+            count: Number per node. Less than 1 for a fraction of one accelerator.
+            memory: Memory of each, "80GB" or 80. None for any size.
 
         Raises:
-            UsageError: no such accelerator or memory size, or a count that is none.
+            UsageError: If the accelerator or its memory size is unknown, or if the count is invalid.
         """
         return AcceleratorsByMaker(name, count, memory=memory)
 
@@ -291,21 +299,22 @@ class _Command(NamedTuple):
 
 
 _commands: dict[str, _Command] = {}
-_called_commands: list[str] = []  # those that the script has called by itself
+_called_commands: list[str] = []  # commands that the script has called itself
 
 
 class app:
-    """The machines that a script's functions are for. Each that it decorates stays what it is, and is a command, too:
+    """Decorator that turns functions into commands with their own machines. The functions themselves do not change.
 
         @sky.app(provider=sky.AWS(), accelerator="A100", image=sky.Image(pip=["torch"]))
         def train(epochs: int = 10) -> dict: ...
 
-    ``python -m skyward_core train.py --epochs 5`` brings the machines up, runs it there, prints what it returns as
-    JSON, and takes them down. Of several functions the first word says which; ``--node all`` runs it on every rank.
+    ``python -m skyward_core train.py --epochs 5`` starts the machines, runs the function there, prints its value as
+    JSON, and tears the machines down. If the script has several commands, the first word selects one. ``--node all``
+    runs the function on every rank.
 
     Args:
-        retry: as ``sky.function`` takes it.
-        **machines: as ``sky.Compute`` takes them.
+        retry: Same as for ``sky.function``.
+        **machines: Same as for ``sky.Compute``.
     """
 
     def __init__(self, *, retry: Callable[[Any, int], bool] | None = None, **machines: Any) -> None:
@@ -324,20 +333,20 @@ class app:
 
 
 def should_run_command() -> bool:
-    """Whether the script that has run here has commands, and has called none of them by itself."""
+    """Check whether the script has commands and has called none of them itself."""
     return bool(_commands) and not _called_commands
 
 
 def run_command(words: Sequence[str], *, dry_run: bool = False) -> None:
-    """Run a command on its machines, and print what it gives.
+    """Run a command on its machines and print its value as JSON.
 
     Args:
-        words: of the command line: the command's name, if there are several, and its arguments.
-        dry_run: only print what would be rented for it.
+        words: Arguments of the command line: the command's name, required if there are several, and its arguments.
+        dry_run: Only print the plan of the machines.
 
     Raises:
-        UsageError: there is no such command, or it does not take these.
-        RunError: it failed.
+        UsageError: If the command does not exist, or does not accept the arguments.
+        RunError: If the command failed.
     """
     from skyward_core.api.compute import Compute
 
@@ -362,43 +371,43 @@ def _select_command(words: list[str]) -> tuple[str, list[str]]:
         return name, words[1:]
     if len(_commands) == 1:
         return next(iter(_commands)), words
-    raise UsageError(f"the script has several commands: say which, {' or '.join(_commands)}")
+    raise UsageError(f"the script has several commands. Name one of {', '.join(_commands)}.")
 
 
 def _parse_command_arguments(name: str, fn: Callable[..., Any], words: list[str]) -> tuple[dict[str, Any], bool]:
-    """Arguments by name, and whether every rank is to have the call."""
+    """Return the arguments by name, and whether the call runs on every rank."""
     parameters = inspect.signature(fn).parameters
     kinds = get_type_hints(fn)
     given: dict[str, Any] = {}
     where = "any"
     while words:
-        word, is_said, text = words.pop(0).partition("=")
+        word, has_value, text = words.pop(0).partition("=")
         if word in ("-f", "--foreground"):
             continue
         flag = word.removeprefix("--").replace("-", "_")
         if word == "--node":
-            where = text if is_said else words.pop(0) if words else ""
+            where = text if has_value else words.pop(0) if words else ""
             continue
-        is_no = flag.startswith("no_") and flag not in parameters
-        parameter = parameters.get(flag.removeprefix("no_") if is_no else flag)
+        negated = flag.startswith("no_") and flag not in parameters
+        parameter = parameters.get(flag.removeprefix("no_") if negated else flag)
         if not word.startswith("--") or parameter is None:
             offered = ", ".join(f"--{each.replace('_', '-')}" for each in parameters)
-            raise UsageError(f"{name} takes no {word!r:.60}: it has {offered or 'no arguments'}")
-        kind = kinds.get(parameter.name, default_type(parameter.default))
-        if kind is bool and not is_said and not (words and not words[0].startswith("--")):
-            given[parameter.name] = not is_no
+            raise UsageError(f"{name} has no argument {word!r:.60}. Its arguments: {offered or 'none'}")
+        type_ = kinds.get(parameter.name, default_type(parameter.default))
+        if type_ is bool and not has_value and not (words and not words[0].startswith("--")):
+            given[parameter.name] = not negated
             continue
-        if not is_said and not words:
-            raise UsageError(f"{word} of {name} wants a value")
+        if not has_value and not words:
+            raise UsageError(f"{word} of {name} requires a value")
         try:
-            given[parameter.name] = convert_argument(parameter.name, text if is_said else words.pop(0), kind, name)
+            given[parameter.name] = convert_argument(parameter.name, text if has_value else words.pop(0), type_, name)
         except ValueError as error:
             raise UsageError(str(error)) from None
     if where not in ("any", "all"):
-        raise UsageError(f"--node {where!r:.60} is not to be had: any of them runs it, or all do")
+        raise UsageError(f"--node {where!r:.60} is not supported. Use any or all.")
     missing = [each.name for each in parameters.values() if each.default is each.empty and each.name not in given]
     if missing:
-        raise UsageError(f"{name} wants --{', --'.join(each.replace('_', '-') for each in missing)}, too")
+        raise UsageError(f"{name} requires --{', --'.join(each.replace('_', '-') for each in missing)}")
     return given, where == "all"
 
 
@@ -406,11 +415,11 @@ DEFAULT_IMAGE: Image = Image()
 
 
 class InertValue:
-    """A value that keeps what it is given.
+    """Value without effect that stores its arguments: a placeholder for classes of older generations.
 
     Args:
-        *args: by position.
-        **given: by name.
+        *args: Positional arguments.
+        **given: Keyword arguments.
     """
 
     def __init__(self, *args: Any, **given: Any) -> None:
@@ -440,20 +449,20 @@ class MetricSpec(InertValue):
 
 
 class DockerImage(str):
-    """A container's image by its name, which no node here runs in."""
+    """Container image by name. Nodes do not run containers."""
 
     __slots__ = ()
 
     @classmethod
     def of(cls, *args: Any, **given: Any) -> DockerImage:
-        """By a tag, or by what is wanted of it."""
+        """Return an image by its tag, or by its properties."""
         return cls("-".join(map(str, (*args, *given.values()))))
 
     cuda = ubuntu = pytorch = runpod_base = runpod_pytorch = of
 
 
 class _StubModule:
-    """A module of older generations, whose functions make such values."""
+    """Module of older generations whose functions return inert values."""
 
     def __init__(self, makes: Any) -> None:
         self._makes = makes

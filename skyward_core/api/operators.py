@@ -1,4 +1,4 @@
-"""The operators >>, @ and &, and the values they return."""
+"""The operators >>, @ and > of pools, and the values that they return."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ LIST_METHODS = ("append", "clear", "copy", "extend", "insert", "pop", "remove", 
 
 
 class GroupValues(tuple[Any, ...]):
-    """Values in the order written. It equals a list of the same, too, and lists are added to it; it is not changed."""
+    """Values of a group's calls, in the order of the calls. An immutable tuple that also equals a list, and can be
+    added to one.
+    """
 
     __slots__ = ()
 
@@ -85,18 +87,20 @@ class GroupValues(tuple[Any, ...]):
 
     def __getattr__(self, name: str) -> Any:
         if name in LIST_METHODS:
-            raise AttributeError(f"a group's values are a tuple, which has no {name}: make it a list, list(values)")
+            raise AttributeError(
+                f"the values of a group are a tuple, which has no method {name}. Convert them with list(values)."
+            )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return tuple, (list(self),)  # it loads where this library is not installed
+        return tuple, (list(self),)  # can be unpickled without this library
 
 
 _registered_with: set[object] = set()
 
 
 def _register_jax_pytree() -> None:
-    """To functions over JAX's trees a class that it does not know is one leaf; a tuple's parts are leaves each."""
+    """Register the class with JAX, which otherwise treats values of an unknown class as one leaf, not as a tuple."""
     trees = sys.modules.get("jax.tree_util")
     if trees in _registered_with or (register := getattr(trees, "register_pytree_node", None)) is None:
         return
@@ -108,7 +112,7 @@ T = TypeVar("T")
 
 
 class MapOptions(TypedDict, total=False):
-    """What ``map`` takes beside a function and items; it says what each is."""
+    """Keyword arguments of ``map``, which describes them."""
 
     ordered: bool
     timeout: float | None
@@ -118,7 +122,7 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
     """Operations of ``Compute`` and of an attached pool. Safe to use from any thread.
 
     Attributes:
-        plugins: frameworks that are set up, in order of entry.
+        plugins: Plugins that are set up, in order of entry.
     """
 
     plugins: Sequence[Plugin] = ()
@@ -131,70 +135,72 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
         self._shared: SharedState | None = None
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a pool stays with the process that made it: functions that run on ranks do without it")
+        raise TypeError(
+            "a pool cannot be sent to ranks or other processes. Do not use it inside a function that runs on ranks."
+        )
 
     @property
     def pool(self) -> Pool:
-        """The pool behind it; belongs to the background loop.
+        """The underlying pool, owned by the background loop.
 
         Raises:
-            PoolError: the pool is not up, or this process was forked from the one that it belongs to.
+            PoolError: If the pool is not up, or if this process was forked from the pool's process.
         """
         if self._pool is None:
-            raise PoolError("the pool is not up: use it inside its with block")
+            raise PoolError("the pool is not up. Use it inside its with block.")
         if self._forked:
             raise PoolError(
-                f"pool {self._pool.name} belongs to process {self._process}, which this one was forked from, and "
-                f"cannot be used here; sky.attach({self._pool.name!r}) gives this process a connection of its own"
+                f"pool {self._pool.name} belongs to the parent process {self._process} and cannot be used after a "
+                f"fork. Connect this process with sky.attach({self._pool.name!r})."
             )
         return self._pool
 
     @property
     def working_folder(self) -> str:
-        """The folder of the machine that made the pool which its ranks work in, or in copies of; "" where that is not
-        known.
+        """Working folder on the machine that created the pool; remote ranks use a copy. "" if unknown.
 
         Raises:
-            PoolError: as ``pool``.
+            PoolError: If the pool is not up.
         """
         return str(self.pool.row.spec.get("cwd", ""))
 
     @property
     def _forked(self) -> bool:
-        """Whether this is a forked child: it has the pool's connections, but the pool is its parent's."""
+        """Whether this process is a forked child. A child inherits the connections, but its parent owns the pool."""
         return self._process != process_id()
 
     def current_nodes(self) -> int:
-        """How many of its nodes are there now.
+        """Return the number of nodes that the pool has now.
 
         Raises:
-            PoolError: the pool is not up.
+            PoolError: If the pool is not up.
         """
         return sum(not link.gone for link in self.pool.context.links)
 
     @property
     def is_active(self) -> bool:
-        """Whether calls can be sent to it: it is up, and this process has not left it."""
+        """Whether the pool is up and this process is connected to it."""
         pool = self._pool
         return pool is not None and not self._forked and pool.context.external_end is None and not pool.context.leaving
 
     @property
     def concurrency(self) -> int:
-        """How many calls all of its nodes run at the same time.
+        """Number of calls that all nodes together run at the same time.
 
         Raises:
-            PoolError: the pool is not up.
+            PoolError: If the pool is not up.
         """
         context = self.pool.context
         return len(context.links) * context.slots_per_node
 
     @property
     def shared(self) -> SharedState:
-        """What ranks and client share by name, with the plugin ``shared``: ``compute.shared.counter("seen").value``.
+        """State that ranks and client share by name, with the plugin ``shared``:
+        ``compute.shared.counter("seen").value``.
 
         Raises:
-            UsageError: the pool has no such plugin.
-            PoolError: the pool is not up.
+            UsageError: If the pool has no plugin ``shared``.
+            PoolError: If the pool is not up.
         """
         pool = self.pool
         if self._shared is None:
@@ -218,97 +224,103 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
             self._shared.close()
             self._shared = None
 
-    # -- what ranks wrote --------------------------------------------------------------------------------
+    # -- output files ------------------------------------------------------------------------------------
 
     def files(self, *patterns: str, run: str | None = None) -> list[WrittenFile]:
-        """The files that ranks wrote in their working folder. On this machine there are none to tell of: they work in
-        your own.
+        """Return the files that ranks wrote in their working folder.
+
+        Always empty for a pool on this machine, whose ranks work in the user's own folder.
 
         Args:
-            *patterns: which, such as ``"out/**"`` or ``"*.pt"``; all where none is given.
-            run: id of the run during which they were written; None for all of the pool's time.
+            *patterns: Patterns of files, such as ``"out/**"`` or ``"*.pt"``. All files if none is given.
+            run: Id of the run during which the files were written. None for any time.
 
         Raises:
-            UsageError: a pattern leads out of the working folder.
-            PoolError: the pool is not up, a node could not be asked, or there are more files than nodes name.
+            UsageError: If a pattern leads out of the working folder.
+            PoolError: If the pool is not up, if a node does not answer, or if there are more files than nodes list at
+                once.
         """
         pool = self.pool
         found = submit(pool.context.outputs.files(patterns, run)).result()
         if found.failures:
             node, reason = next(iter(found.failures.items()))
-            raise PoolError(_safe(f"node {node} of pool {pool.name} cannot be asked for files: {reason}"))
+            raise PoolError(_safe(f"cannot list the files of node {node} of pool {pool.name}: {reason}"))
         if found.omitted_count:
             raise PoolError(
-                f"ranks of pool {pool.name} wrote {found.omitted_count:,} files more than are named at once: say which"
+                f"ranks of pool {pool.name} wrote {found.omitted_count:,} files more than can be listed at once. "
+                "Give patterns that match fewer files."
             )
         return found.files
 
     def fetch(self, *patterns: str, to: str | os.PathLike[str] | None = None, run: str | None = None) -> list[Path]:
-        """Bring files that ranks wrote here: each once, whole, and over nothing that did not come from there. What was
-        cut off is gone on with. On this machine there is nothing to bring.
+        """Download files that ranks wrote in their working folder.
+
+        Files that were fetched before are not downloaded again, interrupted downloads resume, and other files are never
+        overwritten. Nothing is downloaded from a pool on this machine.
 
         Args:
-            *patterns: which, as ``files`` takes them.
-            to: the folder that they come to; None for ``outputs/RUN``, or ``outputs/POOL`` where no run is named. With
-                several nodes, what more than one of them has goes to a folder for each: ``r0``, ``r1``, by rank, or
-                ``n0``, ``n1``, by node, where ranks share a node's folder.
-            run: id of the run during which they were written; None for all of the pool's time.
+            *patterns: Patterns of files, as for ``files``.
+            to: Target folder. None for ``outputs/RUN``, or ``outputs/POOL`` without a run. If several nodes have a file
+                of the same name, each copy goes to a subfolder: ``r0``, ``r1`` by rank, or ``n0``, ``n1`` by node if
+                the ranks of a node share a folder.
+            run: Id of the run during which the files were written. None for any time.
 
         Returns:
-            Where they are, also those that had been fetched before.
+            Paths of the files, including files that were fetched before.
 
         Raises:
-            UsageError: a pattern leads out of the working folder.
-            PoolError: some could not be had; it names them, and the others are here.
+            UsageError: If a pattern leads out of the working folder.
+            PoolError: If some files could not be fetched. The message names them, and all other files are downloaded.
         """
         from skyward_core.model.output_files import list_failed_files
 
         pool = self.pool
-        haul = submit(pool.context.outputs.fetch(patterns, None if to is None else Path(to), run)).result()
-        failed = [f"{names} of node {node}: {reason}" for names, node, reason in list_failed_files(haul.files)]
-        if said := [*haul.notes, *failed]:
-            raise PoolError(_safe(f"not all that ranks of pool {pool.name} wrote is here: {'; '.join(said)}"))
-        return [each.target for each in haul.files]
+        result = submit(pool.context.outputs.fetch(patterns, None if to is None else Path(to), run)).result()
+        failed = [f"{names} of node {node}: {reason}" for names, node, reason in list_failed_files(result.files)]
+        if problems := [*result.notes, *failed]:
+            raise PoolError(_safe(f"could not fetch all files of pool {pool.name}: {'; '.join(problems)}"))
+        return [each.target for each in result.files]
 
-    # -- the inside of ranks -----------------------------------------------------------------------------
+    # -- inspection of ranks -----------------------------------------------------------------------------
 
     def stacks(self, *, run: str | None = None, signal: bool = False) -> Stacks:
-        """Where every rank is just now: its Python stack, by py-spy where a node has that and the kernel allows it.
-        ``skyward_core.views.stack_groups`` says which are equal, and who has not joined a collective.
+        """Return the current Python stack of every rank, read with py-spy if the node has it and the kernel allows it.
+
+        ``skyward_core.views.stack_groups`` groups equal stacks and finds ranks that have not joined a collective.
 
         Args:
-            run: id of the run that is asked about; None for the newest one.
-            signal: send ranks that cannot be read a signal, at which they write their stacks down; a call that blocks
-                in native code may end early with it (EINTR).
+            run: Id of the run. None for the latest run.
+            signal: Send a signal to ranks that cannot be read; they then write their own stacks. The signal may
+                interrupt a call that blocks in native code (EINTR).
 
         Raises:
-            PoolError: the pool is not up.
+            PoolError: If the pool is not up.
         """
-        from skyward_core.pool.rank_inspection import collect_stacks  # few ask
+        from skyward_core.pool.rank_inspection import collect_stacks  # imported late: rarely used
 
         context = self.pool.context
-        asked = next(reversed(context.view.runs), "") if run is None else run
-        return submit(collect_stacks(context, asked, signal=signal)).result()
+        run_id = next(reversed(context.view.runs), "") if run is None else run
+        return submit(collect_stacks(context, run_id, signal=signal)).result()
 
-    # -- numbers -----------------------------------------------------------------------------------------
+    # -- metrics -----------------------------------------------------------------------------------------
 
     def metrics(self, run: str | None = None) -> Curves:
-        """What the pool's machines were measured at, and of a run what its ranks logged.
+        """Return the metrics of the pool's machines, and of a run the metrics that its ranks logged.
 
-        Nodes measure from the first time that anybody asks, or that calls run for ten seconds; then the past is there,
-        too. Waits for the next sample of each node, about a second.
+        Nodes begin to sample at the first request of any client, or when calls have run for ten seconds, and keep the
+        history. The method waits for the next sample of each node, about one second.
 
         Args:
-            run: id of a run, of which ranks' numbers come, and machines' of its time; None for the machines alone, of
-                all the time that is kept.
+            run: Id of a run: return its ranks' metrics, and machine metrics of the same time. None for all stored
+                machine metrics.
 
         Returns:
-            A curve for each name and each rank, GPU or node; its ``to_csv``, ``to_json`` and ``to_parquet`` write them
-            down. What a node cannot tell is absent, and its ``notes`` say why.
+            One series for each name and each rank, GPU or node. Its ``to_csv``, ``to_json`` and ``to_parquet`` export
+                the series. Metrics that a node cannot provide are absent, and ``notes`` has the reasons.
 
         Raises:
-            UsageError: the pool has had no such run.
-            PoolError: the pool is not up.
+            UsageError: If the pool has no such run.
+            PoolError: If the pool is not up.
         """
         pool = self.pool
 
@@ -318,20 +330,22 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
         return submit(work()).result()
 
     def alerts(self, run: str) -> list[Alert]:
-        """What is amiss with a run, as the app shows it: of one that goes on, all there is; of one that has ended,
-        numbers that are none. Measures machines as ``metrics`` does, and waits as long.
+        """Return the alerts of a run, as the app shows them.
+
+        For a run that has ended, only alerts about non-finite values are returned. The method samples machines, and
+        waits, as ``metrics`` does.
 
         Args:
-            run: its id.
+            run: Id of the run.
 
         Returns:
-            The worst first. Each has a ``kind`` ("gpu", "nan", "stall", "memory", "throttled", "straggler" or
-            "plateau"), says ``who`` it is (``rank``; or ``node``, and ``gpu``), ``since`` when (Unix
-            time by this machine's clock) and what, in ``words``.
+            Alerts, the most severe first. Each has a ``kind`` ("gpu", "nan", "stall", "memory", "throttled",
+                "straggler" or "plateau"), ``who`` (``rank``, or ``node`` and ``gpu``), ``since`` (Unix time by this
+                machine's clock) and a description in ``words``.
 
         Raises:
-            UsageError: the pool has had no such run.
-            PoolError: the pool is not up.
+            UsageError: If the pool has no such run.
+            PoolError: If the pool is not up.
         """
         pool = self.pool
 
@@ -340,21 +354,21 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
 
             await pool.context.metrics.start_collector().wait_for_samples()
             if (found := pool.view.runs.get(run)) is None:
-                raise UsageError(f"pool {pool.name} has had no run {run}, as far as is known here")
+                raise UsageError(f"pool {pool.name} has no run {run}")
             return find_alerts(pool.view, found, time.time())
 
         return submit(work()).result()
 
-    # -- for those that build on it ----------------------------------------------------------------------
+    # -- shared by subclasses and helpers ----------------------------------------------------------------
 
     def _archive_folder(self) -> Path:
         return self.pool.archive.folder
 
     def _run_html(self, run: str, state: str) -> str:
-        """How a run is, as a notebook shows it.
+        """Return the current state of a run as HTML for notebooks.
 
         Args:
-            state: of its future, where nothing more is known.
+            state: State of the run's future, used if the run is unknown.
         """
         from skyward_core.api.notebook_display import run_html, unseen_html
 
@@ -371,60 +385,61 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
     # -- operators ---------------------------------------------------------------------------------------
 
     def run_one(self, pending: PendingFunction[Any]) -> Any:
-        """``pending >> compute``: run a call on one node.
+        """Run a call on one node: ``pending >> compute``.
 
         Args:
-            pending: the call.
+            pending: The call.
 
         Returns:
-            Its value; for a generator function an iterator of what it yields.
+            The value. For a generator function an iterator over the yielded values.
 
         Raises:
-            RunError: the call failed; its cause is the function's own exception.
-            NotPicklableError: an argument cannot travel.
-            Cancelled: the run was cancelled.
-            PoolError: the pool is not up, or has no node left to run it.
+            RunError: If the call failed. The cause is the function's own exception.
+            NotPicklableError: If an argument cannot be pickled.
+            Cancelled: If the run was cancelled.
+            PoolError: If the pool is not up, or has no remaining node.
         """
         if pending.streams:
             return self._stream(self._dispatch("single", [self._task(pending)], consumed=True))
         return self._run("single", [self._task(pending)])[0]
 
     def run_all(self, pending: PendingFunction[Any]) -> list[Any]:
-        """``pending @ compute``: run a call on every rank.
+        """Run a call on every rank: ``pending @ compute``.
 
         Args:
-            pending: the call.
+            pending: The call.
 
         Returns:
-            The values in rank order; for a generator function an iterator for each rank.
+            The values in rank order. For a generator function one iterator for each rank.
 
         Raises:
-            RunError: a rank failed; its cause is the first real failure's own exception.
-            UsageError: the pool has not as many nodes as ``with_nodes`` says.
-            NotPicklableError: an argument cannot travel.
-            Cancelled: the run was cancelled.
-            PoolError: the pool is not up, or has lost a node.
+            RunError: If a rank failed. The cause is the exception of the root cause.
+            UsageError: If the pool has fewer nodes than ``with_nodes`` requires.
+            NotPicklableError: If an argument cannot be pickled.
+            Cancelled: If the run was cancelled.
+            PoolError: If the pool is not up, or has lost a node.
         """
         if pending.streams:
             return self._streams(self._dispatch("broadcast", [self._task(pending)], consumed=True))
         return self._run("broadcast", [self._task(pending)])
 
     def run_group(self, group: PendingGroup[Any]) -> Any:
-        """``group >> compute``: run several calls at the same time, spread over the nodes.
+        """Run several calls at the same time, spread over the nodes: ``group >> compute``.
 
         Args:
-            group: the calls.
+            group: The calls.
 
         Returns:
-            A tuple of their values in the order written, of a generator function's call an iterator of what it yields,
-            once all others have ended; an iterator for a group that streams.
+            A tuple of the values, in the order of the calls. The value of a generator function's call is an iterator;
+                the tuple is returned after all other calls have ended. For a group with ``stream=True`` an iterator
+                over the values.
 
         Raises:
-            RunError: a call failed; its cause is the function's own exception.
-            UsageError: the group streams, and holds a call of a generator function.
-            NotPicklableError: an argument cannot travel.
-            Cancelled: the run was cancelled.
-            PoolError: the pool is not up, or has no node left to run them.
+            RunError: If a call failed. The cause is the function's own exception.
+            UsageError: If the group streams and contains a call of a generator function.
+            NotPicklableError: If an argument cannot be pickled.
+            Cancelled: If the run was cancelled.
+            PoolError: If the pool is not up, or has no remaining node.
         """
         if not group.items:
             return iter(()) if group.stream else GroupValues()
@@ -436,27 +451,28 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
         return GroupValues(self._run("gather", tasks))
 
     def submit(self, pending: PendingFunction[Any]) -> RunFuture[Any]:
-        """``pending > compute``: run a call on one node, and wait for nothing.
+        """Start a call on one node without waiting: ``pending > compute``.
 
         Args:
-            pending: the call.
+            pending: The call.
 
         Returns:
-            A future of its value, which also names the run, and what its ranks write. To cancel it cancels the run.
+            A future of the value, which also has the run's id and its ranks' output. Cancelling the future cancels the
+                run.
 
         Raises:
-            UsageError: It is the call of a generator function.
-            NotPicklableError: an argument cannot travel.
-            PoolError: the pool is not up.
+            UsageError: If the call is of a generator function.
+            NotPicklableError: If an argument cannot be pickled.
+            PoolError: If the pool is not up.
         """
         _check_no_generator(pending, ">>")
         return self._make_future(self._dispatch("single", [self._task(pending)]), lambda run: run.results()[0])
 
     def submit_all(self, pending: PendingFunction[Any]) -> RunFuture[list[Any]]:
-        """``pending.on_all(compute)``: run a call on every rank, and wait for nothing; raises as ``submit``.
+        """Start a call on every rank without waiting: ``pending.on_all(compute)``. Raises the errors of ``submit``.
 
         Args:
-            pending: the call.
+            pending: The call.
 
         Returns:
             A future of the values in rank order.
@@ -465,27 +481,27 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
         return self._make_future(self._dispatch("broadcast", [self._task(pending)]), lambda run: run.results())
 
     def submit_group(self, group: PendingGroup[Any]) -> RunFuture[Any]:
-        """``group.on(compute)``: run several calls at the same time, and wait for nothing.
+        """Start several calls at the same time without waiting: ``group.on(compute)``.
 
         Args:
-            group: the calls.
+            group: The calls.
 
         Returns:
-            A future of a tuple of their values in the order written.
+            A future of a tuple of the values, in the order of the calls.
 
         Raises:
-            UsageError: the group streams, holds a call of a generator function, or has nothing in it.
-            NotPicklableError: an argument cannot travel.
-            PoolError: the pool is not up.
+            UsageError: If the group streams, is empty, or contains a call of a generator function.
+            NotPicklableError: If an argument cannot be pickled.
+            PoolError: If the pool is not up.
         """
         streams = group.stream or any(item.streams for item in group.items)
         if streams or not group.items:
-            what = "a group that streams gives no single value" if streams else "the group is empty"
-            raise UsageError(f"{what}; run it with >>")
+            reason = "a group that streams has no single value" if streams else "the group is empty"
+            raise UsageError(f"{reason}. Run it with >>.")
         return self._make_future(self._dispatch("gather", self._tasks(group)), lambda run: GroupValues(run.results()))
 
     def _make_future(self, run: Run, values: Callable[[Run], Any]) -> RunFuture[Any]:
-        """A run as a future of what it gives."""
+        """Return a future of a run's values."""
         future: RunFuture[Any] = RunFuture(run.id, self)
 
         def settle(done: Future[Run]) -> None:
@@ -494,25 +510,25 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
             try:
                 self._flush_output()
                 future.set_result(values(done.result()))
-            except BaseException as error:  # noqa: BLE001  a future carries whatever its work raised
+            except BaseException as error:  # noqa: BLE001  the future reports any exception
                 future.set_exception(error)
 
         def forward(cancelled: Future[Any]) -> None:
             if cancelled.cancelled():
                 self._cancel(run)
 
-        # Values are unpickled here, not on the loop: user code may run in that, and may be slow.
+        # Values are unpickled on a thread, not on the loop, because user code may run and be slow.
         threading.Thread(target=lambda: settle(_wait_for(run.future)), daemon=True).start()
         future.add_done_callback(forward)
         return future
 
-    # -- the same as the operators, by names -------------------------------------------------------------
+    # -- methods equal to operators ----------------------------------------------------------------------
 
     def run(self, pending: PendingFunction[T] | PendingGroup[T]) -> T:
-        """The same as ``pending >> compute``, and raises as ``run_one`` or ``run_group``.
+        """Run a call or a group: same as ``pending >> compute``. Raises the errors of ``run_one`` or ``run_group``.
 
         Args:
-            pending: the call, or a group of calls.
+            pending: A call, or a group of calls.
         """
         if isinstance(pending, Function):
             pending = require_call(pending, "compute.run")
@@ -520,63 +536,64 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
         return value
 
     def broadcast(self, pending: PendingFunction[T]) -> list[T]:
-        """The same as ``pending @ compute``, and raises as ``run_all``.
+        """Run a call on every rank: same as ``pending @ compute``. Raises the errors of ``run_all``.
 
         Args:
-            pending: the call.
+            pending: The call.
         """
         return require_call(pending, "compute.broadcast") @ self
 
     def run_async(self, pending: PendingFunction[T]) -> RunFuture[T]:
-        """The same as ``pending > compute``, and raises as ``submit``.
+        """Start a call without waiting: same as ``pending > compute``. Raises the errors of ``submit``.
 
         Args:
-            pending: the call.
+            pending: The call.
         """
         return require_call(pending, "compute.run_async") > self
 
     @property
     def dask(self) -> Any:
-        """A ``distributed.Client`` of the cluster that the plugin ``dask`` makes of the pool, connected when it is
-        first asked for.
+        """Connected ``distributed.Client`` of the cluster that the plugin ``dask`` starts on the pool. Connects at
+        first use.
 
         Raises:
-            UsageError: the pool has no such plugin.
-            RunError: the cluster could not be brought up; its cause says why.
-            PoolError: distributed is not installed here, the scheduler does not answer, or the pool is not up.
+            UsageError: If the pool has no plugin ``dask``.
+            RunError: If the cluster cannot be started. The cause has the reason.
+            PoolError: If distributed is not installed here, if the scheduler does not answer, or if the pool is not up.
         """
         return self._dask_connection().client()
 
     def dashboard(self) -> str:
-        """Where Dask's dashboard is, on this machine's loopback, for as long as the pool is used from here.
+        """Return the URL of the Dask dashboard on this machine's loopback address, valid while this process uses the
+        pool.
 
         Raises:
-            UsageError: the pool has no Dask, or it was made without a dashboard.
-            PoolError: there is no way to it, or the pool is not up.
+            UsageError: If the pool has no Dask, or no dashboard.
+            PoolError: If the dashboard is not reachable, or if the pool is not up.
         """
         return self._dask_connection().dashboard()
 
     def _dask_connection(self) -> DaskConnection:
-        """Return the connection to the pool's Dask cluster."""
+        """Return the connection to the pool's Dask cluster, or raise a UsageError without the plugin."""
         if self._dask is None:
             plugin: Any = next((each for each in self.plugins if each.name == "dask"), None)
             if plugin is None:
-                raise UsageError("this pool has no Dask: give it plugins=[sky.plugins.dask()]")
+                raise UsageError("this pool has no Dask cluster. Create it with plugins=[sky.plugins.dask()].")
             from skyward_core.api.dask_client import DaskConnection
 
             self._dask = DaskConnection(self.pool, plugin, lambda tasks: self._run("gather", tasks))
         return self._dask
 
     def _start_map(self, task: Task) -> MapRun:
-        """Begin a map, whose calls come later; see ``api.map_and_stream``."""
+        """Start a map, whose calls are submitted later; see ``api.map_and_stream``."""
         return cast("MapRun", self._dispatch("map", [task]))
 
     def _gang_nodes(self, ranks: int) -> int:
-        """Return how many nodes a gang of so many ranks has here.
+        """Return the number of nodes that a gang of a number of ranks occupies.
 
         Raises:
-            UsageError: No number of nodes has so many.
-            PoolError: The pool is not up.
+            UsageError: If the ranks do not fill whole nodes.
+            PoolError: If the pool is not up.
         """
         from skyward_core.pool.runs.gang_sweep import gang_nodes
 
@@ -584,11 +601,12 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
         return gang_nodes(ranks, context.ranks_per_node, context.name)
 
     def _start_sweep(self, calls: Sequence[PendingFunction[Any]], run_id: str) -> Run:
-        """Begin calls side by side, of which none stops the others; see ``api.hyperparameter_sweep``.
+        """Start independent calls side by side; see ``api.hyperparameter_sweep``.
 
         Raises:
-            NotPicklableError, TypeError: an argument cannot travel, or the function does not take these.
-            PoolError: the pool is not up.
+            NotPicklableError: If an argument cannot be pickled.
+            TypeError: If the function does not accept the arguments.
+            PoolError: If the pool is not up.
         """
         from skyward_core.tasks.function_pickling import make_tasks
 
@@ -602,11 +620,13 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
         nodes: int | None,
         ended: Callable[[int, Run], None],
     ) -> GangSweep:
-        """Begin calls, each as a gang of its own on so many nodes; see ``api.hyperparameter_sweep``.
+        """Start calls, each as a gang on a number of nodes; see ``api.hyperparameter_sweep``.
 
         Raises:
-            NotPicklableError, TypeError, PoolError: as :meth:`_start_sweep`.
-            UsageError: the pool has fewer nodes.
+            NotPicklableError: If an argument cannot be pickled.
+            TypeError: If the function does not accept the arguments.
+            PoolError: If the pool is not up.
+            UsageError: If the pool has fewer nodes.
         """
         from skyward_core.pool.runs.gang_sweep import begin_sweep, check_node_count
         from skyward_core.tasks.function_pickling import make_tasks
@@ -625,8 +645,8 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
         streaming = [item.name for item in group.items if item.streams]
         if streaming and group.stream:
             raise UsageError(
-                f"a group that streams gives each call's value as it ends, and {streaming[0]} is a generator function: "
-                "leave out stream=True, and its place in the tuple has an iterator"
+                f"a group with stream=True cannot contain {streaming[0]}, a generator function. "
+                "Remove stream=True: the tuple then contains an iterator for that call."
             )
         from skyward_core.tasks.function_pickling import make_tasks
 
@@ -640,7 +660,7 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
         consumed: bool = False,
         run_id: str = "",
     ) -> Run:
-        """Open a run and come back at once."""
+        """Open a run and return without waiting."""
         pool = self.pool
         opened: Future[Run] = Future()
         try:
@@ -654,14 +674,14 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
             raise
 
     def _run(self, kind: RunKind, tasks: Sequence[Task]) -> list[Any]:
-        """Open a run and wait for its values; one change of threads each way."""
+        """Open a run and wait for its values. Only one switch of threads each way keeps short calls fast."""
         from skyward_core.pool.runs.run import RunCompletion
 
         pool = self.pool
         ended = RunCompletion()
         opened: list[Run] = []
         try:
-            # A ctrl-c may come at any line, also after the calls have left and before we wait.
+            # A ctrl-c may interrupt any line, even between sending the calls and waiting for them.
             self._run_on_loop(lambda: opened.append(pool.context.scheduler.open(kind, tasks, future=ended)), ended)
             with nullcontext() if self._console is None else self._console.live():
                 run = ended.wait()
@@ -672,12 +692,12 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
         return run.results()
 
     def _flush_output(self) -> None:
-        """What ranks have printed stands there before what they return."""
+        """Wait until the ranks' output is printed, so that it precedes the returned values."""
         if self._console is not None:
             self._console.flush()
 
     def _cancel_opened(self, opened: Callable[[], list[Run]]) -> None:
-        """Cancel what was opened, or is about to be: this queues up behind it on the loop."""
+        """Cancel runs that were opened or are about to open. The loop handles the cancellation after the opening."""
         background_loop().call_soon_threadsafe(lambda: self._cancel(*opened()))
 
     @staticmethod
@@ -685,21 +705,21 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
         def attempt() -> None:
             try:
                 work()
-            except BaseException as error:  # noqa: BLE001  raised in the caller's thread instead
+            except BaseException as error:  # noqa: BLE001  raised in the caller's thread
                 failed.set_exception(error)
 
         background_loop().call_soon_threadsafe(attempt)
 
     def _cancel(self, *runs: Run) -> None:
         for run in () if self._forked else runs:
-            background_loop().call_soon_threadsafe(run.cancel, "its caller went away")
+            background_loop().call_soon_threadsafe(run.cancel, "its caller stopped waiting")
 
     def _stream(self, run: Run) -> Iterator[Any]:
         try:
             yield from run.items(0)
             self._flush_output()
         finally:
-            self._cancel(run)  # does nothing to a run that has ended
+            self._cancel(run)  # has no effect on an ended run
 
     def _streams(self, run: Run) -> list[Any]:
         from skyward_core.api.map_and_stream import split_streams
@@ -708,7 +728,7 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
         return split_streams(run, lambda: self._cancel(run), ahead=crowded)
 
     def _mixed_values(self, run: Run) -> tuple[Any, ...]:
-        """A group of which some calls yield."""
+        """Return the values of a group in which some calls are generators."""
         values = self._streams(run)
         return GroupValues(
             each if task.stream else self._only_value(run, index, each)
@@ -718,7 +738,7 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
     @staticmethod
     def _only_value(run: Run, index: int, yielded: Iterator[Any]) -> Any:
         for _ in yielded:
-            pass  # it is no generator: this waits for its end, and raises what became of the run
+            pass  # not a generator call: waits for its end, and raises the run's error
         return run.value(index)
 
     def _iter_values(self, run: Run, *, ordered: bool) -> Iterator[Any]:
@@ -762,59 +782,59 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
         ordered: bool = True,
         timeout: float | None = None,
     ) -> Iterator[Any]:
-        """Call a function once for each item, spread over all ranks: one run, however many items there are.
+        """Call a function once for each item, spread over all ranks. The whole map is one run.
 
             for area in compute.map(measure, Path("photos").glob("*.jpg")):
                 ...
 
-        Nothing is read of ``items`` before the first value is asked for, and never more than is soon to be worked on,
-        so that they may be endless; it is this thread that reads them. Quick calls travel several at a time.
+        ``items`` may be endless: the iterating thread reads them only as they are needed, and none before the first
+        value is requested. Short calls are sent in chunks.
 
         Args:
-            fn: a ``@function``, or a plain function, of one argument.
-            items: what it is called with.
-            *more: refused, as the builtin ``map`` takes several series: ``zip`` them.
-            ordered: whether values come in the order of the items; with False as calls end.
-            timeout: seconds that one item may take; None for the function's own limit. With a limit items travel one
-                by one.
+            fn: A ``@function``, or a plain function, of one argument.
+            items: Arguments, one for each call.
+            *more: Rejected: unlike the builtin ``map``, only one iterable is supported. Use ``zip``.
+            ordered: True yields values in the order of the items, False as the calls end.
+            timeout: Time limit of one item in seconds. None for the function's own limit. With a limit, items are sent
+                one by one.
 
         Returns:
-            An iterator of the values. Closing it, or leaving a loop over it, cancels what still runs. After the first
-            failure nothing more is begun.
+            An iterator over the values. Closing it, or leaving a loop over it, cancels the remaining calls. After the
+                first failure no further calls start.
 
         Raises:
-            TypeError: ``fn`` is no function, or does not take one argument; or there are several series of items.
-            ValueError: ``timeout`` is not more than 0.
-            UsageError: it is a generator function.
-            RunError: a call failed (while values are taken); its cause is the function's own exception. ``results`` has
-                the values that were computed, by item: those that the loop has not had, and of items with a length the
-                first 64 MB of those that it has had.
-            NotPicklableError: an item cannot travel (while values are taken).
-            Cancelled: the run was cancelled (while values are taken).
-            PoolError: the pool is not up.
+            TypeError: If ``fn`` is not a function or does not accept one argument, or if several iterables are given.
+            ValueError: If ``timeout`` is not positive.
+            UsageError: If ``fn`` is a generator function.
+            RunError: If a call failed (during iteration). The cause is the function's own exception. ``results`` has
+                computed values by item: all unconsumed values, and for items with a length also the first 64 MB of
+                consumed values.
+            NotPicklableError: If an item cannot be pickled (during iteration).
+            Cancelled: If the run was cancelled (during iteration).
+            PoolError: If the pool is not up.
         """
         from skyward_core.api.map_and_stream import MapBackend, MapOperation, make_map_call
 
         if more:
-            raise TypeError("compute.map takes one series of items: compute.map(lambda each: f(*each), zip(a, b))")
+            raise TypeError("compute.map takes one iterable. Use compute.map(lambda each: f(*each), zip(a, b)).")
         call = make_map_call(fn, timeout)
         single = call.timeout is not None
         return MapOperation(MapBackend(self, call), call, items, ordered=ordered, single=single).values()
 
 
 def _safe(text: str) -> str:
-    """A rank's names may hold anything, and most who see an error see it on a terminal."""
-    from skyward_core.util.terminal_safe_text import sanitize_line  # few scripts see such an error
+    """Sanitize names from ranks for a terminal."""
+    from skyward_core.util.terminal_safe_text import sanitize_line  # imported late: such errors are rare
 
     return sanitize_line(text)
 
 
 def _check_no_generator(pending: PendingFunction[Any], operator: str) -> None:
-    """Raise UsageError for a generator function's call: its values come one by one."""
+    """Raise a UsageError for a generator function's call, which has no single value."""
     if pending.streams:
         raise UsageError(
-            f"{pending.name} is a generator function, and a future has one value: iterate over {pending.name}(...) "
-            f"{operator} compute"
+            f"{pending.name} is a generator function, but a future has one value. "
+            f"Iterate over {pending.name}(...) {operator} compute."
         )
 
 
@@ -824,15 +844,15 @@ def _wait_for(future: Future[Run]) -> Future[Run]:
 
 
 async def run_in_thread(work: Callable[[], T], *, cancel: Callable[[], None] | None = None) -> T:
-    """Do blocking work in a thread. Whoever is cancelled meanwhile waits for its end all the same, so that nothing
-    that it makes is left behind.
+    """Run blocking work in a thread. A cancelled caller still waits until the work has ended, so that no resources
+    leak.
 
     Args:
-        work: what to do.
-        cancel: tells the work, each time that the caller is cancelled, that nobody wants what comes of it.
+        work: The blocking function.
+        cancel: Called at each cancellation of the caller, to stop the work early.
 
     Raises:
-        asyncio.CancelledError: the caller was cancelled; the work has ended.
+        asyncio.CancelledError: If the caller was cancelled. The work has ended.
     """
     working = asyncio.get_running_loop().run_in_executor(None, work)
     cancelled: asyncio.CancelledError | None = None
@@ -844,17 +864,17 @@ async def run_in_thread(work: Callable[[], T], *, cancel: Callable[[], None] | N
             if cancel is not None:
                 cancel()
     if cancelled is not None:
-        working.exception()  # looked at: the cancellation is what is told
+        working.exception()  # marks the exception as retrieved; the cancellation is raised instead
         raise cancelled
     return working.result()
 
 
 async def tear_down(pool: Pool) -> Receipt:
-    """Tear a pool down. What is found to be left stands in the receipt's notes, and is said."""
+    """Tear a pool down. Print leftovers, and add them to the receipt's notes."""
     receipt = await pool.down()
     if not isinstance(pool.context.provider, Rents):
         return receipt
-    from skyward_core.pool.leftover_verdicts import leftover_notes  # others have no account to look through
+    from skyward_core.pool.leftover_verdicts import leftover_notes  # only rented machines have an account to inspect
 
     notes = await leftover_notes(pool.row, pool.context.ledger)
     for note in notes:
@@ -863,9 +883,9 @@ async def tear_down(pool: Pool) -> Receipt:
 
 
 def print_safely(text: str) -> bool:
-    """Write a line to standard error, and return whether that was possible: no stream keeps a pool from its end."""
+    """Write a line to standard error and return whether that succeeded. A broken stream must not stop a teardown."""
     try:
         write_escaped(cast(TextIO, sys.stderr), f"{text}\n")
-    except Exception:  # noqa: BLE001  it is None, or any object that the script has put in its place
+    except Exception:  # noqa: BLE001  stderr is None, or was replaced by the script
         return False
     return True

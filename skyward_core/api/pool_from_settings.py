@@ -1,4 +1,4 @@
-"""``Compute(name="train")``: a pool as ``[pools.train]`` of a ``skyward.toml`` has it."""
+"""``Compute(name="train")``: a pool from the table ``[pools.train]`` of ``skyward.toml``."""
 
 from __future__ import annotations
 
@@ -25,25 +25,24 @@ _OPTION_KEYS = frozenset({each.name for each in fields(Options)} | Options.older
 
 
 def named_pool_arguments(name: str) -> dict[str, Any]:
-    """What ``Compute`` is to be given for a pool of that name.
+    """Return the arguments of ``Compute`` for a named pool.
 
     Args:
-        name: of a table in ``pools``, of ``skyward.toml`` in the working folder or in the person's own folder; where
-            both have it, the former's values count.
+        name: Name of a table in ``pools`` of ``skyward.toml``, in the working folder or in the user's settings folder.
+            The working folder takes precedence.
 
     Raises:
-        UsageError: there is none of that name, or it says what cannot be used; says where.
+        UsageError: If the table does not exist, or contains invalid values.
     """
     pools, providers = state_folder.pool_tables()
     table = pools.get(name)
     if not isinstance(table, Mapping):
         near = get_close_matches(name, pools, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(pools) or 'none'};"
+        hint = f"did you mean {near[0]!r}?" if near else f"existing tables: {', '.join(pools) or 'none'}."
         raise UsageError(
-            f"sky.Compute(name={name!r}) asks for [pools.{name}] of a skyward.toml, and neither the one here nor "
-            f"{state_folder.state_home() / state_folder.SETTINGS_FILE} has it: {hint} a pool that is to be "
-            f"called {name!r} "
-            f"says where its machines come from, sky.Compute(provider=sky.Local(), name={name!r})"
+            f"sky.Compute(name={name!r}) requires [pools.{name}] in a skyward.toml, but neither the file in the "
+            f"working folder nor {state_folder.state_home() / state_folder.SETTINGS_FILE} has that table: {hint} "
+            f"For a new pool give a provider: sky.Compute(provider=sky.Local(), name={name!r})"
         )
     try:
         return _parse_pool_table({**table}, name, providers)
@@ -52,25 +51,25 @@ def named_pool_arguments(name: str) -> dict[str, Any]:
 
 
 def _parse_pool_table(table: dict[str, Any], name: str, providers: Mapping[str, Any]) -> dict[str, Any]:
-    asked: dict[str, Any] = {key: table.pop(key) for key in _PLAIN_KEYS if key in table}
+    arguments: dict[str, Any] = {key: table.pop(key) for key in _PLAIN_KEYS if key in table}
     own = table.pop("name", name if NAME.fullmatch(name) else name.lower().replace("_", "-"))
-    asked["name"] = own
-    asked["provider"] = _parse_provider(table.pop("provider", None), providers)
+    arguments["name"] = own
+    arguments["provider"] = _parse_provider(table.pop("provider", None), providers)
     if (nodes := table.pop("nodes", None)) is not None:
-        asked["nodes"] = Nodes(**nodes) if isinstance(nodes, Mapping) else nodes
+        arguments["nodes"] = Nodes(**nodes) if isinstance(nodes, Mapping) else nodes
     if (image := table.pop("image", None)) is not None:
         indexes = [PipIndex(**each) for each in image.get("pip_indexes", ())]
-        asked["image"] = Image(**{**image, "pip_indexes": indexes})
+        arguments["image"] = Image(**{**image, "pip_indexes": indexes})
     if (worker := table.pop("worker", None)) is not None:
-        asked["worker"] = Worker(**worker)
+        arguments["worker"] = Worker(**worker)
     if (plugins := table.pop("plugins", None)) is not None:
-        asked["plugins"] = [_parse_plugin(each, plugins) for each in plugins]
+        arguments["plugins"] = [_parse_plugin(each, plugins) for each in plugins]
     options = {
         **table.pop("options", {}),
         **{key: table.pop(key) for key in sorted(_OPTION_KEYS & table.keys())},
     }
     if options:
-        asked["options"] = Options(**options)
+        arguments["options"] = Options(**options)
     if table:
         known = (
             *_PLAIN_KEYS,
@@ -84,21 +83,21 @@ def _parse_pool_table(table: dict[str, Any], name: str, providers: Mapping[str, 
             *_OPTION_KEYS,
         )
         first = next(iter(table))
-        raise UsageError(f"it has {first!r}, which no pool has{did_you_mean(first, known)}")
-    return asked
+        raise UsageError(f"unknown key {first!r}{did_you_mean(first, known)}")
+    return arguments
 
 
-def _parse_provider(said: Any, providers: Mapping[str, Any]) -> Any:
-    """A provider by its word, or by the name of a table in ``providers``."""
-    if said is None:
+def _parse_provider(value: Any, providers: Mapping[str, Any]) -> Any:
+    """Return a provider by its type name, or by the name of a table in ``providers``."""
+    if value is None:
         return DEFAULT_PROVIDER
-    if not isinstance(said, str):
-        raise UsageError(f"provider: should be its name (got {said!r:.60})")
-    table = providers.get(said)
+    if not isinstance(value, str):
+        raise UsageError(f"provider must be a name, got {value!r:.60}")
+    table = providers.get(value)
     if not isinstance(table, Mapping):
-        return _build_provider(said, {})
+        return _build_provider(value, {})
     parameters = {**table}
-    return _build_provider(parameters.pop("type", said), parameters)
+    return _build_provider(parameters.pop("type", value), parameters)
 
 
 def _build_provider(word: str, parameters: Mapping[str, Any]) -> Any:
@@ -108,8 +107,8 @@ def _build_provider(word: str, parameters: Mapping[str, Any]) -> Any:
     return kind(**parameters)
 
 
-def _parse_plugin(name: str, said: Any) -> Plugin:
-    """A plugin by its name, with what a table says of it; of a list of names with nothing."""
-    parameters = said[name] if isinstance(said, Mapping) else True
+def _parse_plugin(name: str, tables: Any) -> Plugin:
+    """Return a plugin by its name, with the parameters of its table, if any."""
+    parameters = tables[name] if isinstance(tables, Mapping) else True
     made: Plugin = factory(name)(**(parameters if isinstance(parameters, Mapping) else {}))
     return made

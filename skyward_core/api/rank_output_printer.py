@@ -1,9 +1,8 @@
-"""Printer of the ranks' output in a script: each line with its rank, standard output and standard error apart.
+"""Printer of the ranks' output in a script: each line with its rank, with separate standard output and standard error.
 
-On a terminal the lines that ranks have begun (progress bars) are drawn below, while the script waits for a call. At
-other times the terminal's last line is the script's own: it may ask there for something.
-
-Of what ranks print, text and colours are shown, and nothing else that a terminal acts on.
+On a terminal, unfinished lines of ranks (progress bars) are drawn below the output while the script waits for a call.
+At other times the last line of the terminal belongs to the script, which may prompt there. Only text and colors of
+ranks are shown. All other terminal control sequences are removed.
 """
 
 from __future__ import annotations
@@ -27,24 +26,24 @@ if TYPE_CHECKING:
     from skyward_core.pool.event_log import EventPublisher
     from skyward_core.views.log_collapsing import LiveLines
 
-FLUSH_TIMEOUT = 1.0  # seconds that a call which has ended waits for a slow terminal
+FLUSH_TIMEOUT = 1.0  # seconds that an ended call waits for a slow terminal
 
 
 class RankText(NamedTuple):
-    """Whole lines of a rank's "out" or "err"."""
+    """Complete lines of a rank's stream, "out" or "err"."""
 
     stream: str
     lines: str
 
 
-_DRAW = RankText("", "")  # nothing to print: what is drawn below has changed
+_DRAW = RankText("", "")  # marker without text: redraw the unfinished lines
 
 
 class ScriptConsole:
-    """Writes to the script's streams from a thread of its own: a slow terminal must not hold up the pool.
+    """Writer to the script's streams with its own thread, because a slow terminal must not block the pool.
 
-    The streams are those that ``sys`` has at that moment, so that whatever catches what the script prints (a test's
-    ``capsys``, ``redirect_stdout``) catches what its ranks print.
+    The writer uses the current ``sys.stdout`` and ``sys.stderr``, so that a redirection (a test's ``capsys``,
+    ``redirect_stdout``) also captures the output of ranks.
     """
 
     def __init__(self, news: EventPublisher) -> None:
@@ -53,8 +52,8 @@ class ScriptConsole:
         self._queue: queue.SimpleQueue[RankText | None] = queue.SimpleQueue()
         self._queued_count = self._written_count = 0  # texts
         self._progress = threading.Condition()
-        self._newest: dict[int, LineSplitter] = {}  # of each rank the stream that said something last
-        self._waiting = 0  # calls that the script waits for
+        self._newest: dict[int, LineSplitter] = {}  # by rank: the stream with the latest output
+        self._waiting = 0  # number of calls that the script waits for
         self._live: LiveLines | None = None
         self._thread = threading.Thread(target=self._write, name="console", daemon=True)
         self._thread.start()
@@ -78,7 +77,7 @@ class ScriptConsole:
 
     @contextmanager
     def live(self) -> Iterator[None]:
-        """Draw, on a terminal, the lines that ranks have begun, for as long as the script waits in this block."""
+        """Draw unfinished lines of ranks on a terminal while the script waits inside this block."""
         if not _is_on_terminal():
             yield
             return
@@ -89,7 +88,7 @@ class ScriptConsole:
                 self._live = LiveLines(get_terminal_size)
             self._waiting += 1
         try:
-            self._request_draw()  # what has come already
+            self._request_draw()  # output that arrived before
             yield
         finally:
             with self._progress:
@@ -100,7 +99,7 @@ class ScriptConsole:
     def _draw(self) -> None:
         live = self._live
         if live is not None and self._waiting and sys.stderr is not None:
-            with suppress(OSError, ValueError):  # gone, perhaps; what is whole is written elsewhere
+            with suppress(OSError, ValueError):  # the stream may be closed; complete lines are written elsewhere
                 self._out.draw_below(live, self._partial_lines, sys.stderr)
 
     def _partial_lines(self) -> list[str]:
@@ -109,17 +108,17 @@ class ScriptConsole:
         return partial_lines(list(self._newest.items())) if self._waiting else []
 
     def flush(self) -> None:
-        """Wait until all that has come is written: a call's lines are there when its value is."""
-        heard = self._queued_count
-        if self._written_count < heard and self._thread.is_alive():
+        """Wait until all output that has arrived is written, so that a call's lines precede its value."""
+        queued = self._queued_count
+        if self._written_count < queued and self._thread.is_alive():
             with self._progress:
-                self._progress.wait_for(lambda: self._written_count >= heard, FLUSH_TIMEOUT)
+                self._progress.wait_for(lambda: self._written_count >= queued, FLUSH_TIMEOUT)
 
     def _write(self) -> None:
         last = False
         while not last:
             texts = [self._queue.get()]
-            while not self._queue.empty():  # one write for all that came while the last one took its time
+            while not self._queue.empty():  # one write for all texts that arrived during the previous write
                 texts.append(self._queue.get())
             last = texts[-1] is None
             whole = [text for text in texts if text is not None and text is not _DRAW]
@@ -128,7 +127,7 @@ class ScriptConsole:
                     self._write_lines(stream, "".join([text.lines for text in some]))
                 self._draw()
             except (OSError, ValueError):
-                return  # nobody reads any more; the logs are in their files
+                return  # the stream has no reader; the log files have the output
             with self._progress:
                 self._written_count += len(whole)
                 self._progress.notify_all()
@@ -139,22 +138,22 @@ class ScriptConsole:
             return
         try:
             self._out.write_between(lines, to)
-        except Exception:  # a stream in the place of the script's own may be closed by now, or be no real one
+        except Exception:  # a replaced stream may be closed or incomplete
             if to is None:
                 raise
 
     async def _subscribe(self, news: EventPublisher) -> Callable[[], None]:
-        # What ranks printed while they were set up, or before a connection was whole, has come already.
+        # `missed` delivers output that arrived during setup or before the connection was complete.
         return news.subscribe(None, self._on_output, missed=True)
 
     async def _unsubscribe(self) -> None:
         self._stop()
 
     def close(self) -> None:
-        """Write what is left, unfinished lines too. Not to be called on the pools' thread."""
+        """Write the remaining output, including unfinished lines. Do not call on the pools' thread."""
         submit(self._unsubscribe()).result()
         for (rank, stream), lines in self._lines.items():
-            if (rest := lines.preview()).strip():  # else a bar that was taken away
+            if (rest := lines.preview()).strip():  # otherwise a cleared progress bar
                 self._enqueue(RankText(stream, _format_line(rank, rest)))
         self._queue.put(None)
         self._thread.join(timeout=10)
@@ -162,19 +161,19 @@ class ScriptConsole:
 
 
 def _is_on_terminal() -> bool:
-    """Whether both streams are a terminal that can take lines away."""
+    """Check whether both streams are terminals that can erase lines."""
     return os.environ.get("TERM") != "dumb" and all(map(_is_terminal, (sys.stdout, sys.stderr)))
 
 
 def _is_terminal(stream: TextIO | None) -> bool:
     try:
         return stream is not None and stream.isatty()
-    except (AttributeError, ValueError):  # the script closed it, or put something else in its place
+    except (AttributeError, ValueError):  # the script closed or replaced the stream
         return False
 
 
 def _output_stream(name: str) -> TextIO | None:
-    """Where lines go now; None for where ``sys.stdout`` went when the pool came up, and for no standard error."""
+    """Return the current target of a stream. None for the original ``sys.stdout``, or without standard error."""
     if name == "err":
         return sys.stderr
     here = sys.stdout

@@ -1,4 +1,4 @@
-"""Sky.dict(), sky.lock() and others: shared state by name."""
+"""Shared state by name: ``sky.dict``, ``sky.set``, ``sky.counter``, ``sky.queue``, ``sky.lock`` and ``sky.barrier``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from skyward_core.pool.pool import Pool
 
 
-NOT_SHARED = "this pool shares nothing: give it plugins=[sky.plugins.shared()]"
+NOT_SHARED = "this pool has no shared state. Create it with plugins=[sky.plugins.shared()]."
 
 
 def _state() -> SharedState:
@@ -39,90 +39,94 @@ def _state() -> SharedState:
         return found
     if instance_info().pool:
         raise UsageError(NOT_SHARED)
-    pool: Any = current_pool("what is shared belongs to")
+    pool: Any = current_pool("shared state belongs to")
     state: SharedState = pool.shared
     return state
 
 
 def dict(name: str, consistency: str | None = None) -> SharedDict:
-    """The dict of that name, which all ranks and the client see; an empty one until somebody puts something there.
+    """Return the dict of a name, shared by all ranks and the client; initially empty.
 
-    On the client it is that of the pool whose ``with`` block is open.
+    On the client the dict belongs to the pool of the open ``with`` block.
 
     Args:
-        name: any text.
-        consistency: as older generations take it; there is one server, and so the strongest always.
+        name: Any text.
+        consistency: Accepted for older generations. The single server is always strongly consistent.
 
     Raises:
-        UsageError: the pool has no ``sky.plugins.shared()``.
-        PoolError: on the client: no block is open, or several and none in this thread.
+        UsageError: If the pool has no ``sky.plugins.shared()``.
+        PoolError: On the client, if no block is open, or if several are open and none belongs to this thread.
     """
     return _state().dict(name)
 
 
 def set(name: str, consistency: str | None = None) -> SharedSet:
-    """The set of that name; see :func:`dict`.
+    """Return the set of a name; see :func:`dict`.
 
     Args:
-        name: any text.
-        consistency: as of :func:`dict`.
+        name: Any text.
+        consistency: Same as for :func:`dict`.
     """
     return _state().set(name)
 
 
 def counter(name: str, consistency: str | None = None) -> SharedCounter:
-    """The counter of that name, which begins at 0; see :func:`dict`.
+    """Return the counter of a name, which starts at 0; see :func:`dict`.
 
     Args:
-        name: any text.
-        consistency: as of :func:`dict`.
+        name: Any text.
+        consistency: Same as for :func:`dict`.
     """
     return _state().counter(name)
 
 
 def queue(name: str) -> SharedQueue:
-    """The queue of that name; see :func:`dict`.
+    """Return the queue of a name; see :func:`dict`.
 
     Args:
-        name: any text.
+        name: Any text.
     """
     return _state().queue(name)
 
 
 def lock(name: str, timeout: float | None = None, *, ttl: float | None = None) -> SharedLock:
-    """The lock of that name, which one holder has at a time; see :func:`dict`.
+    """Return the lock of a name, which has one holder at a time; see :func:`dict`.
 
     Args:
-        name: any text.
-        timeout: seconds that a ``with`` block waits for it at most, before it raises TimeoutError; None for no limit.
-        ttl: as the newest generation takes it; a warning says that it goes unheeded.
+        name: Any text.
+        timeout: Maximum seconds that a ``with`` block waits before it raises TimeoutError. None for no limit.
+        ttl: Argument of the newest generation, ignored with a warning.
     """
     if ttl is not None:
         from skyward_core.model.older_api_arguments import apply_rules, ignored
 
-        apply_rules("sky.lock", {"ttl": ignored("one whose holder dies is free within 30 seconds")}, {"ttl": ttl})
+        apply_rules(
+            "sky.lock", {"ttl": ignored("a lock is released within 30 seconds if its holder dies")}, {"ttl": ttl}
+        )
     return _state().lock(name, timeout)
 
 
 def barrier(name: str, parties: int | None = None, *, n: int | None = None) -> SharedBarrier:
-    """The barrier of that name, of the run in progress.
+    """Return the barrier of a name in the current run.
 
     Args:
-        name: any text.
-        parties: how many meet there; None for all ranks of the run.
-        n: the same, by an older word.
+        name: Any text.
+        parties: Number of participants. None for all ranks of the run.
+        n: Older name of ``parties``.
 
     Raises:
-        UsageError: this is no rank in a call, or ``parties`` is to be said; or as :func:`dict`.
+        UsageError: If this process is not a rank inside a call, or if ``parties`` is required. Also raised as by
+            :func:`dict`.
     """
     return _state().barrier(name, n if parties is None else parties)
 
 
 def connect_shared_state(pool: Pool, plugin: Shared) -> SharedState:
-    """What the pool shares, reached from here.
+    """Return a client connection to the shared state of a pool.
 
     Args:
-        plugin: the pool's own, with its password.
+        pool: The pool.
+        plugin: The pool's plugin, with its password.
     """
     at: list[tuple[str, int]] = []
 
@@ -134,7 +138,7 @@ def connect_shared_state(pool: Pool, plugin: Shared) -> SharedState:
                     submit(head.transport.forward_port(head.welcome["address"], plugin.port_of(pool.name))).result()
                 )
             except OSError as error:
-                raise PoolError(f"there is no way to the shared state of pool {pool.name}: {error}") from error
+                raise PoolError(f"cannot reach the shared state of pool {pool.name}: {error}") from error
         return at[0]
 
     return SharedState(SharedStateConnection(pool.name, plugin.token, plugin.papers[0], find))
@@ -149,13 +153,16 @@ _SHARED_NAME_PATTERN = re.compile(
 
 
 def uses_deprecated_names() -> bool:
-    """Whether the script that runs, by the older name of this library, shares dicts and their like, which older
-    generations have without a plugin; and whether what that takes is here."""
+    """Check whether the script uses shared state under this library's older name, without a plugin, as older
+    generations allow.
+
+    Return False if redis or its server is not installed.
+    """
     if _DEPRECATED_MODULE not in sys.modules or (script := main_script()) is None:
         return False
     if find_spec("redis") is None or not (which("redis-server") or which("valkey-server")):
         return False
     try:
         return _SHARED_NAME_PATTERN.search(read_text(script, errors="replace")) is not None
-    except OSError:  # it is gone
+    except OSError:  # the script was deleted
         return False

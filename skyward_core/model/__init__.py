@@ -1,1 +1,1 @@
-"""Values that do nothing by themselves. Standard library only."""
+"""Plain values without side effects. Depends only on the standard library."""

@@ -1,4 +1,4 @@
-"""An alert: one problem of a run that is in progress. ``views.alert_rules`` finds them."""
+"""Alert: one problem of a run in progress, found by ``views.alert_rules``."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from skyward_core.model.outcomes import AlertKind
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One thing that is amiss.
+    """One problem of a run.
 
     Attributes:
-        rank: whose it is, or None: a machine's.
-        node: whose it is, or None: a rank's.
-        gpu: of that node, or None: the node's own.
-        name: of the number or figure, or "".
-        since: Unix time since when.
-        words: what it is, without who and since when.
+        rank: Affected rank, or None for a machine.
+        node: Affected node, or None for a rank.
+        gpu: Affected GPU of the node, or None for the node itself.
+        name: Name of the metric, or "".
+        since: Unix time when the problem began.
+        words: Description, without the subject and the time.
     """
 
     kind: AlertKind
@@ -31,16 +31,16 @@ class Alert:
 
     @property
     def who(self) -> str:
-        """``rank 5``, ``n1``, ``n1 GPU 4``."""
+        """Subject of the alert: ``rank 5``, ``n1`` or ``n1 GPU 4``."""
         if self.rank is not None:
             return f"rank {self.rank}"
         return f"n{self.node}" if self.gpu is None else f"n{self.node} GPU {self.gpu}"
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The same for the same trouble, whatever its figures are now."""
+        """Identity of the problem, independent of its current values."""
         return (self.kind, self.rank, self.node, self.gpu, self.name)
 
     def to_json(self) -> dict[str, Any]:
-        """All that it says, as JSON's types."""
+        """Return all attributes as JSON types."""
         return asdict(self)

@@ -1,18 +1,18 @@
-"""``sky.time``: lengths of time in seconds, as older generations write them."""
+"""``sky.time``: durations in seconds, as older API generations write them."""
 
 from __future__ import annotations
 
 
 def minutes(n: float, /) -> float:
-    """So many minutes, in seconds."""
+    """Return a number of minutes in seconds."""
     return n * 60.0
 
 
 def hours(n: float, /) -> float:
-    """So many hours, in seconds."""
+    """Return a number of hours in seconds."""
     return n * 3600.0
 
 
 def days(n: float, /) -> float:
-    """So many days, in seconds."""
+    """Return a number of days in seconds."""
     return n * 86400.0

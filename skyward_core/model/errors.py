@@ -1,6 +1,7 @@
-"""Every error, its hint, the exit status it ends in.
+"""All errors of this library, their hints, and the exit statuses of commands.
 
-Hosts and servers are often quoted in it, and the interpreter prints it as it is: so an error's text is safe to show.
+Errors often quote hosts and servers, and Python prints them unchanged. The text of every error is therefore sanitized
+for terminals.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class SkywardError(Exception):
-    """The root of all errors of this library.
+    """Base class of all errors of this library.
 
     Attributes:
-        hint: what to do about it, as data, where that goes by the library's API, by a command or by a key, depending on
-            who shows it; None where the message says all. ``str(error)`` says it in words of the library's API.
-        field: which field of what was asked for is wrong, such as "nodes"; "" where it is none, or nobody has said.
+        hint: Fix as data, if the fix depends on the front end (API, command or key). None if the message contains the
+            fix. ``str(error)`` formats the hint for the API.
+        field: Name of the invalid field, such as "nodes". "" if there is none, or if unknown.
     """
 
     hint: Hint | None = None
@@ -34,14 +35,16 @@ class SkywardError(Exception):
 
     @property
     def what(self) -> str:
-        """What happened, without the hint."""
-        return _safe(Exception.__str__(self))  # a run's error may be of another type, too, that has its own
+        """Message without the hint."""
+        return _safe(
+            Exception.__str__(self)
+        )  # the class of a run's error may also derive from a class with its own __str__
 
     def __str__(self) -> str:
         return self.what if self.hint is None else message_with_hint(self.what, python_hint(self.hint))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The usual way would call __init__ with what it passed on, not with what it was called with.
+        # Exception.__reduce__ would call __init__ with self.args, which differ from its arguments.
         return (remake, (type(self), self.args, vars(self)))
 
 
@@ -52,12 +55,12 @@ def _safe(text: str) -> str:
 
 
 def message_with_hint(what: str, advice: str) -> str:
-    """What happened, and what to do about it, as one message that is safe to show."""
+    """Return a message and its hint as one sanitized message."""
     return _safe(f"{what.rstrip('.')}; {advice}")
 
 
 def error_message(error: BaseException) -> str:
-    """What happened, without the hint; of errors that are not ours all that they say, but for a number."""
+    """Return an error's message without the hint, and without the errno of an OSError."""
     if isinstance(error, SkywardError):
         return error.what
     if isinstance(error, OSError) and error.strerror:
@@ -66,12 +69,12 @@ def error_message(error: BaseException) -> str:
 
 
 def error_hint(error: BaseException) -> Hint | None:
-    """What to do about an error; None where nothing but its message tells."""
+    """Return the hint of an error. None if only its message has advice."""
     return error.hint if isinstance(error, SkywardError) else None
 
 
 def remake(kind: type[BaseException], args: tuple[Any, ...], attributes: Mapping[str, Any]) -> BaseException:
-    """Make an exception without calling its ``__init__``."""
+    """Create an exception without calling its ``__init__``."""
     error = kind.__new__(kind, *args)
     error.args = args
     vars(error).update(attributes)
@@ -79,19 +82,19 @@ def remake(kind: type[BaseException], args: tuple[Any, ...], attributes: Mapping
 
 
 class UsageError(SkywardError, ValueError):
-    """Something asked for makes no sense (zero nodes, an unknown plugin, a wrong argument)."""
+    """Invalid request: for example, zero nodes, an unknown plugin or a wrong argument."""
 
 
 class NoTrials(UsageError):
-    """A run is none of a sweep over arguments."""
+    """A run does not belong to a sweep."""
 
 
 class SpecError(UsageError):
-    """A value that a pool was asked for with makes no sense.
+    """Invalid field of a pool's specification.
 
     Attributes:
-        reason: what is wrong with it, and what it should be.
-        field: what it was given for.
+        reason: The problem, and the valid values.
+        field: Name of the field.
     """
 
     def __init__(self, reason: str, field: str = "") -> None:
@@ -105,19 +108,19 @@ class SpecError(UsageError):
 
 
 class ScriptError(UsageError):
-    """A script cannot be used: missing, does not parse, holds no decorated function."""
+    """A script cannot be used: it is missing, has a syntax error, or contains no decorated function."""
 
 
 class JobFileError(UsageError):
-    """A job file cannot be used: missing, no YAML, or with what makes no sense in it; says where."""
+    """A job file cannot be used: it is missing, is not YAML, or has invalid contents. The message has the place."""
 
 
 class ScriptFailed(ScriptError):
-    """A script that could be read failed while it was loaded (it raised, exited, or was killed)."""
+    """A script failed while it was loaded: it raised, exited, or was killed."""
 
 
 class NotPicklableError(SkywardError, TypeError):
-    """An argument or a result cannot travel; the message names the object that cannot."""
+    """An argument or a result cannot be pickled. The message names the object."""
 
 
 class PoolError(SkywardError):
@@ -125,50 +128,51 @@ class PoolError(SkywardError):
 
 
 class PoolExistsError(PoolError):
-    """The name of the pool is taken by a pool that is still up."""
+    """A running pool has the same name."""
 
 
 class Unreachable(PoolError):
-    """There is no connection to a host, or no node of a pool answers."""
+    """No connection to a host, or no answer from any node of a pool."""
 
 
 class CredentialsRefused(PoolError):
-    """A host was reached, and lets nobody in with the keys that were offered."""
+    """A host rejected all offered keys."""
 
 
 class NoCapacity(PoolError):
-    """The provider has no machine for a node: none is left, or none of those left can take it."""
+    """The provider has no machine for a node."""
 
 
 def combine_errors(errors: Sequence[tuple[str, SkywardError]], before: str = "") -> SkywardError:
-    """One error for all ways that were tried, which names each with its reason; of their kind, where all are of one.
+    """Return one error for several failed attempts, which names each attempt and its reason.
 
-    Where one lacked machines, waiting may help, so that the whole is that.
+    The error has the attempts' common type. If any attempt lacked capacity, the error is a NoCapacity, because waiting
+    may help.
 
     Args:
-        errors: each way, and what became of it.
-        before: what the whole begins with.
+        errors: Name of each attempt, and its error.
+        before: Start of the message.
     """
-    said = before + "; ".join(f"{name}: {error_message(error)}" for name, error in errors)
+    message = before + "; ".join(f"{name}: {error_message(error)}" for name, error in errors)
     if any(isinstance(error, NoCapacity) for _, error in errors):
-        return NoCapacity(said)
+        return NoCapacity(message)
     for kind in (CredentialsRefused, Unreachable, UsageError):
         if all(isinstance(error, kind) for _, error in errors):
-            return kind(said)
-    return PoolError(said)
+            return kind(message)
+    return PoolError(message)
 
 
 class TooFewHosts(NoCapacity, UsageError):
-    """More nodes were asked for than the provider was given hosts."""
+    """More nodes were requested than the provider has hosts."""
 
 
 class PoolGone(PoolError):
-    """The pool has ended, and this client did not end it: nothing runs on it any more.
+    """The pool has ended, and this client did not end it.
 
     Attributes:
-        by: the client that tore it down, in words; "" where it ended itself.
-        at: when, Unix time in seconds.
-        why: the reason; "" where none is known.
+        by: Description of the client that tore it down. "" if the pool ended itself.
+        at: Unix time of the end.
+        why: Reason. "" if unknown.
     """
 
     def __init__(self, message: str, *, by: str = "", at: float = 0.0, why: str = "") -> None:
@@ -179,23 +183,23 @@ class PoolGone(PoolError):
 
 
 class LedgerError(SkywardError):
-    """The ledger cannot be used (written by a newer version, unreadable, disk full)."""
+    """The ledger cannot be used: a newer version wrote it, it is unreadable, or the disk is full."""
 
 
 class TeardownError(SkywardError):
-    """A teardown could not be verified; the message names what may still be running."""
+    """A teardown could not be verified. The message names resources that may still run."""
 
 
 class HostKeyError(PoolError):
-    """A host's key is unknown or has changed; nothing was sent to it."""
+    """The key of a host is unknown or has changed. Nothing was sent to the host."""
 
 
 class Cancelled(SkywardError):
-    """The run was cancelled, or the pool torn down while it was starting."""
+    """The run was cancelled, or the pool was torn down during its startup."""
 
 
 class RemoteTraceback(Exception):
-    """Carries the traceback of another process as text, so that it prints where the cause belongs."""
+    """Traceback of another process as text, printed as the cause of an exception."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -206,11 +210,11 @@ class RemoteTraceback(Exception):
 
 
 class RemoteError(SkywardError):
-    """Stands in for an exception of a rank that could not be rebuilt here.
+    """Substitute for an exception of a rank that cannot be rebuilt on this machine.
 
     Attributes:
-        type_name: qualified name of the original class.
-        attributes: those of its attributes that could travel.
+        type_name: Qualified name of the original class.
+        attributes: The attributes that could be serialized.
     """
 
     def __init__(self, type_name: str, message: str, attributes: Mapping[str, Any] | None = None) -> None:
@@ -220,11 +224,11 @@ class RemoteError(SkywardError):
 
 
 class RankExit(SkywardError):
-    """A rank's process ended before its function returned.
+    """The process of a rank ended before its function returned.
 
     Attributes:
-        exit_code: its exit status, or None when a signal ended it.
-        signal: the signal that ended it, or None.
+        exit_code: Exit status, or None if a signal ended the process.
+        signal: Number of the signal, or None.
     """
 
     def __init__(self, message: str, exit_code: int | None = None, signal: int | None = None) -> None:
@@ -236,15 +240,20 @@ class RankExit(SkywardError):
 class RunError(SkywardError, RuntimeError):
     """A run failed.
 
-    Attributes:
-        run: id of the run.
-        function: name of the function.
-        outcomes: every rank's (or task's) outcome, by index; values of those that returned are in them.
-        root_cause: the first real failure.
-        results: value by index of the ranks that returned (partial results).
+    ``__cause__`` is the user's own exception if a rank raised one. If possible, the error also derives from the class
+    of that exception, so that ``except ValueError`` catches it.
 
-    ``__cause__`` is the user's own exception where a rank raised one. The error is of that one's type, too, wherever
-    there can be such a class: ``except ValueError`` catches it.
+        try:
+            values = train(10) @ compute
+        except sky.RunError as error:
+            print(error.root_cause, error.results)
+
+    Attributes:
+        run: Id of the run.
+        function: Name of the function.
+        outcomes: Outcome of every rank (or task), by index, including the ones that returned.
+        root_cause: The first real failure.
+        results: Partial results: values by index of the ranks (or tasks) that returned.
     """
 
     def __init__(
@@ -270,15 +279,15 @@ Action = Literal["list", "list-all", "attach", "down", "results", "trust-host-ke
 
 @value
 class Hint(Value):
-    """What to do about an error.
+    """Advice that belongs to an error.
 
     Attributes:
-        action: "list" (look at the pools that are up), "list-all" (at those that are over and at runs, too), "attach"
-            (the pool is up: use it or end it), "down" (end the pool), "results" (look at what a run's results were),
-            "trust-host-key" (accept the host's key), "upgrade" (a newer release of this software can read
-            what this one cannot), "blocks" (list what can be bought ahead), "purchases" (look what was).
-        subject: the name of the pool, the id of the run, or the host; "" where the action needs none.
-        path: the known_hosts file that is to take the key; "" for the usual one.
+        action: "list" (list running pools), "list-all" (also list ended pools and runs), "attach" (the pool is up:
+            attach to it or tear it down), "down" (tear down the pool), "results" (show the results of a run),
+            "trust-host-key" (accept the host's key), "upgrade" (install a newer release), "blocks" (list capacity
+            blocks for sale), "purchases" (list purchased capacity).
+        subject: Name of the pool, id of the run, or host. "" if the action needs none.
+        path: The known_hosts file to add the key to. "" for the default file.
     """
 
     action: Action
@@ -287,11 +296,11 @@ class Hint(Value):
 
 
 def python_hint(hint: Hint) -> str:
-    """Return the hint in words of this library, if its API has something for it."""
+    """Return the hint for users of the API, or the command if the API has no equivalent."""
     name = hint.subject
     match hint.action:
         case "attach":
-            return f"use it (sky.attach({name!r})), end it (sky.attach({name!r}).down()), or choose another name"
+            return f"use it (sky.attach({name!r})), tear it down (sky.attach({name!r}).down()), or choose another name"
         case "trust-host-key":
             more = f", known_hosts={hint.path!r}" if hint.path else ""
             return f"accept it with: sky.SSH([{name!r}]{more}, host_keys='accept-new')"
@@ -302,23 +311,23 @@ def python_hint(hint: Hint) -> str:
 
 
 def command_hint(hint: Hint) -> str:
-    """Return a hint that names a command."""
+    """Return the hint as a command."""
     from shlex import quote
 
     name = quote(hint.subject)
     return {
-        "list": "skyward-tui ls shows those that are up",
-        "list-all": "skyward-tui ls --all shows pools and their runs",
-        "down": f"end it: skyward-tui down {name}",
-        "results": f"skyward-tui results {name} shows what they were",
-        "blocks": "skyward-tui offers --block 24 lists what is sold now",
-        "purchases": "skyward-tui capacity ls shows what was bought",
+        "list": "list running pools with: skyward-tui ls",
+        "list-all": "list all pools and runs with: skyward-tui ls --all",
+        "down": f"tear it down with: skyward-tui down {name}",
+        "results": f"show what is known of them with: skyward-tui results {name}",
+        "blocks": "list current offers with: skyward-tui offers --block 24",
+        "purchases": "list purchases with: skyward-tui capacity ls",
     }[hint.action]
 
 
 @contextmanager
 def set_error_field(name: str) -> Iterator[None]:
-    """Have an error that says nothing of a field say that it is about this one; it stays what it is otherwise."""
+    """Set the field of errors that do not name one."""
     try:
         yield
     except SkywardError as error:
@@ -330,15 +339,15 @@ OK, FAILED, USAGE, UNVERIFIED, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 def root_cause_exit_code(cause: RootCause | None) -> int:
-    """The exit status of a failed run: that of the rank that failed first where it had one.
+    """Return the exit status of a failed run: the status of its root cause if that has one, and never 0.
 
-    A rank that left with status 0 before its function returned has failed too, so never 0.
+    A rank that exits with status 0 before its function returns has failed as well.
     """
     return (cause.exit_code if cause else None) or FAILED
 
 
 def error_exit_code(error: BaseException) -> int:
-    """The exit status of a command that an exception ended."""
+    """Return the exit status of a command that ended with an exception."""
     match error:
         case RunError():
             return root_cause_exit_code(error.root_cause)

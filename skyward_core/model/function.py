@@ -1,4 +1,4 @@
-"""@function, pending calls, gather, the check of a call."""
+"""``sky.function``, pending calls, ``sky.gather``, and checks of the arguments of calls."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class BoundCall(Protocol):
-    """What a function was called with."""
+    """Arguments of a call."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -39,28 +39,32 @@ class BoundCall(Protocol):
 
 
 def check_call(pending: BoundCall, fn: Callable[..., Any]) -> None:
-    """See whether a call is one that a function takes: its own, perhaps decorated.
+    """Check that a function accepts the arguments of a call.
+
+    Args:
+        pending: The call.
+        fn: The function, possibly with decorators of plugins.
 
     Raises:
-        TypeError: it is not, as Python would say on the ranks.
+        TypeError: If it does not. The message is Python's own.
     """
     fn = _unwrap_decorators(fn)
     if type(fn) is FunctionType and not pending.kwargs and _accepts_count(fn, len(pending.args)):
-        return  # nearly always; to bind the arguments takes longer than to pickle some
+        return  # the usual case: binding arguments can take longer than pickling them
     signature = _cached_signature(fn)
     try:
         if signature is not None:
             signature.bind(*pending.args, **pending.kwargs)
     except TypeError as error:
-        raise TypeError(f"{pending.name}{signature} cannot be called so: {error}") from None
+        raise TypeError(f"{pending.name}{signature} cannot be called with these arguments: {error}") from None
 
 
 def check_extra_arguments(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse arguments that a function does not take. What is missing is for :func:`check_call`, which knows what
-    decorators of plugins give.
+    """Reject arguments that a function does not accept. :func:`check_call` rejects missing ones, which a plugin may
+    add.
 
     Raises:
-        TypeError: it takes no such argument, fewer, or one of them twice.
+        TypeError: If an argument is unknown, given twice, or one too many.
     """
     whole = called = _unwrap_decorators(fn)
     count = len(args)
@@ -71,7 +75,7 @@ def check_extra_arguments(fn: Callable[..., Any], args: tuple[Any, ...], kwargs:
     code = called.__code__
     if count <= code.co_argcount:
         if not kwargs:
-            return  # nearly always, or as below; to bind the arguments takes ten times as long
+            return  # the usual case; binding arguments takes ten times as long
         names, first = code.co_varnames, code.co_posonlyargcount
         free = names[max(first, count) : code.co_argcount + code.co_kwonlyargcount]
         if all(name in free for name in kwargs):
@@ -81,11 +85,11 @@ def check_extra_arguments(fn: Callable[..., Any], args: tuple[Any, ...], kwargs:
         if signature is not None:
             signature.bind_partial(*args, **kwargs)
     except TypeError as error:
-        raise TypeError(f"{function_name(fn)}{signature} cannot be called so: {error}") from None
+        raise TypeError(f"{function_name(fn)}{signature} cannot be called with these arguments: {error}") from None
 
 
 def _unwrap_decorators(fn: Any) -> Any:
-    """What a function's decorators that are ours stand around; they hand on all that they are given."""
+    """Return the function inside this library's decorators, which forward all arguments."""
     while type(fn) is FunctionType and fn.__globals__.get("__name__", "").startswith(_OURS):
         inner = fn.__dict__.get("__wrapped__")
         if inner is None:
@@ -98,7 +102,7 @@ _OURS = __name__.partition(".")[0] + "."
 
 
 def _accepts_count(fn: FunctionType, count: int) -> bool:
-    """Whether so many positional arguments are enough for a function that needs no others, and not too many."""
+    """Check whether a function accepts a number of positional arguments and no others."""
     code = fn.__code__
     if code.co_kwonlyargcount:
         return False
@@ -110,10 +114,10 @@ _VARARGS_FLAG = 0x04  # inspect's CO_VARARGS
 
 
 def _cached_signature(fn: Callable[..., Any]) -> Signature | None:
-    """What a function takes; None where it does not tell, as some that are written in C."""
+    """Return the signature of a function. None if unavailable, as for some C functions."""
     if type(fn) is not FunctionType:
         return _signature(fn)
-    if fn not in _signatures:  # one is called again and again, and to find out takes a while
+    if fn not in _signatures:  # reading a signature is slow, and functions are called repeatedly
         _signatures[fn] = _signature(fn)
     return _signatures[fn]
 
@@ -125,7 +129,7 @@ def _signature(fn: Callable[..., Any]) -> Signature | None:
     from inspect import signature
 
     try:
-        # What a decorator of the script hands on is its own affair: the outermost function decides.
+        # A decorator of the script may change arguments, so only the outermost function's signature counts.
         return signature(fn, follow_wrapped=False)
     except (TypeError, ValueError):
         return None
@@ -138,7 +142,7 @@ def function_name(fn: Callable[..., Any]) -> str:
 P = ParamSpec("P")
 P2 = ParamSpec("P2")
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)  # a checker may know more of a value than an operator asks for
+T_co = TypeVar("T_co", covariant=True)  # covariant: a type checker may infer a subtype of the declared type
 T2 = TypeVar("T2")
 T3 = TypeVar("T3")
 T4 = TypeVar("T4")
@@ -152,7 +156,7 @@ RetryRule: TypeAlias = "Callable[[Any, int], bool] | None"
 
 
 class Dispatcher(Protocol):
-    """What stands right of an operator: a pool."""
+    """Right operand of an operator: a pool."""
 
     def run_one(self, pending: PendingFunction[Any]) -> Any: ...
 
@@ -168,17 +172,18 @@ class Dispatcher(Protocol):
 
 
 class Function(UncalledFunctionGuard, Generic[P, T_co]):
-    """A function that can run on a pool. Calling it makes a ``PendingFunction``, and runs nothing; an argument that it
-    does not take is a TypeError there. One that is missing is a TypeError where the call is sent, for a plugin of the
-    pool may give it.
+    """Function that can run on a pool.
+
+    Calling it returns a ``PendingFunction`` and runs nothing. An unknown argument raises a TypeError at once. A missing
+    argument raises a TypeError when the call is sent, because a plugin of the pool may add it.
 
     Args:
-        fn: the function itself.
-        timeout: seconds that one rank may take; None for no limit.
+        fn: The function.
+        timeout: Time limit per rank in seconds. None for no limit.
 
     Raises:
-        TypeError: ``fn`` cannot be called.
-        ValueError: ``timeout`` is not more than 0.
+        TypeError: If ``fn`` is not callable.
+        ValueError: If ``timeout`` is not positive.
     """
 
     def __init__(self, fn: Callable[P, T_co], timeout: float | None = None) -> None:
@@ -186,7 +191,7 @@ class Function(UncalledFunctionGuard, Generic[P, T_co]):
         if isinstance(inner, Function):  # decorated twice
             fn, timeout = inner.fn, inner.timeout if timeout is None else timeout
         if not callable(fn):
-            raise TypeError(f"@function decorates a function, not {type(fn).__name__}")
+            raise TypeError(f"@function decorates functions, got {type(fn).__name__}")
         functools.update_wrapper(self, fn)
         self.fn: Callable[P, T_co] = fn
         self.timeout: float | None = _check_timeout(timeout)
@@ -212,28 +217,28 @@ class Function(UncalledFunctionGuard, Generic[P, T_co]):
         self: Function[Concatenate[Any, P2], T_co], instance: object, owner: Any = None
     ) -> Function[P2, T_co]: ...
     def __get__(self, instance: Any, owner: Any = None) -> Function[..., T_co]:
-        """A method of a class, called as one: the object travels as its first argument."""
+        """Bind the function to an object as a method. The object is sent as its first argument."""
         fn: Any = self.fn
         if instance is None or type(fn) is not FunctionType:
             return self
-        bound: Any = functools.partial(fn, instance)  # pickle has methods by their names, and finds us there
+        bound: Any = functools.partial(fn, instance)  # pickle saves a method by its name, which refers to this Function
         bound.__name__, bound.__qualname__, bound.__doc__ = fn.__name__, fn.__qualname__, fn.__doc__
         return Function(bound, self.timeout)
 
     def local(self, *args: P.args, **kwargs: P.kwargs) -> T_co:
-        """Call the function here and now, in this process.
+        """Call the function in this process.
 
         Args:
-            *args: the function's own.
-            **kwargs: the function's own.
+            *args: Positional arguments of the function.
+            **kwargs: Keyword arguments of the function.
 
         Returns:
-            What the function returns; whatever it raises comes through.
+            The function's return value. Exceptions are not changed.
         """
         return self.fn(*args, **kwargs)
 
     def __skyward_wrap__(self, decorator: Callable[[Callable[P, T_co]], Callable[P, T_co]]) -> Function[P, T_co]:
-        """The same function with its body decorated; lets decorators of ours stand above ``@function`` too."""
+        """Return the function with its body decorated. Lets this library's decorators work above ``@function``."""
         return Function(decorator(self.fn), self.timeout)
 
     def __repr__(self) -> str:
@@ -247,19 +252,25 @@ def function(
     *, timeout: float | None = None, queue_timeout: float | None = None, retry: RetryRule = None
 ) -> Callable[[Callable[P, T]], Function[P, T]]: ...
 def function(fn: Callable[..., Any] | None = None, /, *, timeout: float | None = None, **older: Any) -> Any:
-    """Make a function one that can run on a pool.
+    """Make a function runnable on a pool.
 
-    Works bare (``@sky.function``) and with options (``@sky.function(timeout=60)``). A rank runs an ``async def`` one in
-    an event loop of its own; one that yields is a generator function to whoever calls it.
+    Works without arguments (``@sky.function``) and with options (``@sky.function(timeout=60)``). An ``async def``
+    function runs in its own event loop on the rank. One that yields behaves as a generator function.
+
+        @sky.function(timeout=60)
+        def train(epochs: int) -> float: ...
+
+        loss = train(10) >> compute
 
     Args:
-        fn: the function.
-        timeout: seconds that one rank may take; then its process is stopped and the run fails. None for no limit.
-        **older: ``queue_timeout`` and ``retry`` of the newest generation, which are said to go unheeded.
+        fn: The function.
+        timeout: Time limit per rank in seconds. After it the rank's process is stopped and the run fails. None for no
+            limit.
+        **older: ``queue_timeout`` and ``retry`` of the newest generation, ignored with a warning.
 
     Raises:
-        TypeError: ``fn`` cannot be called.
-        ValueError: ``timeout`` is not more than 0.
+        TypeError: If ``fn`` is not callable.
+        ValueError: If ``timeout`` is not positive.
     """
     if older:
         _warn_ignored_options(**older)
@@ -275,32 +286,32 @@ def _warn_ignored_options(**older: Any) -> None:
 
 
 class _ImmutableValue:
-    """What does not change once it is made. A frozen dataclass would take every worker half a millisecond to define."""
+    """Base of immutable values. A frozen dataclass would add half a millisecond to the start of every worker."""
 
     __slots__ = ()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"{name!r} of a {type(self).__name__} does not change; make another")
+        raise AttributeError(f"cannot set {name!r}: {type(self).__name__} is immutable. Create another.")
 
     def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"{name!r} of a {type(self).__name__} cannot be deleted")
+        raise AttributeError(f"cannot delete {name!r}: {type(self).__name__} is immutable")
 
 
 _set = object.__setattr__
 
 
 class PendingFunction(_ImmutableValue, PendingCallGuard, Generic[T]):
-    """A call that has not happened yet: function, arguments, time limit.
+    """Call that has not run yet: function, arguments and time limit.
 
-    ``p >> pool`` runs it on one node and gives its value; ``p @ pool`` on every rank and gives the list of values
-    in rank order; ``p > pool`` gives a Future at once; ``p & q`` makes a group.
+    ``p >> pool`` runs the call on one node and returns its value. ``p @ pool`` runs it on every rank and returns a list
+    of values in rank order. ``p > pool`` returns a future without waiting. ``p & q`` makes a group.
 
     Args:
-        fn: the function that will be called.
-        args: its positional arguments.
-        kwargs: its keyword arguments; None for none.
-        timeout: seconds that one rank may take; None for no limit.
-        nodes: how many of the pool's nodes run it with ``@``, or which; None for all.
+        fn: The function.
+        args: Positional arguments.
+        kwargs: Keyword arguments. None for none.
+        timeout: Time limit per rank in seconds. None for no limit.
+        nodes: Number or indices of the nodes that run it with ``@``. None for all.
     """
 
     __slots__ = ("args", "fn", "kwargs", "nodes", "timeout")
@@ -329,16 +340,16 @@ class PendingFunction(_ImmutableValue, PendingCallGuard, Generic[T]):
 
     @property
     def name(self) -> str:
-        """The function's name."""
+        """Name of the function."""
         return function_name(self.fn)
 
     @property
     def streams(self) -> bool:
-        """Whether the function is a generator: its values come one by one while it runs."""
+        """Whether the function is a generator, whose values arrive while it runs."""
         fn: Any = self.fn
         while (wrapped := getattr(fn, "__wrapped__", None)) is not None:
             fn = wrapped
-        if type(fn) is FunctionType:  # nearly always; inspect looks for more than that
+        if type(fn) is FunctionType:  # the usual case; inspect checks more and is slower
             return bool(fn.__code__.co_flags & _YIELDS)
         from inspect import isasyncgenfunction, isgeneratorfunction
 
@@ -346,55 +357,57 @@ class PendingFunction(_ImmutableValue, PendingCallGuard, Generic[T]):
 
     @property
     def is_script(self) -> bool:
-        """Whether it is a whole script, which takes its rank's process with it."""
+        """Whether the call is a whole script, which ends its rank's process."""
         return bool(getattr(type(self.fn), "is_script", False))
 
     def with_timeout(self, seconds: float | None) -> PendingFunction[T]:
-        """The same call with another time limit.
+        """Return the call with another time limit.
 
         Args:
-            seconds: what one rank may take; None for no limit.
+            seconds: Time limit per rank. None for no limit.
 
         Raises:
-            ValueError: ``seconds`` is not more than 0.
+            ValueError: If ``seconds`` is not positive.
         """
         return PendingFunction(self.fn, self.args, self.kwargs, _check_timeout(seconds), self.nodes)
 
     def with_queue_timeout(self, queue_timeout: float | None) -> PendingFunction[T]:
-        """The same call, as the newest generation limits its wait: a warning says that here it has no limit.
+        """Return the call unchanged, with a warning: the newest generation limits the time in the queue, this library
+        does not.
 
         Args:
-            queue_timeout: what it may wait for its turn.
+            queue_timeout: Ignored.
         """
         _warn_ignored_options(queue_timeout=queue_timeout)
         return self
 
     def with_retry(self, retry: RetryRule) -> PendingFunction[T]:
-        """The same call, as the newest generation has it made again: a warning says that here it is not.
+        """Return the call unchanged, with a warning: the newest generation retries failed calls, this library does not.
 
         Args:
-            retry: whether it is to be made again, of the reason and how often it was made.
+            retry: Ignored.
         """
         _warn_ignored_options(retry=retry)
         return self
 
     def with_nodes(self, nodes: int | Iterable[int] | None) -> PendingFunction[T]:
-        """The same call, for some of a pool's nodes: with ``@`` their ranks are a gang of their own, that knows no
-        others, beside those of other runs. It waits until so many nodes are free, or these are; first come, first
-        served.
+        """Return the call for some of a pool's nodes.
 
-            train(10).with_nodes(2) @ pool  # on any two nodes; the values of their ranks, in order
+        With ``@`` the ranks of these nodes form a separate gang, next to other runs. The call waits until the nodes are
+        free. Waiting calls start in the order of their submission.
+
+            train(10).with_nodes(2) @ pool  # any two nodes; values of their ranks in order
 
         Args:
-            nodes: how many, or which, by index; None for all.
+            nodes: Number of nodes, or their indices. None for all.
 
         Raises:
-            ValueError: it names none, one twice, or what is no node.
+            ValueError: If ``nodes`` is empty, repeats an index, or is invalid.
         """
         return PendingFunction(self.fn, self.args, self.kwargs, self.timeout, _check_nodes(nodes))
 
     def local(self) -> T:
-        """Make the call here and now, in this process."""
+        """Run the call in this process and return its value."""
         return self.fn(*self.args, **self.kwargs)
 
     def __rshift__(self, pool: Dispatcher) -> T:
@@ -408,28 +421,28 @@ class PendingFunction(_ImmutableValue, PendingCallGuard, Generic[T]):
         return _require_dispatcher(pool, ">").submit(self)
 
     def on(self, pool: Dispatcher) -> RunFuture[T]:
-        """Begin the call on one node, as ``>`` does: ``value = await call.on(compute)`` in asynchronous code.
+        """Start the call on one node, as ``>`` does: ``value = await call.on(compute)`` in asynchronous code.
 
         Args:
-            pool: where it runs.
+            pool: The pool.
 
         Returns:
-            A future of its value, which can be awaited, and waited for by ``result()``.
+            A future of the value: await it, or call ``result()``.
 
         Raises:
-            NotPicklableError: an argument cannot travel.
-            PoolError: the pool is not up.
+            NotPicklableError: If an argument cannot be pickled.
+            PoolError: If the pool is not up.
         """
         return _require_dispatcher(pool, "on(...)").submit(self)
 
     def on_all(self, pool: Dispatcher) -> RunFuture[list[T]]:
-        """Begin the call on every rank, as ``@`` does: ``values = await call.on_all(compute)`` in asynchronous code.
+        """Start the call on every rank, as ``@`` does: ``values = await call.on_all(compute)`` in asynchronous code.
 
         Args:
-            pool: where it runs.
+            pool: The pool.
 
         Returns:
-            A future of the values in rank order; raises as ``on``.
+            A future of the values in rank order. Raises the errors of ``on``.
         """
         return _require_dispatcher(pool, "on_all(...)").submit_all(self)
 
@@ -443,29 +456,29 @@ class PendingFunction(_ImmutableValue, PendingCallGuard, Generic[T]):
         return PendingGroup[Any]((self,)) & other
 
     def __repr__(self) -> str:
-        return f"<{self.name}(…) not run yet: use >> or @ with a pool>"
+        return f"<{self.name}(…), not sent: use >> or @ with a pool>"
 
 
 def _check_nodes(nodes: int | Iterable[int] | None) -> int | tuple[int, ...] | None:
     if nodes is None or (isinstance(nodes, int) and not isinstance(nodes, bool) and nodes > 0):
         return nodes
     if isinstance(nodes, int | str | bytes):
-        raise ValueError(f"nodes must be a number of them, 1 at least, or a list of such as [0, 2], not {nodes!r}")
+        raise ValueError(f"nodes must be a positive integer, or a list of indices such as [0, 2], got {nodes!r}")
     named = tuple(sorted(nodes))
     if not named or any(isinstance(each, bool) or not isinstance(each, int) or each < 0 for each in named):
-        raise ValueError(f"nodes must be a list of indices such as [0, 2], not {list(named)!r:.80}")
+        raise ValueError(f"nodes must be a list of indices such as [0, 2], got {list(named)!r:.80}")
     if len(set(named)) != len(named):
-        raise ValueError(f"nodes names one twice: {list(named)!r:.80}")
+        raise ValueError(f"nodes contains an index twice: {list(named)!r:.80}")
     return named
 
 
 class PendingGroup(_ImmutableValue, Generic[R]):
-    """Several calls that run at the same time. ``group >> pool`` gives their values in the order written.
+    """Several calls that run at the same time. ``group >> pool`` returns their values in the order of the calls.
 
     Args:
-        items: the calls.
-        stream: give an iterator of values instead, which has each as soon as it can be had.
-        ordered: whether that iterator keeps the order written; with False values come as calls end.
+        items: The calls.
+        stream: Return an iterator that yields each value as soon as it is available.
+        ordered: Whether that iterator keeps the order of the calls. False yields values as calls end.
     """
 
     __slots__ = ("items", "ordered", "stream")
@@ -493,13 +506,13 @@ class PendingGroup(_ImmutableValue, Generic[R]):
         return NotImplemented
 
     def with_timeout(self, seconds: float | None) -> PendingGroup[R]:
-        """The same calls, each with another time limit.
+        """Return the group with another time limit for each call.
 
         Args:
-            seconds: what each may take; None for no limit.
+            seconds: Time limit of each call. None for no limit.
 
         Raises:
-            ValueError: ``seconds`` is not more than 0.
+            ValueError: If ``seconds`` is not positive.
         """
         return PendingGroup(tuple(item.with_timeout(seconds) for item in self.items), self.stream, self.ordered)
 
@@ -508,21 +521,21 @@ class PendingGroup(_ImmutableValue, Generic[R]):
         return result
 
     def __matmul__(self, pool: object) -> Any:
-        raise TypeError("a group runs with >>; broadcast its functions one by one with @")
+        raise TypeError("a group does not support @. Use group >> pool, or broadcast its calls one by one with @.")
 
     def on(self, pool: Dispatcher) -> RunFuture[R]:
-        """Begin the calls, as ``>>`` does: ``values = await group.on(compute)`` in asynchronous code.
+        """Start the calls, as ``>>`` does: ``values = await group.on(compute)`` in asynchronous code.
 
         Args:
-            pool: where they run.
+            pool: The pool.
 
         Returns:
-            A future of their values in the order written, which can be awaited.
+            A future of the values in the order of the calls, which can be awaited.
 
         Raises:
-            UsageError: the group streams, or has nothing in it.
-            NotPicklableError: an argument cannot travel.
-            PoolError: the pool is not up.
+            UsageError: If the group streams or is empty.
+            NotPicklableError: If an argument cannot be pickled.
+            PoolError: If the pool is not up.
         """
         return _require_dispatcher(pool, "on(...)").submit_group(self)
 
@@ -574,15 +587,17 @@ def gather(
 @overload
 def gather(*tasks: PendingFunction[Any], stream: bool = False, ordered: bool = True) -> PendingGroup[Any]: ...
 def gather(*tasks: PendingFunction[Any], stream: bool = False, ordered: bool = True) -> PendingGroup[Any]:
-    """Several calls as one group, which runs with ``group >> pool``.
+    """Combine several calls into a group, which runs with ``group >> pool``.
+
+        loss, accuracy = sky.gather(train(10), evaluate(10)) >> compute
 
     Args:
-        *tasks: calls of ``@function`` functions.
-        stream: have the group give an iterator of values, which has each as soon as it can be had.
-        ordered: whether that iterator keeps the order written; with False values come as calls end.
+        *tasks: Calls of ``@function`` functions.
+        stream: Return an iterator that yields each value as soon as it is available.
+        ordered: Whether that iterator keeps the order of the calls. False yields values as calls end.
 
     Raises:
-        TypeError: something given is not a call of a ``@function``.
+        TypeError: If an argument is not a call of a ``@function``.
     """
     for position, task in enumerate(tasks):
         if not isinstance(task, PendingFunction):
@@ -591,19 +606,19 @@ def gather(*tasks: PendingFunction[Any], stream: bool = False, ordered: bool = T
 
 
 def _check_timeout(timeout: float | None) -> float | None:
-    # The second half is false for NaN too.
+    # The comparison is also false for NaN.
     if timeout is None or (isinstance(timeout, int | float) and timeout > 0):
         return timeout
-    raise ValueError(f"timeout must be more than 0 seconds, or None for no limit, not {timeout!r}")
+    raise ValueError(f"timeout must be more than 0 seconds, or None for no limit, got {timeout!r}")
 
 
 def _require_dispatcher(pool: Any, operator: str) -> Dispatcher:
-    if isinstance(pool, ModuleType):  # the library itself, whose open pool is meant
+    if isinstance(pool, ModuleType):  # the library module stands for its open pool
         pool = getattr(pool, "sky", pool)
     if hasattr(pool, "run_one"):
         dispatcher: Dispatcher = pool
         return dispatcher
-    raise TypeError(f"right of {operator} stands a pool (with sky.Compute(...) as pool), not {pool!r:.80}")
+    raise TypeError(f"right of {operator} must be a pool (with sky.Compute(...) as pool), got {pool!r:.80}")
 
 
 @overload
@@ -617,23 +632,23 @@ def stream(*, timeout: float | None = None) -> Callable[[Callable[P, Iterator[T]
 def stream(
     fn: Callable[P, Iterator[T]] | None = None, /, *, timeout: float | None = None
 ) -> Function[P, Iterator[T]] | Callable[[Callable[P, Iterator[T]]], Function[P, Iterator[T]]]:
-    """Make a generator function one that can run on a pool, as ``sky.function`` does: its values come one by one.
+    """Make a generator function runnable on a pool, as ``sky.function`` does. Its values arrive while it runs.
 
     Args:
-        fn: the function.
-        timeout: seconds that one rank may take; None for no limit.
+        fn: The function.
+        timeout: Time limit per rank in seconds. None for no limit.
 
     Raises:
-        TypeError: ``fn`` is no generator function.
-        ValueError: ``timeout`` is not more than 0.
+        TypeError: If ``fn`` is not a generator function.
+        ValueError: If ``timeout`` is not positive.
     """
 
-    from inspect import isgeneratorfunction  # nodes need it rarely
+    from inspect import isgeneratorfunction  # imported late: nodes need it rarely
 
     def decorate(inner: Callable[P, Iterator[T]]) -> Function[P, Iterator[T]]:
         if not isgeneratorfunction(inner):
             raise TypeError(
-                f"@stream is for generator functions, and {function_name(inner)} has no yield: write @function"
+                f"@stream requires a generator function, but {function_name(inner)} has no yield. Use @function."
             )
         return Function(inner, timeout)
 

@@ -1,4 +1,4 @@
-"""Machines, their measured hardware, GPU use, leftovers of an account."""
+"""Machines of pools, their measured hardware, their GPU use, and leftovers in provider accounts."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 @value
 class Machine(Value):
-    """One machine of a pool, as its provider knows it. Everything in it can be written to the ledger.
+    """One machine of a pool as its provider describes it. All attributes can be written to the ledger.
 
     Attributes:
-        id: the provider's own identifier.
-        node: index of the node it is.
-        address: where the client reaches it; for people to read.
-        private_address: where its peers reach it.
-        state: what the provider found when it looked last.
-        extra: what the provider needs to reach it again. No secrets. "loaded_with": the Python that pickles its
-            pool's functions, as ``script_interpreter.Interpreter.for_hosts`` has it. Of one that is gone also "why", in
-            words, and "kept": what of it was not fetched and lies on its host (see ``agent.retained_results``). Of one
-            that is rented "hourly", what an hour of it costs in dollars, all told; None where nobody knows.
-        logs_from: of a machine in another's place: log file -> bytes of it that came from those before it.
+        id: The provider's identifier.
+        node: Index of the node.
+        address: Address that the client connects to; for display.
+        private_address: Address that peers connect to.
+        state: State at the provider's last inspection.
+        extra: Data that the provider needs to reach the machine again; no secrets. "loaded_with" is the Python that
+            pickles the pool's functions (``script_interpreter.Interpreter.for_hosts``). A machine that is gone also has
+            "why", the reason, and "kept", its retained results (``agent.retained_results``). A rented machine has
+            "hourly", its full price in dollars per hour, or None if unknown.
+        logs_from: For a replacement machine: by log file, the bytes that earlier machines wrote.
     """
 
     id: str
@@ -47,7 +47,7 @@ class Machine(Value):
 
 
 def total_hourly(machines: Iterable[Machine]) -> float | None:
-    """What an hour of machines costs, all together, in dollars; None where that of one is not known."""
+    """Return the total price of machines in dollars per hour. None if the price of any machine is unknown."""
     prices = [each.extra.get("hourly") for each in machines]
     known = [float(price) for price in prices if price is not None]
     return sum(known) if known and len(known) == len(prices) else None
@@ -55,8 +55,7 @@ def total_hourly(machines: Iterable[Machine]) -> float | None:
 
 @value
 class Check(Value):
-    """One line of a check-up: what was looked at, how it went, in words; and what to do about it, where that is
-    not among them."""
+    """One line of a check-up: the subject, its state, the details, and a hint if the details do not contain the fix."""
 
     subject: str
     state: Literal["ok", "warn", "fail"]
@@ -64,19 +63,19 @@ class Check(Value):
     hint: Hint | None = None
 
 
-MIN_MEMORY_SHARE = 0.85  # of the memory of a GPU that was bought: drivers and error correction keep some
-MIN_DISK_RATE = 5.0  # MB/s below which a machine is of no use
-MAX_CLOCK_OFFSET = 30.0  # seconds by which a clock may be off before that is said apart
+MIN_MEMORY_SHARE = 0.85  # fraction of a GPU's nominal memory; drivers and error correction reserve the rest
+MIN_DISK_RATE = 5.0  # MB/s; slower machines are unusable
+MAX_CLOCK_OFFSET = 30.0  # seconds; larger clock offsets are reported separately
 
 
 @value
 class OrderedHardware(Value):
-    """What is paid for.
+    """Hardware that was paid for.
 
     Attributes:
-        accelerator: its name; "" for none.
-        count: how many there are.
-        memory_gb: of each.
+        accelerator: Name of the accelerator; "" for none.
+        count: Number of accelerators.
+        memory_gb: Memory of each in GB.
     """
 
     accelerator: str = ""
@@ -86,16 +85,16 @@ class OrderedHardware(Value):
 
 @value(kw_only=True)
 class MeasuredHardware(Value):
-    """What was found.
+    """Hardware that was found on a machine. None for values that could not be measured.
 
     Attributes:
-        gpus: name and GB of memory of each; None where that could not be told.
-        disk: MB/s; None as above, and so on.
-        tflops: of its slowest GPU, float16.
-        offset: seconds by which its clock is ahead.
-        neighbour: the node that it sent to.
-        rate: MB/s to that.
-        notes: what could not be told, and why.
+        gpus: Name and memory in GB of each GPU.
+        disk: Disk throughput in MB/s.
+        tflops: float16 TFLOP/s of the slowest GPU.
+        offset: Seconds by which the clock is ahead.
+        neighbour: Node that received the network test's data.
+        rate: Network throughput to that node in MB/s.
+        notes: Reasons for missing values.
     """
 
     gpus: Sequence[tuple[str, float]] | None = None
@@ -124,33 +123,33 @@ class MeasuredHardware(Value):
 
 
 def find_mismatch(bought: OrderedHardware, arrived: MeasuredHardware) -> str:
-    """What a machine is not that was bought, with the figure; "" where it is all that, as far as could be told."""
+    """Return the first difference between ordered and measured hardware, with its value. "" for no known difference."""
     if arrived.gpus is not None and bought.count:
         wanted = f"{bought.count} x {bought.accelerator} of {bought.memory_gb:.0f} GB"
         if len(arrived.gpus) < bought.count:
-            return f"it has {len(arrived.gpus)} GPUs, and {wanted} were bought"
+            return f"it has {len(arrived.gpus)} GPUs instead of {wanted}"
         if (least := min(memory for _, memory in arrived.gpus)) < MIN_MEMORY_SHARE * bought.memory_gb:
-            return f"a GPU of it has {least:.1f} GB, and {wanted} were bought"
+            return f"one of its GPUs has {least:.1f} GB, but {wanted} were bought"
     if arrived.disk is not None and arrived.disk < MIN_DISK_RATE:
-        return f"its disk takes {arrived.disk:.1f} MB/s, and {MIN_DISK_RATE:g} MB/s is the least that is of use"
+        return f"its disk writes {arrived.disk:.1f} MB/s, less than the required {MIN_DISK_RATE:g} MB/s"
     return ""
 
 
 FREE_BELOW = 512 << 20
-"""Bytes that a GPU may have in use and still be free: drivers keep some for themselves, and so does a display."""
+"""Bytes of used memory below which a GPU counts as free: drivers and displays always use some."""
 FREE = "free"
 
 
 @value
 class GpuProcess(Value):
-    """A process that has something on a GPU.
+    """Process that uses a GPU.
 
     Attributes:
-        pid: its number, as the driver tells it.
-        user: whose it is; "" where nobody here can tell, as of one in another container.
-        command: what it is called, without arguments; "" likewise. It says so itself: hostile text.
-        memory: bytes of the GPU's memory; None where the driver does not tell.
-        computes: False of one that only draws, such as a display.
+        pid: Process id, as the driver reports it.
+        user: Owner of the process; "" if unknown, for example in another container.
+        command: Name of the program without arguments; "" if unknown. Chosen by the process, so untrusted text.
+        memory: Bytes of GPU memory in use. None if the driver does not report them.
+        computes: False for a process that only draws, such as a display server.
     """
 
     pid: int
@@ -160,25 +159,26 @@ class GpuProcess(Value):
     computes: bool
 
     def __str__(self) -> str:
-        who = sanitize_line(self.user) or "somebody who cannot be seen from here"
-        what = [sanitize_line(self.command) or f"process {self.pid}"]
+        owner = sanitize_line(self.user) or "unknown user"
+        details = [sanitize_line(self.command) or f"process {self.pid}"]
         if self.memory:
-            what.append(f"{self.memory / 1e9:.1f} GB")
-        return f"{who} ({', '.join(what)})"
+            details.append(f"{self.memory / 1e9:.1f} GB")
+        return f"{owner} ({', '.join(details)})"
 
 
 @value
 class GpuUse(Value):
-    """A GPU, or a slice of one, as it is now.
+    """Current use of a GPU, or of a MIG slice.
 
     Attributes:
-        number: how the machine counts it; "0:1" for the second slice of the first GPU.
-        id: what ``CUDA_VISIBLE_DEVICES`` calls it.
-        model: what the driver calls it.
-        used, total: bytes of memory; None where the driver does not tell.
-        util: percent of the time in which it was busy; None likewise.
-        processes: all that have something on it.
-        holder: who has taken it for a pool of this software, in words; "" where nobody has.
+        number: The machine's index of the GPU; "0:1" for the second slice of the first GPU.
+        id: Name for ``CUDA_VISIBLE_DEVICES``.
+        model: Name from the driver.
+        used: Bytes of used memory. None if the driver does not report them.
+        total: Bytes of memory. None if the driver does not report them.
+        util: Percent of the time in which the GPU was busy. None if the driver does not report it.
+        processes: All processes that use the GPU.
+        holder: Description of this software's pool that holds the GPU; "" if none does.
     """
 
     number: str
@@ -191,31 +191,32 @@ class GpuUse(Value):
     holder: str
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> GpuUse:
-        """What a machine told."""
-        processes = tuple(GpuProcess(**each) for each in told["processes"])
-        return cls(**{**told, "processes": processes})
+    def from_json(cls, report: Mapping[str, Any]) -> GpuUse:
+        """Return the value of a machine's report."""
+        processes = tuple(GpuProcess(**each) for each in report["processes"])
+        return cls(**{**report, "processes": processes})
 
     @property
     def is_free(self) -> bool:
-        """Whether nobody uses it: no pool of ours has taken it, nothing computes on it, and next to none of its memory
-        is in use."""
+        """Whether the GPU is unused: no pool of this software holds it, no process computes, and hardly any memory is
+        used.
+        """
         return not self.holder and not self.is_in_use
 
     @property
     def is_in_use(self) -> bool:
-        """Whether it computes for somebody, or its memory is in use, whoever has taken it."""
+        """Whether a process computes on the GPU or uses its memory, held by a pool or not."""
         return any(each.computes for each in self.processes) or (self.used or 0) >= FREE_BELOW
 
     @property
     def state(self) -> str:
-        """ "free", or who has it, in words that may be shown."""
+        """ "free", or the users of the GPU as sanitized text."""
         parts = [f"taken by {sanitize_line(self.holder)}"] if self.holder else []
         if users := [str(each) for each in self.processes if each.computes]:
             parts.append(f"used by {' and '.join(users)}")
         elif self.is_in_use:
-            seen = " and ".join(map(str, self.processes)) or "no process that can be seen from here"
-            parts.append(f"used: {(self.used or 0) / 1e9:.1f} GB of its memory, by {seen}")
+            seen = " and ".join(map(str, self.processes)) or "unknown processes"
+            parts.append(f"used: {(self.used or 0) / 1e9:.1f} GB of memory, by {seen}")
         return "; ".join(parts) or FREE
 
     def __str__(self) -> str:
@@ -224,21 +225,21 @@ class GpuUse(Value):
 
 @value
 class Leftover(Value):
-    """One thing.
+    """One resource that an account still holds.
 
     Attributes:
-        what: it is, as people call it there.
-        id: the provider's own identifier.
-        place: where it is.
-        pool: name of the pool that it was made for.
-        token: the pool's.
-        ledger: which ledger knew of that pool.
-        ours: whether that is the ledger of this machine's user.
-        owner: who made it, as it says.
-        is_machine: whether it is a machine.
-        since: when it was made, Unix time; None where nobody tells.
-        expires: when it should have ended, Unix time; None where nobody tells.
-        hourly: dollars for an hour, as they were when it was made; None where nobody tells.
+        what: Type of the resource, as the provider names it.
+        id: The provider's identifier.
+        place: Location of the resource.
+        pool: Name of the pool that it was created for.
+        token: Token of that pool.
+        ledger: Ledger that recorded the pool.
+        ours: Whether that is the ledger of this machine's user.
+        owner: Creator, according to the resource's tags.
+        is_machine: Whether it is a machine.
+        since: Unix time of creation. None if unknown.
+        expires: Unix time when it should have ended. None if unknown.
+        hourly: Price in dollars per hour at creation. None if unknown.
     """
 
     what: str
@@ -256,28 +257,28 @@ class Leftover(Value):
 
     @property
     def spent(self) -> float | None:
-        """Dollars that it has cost; None where nobody can tell."""
+        """Cost so far in dollars. None if unknown."""
         return self.spent_by(time.time())
 
     def spent_by(self, now: float) -> float | None:
-        """The same at some Unix time."""
+        """Return the cost in dollars up to a Unix time. None if unknown."""
         if self.hourly is None or self.since is None:
             return None
         return self.hourly * max(0.0, now - self.since) / 3600
 
     @property
     def is_expired(self) -> bool:
-        """Whether it should have ended."""
+        """Whether the resource should have ended."""
         return self.expires is not None and self.expires < time.time()
 
 
 @value
 class Inventory(Value):
-    """What an account was found to hold.
+    """Contents of a provider account.
 
     Attributes:
-        things: what was made for pools.
-        unknown: places that could not be looked at, and why.
+        things: Resources that were created for pools.
+        unknown: Places that could not be inspected, with the reasons.
     """
 
     things: Sequence[Leftover] = ()

@@ -1,4 +1,4 @@
-"""Metric series and their units."""
+"""Metric series of ranks and machines, their definitions, units and export formats."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ Unit = Literal["%", "B", "B/s", "W", "°C", "MHz", ""]
 
 @dataclass(frozen=True, slots=True)
 class MetricDefinition:
-    """One figure.
+    """Definition of a machine metric.
 
     Attributes:
-        unit: "" for a number of things.
-        whole: the figure that it is a part of.
+        unit: Unit; "" for a count.
+        help: Description.
+        whole: Name of the metric that is this one's total.
     """
 
     unit: Unit
@@ -29,42 +30,42 @@ class MetricDefinition:
 
 
 NODE_METRIC_DEFINITIONS: dict[str, MetricDefinition] = {
-    "cpu": MetricDefinition("%", "processor time used, of all cores together"),
-    "memory_used": MetricDefinition("B", "memory in use, without what can be freed at once", "memory_total"),
+    "cpu": MetricDefinition("%", "CPU time used, relative to all cores"),
+    "memory_used": MetricDefinition("B", "memory in use, without reclaimable memory", "memory_total"),
     "memory_total": MetricDefinition("B", "memory of the machine"),
-    "cpu_pressure": MetricDefinition("%", "of the last 10 s, in which something waited for a processor"),
-    "memory_pressure": MetricDefinition("%", "of the last 10 s, in which something waited for memory"),
-    "io_pressure": MetricDefinition("%", "of the last 10 s, in which something waited for a disk"),
+    "cpu_pressure": MetricDefinition("%", "share of the last 10 s in which a task waited for a CPU"),
+    "memory_pressure": MetricDefinition("%", "share of the last 10 s in which a task waited for memory"),
+    "io_pressure": MetricDefinition("%", "share of the last 10 s in which a task waited for a disk"),
     "net_in": MetricDefinition("B/s", "received over the network"),
     "net_out": MetricDefinition("B/s", "sent over the network"),
     "disk_read": MetricDefinition("B/s", "read from disks"),
     "disk_write": MetricDefinition("B/s", "written to disks"),
-    "spool_free": MetricDefinition("B", "free on the disk where logs and results wait"),
+    "spool_free": MetricDefinition("B", "free space on the disk of logs and results"),
 }
 GPU_METRIC_DEFINITIONS: dict[str, MetricDefinition] = {
-    "util": MetricDefinition("%", "of the time, in which something ran on the GPU"),
-    "sm_active": MetricDefinition("%", "of the multiprocessors' time in which they worked (DCGM)"),
-    "tensor_active": MetricDefinition("%", "of the tensor cores' time in which they worked (DCGM)"),
-    "mem_busy": MetricDefinition("%", "of the time, in which its memory was read or written"),
+    "util": MetricDefinition("%", "share of the time in which a kernel ran on the GPU"),
+    "sm_active": MetricDefinition("%", "share of the time in which multiprocessors were active (DCGM)"),
+    "tensor_active": MetricDefinition("%", "share of the time in which tensor cores were active (DCGM)"),
+    "mem_busy": MetricDefinition("%", "share of the time in which GPU memory was read or written"),
     "mem_used": MetricDefinition("B", "memory in use on the GPU", "mem_total"),
     "mem_total": MetricDefinition("B", "memory of the GPU"),
     "power": MetricDefinition("W", "power drawn", "power_limit"),
-    "power_limit": MetricDefinition("W", "power that it may draw"),
+    "power_limit": MetricDefinition("W", "power limit"),
     "temp": MetricDefinition("°C", "temperature of the GPU"),
     "sm_clock": MetricDefinition("MHz", "clock of the multiprocessors"),
     "mem_clock": MetricDefinition("MHz", "clock of the memory"),
-    "throttle": MetricDefinition("", "why it runs slower than it could, as NVML's bits; 0: it does not"),
+    "throttle": MetricDefinition("", "reasons for throttling, as NVML bits; 0: not throttled"),
     "pcie_in": MetricDefinition("B/s", "received over PCIe"),
     "pcie_out": MetricDefinition("B/s", "sent over PCIe"),
     "nvlink_in": MetricDefinition("B/s", "received over NVLink"),
     "nvlink_out": MetricDefinition("B/s", "sent over NVLink"),
-    "ecc": MetricDefinition("", "errors of its memory that could not be corrected, since the driver was loaded"),
-    "ecc_corrected": MetricDefinition("", "those that were corrected"),
-    "processes": MetricDefinition("", "processes that compute on it"),
-    "xid": MetricDefinition("", "the last error that the driver wrote into the kernel's log (Xid)"),
+    "ecc": MetricDefinition("", "uncorrectable memory errors since the driver was loaded"),
+    "ecc_corrected": MetricDefinition("", "corrected memory errors since the driver was loaded"),
+    "processes": MetricDefinition("", "processes that compute on the GPU"),
+    "xid": MetricDefinition("", "latest error of the driver in the kernel log (Xid)"),
     "lost": MetricDefinition("", "1: the driver has lost the GPU"),
 }
-# By unit, the least difference from all others that is worth a word.
+# By unit: smallest difference from all peers that is reported.
 MIN_DIFFERENCE: dict[Unit, float] = {"%": 10.0, "°C": 10.0, "W": 30.0}
 # NVML's bits of "throttle".
 _REASONS = (
@@ -77,7 +78,7 @@ _REASONS = (
 
 
 def describe_throttling(bits: float) -> str:
-    """Why a GPU runs slower than it could, or ""."""
+    """Return the reasons why a GPU is throttled, or ""."""
     found = int(bits)
     return ", ".join(words for bit, words in _REASONS if found & bit)
 
@@ -87,17 +88,17 @@ COLUMNS = ("name", "unit", "rank", "node", "gpu", "model", "at", "value")
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One name's numbers over time, of one rank, one GPU or one node.
+    """Metric series: the values of one metric over time, of one rank, GPU or node.
 
     Attributes:
-        name: such as ``loss``, as a rank logged it, or ``util``, as ``model.metric_series`` has it.
-        unit: ``%``, ``B``, ``B/s``, ``W``, ``°C`` or ``MHz``; "" for what ranks logged, and for numbers of things.
-        rank: that logged it; None for machines.
-        node: that was measured.
-        gpu: which of that node's GPUs; None for the node itself.
-        model: of the GPU.
+        name: Name of the metric: logged by a rank, such as ``loss``, or of a machine, such as ``util``.
+        unit: ``%``, ``B``, ``B/s``, ``W``, ``°C`` or ``MHz``; "" for logged metrics and for counts.
+        rank: Rank that logged the metric; None for machine metrics.
+        node: Node that was measured.
+        gpu: Index of the node's GPU; None for the node itself.
+        model: Model of the GPU.
         at: Unix times by this machine's clock, oldest first.
-        values: one for each time.
+        values: One value for each time.
     """
 
     name: str
@@ -114,15 +115,18 @@ class Curve:
 
     @property
     def latest(self) -> float:
-        """The newest value."""
+        """Latest value."""
         return self.values[-1]
 
 
 class Curves(Sequence[Curve]):
-    """Those of a pool or of a run: of ranks first, then of machines.
+    """Metric series of a pool or of a run: of ranks first, then of machines.
+
+        for series in compute.metrics(run).of("loss"):
+            print(series.rank, series.latest)
 
     Attributes:
-        notes: what is missing, and why, in words.
+        notes: Missing metrics and the reasons.
     """
 
     def __init__(self, curves: Iterable[Curve], notes: Sequence[str] = ()) -> None:
@@ -137,31 +141,32 @@ class Curves(Sequence[Curve]):
 
     @property
     def names(self) -> list[str]:
-        """The names there are, each once."""
+        """Names of the metrics, without duplicates."""
         return list(dict.fromkeys(curve.name for curve in self._curves))
 
     def of(self, name: str) -> list[Curve]:
-        """The curves of one name: of each rank, or of each GPU or node."""
+        """Return the series of one metric: one for each rank, GPU or node."""
         return [curve for curve in self._curves if curve.name == name]
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Each point as a row of ``name, unit, rank, node, gpu, model, at, value``; None where a curve has no such
-        thing."""
+        """Yield each point as a row ``name, unit, rank, node, gpu, model, at, value``, with None for missing
+        attributes.
+        """
         for curve in self._curves:
             about = (curve.name, curve.unit, curve.rank, curve.node, curve.gpu, curve.model or None)
             for at, value in zip(curve.at, curve.values, strict=True):
                 yield (*about, at, value)
 
     def to_csv(self, file: IO[str]) -> None:
-        """Write a row for each point, below one with the columns' names; a file opened with ``newline=""``."""
-        import csv  # late: for this alone
+        """Write a header and one row for each point. Open the file with ``newline=""``."""
+        import csv  # imported late: only needed here
 
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         writer.writerows((*map(_escape_formula, row[:6]), *row[6:]) for row in self.rows())
 
     def to_json(self, file: IO[str]) -> None:
-        """Write an array with an object for each curve; what is no finite number is null."""
+        """Write an array with one object for each series. Non-finite values become null."""
         file.write("[")
         for number, curve in enumerate(self._curves):
             file.write(",\n" if number else "\n")
@@ -169,10 +174,10 @@ class Curves(Sequence[Curve]):
         file.write("\n]\n")
 
     def to_parquet(self, path: str) -> None:
-        """Write a row for each point.
+        """Write one row for each point.
 
         Raises:
-            UsageError: pyarrow is not installed here.
+            UsageError: If pyarrow is not installed.
         """
         pyarrow = import_pyarrow()
         types = (
@@ -185,22 +190,22 @@ class Curves(Sequence[Curve]):
 
 
 def import_pyarrow() -> Any:
-    """Return pyarrow with its module for Parquet.
+    """Return pyarrow with its Parquet module loaded.
 
     Raises:
-        UsageError: It is not installed here.
+        UsageError: If pyarrow is not installed.
     """
     try:
         import pyarrow.parquet
     except ImportError as error:
         raise UsageError(
-            "Parquet is written by pyarrow, which is not installed here: pip install pyarrow, or take CSV or JSON"
+            "Parquet requires pyarrow, which is not installed. Run pip install pyarrow, or export to .csv or .json."
         ) from error
     return pyarrow
 
 
 def curve_json(curve: Curve) -> dict[str, Any]:
-    """A curve as an object for programs; without what it has not."""
+    """Return a series as a JSON object, without missing attributes."""
     about = {
         "name": curve.name, "unit": curve.unit, "rank": curve.rank, "node": curve.node, "gpu": curve.gpu,
         "model": curve.model or None,
@@ -212,5 +217,5 @@ def curve_json(curve: Curve) -> dict[str, Any]:
 
 
 def _escape_formula(cell: Any) -> Any:
-    """A name that a rank made up must do nothing in a spreadsheet."""
+    """Quote text that a spreadsheet would run as a formula. Ranks choose metric names."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell

@@ -1,6 +1,6 @@
-"""What functions, calls, providers and plugins say where they stand for something else, or are made with other words.
+"""Errors for misused functions, calls, providers and plugins, such as a missing call or an unknown argument.
 
-Nodes load this module; its texts are in ``model.older_api_arguments``. Type checkers reject such lines, too.
+Nodes load this module. The messages are in ``model.older_api_arguments``, which loads on the first error.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ def _argument_errors() -> Any:
 
 
 def not_a_call_error(given: Any, position: int) -> TypeError:
-    """The error of a group that something is to be part of which is no call.
+    """Return the error for a group member that is not a call.
 
     Args:
-        given: what.
-        position: its place in the group.
+        given: The member.
+        position: Index of the member in the group.
     """
     error: TypeError = _argument_errors().not_a_call_error(given, position)
     return error
@@ -32,7 +32,7 @@ def _uncalled_operator(right: str) -> Any:
 
 
 class UncalledFunctionGuard:
-    """Base of ``Function``: it stands beside operators that send calls, and is none."""
+    """Base of ``Function``: raises an error if a function is an operand where a call is required."""
 
     if not TYPE_CHECKING:
         __rshift__ = _uncalled_operator("{}(...) >> pool")
@@ -43,7 +43,7 @@ class UncalledFunctionGuard:
 
 
 class PendingCallGuard:
-    """Base of ``PendingFunction``: it is asked for what only its value has."""
+    """Base of ``PendingFunction``: raises an error if a call is used like its value."""
 
     __slots__ = ()
 
@@ -52,7 +52,7 @@ class PendingCallGuard:
         def _as_value(self, *_):
             raise TypeError(_argument_errors().not_run_message(self))
 
-        __getitem__ = _as_value  # to go through it is that, too
+        __getitem__ = _as_value  # also covers iteration
         __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _as_value
         __float__ = __int__ = __round__ = __neg__ = _as_value
 
@@ -63,9 +63,9 @@ class PendingCallGuard:
 
 
 class StrictKeywords:
-    """Base of providers and plugins: an argument that they do not take is told with the nearest that they do.
+    """Base of providers and plugins: an unknown argument raises an error that suggests the closest name.
 
-    By ``__new__``, as a class of another package may have a metaclass besides.
+    Uses ``__new__``, because classes of other packages may have a metaclass.
     """
 
     __slots__ = ()
@@ -73,7 +73,7 @@ class StrictKeywords:
     if not TYPE_CHECKING:
 
         def __new__(cls, *args, **given):
-            # Nearly always they are a dataclass's own fields.
+            # The usual case: all arguments are fields of the dataclass.
             if args or not given.keys() <= getattr(cls, "__dataclass_fields__", {}).keys():
                 _argument_errors().check_keywords(cls, args, given)
             new = super().__new__

@@ -1,4 +1,4 @@
-"""What can be had, where, and for how much; what a person wishes of a machine; and in which order to try."""
+"""Offers of machines, requirements for machines, and the order in which offers are tried."""
 
 from __future__ import annotations
 
@@ -13,34 +13,33 @@ Allocation = Literal["spot", "on-demand", "spot-if-available", "cheapest"]
 Selection = Literal["cheapest", "first"]
 
 ALLOCATIONS: tuple[str, ...] = get_args(Allocation)
-MAX_NEAREST = 5  # misses that are named where nothing fits
-MEMORY_TOLERANCE = 0.1  # by which a memory's size may differ from its nominal one: what a maker calls 80 GB may be 79.6
+MAX_NEAREST = 5  # near misses that an error lists
+MEMORY_TOLERANCE = 0.1  # relative; a nominal 80 GB may be 79.6 GB
 
 
 @value(kw_only=True)
 class Offer(Value):
-    """A kind of machine, where it can be had, and for how much.
+    """Type of machine at one place, with its price.
 
     Attributes:
-        provider: the name of the one that has it.
-        instance_type: the provider's name for the kind of machine.
-        region: where it is.
-        zone: which part of the region; "" where that makes no difference.
-        market: "spot" machines are cheaper and can be taken back at any time.
-        accelerator: name of its accelerators as the catalogue writes it, or, of one that it does not have, as the
-            provider does; "" for none.
-        count: how many accelerators it has.
-        memory_each_gb: memory of each of them in GB (of 1024^3 bytes, as makers count).
-        vcpus: processor threads.
-        memory_gb: its memory in GB.
+        provider: Name of the provider.
+        instance_type: The provider's name of the machine type.
+        region: Region.
+        zone: Zone of the region; "" if zones make no difference.
+        market: "on-demand" or "spot". Spot machines are cheaper and can be preempted at any time.
+        accelerator: Name of its accelerators, as in the catalogue or, if missing there, as the provider names them; ""
+            for none.
+        count: Number of accelerators.
+        memory_each_gb: Memory of each accelerator in GB (1024^3 bytes, as makers count).
+        vcpus: CPU threads.
+        memory_gb: Memory in GB.
         architecture: "x86_64" or "arm64".
-        efa: whether its machines can have EFA, the fast network between machines of AWS.
-        hourly: dollars for an hour of the machine alone; None where nobody knows.
-        beside_hourly: dollars for an hour of what is billed beside it: its disk and its public address.
-        lately: the least and the most that an hour of the machine alone has cost in the last days; None where the
-            price does not change so fast, or nobody knows.
-        priced_at: when the price was looked up, in seconds since the epoch; 0 where there is none.
-        shipped: whether the price is of the list that came with this release, and not of the provider.
+        efa: Whether the machines support EFA, the fast network of AWS.
+        hourly: Price of the machine in dollars per hour. None if unknown.
+        beside_hourly: Dollars per hour for its disk and public address.
+        lately: Minimum and maximum price of the last days in dollars per hour. None if prices are stable or unknown.
+        priced_at: Unix time of the price; 0 without a price.
+        shipped: Whether the price comes from this release's list instead of the provider.
     """
 
     provider: str
@@ -63,7 +62,7 @@ class Offer(Value):
 
     @property
     def billed_hourly(self) -> float | None:
-        """Dollars an hour, all told; None where nobody knows what the machine costs."""
+        """Full price in dollars per hour. None if the machine's price is unknown."""
         return None if self.hourly is None else self.hourly + self.beside_hourly
 
     def __str__(self) -> str:
@@ -72,7 +71,7 @@ class Offer(Value):
 
     @property
     def priced(self) -> str:
-        """The same with what one of its machines costs, and whose word that is."""
+        """The offer as text with the price of one machine, and a note if the price comes from this release's list."""
         price = self.billed_hourly
         known = "$?/h" if price is None else f"${price:,.2f}/h"
         return f"{self}, {known} each{', by the list of this release' if self.shipped else ''}"
@@ -80,7 +79,7 @@ class Offer(Value):
 
 @value(kw_only=True)
 class OfferList(Value):
-    """What a provider has, and what a person should know of how that was found out."""
+    """Offers of a provider, with notes about their source."""
 
     offers: Sequence[Offer]
     notes: Sequence[str] = ()
@@ -88,18 +87,18 @@ class OfferList(Value):
 
 @value(kw_only=True)
 class Block(Value):
-    """Machines that can be bought ahead, for some hours; all of it is paid at once, when it is bought.
+    """Capacity block: machines for sale for a number of hours, paid in full when bought.
 
     Attributes:
-        provider: the name of the one that sells it.
-        id: by which it is bought.
-        instance_type: the provider's name for the kind of machine.
-        region: where it is.
-        zone: which part of the region.
-        count: how many machines.
-        hours: for how long.
-        starts_at: Unix time.
-        upfront: dollars for all of it.
+        provider: Name of the provider.
+        id: Identifier for the purchase.
+        instance_type: The provider's name of the machine type.
+        region: Region.
+        zone: Zone of the region.
+        count: Number of machines.
+        hours: Duration in hours.
+        starts_at: Unix time of the start.
+        upfront: Total price in dollars.
     """
 
     provider: str
@@ -114,25 +113,25 @@ class Block(Value):
 
     @property
     def hourly(self) -> float:
-        """Dollars for a machine and an hour."""
+        """Price of one machine in dollars per hour."""
         return self.upfront / (self.count * self.hours)
 
 
 @value(kw_only=True)
 class Reservation(Value):
-    """Machines that are held for an account.
+    """Reserved capacity: machines that an account holds.
 
     Attributes:
-        id: the provider's name for it.
-        instance_type: the kind of machine.
-        region: where it is.
-        zone: which part of the region.
-        count: how many machines.
-        free: how many of them nobody has.
-        state: as the provider says it, such as "active" or "scheduled".
-        is_block: whether it was bought ahead, and is paid.
-        starts_at: Unix time; 0 where it has no beginning.
-        ends_at: Unix time; None where it has no end.
+        id: The provider's identifier.
+        instance_type: Machine type.
+        region: Region.
+        zone: Zone of the region.
+        count: Number of machines.
+        free: Number of unused machines.
+        state: State as the provider names it, such as "active" or "scheduled".
+        is_block: Whether it is a purchased capacity block.
+        starts_at: Unix time of the start; 0 for no start.
+        ends_at: Unix time of the end. None for no end.
     """
 
     id: str
@@ -149,16 +148,16 @@ class Reservation(Value):
 
 @value(kw_only=True)
 class RentalPlan(Value):
-    """What would be done to have machines; nothing is made by asking for it.
+    """Plan of a rental. Creating a plan rents nothing.
 
     Attributes:
-        nodes: how many machines, at most.
-        least: how many at least, where fewer will do; None where all are needed.
-        attempts: what is tried, in this order, until one of them gives all machines, or at least the least of them.
-        creates: what comes into being with the first that does, and ends with the pool, in words.
-        requests: what is sent to the provider to have the machines of the first attempt, as it takes it; what is only
-            made at a start stands there in words. None where that is not known.
-        notes: what a person should know of how that was found out.
+        nodes: Maximum number of machines.
+        least: Minimum number of machines. None if all are required.
+        attempts: Offers in the order in which they are tried, until one provides at least the minimum.
+        creates: Descriptions of the resources that the first successful attempt creates and the teardown removes.
+        requests: Requests to the provider for the first attempt. Values that are only known at the start are described
+            in words. Empty if unknown.
+        notes: Notes about the source of the data.
     """
 
     nodes: int
@@ -170,8 +169,9 @@ class RentalPlan(Value):
 
     @property
     def hourly(self) -> float | None:
-        """Dollars an hour of all machines of the first attempt, as many as there may be; None where nobody knows, 0
-        where nothing is rented."""
+        """Price of the maximum number of machines of the first attempt in dollars per hour. None if unknown, 0 if
+        nothing is rented.
+        """
         if not self.attempts:
             return 0.0
         price = self.attempts[0].billed_hourly
@@ -179,7 +179,7 @@ class RentalPlan(Value):
 
     @property
     def cost(self) -> str:
-        """The same in words."""
+        """The price as text; a range if the number of machines is a range."""
         if self.hourly is None:
             return "$?/h"
         if self.least is None or not self.attempts:
@@ -196,23 +196,23 @@ class RentalPlan(Value):
 
 @value(kw_only=True)
 class MachineRequirements(Value):
-    """What a machine has to be. Numbers are the least that will do.
+    """Requirements for a machine. Numbers are minimums.
 
     Attributes:
-        accelerator: which, and exactly how many; None for a machine with none.
-        any_accelerator: whether any number of any accelerator will do, where none is named.
-        instance_type: exactly this kind; "" for any.
-        vcpus: processor threads.
-        memory_gb: memory in GB.
+        accelerator: Accelerator and its exact count. None for a machine without accelerators.
+        any_accelerator: Whether any number of any accelerator is accepted, if none is named.
+        instance_type: Exact machine type; "" for any.
+        vcpus: CPU threads.
+        memory_gb: Memory in GB.
         architecture: "x86_64" or "arm64"; "" for either.
-        regions: where, best first; empty for anywhere.
-        zones: which parts of them, best first; empty for any.
-        efa: whether it must have EFA.
-        max_hourly: the most dollars that an hour of one machine may cost, all told; None for no limit.
-        allocation: "spot", "on-demand", "spot-if-available" (on-demand where no spot machine is to be had), or
-            "cheapest" of both.
-        selection: "cheapest" first, or the region that was named "first".
-        only: nothing but these, where there are any.
+        regions: Regions, preferred first; empty for any.
+        zones: Zones, preferred first; empty for any.
+        efa: Whether EFA is required.
+        max_hourly: Maximum full price of one machine in dollars per hour. None for no limit.
+        allocation: "spot", "on-demand", "spot-if-available" (on-demand if no spot machine is available), or "cheapest"
+            of both.
+        selection: "cheapest" tries cheap offers first, "first" tries regions in the given order.
+        only: Accept only these offers; empty for all.
     """
 
     accelerator: Accelerator | None = None
@@ -231,15 +231,15 @@ class MachineRequirements(Value):
 
 
 def mismatch_reason(offer: Offer, requirements: MachineRequirements) -> str:
-    """Why an offer is none for a wish, in words; "" where it is one."""
+    """Return why an offer does not satisfy requirements. "" if it does."""
     return next(_shortcomings(offer, requirements), "")
 
 
 def _shortcomings(offer: Offer, requirements: MachineRequirements) -> Iterator[str]:
     if requirements.only and not any(_is_same(offer, each) for each in requirements.only):
-        yield "is not meant now"
+        yield "is not part of this attempt"
     if requirements.instance_type and offer.instance_type != requirements.instance_type:
-        yield f"is no {requirements.instance_type}"
+        yield f"is not {requirements.instance_type}"
     if requirements.regions and offer.region not in requirements.regions:
         yield f"is in {offer.region}"
     if requirements.zones and offer.zone and offer.zone not in requirements.zones:
@@ -258,13 +258,13 @@ def _shortcomings(offer: Offer, requirements: MachineRequirements) -> Iterator[s
         yield "has no EFA"
     if requirements.max_hourly is not None:
         if offer.billed_hourly is None:
-            yield "has no known price, and there is a limit"
+            yield "has no known price, but a limit is set"
         elif offer.billed_hourly > requirements.max_hourly:
             yield f"costs ${offer.billed_hourly:.2f}/h"
 
 
 def _is_same(one: Offer, other: Offer) -> bool:
-    """Whether two are the same machines at the same place, whatever they cost; one may not know its zone."""
+    """Check whether two offers are the same machine type at the same place. A missing zone matches any zone."""
     place = one.zone == other.zone or not (one.zone and other.zone)
     return place and (one.instance_type, one.region, one.market) == (
         other.instance_type, other.region, other.market,
@@ -276,7 +276,7 @@ def _accelerator_mismatch(offer: Offer, requirements: MachineRequirements) -> st
     if wanted is None:
         if requirements.any_accelerator:
             return "" if offer.count else "has no accelerator"
-        # Whoever names the type knows what it has; nobody else is sold an accelerator that was not asked for.
+        # Users who name the type accept its accelerators. Others must not pay for an unrequested accelerator.
         named = requirements.instance_type
         return f"has {offer.count} {offer.accelerator}" if offer.accelerator and not named else ""
     if offer.accelerator != wanted.name or offer.count != wanted.count:
@@ -290,11 +290,11 @@ def _accelerator_mismatch(offer: Offer, requirements: MachineRequirements) -> st
 
 
 def matching_offers(offers: Iterable[Offer], requirements: MachineRequirements) -> list[Offer]:
-    """The offers that a wish is tried with, best first.
+    """Return the offers that satisfy requirements, in the order of attempts.
 
-    Cheaper ones come first, those without a known price last; of equal ones those of the region and the zone that were
-    named first, then by name. Under "spot-if-available" all spot offers come before all others. With "first" regions
-    come in the order in which they were named, whatever the price.
+    Cheap offers come first, offers without a known price last. Equal prices are ordered by the given regions and zones,
+    then by name. With "spot-if-available" all spot offers come first. With "first" the given order of regions precedes
+    the price.
     """
     return sorted(
         (offer for offer in offers if not mismatch_reason(offer, requirements)),
@@ -303,7 +303,7 @@ def matching_offers(offers: Iterable[Offer], requirements: MachineRequirements) 
 
 
 def offer_sort_key(offer: Offer, requirements: MachineRequirements) -> tuple[Any, ...]:
-    """By what offers are sorted, best first: also those for several wishes, as far as their prices."""
+    """Return the sort key of an offer. Keys of different requirements compare by price."""
     price = offer.billed_hourly
     region = requirements.regions.index(offer.region) if offer.region in requirements.regions else 0
     zone = requirements.zones.index(offer.zone) if offer.zone in requirements.zones else 0
@@ -314,19 +314,19 @@ def offer_sort_key(offer: Offer, requirements: MachineRequirements) -> tuple[Any
 
 
 def describe_nearest(offers: Sequence[Offer], requirements: MachineRequirements) -> list[str]:
-    """What comes nearest to a wish that nothing fits, each kind of machine once, and why it is none, in words."""
+    """Return the offers that come closest to requirements, each machine type once, with their mismatches."""
 
     wanted = requirements.accelerator
-    # Who wants eight of an accelerator looks at four of it, and at others only where there is none.
+    # Other counts of the requested accelerator are better suggestions than other accelerators.
     same = [offer for offer in offers if wanted is not None and offer.accelerator == wanted.name]
 
-    def far(offer: Offer) -> tuple[object, ...]:
+    def distance(offer: Offer) -> tuple[object, ...]:
         missed = len(list(_shortcomings(offer, requirements)))
         price = offer.billed_hourly
         return missed, price is None, price or 0.0, offer.instance_type, offer.region, offer.zone
 
     kinds: dict[tuple[str, str], Offer] = {}
-    for offer in sorted(same or offers, key=far):
+    for offer in sorted(same or offers, key=distance):
         kinds.setdefault((offer.instance_type, offer.market), offer)
     return [
         f"{offer} {' and '.join(_shortcomings(offer, requirements))}" for offer in list(kinds.values())[:MAX_NEAREST]

@@ -1,4 +1,4 @@
-"""Outcomes of calls and runs, and the words for the states of pools, nodes, ranks and machines."""
+"""Outcomes of calls and runs, and the states of pools, nodes, ranks and machines."""
 
 from __future__ import annotations
 
@@ -10,52 +10,51 @@ from typing import Any, Literal
 
 from skyward_core.util.light_dataclass import Value, value
 
-# connecting: the ledger has it, and the way to its machines is being made. unfinished: its start was broken off, as the
-# process that brought it up is gone.
+# connecting: listed in the ledger, and connections to its machines are being opened. unfinished: the client exited
+# during the startup.
 PoolStatus = Literal[
     "starting", "connecting", "up", "degraded", "stopping", "gone", "failed", "unreachable", "unfinished"
 ]
-# lost: its pool ended, and nobody knows how it went; kept: its pool ended, and what it gave can still be fetched; left:
-# it goes on, but this client has gone from it.
+# lost: the pool ended, and the outcome is unknown. kept: the pool ended with retained results. left: the run continues,
+# but this client has detached.
 RunStatus = Literal["running", "done", "failed", "cancelled", "lost", "kept", "left"]
-# sweep: a task for each combination of arguments, of which none stops the others. "": an agent tells of a run, and
-# nobody of what kind it is. map: its calls are made while it goes on, and what is shown of it is a row for each rank.
+# sweep: one independent task for each combination of arguments. "": an agent reports a run of unknown kind. map: calls
+# are added during the run, and screens show one row for each rank.
 RunKind = Literal["broadcast", "single", "gather", "sweep", "map", ""]
 
-# How a pool stands to its budget. asked: all of it is spent, and a person is asked what to do.
+# State of a pool's budget. asked: it is spent, and the user is asked whether to tear the pool down.
 BudgetStatus = Literal["within", "near", "asked", "spent"]
 
-# A node's way up, in this order.
+# Phases of a node's startup, in order.
 NodePhase = Literal["requested", "running", "connected", "synced", "installed", "ready", "gone"]
-# What is said ahead of a rented machine's end, which is not ours to decide. rebalance: it is likelier than it was.
+# Kinds of preemption notices. rebalance: preemption has become more likely.
 NoticeKind = Literal["terminate", "stop", "hibernate", "rebalance"]
-# What a rank's process is at; "" where it is idle, as far as is known.
+# Phase of a rank's process; "" if it is idle or unknown.
 RankPhase = Literal["", "starting", "importing", "joining", "running", "paused"]
 
 OutcomeKind = Literal["returned", "raised", "exited", "lost", "collateral"]
-# Of one rank of a broadcast, or one task of a gather.
+# State of one rank of a broadcast, or of one task of a gather.
 TaskStatus = Literal["waiting", "running", "returned", "raised", "exited", "lost", "collateral"]
 
-# running; orphaned: it is there, but no agent runs on it, and one can be started again; ending: its agent, or what ran
-# there, has not quite ended; unreachable: nothing can be said of it now, and the trouble may be the way to it; lost:
-# nobody gets an answer from it, other nodes neither.
+# orphaned: no agent runs on the machine, and one can be started. ending: the agent, or processes of ranks, are ending.
+# unreachable: no connection, possibly because of the network. lost: other nodes cannot connect either.
 MachineStatus = Literal["running", "orphaned", "ending", "unreachable", "lost", "gone"]
 
-# What is told of a run while it goes on, the worst first.
+# Kinds of alerts about a running run, the most severe first.
 AlertKind = Literal["gpu", "nan", "stall", "memory", "throttled", "straggler", "plateau"]
 
 
 @value
 class Summary(Value):
-    """What a value looks like, made where the value is; nothing needs to unpickle to show it.
+    """Short description of a value, created where the value is, so that displaying it needs no unpickling.
 
     Attributes:
-        type: name of the value's type.
-        text: at most 200 characters that describe it.
-        json: the value itself where it is small and made of JSON types; of another dictionary of a few values these, by
-            name, as texts; else None.
-        is_json: whether ``json`` is the value (so that None can be told from "not JSON").
-        size: bytes of the pickled value.
+        type: Name of the value's type.
+        text: Description, at most 200 characters.
+        json: The value, if it is small and consists of JSON types. For another small dictionary its values as texts, by
+            name. Otherwise None.
+        is_json: Whether ``json`` is the value, which distinguishes a value None from no value.
+        size: Bytes of the pickled value.
     """
 
     type: str
@@ -71,7 +70,7 @@ class Summary(Value):
 
 @value
 class ErrorInfo(Value):
-    """A failure in words. ``traceback`` is the remote one, empty where there is none."""
+    """Failure as text. ``traceback`` is the remote traceback, empty if there is none."""
 
     type: str
     message: str
@@ -84,17 +83,23 @@ class ErrorInfo(Value):
 
 @value
 class Outcome(Value):
-    """How one rank (of a broadcast) or one task (of a single dispatch or a gather) ended.
+    """How one rank (of a broadcast) or one task (of a single call or a group) ended.
 
     Attributes:
-        index: rank for a broadcast, position for a gather.
-        rank: the rank whose worker ran it.
-        node: the node of that rank.
-        seconds: how long the function ran.
-        exit_code, signal: how the process ended, for ``exited``.
-        items, last: how many values a generator yielded, and the latest of them.
-        numbers: what is left of what it logged (``sky.log``): name -> the last, the least and the greatest number, None
-            for what is not finite. None where it logged nothing, or its process did not live to tell.
+        index: Rank for a broadcast, position in the group for a task.
+        rank: Rank of the worker.
+        node: Node of that rank.
+        kind: "returned", "raised", "exited", "lost", or "collateral": stopped because another rank failed or the run
+            was cancelled.
+        seconds: Duration of the function in seconds.
+        summary: Summary of the returned value.
+        error: Description of the failure.
+        exit_code: Exit status of the process, for ``exited``.
+        signal: Signal that ended the process, for ``exited``.
+        items: Number of values that a generator yielded.
+        last: Summary of the last yielded value.
+        numbers: Metrics that the call logged (``sky.log``): name -> last, minimum and maximum value, None for
+            non-finite values. None if nothing was logged, or if the process died before it could report.
     """
 
     index: int
@@ -127,8 +132,12 @@ class RootCause(Value):
     """The first real failure of a run.
 
     Attributes:
-        exit_code: the exit status that a command should end with on its behalf: its own status, 128 + signal, or None
-            where the rank raised; KeyboardInterrupt counts as the signal that Python makes of it.
+        rank: Rank that failed. Negative if no rank had started the call.
+        outcome: Kind of the outcome.
+        type: Type of the exception.
+        message: Message of the failure.
+        exit_code: Exit status that a command should end with: the rank's exit status, or 128 + signal. None if the rank
+            raised, except for KeyboardInterrupt, which counts as SIGINT.
     """
 
     rank: int
@@ -139,7 +148,7 @@ class RootCause(Value):
 
     @property
     def rank_prefix(self) -> str:
-        """The rank, before what befell it: ``"rank 3 "``; "" for a trial that no rank had begun."""
+        """Prefix of messages: ``"rank 3 "``, or "" if no rank had started the call."""
         return f"rank {self.rank} " if self.rank >= 0 else ""
 
     def to_json(self) -> dict[str, Any]:
@@ -155,14 +164,12 @@ class RootCause(Value):
 
 
 def to_json_types(value: Any) -> dict[str, Any]:
-    """A dataclass as JSON types. Unlike ``asdict`` it copies no leaves: thousands of these are made per second."""
+    """Return a dataclass as JSON types. Faster than ``asdict``, which copies leaves: thousands of values per second."""
     kind = type(value)
     if kind not in _SHAPES:
         names = tuple(field.name for field in fields(value))
-        _SHAPES[kind] = (
-            names,
-            attrgetter(*names, "__class__"),
-        )  # one more, for it gives a tuple only of several
+        # "__class__" ensures at least two names: for a single name, attrgetter does not return a tuple.
+        _SHAPES[kind] = (names, attrgetter(*names, "__class__"))
     names, parts = _SHAPES[kind]
     out = dict(zip(names, parts(value), strict=False))
     for name, part in out.items():
@@ -176,7 +183,7 @@ _NESTED = frozenset((Summary, ErrorInfo, Outcome, RootCause))
 
 
 def signal_name(number: int) -> str:
-    """``9`` -> ``SIGKILL``; an unknown number as it is."""
+    """Return the name of a signal: ``9`` -> ``SIGKILL``, or ``signal N`` if unknown."""
     try:
         return signals.Signals(number).name
     except ValueError:

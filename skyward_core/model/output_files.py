@@ -1,4 +1,4 @@
-"""Files that ranks wrote in their working folder: written, fetched, and unfetched."""
+"""Files that ranks wrote in their working folder, and the results of fetching them."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 
 from skyward_core.util.light_dataclass import Value, value
 
-MAX_NAMED_FILES = 5  # files that are named of many to which the same has happened
+MAX_NAMED_FILES = 5  # file names that a message lists for one cause
 
 
 @value
 class WrittenFile(Value):
-    """A file that a rank wrote in its working folder, as its node tells.
+    """File that a rank wrote in its working folder, as its node reports it.
 
     Attributes:
-        path: below the working folder.
-        size: in bytes.
-        changed_at: when it last was, Unix time.
-        node: that it lies on.
-        version: what tells it from what it was before.
-        also: other nodes that name it, as they share a disk with that one.
+        path: Path below the working folder.
+        size: Size in bytes.
+        changed_at: Unix time of the last change.
+        node: Node that has the file.
+        version: Identifier that changes with the contents.
+        also: Other nodes that report the same file on a shared disk.
     """
 
     path: str
@@ -34,19 +34,19 @@ class WrittenFile(Value):
 
     @property
     def age(self) -> float:
-        """Seconds since it was last changed."""
+        """Seconds since the last change."""
         return max(0.0, time.time() - self.changed_at)
 
 
 @value
 class FetchedFile(Value):
-    """What became of one that was to be fetched.
+    """Result of fetching one file.
 
     Attributes:
-        file: what it was.
-        target: where it is now, or should be.
-        error: why it is not there, in words, or "".
-        is_new: whether it has come just now; False where it was there already.
+        file: The file.
+        target: Path on this machine.
+        error: Reason of a failure, or "".
+        is_new: Whether the file was downloaded now. False if it had been fetched before.
     """
 
     file: WrittenFile
@@ -56,7 +56,7 @@ class FetchedFile(Value):
 
 
 def list_failed_files(files: Iterable[FetchedFile]) -> Iterator[tuple[str, int, str]]:
-    """Which of the files did not come, in words, their node, and why: of many with one cause a few are named."""
+    """Yield files that could not be fetched, their node and the reason. Names a few files for each common reason."""
     found: dict[tuple[int, str], list[str]] = {}
     for each in files:
         if each.error:
@@ -68,15 +68,15 @@ def list_failed_files(files: Iterable[FetchedFile]) -> Iterator[tuple[str, int, 
 
 @value
 class Unfetched(Value):
-    """What ranks of a pool wrote and nobody has fetched, and what its teardown would make of that.
+    """Unfetched files of a pool's ranks, and what a teardown would do with them.
 
     Attributes:
-        asked: those that the image's patterns name: they are brought here first in any case.
-        others: the rest.
-        untold: how many more there are.
-        goes: whether what is not fetched goes with the pool's machines; else it stays on its hosts.
-        room: bytes of the rest that are brought here first, the newest, where they would go.
-        failures: node -> why it does not tell.
+        asked: Files that match the image's ``outputs`` patterns. A teardown always downloads them first.
+        others: All other files.
+        untold: Number of further files that nodes did not list.
+        goes: Whether unfetched files are lost with the pool's machines. Otherwise they stay on the hosts.
+        room: Bytes of the other files that are downloaded before they are lost, the newest first.
+        failures: Node -> reason why it does not answer.
     """
 
     asked: Sequence[WrittenFile] = ()
@@ -88,5 +88,5 @@ class Unfetched(Value):
 
     @property
     def exceeds_limit(self) -> bool:
-        """Whether some would be lost."""
+        """Whether a teardown would lose files."""
         return self.goes and (bool(self.untold) or sum(file.size for file in self.others) > self.room)

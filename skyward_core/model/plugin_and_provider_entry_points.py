@@ -1,4 +1,4 @@
-"""Plugins and providers that installed packages declare by entry points."""
+"""Plugins and providers that installed packages declare as entry points."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 def load_entry_points(group: str, ours: Collection[str]) -> dict[str, list[EntryPoint]]:
-    """What the installed packages declare, by name: several where packages are at odds.
+    """Return the entry points of installed packages by name. A name has several if packages conflict.
 
     Args:
-        group: of entry points, such as ``skyward.plugins``.
-        ours: names that no package can declare anew: none may hide one of ours.
+        group: Group of entry points, such as ``skyward.plugins``.
+        ours: Names of this library, which packages cannot replace.
     """
     from importlib.metadata import entry_points  # it takes as long to load as the rest of a start
 
@@ -28,23 +28,23 @@ def load_entry_points(group: str, ours: Collection[str]) -> dict[str, list[Entry
 
 
 def resolve_entry_point(kind: str, points: Sequence[EntryPoint]) -> EntryPoint:
-    """What a name stands for.
+    """Return the only entry point of a name.
 
     Args:
-        kind: what it is, for people: "plugin".
-        points: all that is declared by that name.
+        kind: Noun for the error message: "plugin".
+        points: All entry points of the name.
 
     Raises:
-        UsageError: several packages declare it.
+        UsageError: If several packages declare the name.
     """
     if len(points) > 1:
         packages = " and ".join(sorted(describe_package(each) for each in points))
         raise UsageError(
-            f"{kind} {points[0].name!r} is declared by {packages}: uninstall all but one of these packages"
+            f"{kind} {points[0].name!r} is declared by {packages}. Uninstall all but one of these packages."
         )
     return points[0]
 
 
 def describe_package(point: EntryPoint) -> str:
-    """The package that declares it, and what of it."""
+    """Return the package of an entry point, and the declared object."""
     return f"{point.dist.name if point.dist is not None else 'a package without a name'} ({point.value})"

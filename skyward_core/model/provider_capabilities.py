@@ -1,4 +1,4 @@
-"""Optional capabilities of providers."""
+"""Optional capabilities of providers, as protocols that callers check with ``isinstance``."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class HasSettings(Protocol):
-    """Its class says what a person may choose.
+    """Provider with settings that users may choose.
 
     Attributes:
-        settings: the parameters of the class that can be given as texts.
+        settings: Parameters of the class that can be given as texts.
     """
 
     settings: Sequence[Setting]
@@ -25,47 +25,47 @@ class HasSettings(Protocol):
 
 @runtime_checkable
 class Priced(Protocol):
-    """Its machines cost money.
+    """Provider whose machines have one known price.
 
     Attributes:
-        price_hourly: dollars for a machine and an hour.
+        price_hourly: Price of one machine in dollars per hour.
     """
 
     price_hourly: float
 
 
 def hourly_price(provider: object) -> float | None:
-    """What an hour of each of its machines costs in dollars; None where it does not say so of all alike."""
+    """Return the price of each machine in dollars per hour. None if unknown or not the same for all."""
     return provider.price_hourly if isinstance(provider, Priced) else None
 
 
 @runtime_checkable
 class ServedByAnother(Protocol):
-    """A name that scripts have for machines which another provider has, or nobody."""
+    """Placeholder provider: a name of older generations whose machines another provider supplies, or none."""
 
     def served(self) -> Any:
-        """The provider that serves in its place.
+        """Return the provider that supplies the machines.
 
         Raises:
-            UsageError: none does; says what to do.
+            UsageError: If there is none. The message has the alternatives.
         """
 
 
 @runtime_checkable
 class SizesDisk(Protocol):
-    """Its machines have disks of the size that is asked for."""
+    """Provider whose machines have a disk of the requested size."""
 
     def with_disk(self, gb: int) -> Self:
-        """The same provider, with disks of this size.
+        """Return the same provider with another disk size.
 
         Args:
-            gb: in GB.
+            gb: Size in GB.
         """
 
 
 @runtime_checkable
 class Rents(Protocol):
-    """Its machines cost money, and it does not say how much: nothing is shown as free.
+    """Provider whose machines cost money, at prices that vary. Front ends must not show them as free.
 
     Attributes:
         rents: True.
@@ -75,47 +75,47 @@ class Rents(Protocol):
 
 
 def costs_money(provider: object) -> bool:
-    """Whether its machines cost any, be it known how much or not."""
+    """Check whether a provider's machines cost money, at known or unknown prices."""
     return isinstance(provider, Rents | Priced)
 
 
 @runtime_checkable
 class Plans(Protocol):
-    """It rents, and says before what it would try and make."""
+    """Provider that rents machines and can plan a rental."""
 
     async def plan(self, spec: Any) -> RentalPlan:
-        """What ``create`` would try for a pool, in its order; nothing is made.
+        """Return the attempts of ``create`` for a pool, in order. Nothing is created.
 
         Args:
-            spec: all that was asked for (``specs.PoolSpec``, which knows of this module).
+            spec: The request (``specs.PoolSpec``, which imports this module).
 
         Raises:
-            UsageError: nothing fits; says what comes nearest.
+            UsageError: If nothing satisfies the request. The message names the nearest offers.
         """
 
 
 @runtime_checkable
 class Foresees(Protocol):
-    """It knows machines that are there already, and tells what of them a pool would have now."""
+    """Provider of existing machines that can predict which of them a pool would get."""
 
     async def foresee(self, spec: Any) -> Sequence[str]:
-        """What a plan says of them, in words; nothing is made.
+        """Return the prediction as lines of a plan. Nothing is created.
 
         Args:
-            spec: all that was asked for (``specs.PoolSpec``).
+            spec: The request (``specs.PoolSpec``).
 
         Raises:
-            PoolError: it could not be had now; says why.
-            UsageError: it can never be had.
+            PoolError: If the request cannot be satisfied now.
+            UsageError: If the request can never be satisfied.
         """
 
 
 @runtime_checkable
 class TakesGpus(Protocol):
-    """It may take single GPUs of machines that others use, too.
+    """Provider that may use single GPUs of machines shared with other users.
 
     Attributes:
-        rank_per_gpu: whether it does, so that a pool which does not say how many ranks a node has gets one for each.
+        rank_per_gpu: Whether it does. A pool without a number of ranks per node then gets one rank per GPU.
     """
 
     rank_per_gpu: bool
@@ -123,106 +123,106 @@ class TakesGpus(Protocol):
 
 @runtime_checkable
 class Warns(Protocol):
-    """It knows of what may go wrong with a launch that nothing keeps from beginning."""
+    """Provider that knows of possible problems that do not prevent a launch."""
 
     async def warnings(self, spec: Any) -> Sequence[str]:
-        """What a person should know before it, in words; raises nothing, and takes seconds at most.
+        """Return warnings for the user. Raises nothing, and takes a few seconds at most.
 
         Args:
-            spec: all that was asked for (``specs.PoolSpec``).
+            spec: The request (``specs.PoolSpec``).
         """
 
 
 @runtime_checkable
 class Offers(Plans, Protocol):
-    """It knows what can be had of it, where, and for how much, and chooses among that.
+    """Provider that lists offers with places and prices, and chooses among them.
 
     Attributes:
-        name: how people name it.
-        payer: whose account it uses; a pool has machines of one account of a provider.
+        name: Name of the provider.
+        payer: Account that pays. All machines of a pool from one provider belong to one account.
     """
 
     name: str
     payer: str
 
     async def offers(self, requirements: MachineRequirements) -> OfferList:
-        """Return the offers for a wish, near misses among them; ``model.offers`` decides which fit, and their order.
+        """Return the offers for requirements, including near misses. ``model.offers`` filters and sorts them.
 
-        Where the provider cannot be asked, what this release knows of it; the notes say so.
+        If the provider does not answer, the offers come from this release's list, and the notes say so.
 
         Args:
-            requirements: what a machine has to be; without regions those that the provider was made for are meant.
+            requirements: Requirements for a machine. Without regions, the provider's own regions.
 
         Raises:
-            UsageError: a part of the wish makes no sense there.
+            UsageError: If the requirements are invalid for this provider.
         """
 
     def within(self, regions: Sequence[str]) -> Self:
-        """The same provider, in these regions alone.
+        """Return the same provider, limited to some regions.
 
         Raises:
-            UsageError: it is for others.
+            UsageError: If the provider is configured for other regions.
         """
 
 
 @runtime_checkable
 class SellsBlocks(Protocol):
-    """Machines of it can be bought ahead, for some hours."""
+    """Provider that sells capacity blocks: machines for a number of hours, paid in advance."""
 
     async def blocks(self, requirements: MachineRequirements, nodes: int, hours: int) -> Sequence[Block]:
-        """What can be bought now, the earliest first; nothing is bought.
+        """Return the blocks for sale, the earliest first. Nothing is bought.
 
         Args:
-            requirements: what a machine has to be.
-            nodes: how many.
-            hours: for how long.
+            requirements: Requirements for a machine.
+            nodes: Number of machines.
+            hours: Duration in hours.
 
         Raises:
-            UsageError: it sells none for so long.
-            PoolError: it cannot be asked.
+            UsageError: If blocks of that duration are not sold.
+            PoolError: If the provider does not answer.
         """
 
     async def still_sold(self, block: Block) -> Block | None:
-        """A block that was listed earlier, as it is sold now; None where it is not any more.
+        """Return the current state of a listed block. None if it is no longer for sale.
 
         Raises:
-            PoolError: it cannot be asked.
+            PoolError: If the provider does not answer.
         """
 
     async def buy(self, block: Block, token: str) -> Reservation:
-        """Buy one, once: nothing is tried again.
+        """Buy a block. A failed purchase is not retried.
 
         Args:
-            block: as ``blocks`` named it.
-            token: what was bought is marked with it.
+            block: A block from ``blocks``.
+            token: Tag for the reservation.
 
         Raises:
-            Unreachable: nobody knows whether it was bought; ``bought`` may tell.
-            SkywardError: it was not.
+            Unreachable: If it is unknown whether the block was bought. ``bought`` may find the reservation.
+            SkywardError: If the block was not bought.
         """
 
     async def bought(self, region: str, token: str) -> Reservation | None:
-        """What was bought with a token; None where nothing of it is seen.
+        """Return the reservation with a token. None if none is visible.
 
         Raises:
-            PoolError: it cannot be asked.
+            PoolError: If the provider does not answer.
         """
 
     async def reserved(self) -> Sequence[Reservation]:
-        """All that are held in its regions and have not ended; reads only.
+        """Return all reservations in its regions that have not ended. Reads only.
 
         Raises:
-            PoolError: it cannot be asked.
+            PoolError: If the provider does not answer.
         """
 
 
 @runtime_checkable
 class HasHosts(Protocol):
-    """It was given machines that are there already.
+    """Provider of a fixed list of existing machines.
 
     Attributes:
-        hosts: their names.
-        default_nodes: nodes of a pool for which no number is asked.
+        hosts: Names of the machines.
+        default_nodes: Default number of nodes of a pool.
     """
 
     hosts: Sequence[str]
@@ -231,143 +231,146 @@ class HasHosts(Protocol):
 
 @runtime_checkable
 class Finds(Protocol):
-    """It knows by itself which machines it made: a client may have died, or been stopped, before it wrote them down."""
+    """Provider that can find the machines it created, even if the client died before recording them."""
 
     async def find(self, pool: str, token: str) -> list[Machine]:
-        """All machines that were made for a pool, those in another's place too, whatever anybody has written down of
-        them. What is being made at this moment is waited for.
+        """Return all machines that were created for a pool, including replacements. Waits for creations in progress.
 
         Args:
-            pool: the pool's name.
-            token: as ``create`` was given it.
+            pool: Name of the pool.
+            token: The token given to ``create``.
 
         Raises:
-            PoolError: it cannot be told now, which says nothing of whether there are any.
+            PoolError: If the provider does not answer. Machines may exist.
         """
 
 
 @runtime_checkable
 class Quiets(Protocol):
-    """Its machines go with all that lies on them, and can be reached before: what nobody has fetched comes home."""
+    """Provider whose machines are deleted with their disks. Unfetched data must be downloaded before that."""
 
     async def quiet(self, pool: str, machines: Sequence[Machine]) -> list[Machine]:
-        """End what runs on machines of a pool, which stay; gives them, with what lies there that nobody has fetched
-        ("kept", see ``machines.Machine``). One that cannot be reached is "unreachable" or "lost", and says why.
+        """Stop everything that runs on machines of a pool, and return the machines with their retained results.
+
+        The machines stay. Retained results are in ``extra["kept"]``, see ``machines.Machine``. A machine without a
+        connection becomes "unreachable" or "lost", with the reason.
 
         Args:
-            pool: the pool's name.
-            machines: those that are meant.
+            pool: Name of the pool.
+            machines: The machines.
         """
 
 
 @runtime_checkable
 class EndsNow(Protocol):
-    """It can have machines end without asking anything of what runs on them."""
+    """Provider that can terminate machines without a connection to them."""
 
     async def why_not_now(self) -> str:
-        """Why it cannot do that here, in words; "" where it can."""
+        """Return why that is not possible here, or ""."""
 
     async def terminate_now(self, pool: str, machines: Sequence[Machine]) -> None:
-        """As ``terminate``, at once.
+        """Terminate machines as ``terminate`` does, at once.
 
         Args:
-            pool: the pool's name.
-            machines: those that are meant.
+            pool: Name of the pool.
+            machines: The machines.
 
         Raises:
-            PoolError: it was not told.
+            PoolError: If the request failed.
         """
 
 
 @runtime_checkable
 class Sells(Protocol):
-    """What it gives was paid for: a machine is looked at before it counts, and held against what was bought."""
+    """Provider of paid machines: each machine's hardware is measured and compared with the order before use."""
 
     def paid_for(self, machine: Machine) -> OrderedHardware | None:
-        """What was bought of a machine; None where nobody is to look.
+        """Return the ordered hardware of a machine. None to skip the comparison.
 
         Args:
-            machine: it.
+            machine: The machine.
         """
 
 
 @runtime_checkable
 class Dates(Protocol):
-    """What it made says in its account when it ends."""
+    """Provider whose resources carry an expiry time in the account."""
 
     async def date(self, pool: str, machines: Sequence[Machine], at: float) -> None:
-        """Have machines, and what belongs to them, say so.
+        """Set the expiry time of machines and their resources.
 
         Args:
-            pool: the pool's name.
-            machines: those that are meant.
+            pool: Name of the pool.
+            machines: The machines.
             at: Unix time.
 
         Raises:
-            PoolError: it could not be said.
+            PoolError: If the time could not be set.
         """
 
 
 @runtime_checkable
 class TakesBack(Protocol):
-    """It may take machines back, and says so a while ahead; ``describe`` says of one that it took, under "preempted" in
-    ``extra``, how that is known."""
+    """Provider that may preempt machines and sends preemption notices.
+
+    For a preempted machine ``describe`` sets ``extra["preempted"]`` to the evidence.
+    """
 
     def notices(self, machine: Machine) -> str:
-        """A program for the machine's Python, of the standard library alone, that says when the machine is about to be
-        taken back; "" where it never is.
+        """Return a program that watches for preemption notices on a machine; "" if it is never preempted.
 
-        It prints a line of JSON for each thing that it learns: {"kind": "terminate", "left": 120.0} with "stop" or
-        "hibernate" in its place, seconds left, or null where nobody knows; {"kind": "rebalance", "left": null} where it
-        has only become likelier; {"error": "..."} where it cannot be told. It ends when its standard input does.
+        The program runs in the machine's Python and uses the standard library only. It prints one JSON line per event:
+        {"kind": "terminate", "left": 120.0}, also with "stop" or "hibernate", with the seconds left, or null if
+        unknown; {"kind": "rebalance", "left": null} if preemption has become more likely; {"error": "..."} if notices
+        cannot be read. The program ends when its standard input closes.
 
         Args:
-            machine: the machine.
+            machine: The machine.
         """
 
 
 def notice_program(provider: object, machine: Machine) -> str:
-    """What says on a machine that it is about to be taken back; "" where it never is."""
+    """Return the program that watches for preemption notices on a machine; "" if it is never preempted."""
     return provider.notices(machine) if isinstance(provider, TakesBack) else ""
 
 
 @runtime_checkable
 class Sweeps(Protocol):
-    """It can tell all that was ever made for pools in its account and is there still, whoever remembers it."""
+    """Provider that can list every resource that pools of any client have left in its account."""
 
     @classmethod
     def accounts(cls, used: Sequence[Any]) -> list[Any]:
-        """The accounts of some of its providers, each once, at all places that these name.
+        """Return the distinct accounts of some providers, each with all places that these providers use.
 
         Args:
-            used: the providers.
+            used: The providers.
         """
 
     async def inventory(self, *, everywhere: bool) -> Inventory:
-        """What is there; reads only.
+        """Return the account's contents. Reads only.
 
         Args:
-            everywhere: look at all places, not only at those that are named.
+            everywhere: Inspect all places, not only the configured ones.
 
         Raises:
-            PoolError: the account cannot be asked.
+            PoolError: If the provider does not answer.
         """
 
     async def remove(self, things: Sequence[Leftover]) -> list[str]:
-        """End things of this account, and see them gone; gives what is left of them, in words."""
+        """Remove leftovers and verify that they are gone. Return descriptions of the remaining ones."""
 
 
 @runtime_checkable
 class Asks(Protocol):
-    """It may ask the person about what nobody else can judge, such as a host's key."""
+    """Provider that may need a decision of the user, such as whether to trust a host's key."""
 
     def asking(self) -> Self:
-        """The same provider, for a front end that can put such a question."""
+        """Return the same provider for a front end that can ask the user."""
 
 
 @runtime_checkable
 class RunsHere(Protocol):
-    """Its nodes are on this machine: their ranks run with the interpreter that the pool's scripts are loaded with.
+    """Provider whose nodes are on this machine. Ranks use the interpreter that loads the pool's scripts.
 
     Attributes:
         runs_here: True.
@@ -378,42 +381,43 @@ class RunsHere(Protocol):
 
 @runtime_checkable
 class ChecksSettings(Protocol):
-    """It cannot be checked by its name alone, and knows what to look at here."""
+    """Provider whose check-up needs the user's settings."""
 
     @classmethod
     def check_all(cls) -> AsyncIterator[Check]:
-        """Yield what ``check`` says of all that the user's ``skyward.toml`` holds, as it is found out."""
+        """Yield the results of ``check`` for everything in the user's ``skyward.toml``, as they become available."""
 
 
 def default_nodes(provider: object) -> int:
-    """Nodes of a pool for which no number is asked: all hosts, else one."""
+    """Return the default number of nodes of a pool: all hosts, otherwise one."""
     return provider.default_nodes if isinstance(provider, HasHosts) else 1
 
 
 def declared_settings(provider: object) -> tuple[Setting, ...]:
-    """What a provider's class declares; nothing where it has no settings."""
+    """Return the settings that a provider's class declares; empty without settings."""
     return tuple(provider.settings) if isinstance(provider, HasSettings) else ()
 
 
 @runtime_checkable
 class NeedsPython(Protocol):
-    """Its machines may lack the Python that a script is loaded with, and which its functions need there."""
+    """Provider whose machines may lack the Python version that a script's functions need."""
 
     def needs_python(self, minor: str) -> str:
-        """What a plan says of that, in words.
+        """Return a line for the plan about the required Python.
 
         Args:
-            minor: its version, such as "3.12".
+            minor: Version, such as "3.12".
         """
 
 
 @runtime_checkable
 class ChecksPython(Protocol):
-    """Its check-up can tell whether its machines have the Python that a script is loaded with."""
+    """Provider whose check-up can verify the Python version that a script's functions need."""
 
     async def check_for(self, loaded_with: Sequence[str] | None) -> list[Check]:
-        """As ``check``, for such a script.
+        """Run ``check`` for a script.
 
         Args:
-            loaded_with: as ``script_interpreter.Interpreter.for_hosts`` has it; None for what runs this.
+            loaded_with: The script's Python, from ``script_interpreter.Interpreter.for_hosts``. None for this process's
+                Python.
         """

@@ -1,4 +1,8 @@
-"""The root cause of a run: the first real failure among the outcomes of its ranks."""
+"""Root cause of a run: the first real failure among the outcomes of its ranks.
+
+When one rank fails, its peers often fail too, because their collectives lose a connection. Such echoes must not hide
+the cause.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,10 @@ from collections.abc import Iterable
 from skyward_core.model.outcomes import Outcome, RootCause, RunStatus
 
 REAL, DOUBTFUL, ECHO = range(3)
-ECHO_WAIT = 0.25  # seconds in which the real failure may still follow what looks like its echo
+ECHO_WAIT = 0.25  # seconds; a real failure may arrive after its echo
 
 
-# Where gloo's and NCCL's own words are, whatever exception carries them.
+# Messages of gloo and NCCL, which several exception types carry.
 _TRANSPORT = re.compile(
     r"gloo/(transport|rendezvous)/|\bGloo \w+ failed: |monitoredBarrier"
     r"|remote process exited or there was a network error"
@@ -27,7 +31,7 @@ _SOCKETS = ("ConnectionResetError", "ConnectionRefusedError", "ConnectionAborted
 def _is_peer_loss(kind: str, message: str) -> bool:
     library, name = kind.partition(".")[0], kind.rpartition(".")[2]
     if library == "torch" and name.startswith("Dist"):
-        return True  # DistNetworkError, DistStoreError, DistBackendError: they speak of nothing else
+        return True  # DistNetworkError, DistStoreError, DistBackendError
     if library in ("jax", "jaxlib") and _STATUS.match(message):
         return True
     if library == "tensorflow" and name in _TENSORFLOW:
@@ -37,7 +41,7 @@ def _is_peer_loss(kind: str, message: str) -> bool:
     return name in _CARRIERS and _TRANSPORT.search(message) is not None
 
 
-# What outcomes say of ranks that were stopped because somebody wanted it so, or as another one had failed.
+# Messages of outcomes of ranks that were stopped on request, or because another rank failed.
 INTENDED_STOPS = (
     "the run was cancelled",
     "the pool is torn down",
@@ -46,21 +50,21 @@ INTENDED_STOPS = (
 
 
 def is_failure(outcome: Outcome) -> bool:
-    """Whether a rank failed by itself, rather than was stopped."""
+    """Check whether a rank failed, rather than was stopped."""
     return outcome.kind in ("raised", "exited", "lost")
 
 
 def is_symptom(outcome: Outcome) -> bool:
-    """Whether a failure looks like the echo of a peer's."""
+    """Check whether a failure looks like the echo of a peer's failure."""
     return cause_rank(outcome) > REAL
 
 
 def cause_rank(outcome: Outcome) -> int:
-    """Return how far a failure is from being a cause.
+    """Return how unlikely a failure is to be the cause.
 
     Returns:
-        ECHO if a rank only says that it lost its peers; DOUBTFUL if that is likely, but it could have failed by
-        itself (JAX's runtime aborts a process that has lost the others; so does a failed assertion); REAL else.
+        ECHO if a rank only reports that it lost its peers. DOUBTFUL if that is likely, but the rank may have failed
+            itself: JAX's runtime aborts a process that lost its peers, and so does a failed assertion. Otherwise REAL.
     """
     error = outcome.error
     if outcome.kind == "exited":
@@ -73,7 +77,9 @@ def cause_rank(outcome: Outcome) -> int:
 
 
 def root_cause(arrived: Iterable[Outcome]) -> RootCause | None:
-    """The root cause among outcomes in order of arrival; None when no rank failed, or was stopped that nobody meant."""
+    """Return the root cause among outcomes in order of arrival. None if no rank failed or was stopped without a
+    request.
+    """
     outcomes = list(arrived)
     failures = [outcome for outcome in outcomes if is_failure(outcome)]
     if failures:
@@ -83,7 +89,7 @@ def root_cause(arrived: Iterable[Outcome]) -> RootCause | None:
 
 
 def summarize_outcomes(arrived: Iterable[Outcome]) -> tuple[RunStatus, RootCause | None]:
-    """Return how a run ended whose calls have all ended, and its root cause."""
+    """Return the final state and the root cause of a run whose calls have all ended."""
     outcomes = list(arrived)
     cause = root_cause(outcomes)
     done = all(outcome.kind == "returned" for outcome in outcomes)
@@ -91,6 +97,6 @@ def summarize_outcomes(arrived: Iterable[Outcome]) -> tuple[RunStatus, RootCause
 
 
 def _is_requested_stop(stopped: Outcome) -> bool:
-    """Whether somebody asked for a rank to be stopped: for the run's or the pool's end."""
-    said = stopped.error.message if stopped.error is not None else ""
-    return not said or said.startswith("not started") or said.endswith(INTENDED_STOPS)
+    """Check whether a rank was stopped on request: the run was cancelled, or the pool torn down."""
+    message = stopped.error.message if stopped.error is not None else ""
+    return not message or message.startswith("not started") or message.endswith(INTENDED_STOPS)

@@ -1,4 +1,4 @@
-"""What a call becomes that nobody waits for: its value to come, and the run that it comes of."""
+"""Future of a run that was started without waiting: its value, its files and its metrics."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ class _Pool(Protocol):
 
 
 class RunFuture(Future[T]):
-    """A ``concurrent.futures.Future`` of a call's value, as ``call > compute`` gives it. To cancel it cancels the run.
-    In asynchronous code it can be awaited.
+    """``concurrent.futures.Future`` of a call's value, as ``call > compute`` returns it. Cancelling it cancels the run.
+
+    Asynchronous code can await it.
 
     Attributes:
-        run: id of the run.
+        run: Id of the run.
     """
 
     def __init__(self, run: str, pool: _Pool) -> None:
@@ -42,58 +43,57 @@ class RunFuture(Future[T]):
         self._pool = pool
 
     def _repr_html_(self) -> str:
-        """How the run is now, as a notebook shows it."""
-        state = "cancelled" if self.cancelled() else "ended" if self.done() else "goes on"
+        """Return the current state of the run as HTML for notebooks."""
+        state = "cancelled" if self.cancelled() else "ended" if self.done() else "running"
         return self._pool._run_html(self.run, state)
 
     def __await__(self) -> Generator[Any, None, T]:
-        """Its value, in asynchronous code. Cancelling what awaits it cancels the run."""
-        from asyncio import wrap_future  # scripts that are not asynchronous do without
+        """Wait for the value in asynchronous code. Cancelling the awaiting task cancels the run."""
+        from asyncio import wrap_future  # imported late: only asynchronous scripts need it
 
         return wrap_future(self).__await__()
 
     def files(self, *patterns: str) -> list[WrittenFile]:
-        """The files that ranks wrote in their working folder while the run went on, or have by now.
+        """Return the files that ranks have written in their working folder during the run.
 
         Args:
-            *patterns: which, such as ``"out/**"`` or ``"*.pt"``; all where none is given.
+            *patterns: Patterns of files, such as ``"out/**"`` or ``"*.pt"``. All files if none is given.
 
         Raises:
-            UsageError: a pattern leads out of the working folder.
-            PoolError: the pool is not up, or a node could not be asked.
+            UsageError: If a pattern leads out of the working folder.
+            PoolError: If the pool is not up, or if a node does not answer.
         """
         return self._pool.files(*patterns, run=self.run)
 
     def fetch(self, *patterns: str, to: str | os.PathLike[str] | None = None) -> list[Path]:
-        """Bring these files here, as ``compute.fetch`` does.
+        """Download the run's files, as ``compute.fetch`` does.
 
         Args:
-            *patterns: which, as ``files`` takes them.
-            to: the folder that they come to; None for ``outputs/RUN``.
+            *patterns: Patterns of files, as for ``files``.
+            to: Target folder. None for ``outputs/RUN``.
 
         Returns:
-            Where they are, also those that had been fetched before.
+            Paths of the files, including files that were fetched before.
 
         Raises:
-            UsageError: a pattern leads out of the working folder.
-            PoolError: some could not be had; it names them, and the others are here.
+            UsageError: If a pattern leads out of the working folder.
+            PoolError: If some files could not be fetched. The message names them, and all other files are downloaded.
         """
         return self._pool.fetch(*patterns, to=to, run=self.run)
 
     def metrics(self) -> Curves:
-        """What its ranks logged, and what the pool's machines were measured at while the run went on; see
+        """Return the metrics that the run's ranks logged, and machine metrics of the same time; see
         ``compute.metrics``.
 
         Raises:
-            PoolError: the pool is not up.
+            PoolError: If the pool is not up.
         """
         return self._pool.metrics(self.run)
 
     def alerts(self) -> list[Alert]:
-        """What is amiss with it, the worst first: numbers that are none, ranks that stall or lag, a loss at rest,
-        memory that is nearly full, GPUs that are slowed down; see ``compute.alerts``.
+        """Return the alerts of the run, the most severe first; see ``compute.alerts``.
 
         Raises:
-            PoolError: the pool is not up.
+            PoolError: If the pool is not up.
         """
         return self._pool.alerts(self.run)

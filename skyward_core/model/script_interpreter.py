@@ -1,4 +1,4 @@
-"""Which Python a script is run with, and why it is that one."""
+"""Python interpreter of a script, and the reason for its choice."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from skyward_core.util.light_dataclass import Value, value
 
 @value
 class Interpreter(Value):
-    """A Python of this machine, as it was chosen for a script.
+    """Python of this machine that was chosen for a script.
 
     Attributes:
-        path: of the program; where the environment is still to be made, of the one that will be there.
-        prefix: the folder of its environment.
-        version: such as "3.12.1"; of a plan, which runs nothing, perhaps "3.12" or "".
-        source: what chose it, in words: "--python", ".venv of project train", "this program's own".
-        chosen: whether a person, a script, a project or a shell chose it. Otherwise it is only what was at hand.
-        base: of an environment that is made for a script, the interpreter that it is made of; else "".
-        environment: what is installed there, as the keys of an image.
-        notes: what was passed over on the way, and why.
+        path: Path of the program, which may not exist yet if its environment must be created.
+        prefix: Folder of its environment.
+        version: Version, such as "3.12.1". A plan, which runs nothing, may have "3.12" or "".
+        source: Reason for the choice: "--python", ".venv of project train" or "this program's own".
+        chosen: Whether the user, a script, a project or a shell chose it. False for the default.
+        base: For an environment created for the script, the interpreter to create it with; otherwise "".
+        environment: Packages installed in it, as the fields of an image.
+        notes: Rejected candidates and the reasons.
     """
 
     path: str
@@ -38,26 +38,28 @@ class Interpreter(Value):
 
     @property
     def minor(self) -> str:
-        """Such as "3.12": what bytecode depends on."""
+        """Minor version, such as "3.12". Bytecode depends on it."""
         return ".".join(self.version.split(".")[:2])
 
     @property
     def for_hosts(self) -> list[str]:
-        """What hosts need to run what it has pickled: its version, and a program of it that they may have at the same
-        place. Where an environment was made for the script, one is made there, too."""
+        """Python that hosts need to run pickled functions: its version, and a path that they may have too.
+
+        If an environment was created for the script, hosts create one as well.
+        """
         return [self.minor, self.base or self.path]
 
     def describe(self) -> dict[str, Any]:
-        """All of it as JSON; addresses of package indexes may hold credentials."""
+        """Return all attributes as JSON types. URLs of package indexes may contain credentials."""
         return {each.name: getattr(self, each.name) for each in fields(self)} | {"notes": list(self.notes)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Interpreter:
-        """What ``describe`` wrote; what only another release knows is passed over.
+        """Return the interpreter that ``describe`` wrote. Unknown keys of other releases are ignored.
 
         Args:
-            data: what it wrote.
+            data: Result of ``describe``.
         """
         known = {each.name for each in fields(cls)}
-        kept = {name: given for name, given in data.items() if name in known}
-        return cls(**kept | {"notes": tuple(kept.get("notes", ()))})
+        values = {name: given for name, given in data.items() if name in known}
+        return cls(**values | {"notes": tuple(values.get("notes", ()))})

@@ -17,13 +17,13 @@ _FLAGS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0"
 
 @value
 class Field(Value):
-    """How a setting looks in a form.
+    """Field of a form for a setting.
 
     Attributes:
-        label: text before the field.
-        placeholder: text in the field while it is empty.
-        missing: what to do about an empty field of a required setting.
-        suggestions: texts that complete what is typed.
+        label: Text before the field.
+        placeholder: Text in the empty field.
+        missing: Advice for an empty field of a required setting.
+        suggestions: Completions of the typed text.
     """
 
     label: str
@@ -34,18 +34,18 @@ class Field(Value):
 
 @value
 class Setting(Value):
-    """A parameter of a provider's class that a user may give as a text.
+    """Parameter of a provider's class that a user may give as text.
 
     Attributes:
-        name: name of the parameter.
-        help: description in one line.
-        type: parses the text; raises ValueError with the reason if it cannot.
-        default: value if no text is given.
-        required: whether a text has to be given.
-        option: the command line's own option for the setting; the others are given as ``name=text``.
-        example: example of a text.
-        names_machines: whether the setting names the machines, so that their number is known.
-        field: makes the setting's field of a form, which may depend on what exists now; None for no field.
+        name: Name of the parameter.
+        help: Description in one line.
+        type: Parser of the text. Raises ValueError with the reason for an invalid text.
+        default: Value without a text.
+        required: Whether a text is required.
+        option: Own option of the command line. Other settings are given as ``name=text``.
+        example: Example of a text.
+        names_machines: Whether the setting lists the machines, which determines their number.
+        field: Returns the form field, which may depend on the current state. None for no field.
     """
 
     name: str
@@ -59,10 +59,10 @@ class Setting(Value):
     field: Callable[[], Field] | None = None
 
     def read(self, text: str) -> Any:
-        """The value that a text stands for.
+        """Return the value of a text.
 
         Raises:
-            UsageError: it stands for none; says why.
+            UsageError: If the text is invalid.
         """
         try:
             return self.type(text.strip())
@@ -75,7 +75,7 @@ class Setting(Value):
             raise UsageError(f"{self.name}: {type(error).__name__}: {error}") from error
 
     def normalize(self, text: str) -> str:
-        """A text as one word for a command line: what is a list has commas, however it was typed."""
+        """Return a text as one word for a command line: lists are separated by commas."""
         try:
             value = self.read(text)
         except UsageError:
@@ -93,15 +93,15 @@ class Setting(Value):
 
 
 def word_list(text: str) -> list[str]:
-    """The type of a setting that is a list: words with commas or spaces between them."""
+    """Parse a list of words separated by commas or spaces."""
     return text.replace(",", " ").split()
 
 
 def flag(text: str) -> bool:
-    """The type of a setting that is on or off.
+    """Parse "yes" or "no".
 
     Raises:
-        ValueError: it is neither yes nor no.
+        ValueError: If the text is neither.
     """
     try:
         return _FLAGS[text.lower()]
@@ -118,18 +118,18 @@ _TYPES: Mapping[Any, Callable[[str], Any]] = {
 
 
 def setting(help: str, default: Any = None, **more: Any) -> Any:
-    """Return a field of a provider's dataclass that is a setting, too.
+    """Return a dataclass field of a provider that is also a setting.
 
     Args:
-        help: description in one line.
-        default: default of the field.
-        more: other attributes of :class:`Setting`; without ``type``, the field's annotation names it.
+        help: Description in one line.
+        default: Default of the field.
+        more: Further attributes of :class:`Setting`. The default ``type`` follows from the annotation.
     """
     return field(default=default, metadata={"help": help, **more})
 
 
 class DeclaredSettings:
-    """Settings of a provider that is a dataclass: its fields made by :func:`setting`."""
+    """Descriptor that returns the settings of a dataclass provider: its fields made by :func:`setting`."""
 
     def __get__(self, instance: object, owner: type) -> tuple[Setting, ...]:
         return _field_settings(owner)
@@ -142,5 +142,9 @@ def _field_settings(provider: Any) -> tuple[Setting, ...]:
 
 def _to_setting(each: dataclasses.Field[Any]) -> Setting:
     required = each.default is MISSING
-    told = {"type": _TYPES.get(each.type, str), "default": None if required else each.default, "required": required}
-    return Setting(each.name, **told | each.metadata)  # type: ignore[arg-type]
+    attributes = {
+        "type": _TYPES.get(each.type, str),
+        "default": None if required else each.default,
+        "required": required,
+    }
+    return Setting(each.name, **attributes | each.metadata)  # type: ignore[arg-type]

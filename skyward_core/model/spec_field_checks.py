@@ -1,7 +1,7 @@
-"""Checks of the fields of specs: each returns the value to store, or describes the values that are valid.
+"""Checks of the fields of specs: each returns the value to store, or raises a ValueError that describes valid values.
 
-Plain functions, as a script cannot begin to connect before its spec is made, and a node's Python, which imports a
-script's modules and whatever they make of specs, has the standard library and no more.
+Plain functions instead of a validation library: scripts create specs before anything else and must start fast, and
+nodes that import a script's modules have only the standard library.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def text(value: Any) -> str:
 
 
 def python_version(value: Any) -> str | None:
-    """A version; None for what older generations call "auto"."""
+    """Return a Python version. None for "auto", a word of older generations."""
     return None if value == "auto" else text(value)
 
 
 def default_if_none(default: Any, other: Check) -> Check:
-    """Older generations have None for what a provider would rather have."""
+    """Return a check that replaces None, which older generations use for the provider's default."""
     return lambda value: default if value is None else other(value)
 
 
@@ -44,7 +44,7 @@ def console(value: Any) -> bool:
 
 
 def threads(value: Any) -> int:
-    """A number of processor threads, of which older generations have parts."""
+    """Return a number of CPU threads. Older generations use fractions, which are rounded up."""
     if isinstance(value, float) and 0 < value < 4096:
         return math.ceil(value)
     return integer_between(1, 4096)(value)  # type: ignore[no-any-return]
@@ -62,23 +62,23 @@ def path(value: Any) -> str:
 
 
 def output_pattern(value: Any) -> str:
-    """A pattern of files that ranks write, as ``output_file_patterns.pattern`` has it."""
-    from skyward_core.protocol.output_file_patterns import normalize_pattern  # most pools have none
+    """Return a pattern of files that ranks write; see ``output_file_patterns.normalize_pattern``."""
+    from skyward_core.protocol.output_file_patterns import normalize_pattern  # imported late: rarely used
 
     return normalize_pattern(value)
 
 
 def upload_pattern(value: Any) -> str:
-    """A pattern of files of the working folder that travel, or do not."""
+    """Return a pattern of files in the working folder to include in, or exclude from, the upload."""
     plain = text(value).removeprefix("./")
     parts = plain.split("/")
     if plain.startswith(("/", "~")) or ".." in parts:
         raise ValueError(
-            f"{value!r:.80} leads out of the working folder, and only what lies in that is sent: name it from there, "
-            "as in 'data' or '*.bin'"
+            f"{value!r:.80} leads out of the working folder, but only files inside it are sent. Use a relative path, "
+            "such as 'data' or '*.bin'"
         )
     if set(parts) <= {"", "."} or any("**" in part != "**" for part in parts):
-        raise ValueError(f"{value!r:.80} names no files: write a path, or a pattern such as 'data/**' or '*.bin'")
+        raise ValueError(f"{value!r:.80} matches no files. Use a path, or a pattern such as 'data/**' or '*.bin'")
     return plain
 
 
@@ -91,7 +91,7 @@ def flag(value: Any) -> bool:
 def integer_between(least: int, most: int) -> Check:
     def check(value: Any) -> int:
         try:
-            number = operator.index(value)  # of numpy, too
+            number = operator.index(value)  # also accepts integers of NumPy
         except TypeError:
             number = least - 1
         if isinstance(value, bool) or not least <= number <= most:
@@ -102,12 +102,12 @@ def integer_between(least: int, most: int) -> Check:
 
 
 def seconds(*, least: float | None = None, most: float | None = None) -> Check:
-    """A time of at least ``least``; of more than nothing where that is None."""
+    """Return a check of a duration of at least ``least`` seconds, or of a positive duration if ``least`` is None."""
     words = "more than 0" if least is None else f"{least:g} or more" if most is None else f"{least:g} to {most:g}"
 
     def check(value: Any) -> float:
         number = _number(value)
-        enough = number > 0 if least is None else number >= least  # neither is true of NaN
+        enough = number > 0 if least is None else number >= least  # both comparisons are false for NaN
         if not enough or (most is not None and number > most):
             raise ValueError(f"should be a number of seconds, {words} (got {value!r:.60})")
         return number
@@ -129,7 +129,7 @@ _DURATION = re.compile(
 
 
 def duration(value: Any) -> float:
-    """A time in seconds, be it a text, or in words such as "7d", "12 hours"; 0 is one, too."""
+    """Return a duration in seconds, given as a number or as text such as "7d" or "12 hours". 0 is valid."""
     if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
         return float(match[1]) * _UNITS[match[2][:1].lower() or "s"]
     number = _number(value)
@@ -142,7 +142,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)B?", re.IGNORECASE | re.ASCII)
 
 
 def size(value: Any) -> int:
-    """A number of bytes, or words such as "10 GB"; 0 is one, too."""
+    """Return a number of bytes, given as a number or as text such as "10 GB". 0 is valid."""
     if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
         return int(float(match[1]) * 1000 ** " kmgt".index(match[2].lower() or " "))
     number = _number(value)
@@ -161,13 +161,13 @@ def one_of(*choices: str) -> Check:
 
 
 def one_of_words(*choices: str) -> Check:
-    """As :func:`one_of`, of words with hyphens, which may be written with underscores."""
+    """Return a check as :func:`one_of`, for words with hyphens that may be written with underscores."""
     check = one_of(*choices)
     return lambda value: check(value.replace("_", "-") if isinstance(value, str) else value)
 
 
 def positive_number(value: Any) -> float:
-    """A number above 0."""
+    """Return a finite number above 0."""
     number = _number(value)
     if not 0 < number < float("inf"):
         raise ValueError(f"should be a number above 0 (got {value!r:.60})")
@@ -175,7 +175,7 @@ def positive_number(value: Any) -> float:
 
 
 def one_or_tuple_of(other: Check) -> Check:
-    """Text, or several; kept as a tuple."""
+    """Return a check of one text or a collection of texts. The value becomes a tuple."""
     many = tuple_of(other)
     return lambda value: (other(value),) if isinstance(value, str) else many(value)
 
@@ -187,7 +187,7 @@ def word_or(word: str, other: Check) -> Check:
         try:
             return other(value)
         except ValueError as error:
-            raise ValueError(f"should be {word!r}, or it {error}") from None
+            raise ValueError(f"should be {word!r}, or {error}") from None
 
     return check
 
@@ -197,7 +197,7 @@ def optional(other: Check) -> Check:
 
 
 def tuple_of(other: Check) -> Check:
-    """A list, tuple or other collection of what passes another check; kept as a tuple."""
+    """Return a check of a list, tuple or other collection, whose items pass another check. Stores a tuple."""
 
     def check(value: Any) -> tuple[Any, ...]:
         if isinstance(value, str | bytes | Mapping):
@@ -220,18 +220,18 @@ def instance(kind: type) -> Check:
     return check
 
 
-POOL_VARIABLE = "COMPUTE_POOL"  # as runtime/instance_info.py has it, which ranks load without this
+POOL_VARIABLE = "COMPUTE_POOL"  # same as in runtime/instance_info.py, which must not import this module on ranks
 
 
 def variables(value: Any) -> dict[str, str]:
-    """Environment variables; what they hold may be secret, so no word of it is said."""
+    """Return environment variables. Errors never quote their values, which may be secret."""
     if not isinstance(value, Mapping):
         raise ValueError(f"should map names to texts (got {_type_name(value)})")
     for name, held in value.items():
         if not isinstance(name, str) or not isinstance(held, str):
             raise ValueError(f"should map names to texts ({name!r:.60} is of {_type_name(held)})")
     if POOL_VARIABLE in value:
-        raise ValueError(f"cannot set {POOL_VARIABLE}: by this variable each rank is told its place in the pool")
+        raise ValueError(f"cannot set {POOL_VARIABLE}: the variable is reserved for the rank's place in the pool")
     return dict(value)
 
 

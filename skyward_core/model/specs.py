@@ -1,4 +1,6 @@
-"""PoolSpec, Image, Worker, Options and their validation."""
+"""Specifications of pools: ``PoolSpec``, ``Spec``, ``Image``, ``Worker``, ``Options`` and ``Nodes``, with their
+validation.
+"""
 
 from __future__ import annotations
 
@@ -31,24 +33,24 @@ if TYPE_CHECKING:
 
 
 class ValidatedValue(Value, metaclass=AcceptsDeprecatedArguments):
-    """Values that are checked when they are made; ``dataclasses.replace`` makes changed ones."""
+    """Base of immutable values that are validated when created. Change them with ``dataclasses.replace``."""
 
-    _older: ClassVar[Rules] = {}  # older words for its arguments
-    _in_order: ClassVar[Sequence[str]] = ()  # arguments that older generations take by position
-    _more: ClassVar[Sequence[str]] = ()  # other words, which a class of it knows what to do with
+    _older: ClassVar[Rules] = {}  # deprecated arguments
+    _in_order: ClassVar[Sequence[str]] = ()  # arguments that older generations accept by position
+    _more: ClassVar[Sequence[str]] = ()  # further arguments that a subclass handles
 
     @classmethod
     def _today(cls, args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
-        """Arguments by the words of today, of what was given by any.
+        """Return the current arguments for arguments of any generation.
 
         Raises:
-            TypeError: there are more, or others, than it takes.
-            SpecError: one is refused.
+            TypeError: If arguments are unknown, or too many.
+            SpecError: If an argument is rejected.
         """
         if args:
             if len(args) > len(cls._in_order):
                 raise TypeError(
-                    f"sky.{cls.__name__} takes its arguments by name, and was given {len(args)} by position"
+                    f"sky.{cls.__name__} takes keyword arguments only, got {len(args)} positional arguments"
                 )
             given = dict(zip(cls._in_order, args, strict=False)) | given
         if not given.keys() <= cls.__dataclass_fields__.keys():
@@ -71,17 +73,17 @@ class ValidatedValue(Value, metaclass=AcceptsDeprecatedArguments):
 
 @value(kw_only=True, frozen=True)
 class Nodes(ValidatedValue):
-    """A number of machines that is left open: as many as can be had. ``str`` of it is short, such as "2:8".
+    """Range of the number of machines: a pool starts with as many as are available. ``str`` returns the form "2:8".
 
-    ``Nodes(4)`` is four. A pool has as many machines as it was started with: to begin with some and grow, as
-    ``Nodes(initial=2, max=8)`` asks for, is refused.
+    ``Nodes(4)`` means exactly four. A pool keeps the number of machines that it was started with, so ``Nodes(initial=2,
+    max=8)``, which requests growth, is rejected.
 
     Args:
-        min: so many at least, or the pool does not start.
-        max: so many at most.
+        min: Minimum number of machines.
+        max: Maximum number of machines.
 
     Raises:
-        SpecError: a value makes no sense.
+        SpecError: If a value is invalid.
     """
 
     min: int = checked(spec_field_checks.integer_between(1, 1024))
@@ -97,7 +99,7 @@ class Nodes(ValidatedValue):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.max < self.min:
-            raise SpecError(f"should be {self.min} or more, as min is (got {self.max})", "max")
+            raise SpecError(f"should be at least min={self.min} (got {self.max})", "max")
 
     def __str__(self) -> str:
         return f"{self.min}:{self.max}"
@@ -116,8 +118,8 @@ class Nodes(ValidatedValue):
 
 
 _ELASTIC_ERROR = (
-    "a pool that begins with some machines and has others later is not to be had: say nodes=4 for so many, or "
-    "nodes=sky.Nodes(min=2, max=8) for as many as can be had when it starts"
+    "pools that grow or shrink are not supported: use nodes=4 for a fixed number, or nodes=sky.Nodes(min=2, max=8) "
+    "for as many machines as are available at the start"
 )
 
 
@@ -126,7 +128,7 @@ def _format_values(given: Mapping[str, Any]) -> str:
 
 
 def parse_node_count(value: Any) -> int | Nodes:
-    """A number, or a range of them, which may be text; a range of one number is that number."""
+    """Return a number of nodes or a range, from a number, a range or text. A range of one becomes a number."""
     if isinstance(value, tuple | list) and len(value) == 2:
         if value[0] != value[1]:
             raise ValueError(f"{_ELASTIC_ERROR} (got {tuple(value)!r:.60})")
@@ -160,15 +162,15 @@ NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?")
 def _check_pool_name(value: Any) -> str:
     if not isinstance(value, str) or not NAME.fullmatch(value):
         raise ValueError(
-            f"{value!r:.60} is no pool name: use 1 to 48 lower-case letters, digits and hyphens, "
+            f"{value!r:.60} is not a pool name: use 1 to 48 lower-case letters, digits and hyphens, "
             "with a letter or digit at both ends"
         )
     return value
 
 
 def generate_pool_name(script: str) -> str:
-    """A name for a pool of which nothing is said but the script that wants it: its name, and what tells two apart."""
-    import secrets  # late: most pools are given a name
+    """Return a name for a pool of a script: the script's name and a random suffix."""
+    import secrets  # imported late: most pools have a name
 
     stem = PurePath(script).stem.lower()
     letters = "".join(c if c.isascii() and c.isalnum() else "-" for c in stem).strip("-")[:32]
@@ -176,23 +178,23 @@ def generate_pool_name(script: str) -> str:
 
 
 def _check_secret(value: Any) -> str:
-    if not isinstance(value, str) or len(value) < MIN_SECRET_LENGTH:  # and no word of what it is
+    if not isinstance(value, str) or len(value) < MIN_SECRET_LENGTH:  # the error must not quote it
         raise ValueError(
-            f"should be texts of {MIN_SECRET_LENGTH} characters or more: shorter ones stand in other words, too"
+            f"must have at least {MIN_SECRET_LENGTH} characters: shorter values also match ordinary text in logs"
         )
     return value
 
 
 @value(kw_only=True, frozen=True)
 class PipIndex(ValidatedValue):
-    """An extra package index.
+    """Additional package index.
 
     Args:
-        url: its address, as pip's ``--extra-index-url`` takes it.
-        packages: names of the packages that it serves; none for all.
+        url: URL, as for pip's ``--extra-index-url``.
+        packages: Names of the packages to install from the index only; empty for all.
 
     Raises:
-        SpecError: a value makes no sense; as of all that is made here.
+        SpecError: If a value is invalid.
     """
 
     url: str = checked(spec_field_checks.text)
@@ -201,30 +203,32 @@ class PipIndex(ValidatedValue):
 
 @value(kw_only=True, frozen=True)
 class Image(ValidatedValue):
-    """What a node's environment holds.
+    """Environment of the nodes: Python, packages, variables and files.
+
+        sky.Image(pip=["torch==2.4"], env={"HF_HOME": "/data/hf"}, outputs=["checkpoints/**"])
 
     Args:
-        python: version such as "3.12"; None, or "auto", for the client's own.
-        pip: requirements, as pip takes them.
-        pip_indexes: extra package indexes.
-        lock: path of a lock: what it has is installed in exactly those versions, before ``pip``, which can change
-            none of it. ``uv.lock``, ``pylock.toml``, or lines ``name==version`` as ``pip freeze`` writes them. A path
-            begins in ``workdir``; what is not there is looked for above it, up to where the project ends.
-        requirements: path of a requirements file, as pip takes it; as ``lock`` otherwise.
-        project: install what the project's ``pyproject.toml`` depends on. Of ``lock``, ``requirements`` and
-            ``project`` only one can be given.
+        python: Version such as "3.12". None, or "auto", for the client's version.
+        pip: Requirements, as for pip.
+        pip_indexes: Additional package indexes.
+        lock: Path of a lock file: ``uv.lock``, ``pylock.toml``, or lines ``name==version`` as from ``pip freeze``. Its
+            exact versions are installed first, and ``pip`` cannot change them. The path is relative to ``workdir``; a
+            missing file is searched for in its parent folders, up to the project's root.
+        requirements: Path of a requirements file for pip, found in the same way.
+        project: Install the dependencies of the project's ``pyproject.toml``. Only one of ``lock``, ``requirements``
+            and ``project`` can be given.
         apt: Debian packages.
-        env: environment variables of the ranks.
-        setup: shell commands, run once per environment.
-        workdir: folder that travels to the nodes, and that ranks work in, seen from the current one; None for that, or
-            the script's own where the script lies elsewhere.
-        includes: glob patterns of files of the working folder to take along although ignored.
-        excludes: glob patterns of files of the working folder to leave out.
-        outputs: patterns of files that ranks write there and that are brought to ``outputs/RUN/`` here, during the run
-            and after it, such as ``"out/**"`` or ``"*.pt"``. On this machine they are here already.
+        env: Environment variables of the ranks.
+        setup: Shell commands that run once per environment.
+        workdir: Working folder of the ranks, which is sent to the nodes, relative to the current folder. None for the
+            current folder, or the script's folder if the script is elsewhere.
+        includes: Glob patterns of ignored files in the working folder to send anyway.
+        excludes: Glob patterns of files in the working folder not to send.
+        outputs: Patterns of files that ranks write, such as ``"out/**"`` or ``"*.pt"``. They are downloaded to
+            ``outputs/RUN/`` during and after the run. On this machine no download is needed.
 
     Raises:
-        SpecError: a value makes no sense.
+        SpecError: If a value is invalid.
     """
 
     python: str | None = checked(spec_field_checks.optional(spec_field_checks.python_version), default=None)
@@ -246,25 +250,25 @@ class Image(ValidatedValue):
     outputs: Sequence[str] = checked(spec_field_checks.tuple_of(spec_field_checks.output_pattern), default=())
 
     _older: ClassVar[Rules] = {
-        "base": rejected("nodes have the machine image of their provider, such as sky.AWS(ami=...)"),
-        "shell_vars": rejected("what is plain text goes to env=, what a shell makes to setup=", {}),
+        "base": rejected("the provider chooses the machine image, for example with sky.AWS(ami=...)"),
+        "shell_vars": rejected("use env= for plain values, and setup= for shell commands", {}),
         "skyward_source": ignored_silently,
         "skyward": ignored_silently,
-        "metrics": ignored("compute.metrics() has what machines are measured at", False, True, (), []),
+        "metrics": ignored("compute.metrics() returns the metrics of machines", False, True, (), []),
         "bootstrap_timeout": ignored("sky.Options(start_timeout=...) bounds the whole start", 300, 900),
-        "warm": ignored("no machine image is made", False),
+        "warm": ignored("no machine images are created", False),
         "mutable": ignored("a pool keeps its image", False),
     }
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        said = self._files
-        if len(said) > 1:
-            raise SpecError(f"{' and '.join(said)} each say what is installed: leave all but one out", said[0])
+        given = self._files
+        if len(given) > 1:
+            raise SpecError(f"{' and '.join(given)} cannot be combined. Keep only one of them", given[0])
 
     @property
     def packages_by(self) -> str:
-        """The field that names the project's file with its packages; "" where none does."""
+        """Field that selects the project's package list: "lock", "requirements" or "project". "" for none."""
         return next(iter(self._files), "")
 
     @property
@@ -272,24 +276,24 @@ class Image(ValidatedValue):
         return [each for each in ("lock", "requirements", "project") if getattr(self, each) not in (None, False)]
 
     def describe(self) -> dict[str, Any]:
-        """The image as JSON, without its variables; URLs may hold credentials."""
+        """Return the image as JSON types, without its variables. URLs may contain credentials."""
         return {name: value for name, value in asdict(self).items() if name != "env"}
 
 
 @value(kw_only=True, frozen=True)
 class Worker(ValidatedValue):
-    """How a node runs what it is given.
+    """How a node runs calls.
 
     Args:
-        concurrency: tasks (``>>``, gather) that one rank runs at the same time; broadcasts are one at a time. "auto"
-            for one per MIG slice or GPU that a node is asked for, else per processor (``vcpus``, or this machine's
-            where nodes are processes here).
-        executor: "process" runs each in an interpreter of its own, on its main thread;
-            "thread" runs them as threads of the rank's one interpreter.
-        ranks_per_node: ranks of the gang on each node; "gpu" for one per GPU.
+        concurrency: Number of tasks (``>>``, gather) that one rank runs at the same time. Broadcasts run one at a time.
+            "auto" for one per requested GPU or MIG slice, or without GPUs one per CPU thread (``vcpus``, or this
+            machine's for local nodes).
+        executor: "process" runs each task in a separate interpreter, on its main thread. "thread" runs tasks as threads
+            of the rank's only interpreter.
+        ranks_per_node: Number of ranks on each node; "gpu" for one per GPU.
 
     Raises:
-        SpecError: a value makes no sense.
+        SpecError: If a value is invalid.
     """
 
     concurrency: int | Literal["auto"] = checked(
@@ -301,62 +305,62 @@ class Worker(ValidatedValue):
     )
 
     _older: ClassVar[Rules] = {
-        "buffer": ignored("a rank has its next call as soon as the one before ends", 0),
-        "reuse_processes": ignored("a rank's processes stay from call to call", True),
+        "buffer": ignored("the next call is sent to a rank as soon as the previous one ends", 0),
+        "reuse_processes": ignored("processes of ranks are always reused", True),
     }
 
 
-_CALLS_LIMIT = "a call takes as long as its function says, @sky.function(timeout=...), or as it takes"
-_TRIES_AGAIN = "a start tries again by itself, within start_timeout="
-_IS_FIXED = "a pool has as many machines as it was started with"
-_IS_HEALTHY = "a machine is taken as lost where it does not answer for lost_after= seconds, and no command is asked"
+_CALLS_LIMIT = "set the time limit of calls with @sky.function(timeout=...)"
+_TRIES_AGAIN = "a start retries automatically, within start_timeout="
+_IS_FIXED = "a pool keeps the number of machines that it was started with"
+_IS_HEALTHY = "a node counts as lost after lost_after= seconds without an answer; health commands are not supported"
 _PARTS_OF_START = ("provision_timeout", "ssh_timeout", "bootstrap_timeout", "worker_timeout")
 
 
 @value(kw_only=True, frozen=True)
 class Options(ValidatedValue):
-    """How a pool behaves.
+    """Behavior of a pool.
 
     Args:
-        fail_fast: stop the other ranks at the first real failure.
-        grace: seconds between the polite signal (SIGTERM) and the final one (SIGKILL).
-        console: print the ranks' logs as they come, each line with its rank.
-        idle_timeout: seconds without a client and without a run after which the pool ends itself.
-        ttl: seconds after which the pool ends itself unless a run is active; None for no limit.
-        budget: dollars that the pool's machines may cost. At four fifths of it that is said, at the whole of it the
-            pool is torn down; the app asks first. Clients watch it; a run that was left behind goes on.
-        log_limit: bytes that a rank may print during one run, to each of its streams, as a number or in words
-            ("10 GB"); what comes after them is dropped, and a line in the log says so. 0 for no limit.
-        keep_results: how long results and logs that nobody has fetched stay on the hosts once the pool has ended, in
-            words ("7d", "12 hours") or seconds; 0 keeps none.
-        keep_outputs: bytes of files that ranks wrote, and that nobody has fetched, which are brought to
-            ``outputs/POOL/`` before machines go that end with their pool, as a number or in words ("1 GB"); the newest
-            first. What stays behind is lost, and named in the receipt. Hosts that stay keep them in any case.
-        start_timeout: seconds that the nodes may take to come up.
-        wait_for_capacity: how long a start tries again where there are no machines to be had, in words ("2h") or
-            seconds; ``start_timeout`` counts beside it. 0 tries once.
-        on_loss: what follows the loss of a host: "fail" degrades the pool; "replace" asks for another
-            one, for up to ``start_timeout`` seconds, in which broadcasts wait.
-        lost_after: seconds without an answer after which a node is taken as lost, and its runs fail; None to wait for
-            ever. The machine itself is left as it is: it may only be out of our reach.
-        cluster: whether nodes may reach each other; False makes standalone workers: ranks know no head address and
-            no peers, one that dies takes no other with it (but see ``fail_fast``), all data comes from the client, and
-            plugins that need peers are refused.
-        rendezvous: set the variables that torchrun sets (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and more) in ranks
-            that run a broadcast, where there is more than one.
-        debug_wait: how long a rank which comes to ``breakpoint()`` waits there for somebody who debugs it, in words
-            ("10m") or seconds; 0 has it go on at once, with a line in its log.
-        nice: how much ranks give way to the other processes of their machine, from 0 (not at all) to 19. What the app
-            launches on this machine has 5, so that the terminal which shows ranks stays alive beside them.
-        allow_apt: let a pool on this machine install the Debian packages of its image here, where root runs it; on
-            other machines they are installed anyway.
-        secrets: values that are blanked in logs, summaries and errors, beside those that are known by the names of
-            environment variables; each of 8 characters or more. They are written nowhere.
-        worker: as ``Compute`` takes it; for either to say.
-        selection: as ``Compute`` takes it; for either to say.
+        fail_fast: Stop the other ranks at the first real failure.
+        grace: Seconds between SIGTERM and SIGKILL when a process is stopped.
+        console: Print the output of ranks, each line with its rank.
+        idle_timeout: Seconds without a client and without a run after which the pool ends itself.
+        ttl: Seconds after which the pool ends itself unless a run is active. None for no limit.
+        budget: Maximum cost of the pool's machines in dollars. A warning follows at 80 percent. At 100 percent the pool
+            is torn down; the app asks first. Clients enforce the budget, so a detached run continues beyond it.
+        log_limit: Maximum bytes that a rank may print to each stream during one run, as a number or text ("10 GB").
+            Further output is dropped, with a note in the log. 0 for no limit.
+        keep_results: How long hosts store retained results after the pool has ended, as text ("7d", "12 hours") or
+            seconds. 0 stores none.
+        keep_outputs: Bytes of unfetched output files, the newest first, that are downloaded to ``outputs/POOL/`` before
+            machines are deleted, as a number or text ("1 GB"). Other files are lost, and the receipt lists them. Hosts
+            that stay keep their files.
+        start_timeout: Maximum seconds for the startup of the nodes.
+        wait_for_capacity: How long a start retries without available machines, as text ("2h") or seconds, in addition
+            to ``start_timeout``. 0 tries once.
+        on_loss: Reaction to a lost node: "fail" continues with fewer nodes, "replace" requests another machine, for up
+            to ``start_timeout`` seconds, during which broadcasts wait.
+        lost_after: Seconds without an answer after which a node counts as lost and its runs fail. None to wait forever.
+            The machine is not touched, because it may only be unreachable.
+        cluster: Whether nodes may connect to each other. With False ranks are standalone: they know no head address and
+            no peers, a rank that dies does not stop others (but see ``fail_fast``), the client sends all data, and
+            plugins that need peers are rejected.
+        rendezvous: Set the variables of torchrun (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and more) in ranks of a
+            broadcast, if there are several.
+        debug_wait: How long a rank waits at ``breakpoint()`` for a debugger, as text ("10m") or seconds. 0 continues at
+            once, with a line in the log.
+        nice: Niceness of ranks, from 0 (normal priority) to 19. The app uses 5 on this machine, so that its own
+            terminal stays responsive.
+        allow_apt: Allow a local pool to install the Debian packages of its image on this machine, as root. Other
+            machines always install them.
+        secrets: Values to redact in logs, summaries and errors, in addition to environment variables with secret names.
+            Each has at least 8 characters. They are never written to disk.
+        worker: Same as for ``Compute``. Set only one of them.
+        selection: Same as for ``Compute``. Set only one of them.
 
     Raises:
-        SpecError: a value makes no sense.
+        SpecError: If a value is invalid.
     """
 
     fail_fast: bool = checked(spec_field_checks.flag, default=True)
@@ -384,13 +388,13 @@ class Options(ValidatedValue):
     _older: ClassVar[Rules] = {
         "ready_timeout": renamed("start_timeout"),
         "retry_on_interruption": ignored(
-            'a call whose machine is taken back fails, and says so; on_loss="replace" has another for the next',
+            'a call on a preempted machine fails; on_loss="replace" requests another machine for later calls',
             0,
         ),
         "default_compute_timeout": ignored(_CALLS_LIMIT, 0),
         "task_run_timeout": ignored(_CALLS_LIMIT, 0),
-        "task_queue_timeout": ignored("a call waits for its turn for as long as it takes", 0),
-        "shutdown_timeout": ignored("grace= is what ranks have to end; a teardown takes what it takes"),
+        "task_queue_timeout": ignored("the time in the queue is not limited", 0),
+        "shutdown_timeout": ignored("grace= limits the end of ranks; the duration of a teardown is not limited"),
         "provision_retry_delay": ignored(_TRIES_AGAIN),
         "max_provision_attempts": ignored(_TRIES_AGAIN),
         "ssh_retry_interval": ignored(_TRIES_AGAIN),
@@ -401,70 +405,72 @@ class Options(ValidatedValue):
         "health_command": ignored(_IS_HEALTHY),
         "health_interval": ignored(_IS_HEALTHY),
         "health_failures": ignored(_IS_HEALTHY),
-        "strict_version": ignored("nodes have this client's own release, always", True, False),
-        "logging": ignored("the variable SKYWARD_LOG has a log written, and says of what", True, False),
+        "strict_version": ignored("nodes always run this client's release", True, False),
+        "logging": ignored("set the variable SKYWARD_LOG to write a log", True, False),
     }
 
     @classmethod
     def older_words(cls) -> set[str]:
-        """Older words for arguments, of which each is heeded, told of, or refused."""
+        """Return the deprecated names of arguments."""
         return {*cls._older, *_PARTS_OF_START}
 
     @classmethod
     def _today(cls, args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
         parts = [given.get(name) for name in _PARTS_OF_START]
         if given.get("ready_timeout") is None and any(each is not None for each in parts):
-            # Together they are a start; one that is asked to wait longer than ours for one part waits so long.
+            # The parts add up to a start, which takes at least the default.
             given.setdefault("start_timeout", max(300.0, sum(each for each in parts if each is not None)))
         return super()._today(args, {name: value for name, value in given.items() if name not in _PARTS_OF_START})
 
     def describe(self) -> dict[str, Any]:
-        """The options as JSON, without secrets, and without what is the pool's."""
+        """Return the options as JSON types, without secrets, and without fields that belong to the pool."""
         return {name: value for name, value in asdict(self).items() if name not in ("secrets", "worker", "selection")}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Options:
-        """The options that ``describe`` wrote; what only another release knows is passed over.
+        """Return the options that ``describe`` wrote. Unknown keys of other releases are ignored.
 
         Args:
-            data: what it wrote.
+            data: Result of ``describe``.
 
         Raises:
-            SpecError: a value makes no sense.
+            SpecError: If a value is invalid.
         """
         known = {each.name for each in fields(cls)}
         return cls(**{name: value for name, value in data.items() if name in known})
 
 
 NO_VOLUMES = (
-    "buckets are not mounted: fetch what a rank needs in the function, or have it travel with the working folder; "
-    "sky.Image(outputs=[...]) brings back what ranks write"
+    "buckets are not mounted: download input data in the function, or send it with the working folder; "
+    "sky.Image(outputs=[...]) downloads files that ranks write"
 )
 
 
 @value(kw_only=True, frozen=True)
 class Spec(ValidatedValue):
-    """One way to have a pool's machines, of several that ``Compute`` may be given. Numbers are the least that will do.
+    """One alternative for the machines of a pool; ``Compute`` accepts several. Numbers are minimums.
+
+        sky.Spec(provider=sky.AWS(region="us-east-1"), accelerator="A100:8", max_hourly_cost=30)
 
     Args:
-        provider: where machines come from; ``Local`` when None.
-        accelerator: what each node needs, as ``sky.accelerators`` makes it or as text; None for nothing.
-        nodes: how many machines, or a range of numbers as ``Compute`` takes it, the same in all specs of a pool; None
-            for what ``Compute`` was told.
-        vcpus: processor threads of each machine.
-        memory_gb: memory of each in GB.
+        provider: Provider of the machines. ``Local`` if None.
+        accelerator: Accelerator of each node, from ``sky.accelerators`` or as text. None for no requirement.
+        nodes: Number of machines, or a range as for ``Compute``; the same in all specs of a pool. None for the argument
+            of ``Compute``.
+        vcpus: CPU threads of each machine.
+        memory_gb: Memory of each machine in GB.
         architecture: "x86_64" or "arm64".
-        region: where; several are a list.
-        max_hourly_cost: dollars that an hour of one machine may cost, with disk and address.
-        allocation: "on-demand", "spot", "spot-if-available" or "cheapest" of both; None for what ``Compute`` was told,
-            or on demand.
-        disk_gb: size of each machine's disk in GB.
-        image: as ``Compute`` takes it; for either to say, and of several specs the same.
-        plugins: likewise.
-        ttl: likewise.
+        region: Region, or a list of regions.
+        max_hourly_cost: Maximum price of one machine in dollars per hour, including disk and address.
+        allocation: "on-demand", "spot", "spot-if-available" or "cheapest" of both. None for the argument of
+            ``Compute``, or on demand.
+        disk_gb: Disk size of each machine in GB.
+        image: Same as for ``Compute``, and the same in all specs. Set only one of them.
+        plugins: Same as for ``Compute``, and the same in all specs. Set only one of them.
+        ttl: Same as for ``Compute``, and the same in all specs. Set only one of them.
 
     Raises:
-        SpecError: a value makes no sense.
+        SpecError: If a value is invalid.
     """
 
     provider: ProviderLike | None = None
@@ -498,29 +504,29 @@ class Spec(ValidatedValue):
 
     @property
     def chooses(self) -> list[str]:
-        """What is said of machines that only a provider with offers can heed, by its names."""
+        """Names of the fields in use that require a provider with offers."""
         names = ("vcpus", "memory_gb", "architecture", "region", "max_hourly_cost", "allocation", "disk_gb")
         return [name for name in names if getattr(self, name) is not None]
 
 
 @value(kw_only=True, frozen=True)
 class PoolSpec(ValidatedValue):
-    """One pool, whole: what ``Compute`` was asked for. ``describe`` gives what can be written down of it.
+    """Complete specification of a pool: the request of ``Compute``. ``describe`` returns its storable part.
 
     Args:
-        name: the pool's name: 1 to 48 lower-case letters, digits and hyphens.
-        provider: where machines come from.
-        nodes: how many machines; ``Nodes``, or text such as "2:8", for as many as can be had.
-        accelerator: what each node needs; None for nothing.
-        wish: what else each machine has to be, where the provider can choose; None for nothing.
-        image: what the nodes' environment holds.
-        plugins: frameworks to set up, in order of entry.
-        worker: how each node runs what it is given.
-        options: how the pool behaves.
-        interpreter: the one that the script was given, of this machine; None for the one that runs this.
+        name: Name of the pool: 1 to 48 lower-case letters, digits and hyphens.
+        provider: Provider of the machines.
+        nodes: Number of machines, or a range: ``Nodes`` or text such as "2:8".
+        accelerator: Accelerator of each node. None for no requirement.
+        wish: Further requirements, for providers that choose machines. None for none.
+        image: Environment of the nodes.
+        plugins: Frameworks to set up, in order of entry.
+        worker: How each node runs calls.
+        options: Behavior of the pool.
+        interpreter: Python of this machine that loads the script. None for this process's Python.
 
     Raises:
-        SpecError: a value makes no sense.
+        SpecError: If a value is invalid.
     """
 
     name: str = checked(_check_pool_name)
@@ -538,55 +544,55 @@ class PoolSpec(ValidatedValue):
 
     @property
     def needs(self) -> MachineRequirements:
-        """All that each machine has to be."""
-        from skyward_core.model.accelerators import resolve  # late: most pools take machines as they are
+        """All requirements for each machine."""
+        from skyward_core.model.accelerators import resolve  # imported late: most pools have no requirements
         from skyward_core.model.offers import MachineRequirements
 
         return replace(self.wish or MachineRequirements(), accelerator=resolve(self.accelerator))
 
     @property
     def concurrency(self) -> int:
-        """Tasks that one rank runs at the same time (one where that is "auto" and nobody has said)."""
+        """Tasks that one rank runs at the same time (1 if "auto" is not resolved yet)."""
         return self.worker.concurrency if isinstance(self.worker.concurrency, int) else 1
 
     @property
     def ranks_per_node(self) -> int:
-        """Ranks on each node (one where it is "gpu" and the nodes have not told their GPUs yet)."""
+        """Ranks on each node (1 if "gpu" is not resolved yet)."""
         return self.worker.ranks_per_node if isinstance(self.worker.ranks_per_node, int) else 1
 
     @property
     def least_nodes(self) -> int:
-        """Machines without which the pool does not start."""
+        """Minimum number of machines."""
         return self.nodes.min if isinstance(self.nodes, Nodes) else self.nodes
 
     @property
     def most_nodes(self) -> int:
-        """Machines that it has at most."""
+        """Maximum number of machines."""
         return self.nodes.max if isinstance(self.nodes, Nodes) else self.nodes
 
     @property
     def world_size(self) -> int:
-        """Ranks of the whole gang at most, as far as is known: see ``ranks_per_node``."""
+        """Maximum number of ranks of the gang, as far as ``ranks_per_node`` is known."""
         return self.most_nodes * self.ranks_per_node
 
     @property
     def may_have_peers(self) -> bool:
-        """Whether there is, or as far as is known may be, more than one rank."""
+        """Whether the pool has, or may have, more than one rank."""
         return self.world_size > 1 or self.worker.ranks_per_node == "gpu"
 
     def describe(self) -> dict[str, Any]:
-        """The spec as JSON, without secrets: no variables, and neither credentials nor their values in URLs."""
-        kept = make_sanitizer(os.environ | self.image.env)
-        told = {"rents": True} if isinstance(self.provider, Rents) else {}
-        return told | {
+        """Return the spec as JSON types, without secrets: no values of variables, and redacted URLs."""
+        sanitize = make_sanitizer(os.environ | self.image.env)
+        extra = {"rents": True} if isinstance(self.provider, Rents) else {}
+        return extra | {
             "name": self.name,
             "provider": self.provider.name,
-            "nodes": self.most_nodes,  # until the machines are written down
+            "nodes": self.most_nodes,  # replaced when the machines are recorded
             "accelerator": None if self.accelerator is None else str(self.accelerator),
             "plugins": [plugin.name for plugin in self.plugins],
             "worker": asdict(self.worker),
             "options": self.options.describe(),
-            "image": map_strings(self.image.describe(), kept),
+            "image": map_strings(self.image.describe(), sanitize),
             "variables": sorted(self.image.env),
-            "interpreter": self.interpreter and map_strings(self.interpreter.describe(), kept),
+            "interpreter": self.interpreter and map_strings(self.interpreter.describe(), sanitize),
         }

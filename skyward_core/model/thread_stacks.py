@@ -1,4 +1,4 @@
-"""Stacks of the threads of ranks, as values."""
+"""Stacks of the threads of ranks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class StackFrame(NamedTuple):
-    """A line of code that has not come to its end. All text is a rank's: filter it where it is shown."""
+    """Line of code that is being executed. The text comes from a rank: sanitize it before display."""
 
     function: str
     file: str
@@ -16,12 +16,13 @@ class StackFrame(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ThreadStack:
-    """One thread.
+    """Stack of one thread.
 
     Attributes:
-        frames: the innermost first.
-        holds_gil: whether it had the interpreter's lock, where that is known.
-        child: the process that it is of, where that is a child of the rank's; else 0.
+        name: Name of the thread.
+        frames: Frames, the innermost first.
+        holds_gil: Whether the thread held the GIL, if known.
+        child: Process id if the thread belongs to a child of the rank's process; otherwise 0.
     """
 
     name: str
@@ -32,16 +33,19 @@ class ThreadStack:
 
 @dataclass(frozen=True, slots=True)
 class RankStack:
-    """One process of a rank.
+    """Stacks of one process of a rank.
 
     Attributes:
-        number: 0 for the rank's own; further ones are of ranks that run several calls at a time.
-        at: "running", "idle", "starting", "ending", "gone"; "silent" where its node does not tell.
-        runs: ids of the runs that it works for.
-        how: "py-spy", "signal", or "" where the stack is not known.
-        why: why it is not.
-        answers: it can be asked by a signal.
-        threads: the main thread first.
+        rank: The rank.
+        number: 0 for the rank's main process; higher for further processes of a rank that runs several calls at a time.
+        node: Node of the rank.
+        at: "running", "idle", "starting", "ending" or "gone"; "silent" if its node does not answer.
+        runs: Ids of the runs that the process works for.
+        pid: Process id.
+        how: "py-spy", "signal", or "" if the stack is unknown.
+        why: Reason why the stack is unknown.
+        answers: Whether a signal can request the stack.
+        threads: Threads, the main thread first.
     """
 
     rank: int
@@ -58,14 +62,14 @@ class RankStack:
 
 @dataclass(frozen=True, slots=True)
 class Stacks:
-    """Those of a pool at one time.
+    """Stacks of a pool at one time.
 
     Attributes:
         at: Unix time.
-        ranks: one for each process, by rank.
-        run: the run that is asked about; "" for the pool.
-        returned: ranks of it whose function has come to an end already.
-        idle: processes that wait for something to run, for a run that is not on all ranks.
+        ranks: One for each process, by rank.
+        run: Id of the requested run; "" for the pool.
+        returned: Ranks of the run whose function has already ended.
+        idle: Idle processes, for a run that does not use all ranks.
     """
 
     at: float
@@ -76,10 +80,10 @@ class Stacks:
 
     @property
     def askable(self) -> list[int]:
-        """Ranks that only a signal could ask."""
+        """Ranks whose unknown stack a signal can request."""
         return sorted({each.rank for each in self.unknown if each.answers})
 
     @property
     def unknown(self) -> list[RankStack]:
-        """Processes whose stack is not known, and would tell something: others have none, or nothing left to do."""
+        """Processes whose stack is unknown and relevant. Ended processes and returned ranks are not included."""
         return [each for each in self.ranks if not each.how and each.at != "gone" and each.rank not in self.returned]

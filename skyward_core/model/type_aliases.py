@@ -1,4 +1,4 @@
-"""What a script may give for a provider, an accelerator or a plugin, for type checkers: loaded by none who runs."""
+"""Types of arguments for providers, accelerators and plugins. Only type checkers load this module."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from skyward_core.model.provider_capabilities import ServedByAnother
 
 
 class HasMachines(Protocol):
-    """What tells a provider from other values; ``providers.base.Provider`` is all that one has to have."""
+    """Minimal interface that distinguishes a provider from other values; ``providers.base.Provider`` is complete."""
 
     async def create(self, spec: Any, token: str) -> list[Machine]: ...
 
@@ -22,7 +22,7 @@ class HasMachines(Protocol):
 
 
 class HasHooks(Protocol):
-    """What tells a plugin from other values; ``plugins.Plugin`` is its base."""
+    """Minimal interface that distinguishes a plugin from other values; ``plugins.Plugin`` is the base class."""
 
     def secrets(self) -> Sequence[str]: ...
 
@@ -32,7 +32,7 @@ class HasHooks(Protocol):
 
 
 ProviderLike: TypeAlias = HasMachines | ServedByAnother | type[HasMachines] | type[ServedByAnother] | str
-"""A provider, its class where that needs no parameters, or its name."""
+"""A provider, a provider class that needs no parameters, or a provider's name."""
 
 AcceleratorLike: TypeAlias = Accelerator | Factory | Callable[[], Accelerator] | str
-"""Accelerators, their uncalled factory for one of them, or text such as "A100:8"."""
+"""An accelerator, an uncalled factory for one accelerator per node, or text such as "A100:8"."""

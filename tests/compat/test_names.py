@@ -50,7 +50,7 @@ def test_accelerators_by_name_and_your_own():
     assert (own.name, own.count, own.min_memory_gb, own.has_cuda) == ("My-GPU", 2, 48, True)
     assert pickle.loads(pickle.dumps(own)) == own
     assert not sky.accelerators.Custom("My-TPU").has_cuda
-    with pytest.warns(FutureWarning, match="form_factor=...\\) goes unheeded"):
+    with pytest.warns(FutureWarning, match="form_factor=...\\) is ignored"):
         assert sky.accelerators.H100(form_factor="SXM") == sky.accelerators.H100()
 
 
@@ -101,7 +101,7 @@ def test_the_configuration_of_accelerate():
     ]:
         with pytest.raises(sky.UsageError, match=why):
             accelerate.read_config(wrong)
-    with pytest.warns(FutureWarning, match="num_processes=...\\) goes unheeded: the pool's ranks"):
+    with pytest.warns(FutureWarning, match="num_processes=...\\) is ignored: the pool's ranks"):
         accelerate.read_config({"num_processes": 2})
 
 
@@ -199,14 +199,14 @@ def test_the_catalogues_name_of_what_a_driver_says(said, model, memory):
 
 
 def test_what_the_newest_generation_says_of_calls_is_told_of():
-    with pytest.warns(FutureWarning, match=r"sky.function\(retry=...\) goes unheeded: no call is made again"):
+    with pytest.warns(FutureWarning, match=r"sky.function\(retry=...\) is ignored: calls are not retried"):
         again = sky.function(retry=lambda why, attempt: attempt < 3)(abs)
-    with pytest.warns(FutureWarning, match=r"queue_timeout=...\) goes unheeded: a call waits for its turn"):
+    with pytest.warns(FutureWarning, match=r"queue_timeout=...\) is ignored: the time in the queue is not limited"):
         call = again(-1).with_queue_timeout(5)
     assert call.with_retry(None).local() == 1
-    with pytest.raises(TypeError, match=r"sky.function takes no 'retries'; did you mean 'retry'"):
+    with pytest.raises(TypeError, match=r"sky.function has no argument 'retries'; did you mean 'retry'"):
         sky.function(retries=3)
-    with pytest.warns(FutureWarning, match=r"sky.Compute\(retry=...\) goes unheeded"):
+    with pytest.warns(FutureWarning, match=r"sky.Compute\(retry=...\) is ignored"):
         sky.Compute(provider=sky.Local(), retry=lambda why, attempt: True)
     group = (again(-1) & again(-2)).with_timeout(3)
     assert [item.timeout for item in group.items] == [3, 3] and group.ordered
@@ -231,7 +231,7 @@ def test_why_a_name_is_not_here_is_said_to_who_imports_it_too():
 
 
 def test_credentials_are_refused_but_where_another_provider_serves(monkeypatch):
-    with pytest.raises(sky.SpecError, match=r"access_key_id=...\) is not to be had: keys are those that boto3 finds"):
+    with pytest.raises(sky.SpecError, match=r"access_key_id=...\) is not supported: keys are those that boto3 finds"):
         sky.AWS(access_key_id="AKIA", secret_access_key="s")
     monkeypatch.setattr(state_folder, "provider_override", "local")
     with pytest.warns(FutureWarning, match=r"goes unheeded: --provider local serves instead"):
@@ -244,9 +244,9 @@ def test_credentials_are_refused_but_where_another_provider_serves(monkeypatch):
 def test_a_pool_that_is_up_by_the_newest_word():
     with pytest.raises(sky.PoolError, match=r"no pool named 'elsewhere' is up"):
         sky.Compute.attached("elsewhere", console=True)
-    with pytest.raises(sky.SpecError, match=r"database=...\) is not to be had: there is no daemon"):
+    with pytest.raises(sky.SpecError, match=r"database=...\) is not supported: there is no daemon"):
         sky.Compute.attached("elsewhere", database="x.db")
-    with pytest.raises(TypeError, match=r"sky.Compute.attached takes no 'port'"):
+    with pytest.raises(TypeError, match=r"sky.Compute.attached has no argument 'port'"):
         sky.Compute.attached("elsewhere", port=1)
 
 

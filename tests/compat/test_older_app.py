@@ -111,14 +111,14 @@ def test_words_are_values_by_the_functions_signature(commands: Callable[..., Any
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("--epochs 5", "several commands: say which, train or show_it"),
-        ("train", "train wants --epochs, too"),
-        ("train --epochs", "--epochs of train wants a value"),
+        ("--epochs 5", "several commands. Name one of train, show_it"),
+        ("train", "train requires --epochs"),
+        ("train --epochs", "--epochs of train requires a value"),
         ("train --epochs 1.5", "argument epochs of train wants int, got '1.5'"),
         ("train --epochs 1 --mode other", "argument mode of train wants "),
-        ("train --epoch 1", r"train takes no '--epoch': it has --epochs, --lr, --mode, --shuffle"),
-        ("train 5", "train takes no '5'"),
-        ("train --epochs 1 --node 3", "--node '3' is not to be had"),
+        ("train --epoch 1", r"train has no argument '--epoch'. Its arguments: --epochs, --lr, --mode, --shuffle"),
+        ("train 5", "train has no argument '5'"),
+        ("train --epochs 1 --node 3", "--node '3' is not supported"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_a_machine_is_asked_for(
@@ -136,7 +136,7 @@ def test_help_tells_the_signature(commands: Callable[..., Any], capsys: pytest.C
 def test_machines_that_are_not_rented_here_are_refused_as_in_compute(commands: Callable[..., Any]) -> None:
     with pytest.raises(sky.UsageError, match=r"sky\.RunPod names machines of RunPod"):
         older_api_names.run_command(["show_it"])
-    with pytest.warns(FutureWarning, match="no call is made again"):
+    with pytest.warns(FutureWarning, match="calls are not retried"):
         sky.app(provider=sky.RunPod(), retry=lambda why, attempt: True)
 
 

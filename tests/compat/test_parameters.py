@@ -55,7 +55,7 @@ def what_comes_of(kind: str, name: str) -> str:
             assert "\n" not in str(error)
             if not isinstance(error, sky.PoolError):  # there is no such pool, which is another matter
                 return "refused"
-    mine = [str(each.message) for each in said if f"{name}=...) goes unheeded" in str(each.message)]
+    mine = [str(each.message) for each in said if f"{name}=...) is ignored" in str(each.message)]
     others = [each for each in said if issubclass(each.category, FutureWarning)]
     if kind == "Executor":  # which makes a sky.Worker, and says so
         mine = [str(each.message) for each in others]

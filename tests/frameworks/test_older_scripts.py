@@ -67,4 +67,4 @@ def test_every_form_of_the_older_names(tmp_path):
         ("sky.NVIDIA.A100", "sky.accelerators.A100()"),
         ("sky.integrations.tensorflow", "plugins=[sky.plugins.tensorflow()]"),
     ]:
-        assert errors.count(f"{old} is the older name; write {new}") == 1
+        assert errors.count(f"{old} is deprecated: use {new}") == 1

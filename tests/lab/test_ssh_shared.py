@@ -80,7 +80,7 @@ def test_a_look_tells_who_uses_what_and_leaves_nothing(shared: Lab) -> None:
     )
     assert (busy.util, busy.used, busy.total) == (93, 4 << 30, 80 << 30)
     assert display.is_free
-    assert full.state == "used: 2.1 GB of its memory, by no process that can be seen from here"
+    assert full.state == "used: 2.1 GB of memory, by unknown processes"
     assert all(each.is_free for each in told[second.address].gpus)
 
 

@@ -138,7 +138,7 @@ def test_two_packages_that_declare_one_name_are_refused_and_named(installed: Pat
     declare(installed, "greeter", "its_other:Greeter", "its_other", PLUGIN)
     with pytest.raises(UsageError, match=r"declared by its.greeter \(its_greeter:Greeter\) and its.other "):
         plugins.by_name("greeter")
-    assert "uninstall all but one" in told("greeter").help
+    assert "Uninstall all but one" in told("greeter").help
     assert plugins.by_name("torch").name == "torch"
 
 

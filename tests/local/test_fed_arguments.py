@@ -110,7 +110,7 @@ def test_values_go_in_and_out_at_the_same_time(pool: sky.Compute) -> None:
 def test_a_group_holds_generator_functions(pool: sky.Compute) -> None:
     some, other, last = (running(iter([1, 2])) & total([4, 5]) & running(iter([3]))) >> pool
     assert (list(some), other, list(last)) == ([1, 3], 9, [3])
-    with pytest.raises(sky.UsageError, match="leave out stream=True"):
+    with pytest.raises(sky.UsageError, match="Remove stream=True"):
         sky.gather(running(iter([1])), stream=True) >> pool
 
 

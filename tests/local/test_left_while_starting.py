@@ -80,6 +80,6 @@ def test_a_start_whose_process_is_killed_is_listed_as_broken_off_with_what_to_do
     listed = cli("ls")
     assert "half  start incomplete  local" in listed.stdout
     assert "its client was gone while it was starting" in listed.stderr
-    assert "end it: skyward-tui down half" in listed.stderr
+    assert "tear it down with: skyward-tui down half" in listed.stderr
     assert cli("down", "half", "--yes").returncode == 0
     assert cli.pools() == {}

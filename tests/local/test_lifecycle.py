@@ -32,7 +32,7 @@ def rank() -> int:
 
 def test_the_block_tears_down_and_gives_a_receipt(home: Path) -> None:
     with sky.Compute(nodes=3, options=QUIET) as compute:
-        with pytest.raises(sky.PoolError, match="is up already: use it in the block that is open"), compute:
+        with pytest.raises(sky.PoolError, match=r"is already up. Use it inside its open block"), compute:
             pass  # it would end with the inner block
         assert rank() @ compute == [0, 1, 2]
         pids = agent_pids(compute) + worker_pids(compute)

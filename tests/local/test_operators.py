@@ -232,9 +232,9 @@ def test_local_calls_the_function_here() -> None:
 
 
 def test_what_stands_right_of_an_operator_must_be_a_pool() -> None:
-    with pytest.raises(TypeError, match="stands a pool"):
+    with pytest.raises(TypeError, match="must be a pool"):
         add(1) >> object()  # type: ignore[operator]
-    with pytest.raises(TypeError, match="broadcast its functions one by one"):
+    with pytest.raises(TypeError, match="broadcast its calls one by one"):
         sky.gather(add(1)) @ object()
 
 

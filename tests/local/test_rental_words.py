@@ -39,7 +39,7 @@ def test_what_is_rented_is_said_before_it_is_and_what_it_came_to_after(
     with sky.Compute(provider=Dear(), nodes=2, name="pair", options=quiet):
         before = capsys.readouterr().err.splitlines()
     assert before == [
-        "pool pair: is about to rent 2 machines of dear",
+        "pool pair: renting 2 machines from dear",
         "pool pair starting: attempt 1 of 1: large in here, $9.00/h each",
     ]
     (after,) = capsys.readouterr().err.splitlines()

@@ -404,7 +404,7 @@ async def test_the_command_line_is_copied(app: SkywardApp, script: Path) -> None
         ),
         ({"provider": "ssh", "settings": {"hosts": "lab"}, "nodes": "0"}, "nodes", "not 0"),
         ({"accelerator": "H10O:8"}, "accelerator", "did you mean H100"),
-        ({"accelerator": "H100:x"}, "accelerator", "no number of accelerators"),
+        ({"accelerator": "H100:x"}, "accelerator", "not a number of accelerators"),
     ],
 )
 def test_bad_input_names_its_field(

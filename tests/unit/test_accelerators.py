@@ -208,7 +208,7 @@ class TestParse:
             ("zzzz", "search"),
             ("A100-60GB", "40GB or 80GB, not 60GB"),
             ("A100:0", "whole number from 1"),
-            ("A100:-1", "no number of accelerators"),
+            ("A100:-1", "not a number of accelerators"),
             ("A100:x", "A100:8"),
             ("T4/1g.5gb", "T4 has no MIG"),
             ("A100-40GB/3g.40gb", "3g.20gb"),
@@ -464,7 +464,7 @@ def test_a_pool_of_free_gpus_has_a_rank_for_each_unless_it_says_how_many() -> No
         ({}, "free"),
         ({"used": FREE_BELOW - 1}, "free"),
         ({"used": None}, "free"),
-        ({"used": 3_000_000_000}, "used: 3.0 GB of its memory, by no process that can be seen from here"),
+        ({"used": 3_000_000_000}, "used: 3.0 GB of memory, by unknown processes"),
         ({"holder": "pool x of bob", "busy": True}, "taken by pool x of bob; used by bob (python, 12.0 GB)"),
     ],
 )

@@ -16,7 +16,7 @@ def fresh(monkeypatch):
 
 
 def test_compute_is_function_bare_and_with_arguments():
-    with pytest.warns(FutureWarning, match=r"sky\.compute is the older name; write @sky\.function") as caught:
+    with pytest.warns(FutureWarning, match=r"sky\.compute is deprecated: use @sky\.function") as caught:
 
         @sky.compute
         def bare():
@@ -45,7 +45,7 @@ def test_a_pools_pip_goes_into_its_image():
     with pytest.warns(FutureWarning) as caught:
         pool = older_api_names.ComputePool(nodes=2, pip=["b"], env={"B": "2"}, image=image, accelerator="A100:2")
     said = [str(warning.message) for warning in caught]
-    assert said[0] == "sky.ComputePool is the older name; write sky.Compute"
+    assert said[0] == "sky.ComputePool is deprecated: use sky.Compute"
     assert "sky.Image(pip=[...], env={...})" in said[1]
     assert isinstance(pool, sky.Compute)
     assert pool.spec.image.pip == ("a", "b")

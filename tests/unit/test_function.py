@@ -101,7 +101,7 @@ def test_a_function_stays_what_it_was() -> None:
     assert (add.__name__, add.__doc__, add.__module__) == ("add", "Adds.", __name__)  # type: ignore[attr-defined]
     assert add.local(1, b=1) == 2
     assert repr(add) == "<sky.function add>"
-    assert repr(add(1)) == "<add(…) not run yet: use >> or @ with a pool>"
+    assert repr(add(1)) == "<add(…), not sent: use >> or @ with a pool>"
 
 
 def test_names_of_things_that_have_none() -> None:
@@ -155,7 +155,7 @@ def test_a_function_without_its_call(operate: Any, write: str) -> None:
 
     with pytest.raises(TypeError) as raised:
         operate(sky.function(f))
-    assert str(raised.value) == f"f is a function, and what runs is a call of it: call it, {write}"
+    assert str(raised.value) == f"f is a function, not a call: call it, {write}"
 
 
 def test_a_function_that_is_decorated_twice_is_one() -> None:
@@ -167,8 +167,8 @@ def test_a_function_that_is_decorated_twice_is_one() -> None:
 def test_a_call_that_nobody_sent_has_no_value() -> None:
     call: Any = add(1)
     said = (
-        r"^add\(\.\.\.\) has not run, and has no value yet: send it to a pool, value = add\(\.\.\.\) >> pool, "
-        r"or call it here, add\.local"
+        r"^add\(\.\.\.\) has not run and has no value yet. Send it to a pool, value = add\(\.\.\.\) >> pool, "
+        r"or run it in this process, add\.local"
     )
     with pytest.raises(TypeError, match=said):
         call["loss"]
@@ -190,25 +190,25 @@ def test_a_call_that_nobody_sent_has_no_value() -> None:
 
 
 def test_a_list_of_calls_is_no_group() -> None:
-    with pytest.raises(TypeError, match=r"number 0 is list: spread it, sky.gather\(\*calls\)"):
+    with pytest.raises(TypeError, match=r"number 0 is list. Unpack it: sky.gather\(\*calls\)"):
         sky.gather([add(1), add(2)])  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("operate", [lambda p, x: p >> x, lambda p, x: p @ x, lambda p, x: p > x])
 def test_something_else_than_a_pool_is_a_clear_error(operate: Any) -> None:
     for wrong in (4, None, add, functools):
-        with pytest.raises(TypeError, match=r"stands a pool \(with sky.Compute"):
+        with pytest.raises(TypeError, match=r"must be a pool \(with sky.Compute"):
             operate(add(1), wrong)
 
 
 def test_groups_of_something_else_are_clear_errors() -> None:
-    with pytest.raises(TypeError, match="add is a function, and what runs is a call of it"):
+    with pytest.raises(TypeError, match="add is a function, not a call"):
         sky.gather(add(1), add)  # type: ignore[call-overload]
     with pytest.raises(TypeError):
         add(1) & 5  # type: ignore[operator]
-    with pytest.raises(TypeError, match="a group runs with >>"):
+    with pytest.raises(TypeError, match="a group does not support @"):
         (add(1) & add(2)) @ POOL
-    with pytest.raises(TypeError, match="decorates a function, not int"):
+    with pytest.raises(TypeError, match="decorates functions, got int"):
         sky.function(5)  # type: ignore[call-overload]
 
 
@@ -308,7 +308,7 @@ def test_what_is_missing_may_be_given_by_a_decorator() -> None:
 
 def of(seconds: float, size: int = 8, *, left: int | None = None, single: bool = False) -> int:
     """The size that comes of calls whose items take so long, and are so large."""
-    sizes = ChunkSizer(4, single=single, left=left)
+    sizes = ChunkSizer(4, single=single, remaining=left)
     for _ in range(12):
         items = sizes.next_size()
         sizes.record_sent(items, size * items)
@@ -327,7 +327,7 @@ def test_quick_and_small_ones_travel_together(seconds: float, size: int, expecte
 def test_the_last_ones_are_spread_and_with_a_time_limit_each_travels_alone() -> None:
     assert of(0, left=20) == 1
     assert of(0, single=True) == 1
-    sizes = ChunkSizer(4, single=False, left=None)
+    sizes = ChunkSizer(4, single=False, remaining=None)
     assert sizes.next_size() == 1
     sizes.record_duration(1, 0)
     assert [sizes.next_size() for _ in range(3)] == [4, 16, 64]

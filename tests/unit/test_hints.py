@@ -131,7 +131,7 @@ def test_words_for_people_are_safe_whatever_the_name() -> None:
 def test_a_failed_command_says_the_hint_in_its_own_words(capsys: pytest.CaptureFixture[str]) -> None:
     Console(as_json=True).report_error(PoolError("no pool named 'p' is up", hint=Hint("list")))
     told = capsys.readouterr()
-    expected = "no pool named 'p' is up; skyward-tui ls shows those that are up"
+    expected = "no pool named 'p' is up; list running pools with: skyward-tui ls"
     assert told.err == f"error: {expected}\n"
     assert json.loads(told.out) == {"error": {"type": "PoolError", "message": expected}}
 

@@ -69,7 +69,7 @@ def at_a_client_without_redis() -> None:
         ),
         (
             at_a_client_without_dask,
-            r"distributed is not installed here: pip install distributed, in the version",
+            r"distributed is not installed on this machine. Install the pool's version: pip install distributed",
         ),
         (at_a_client_without_redis, r"the package redis is not installed here: pip install redis"),
     ],

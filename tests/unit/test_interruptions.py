@@ -262,10 +262,10 @@ T4 = OrderedHardware("T4", 4, 16.0)
         (MeasuredHardware(gpus=[]), "it has 0 GPUs, and 4 x T4 of 16 GB were bought"),
         (
             MeasuredHardware(gpus=[*[("Tesla T4", 15.0)] * 3, ("Tesla T4", 8.0)]),
-            "a GPU of it has 8.0 GB, and 4 x T4 of 16 GB",
+            "one of its GPUs has 8.0 GB, but 4 x T4 of 16 GB",
         ),
         (MeasuredHardware(gpus=None), ""),
-        (MeasuredHardware(disk=4.2), "its disk takes 4.2 MB/s, and 5 MB/s is the least"),
+        (MeasuredHardware(disk=4.2), "its disk writes 4.2 MB/s, less than the required 5 MB/s"),
         (MeasuredHardware(disk=None, offset=3600.0, rate=0.0), ""),
     ],
 )

@@ -76,10 +76,10 @@ def test_aws_by_the_older_words():
         ubuntu_version="24.04",
     )
     assert (provider.subnet, provider.security_group, provider.ssh_user) == ("subnet-1", "sg-1", "me")
-    with pytest.warns(FutureWarning, match=r"sky\.AWS\(exclude_burstable=...\) goes unheeded") as caught:
+    with pytest.warns(FutureWarning, match=r"sky\.AWS\(exclude_burstable=...\) is ignored") as caught:
         sky.AWS(exclude_burstable=True)
     assert caught[0].filename == __file__
-    with pytest.raises(sky.UsageError, match=r"access_key_id: .* is not to be had: keys are those"):
+    with pytest.raises(sky.UsageError, match=r"access_key_id: .* is not supported: keys are those"):
         sky.AWS(access_key_id="AKIA")
     with pytest.raises(TypeError):
         sky.AWS(regoin="x")
@@ -99,10 +99,10 @@ def test_options_by_the_older_words():
         assert sky.Options(provision_timeout=60).start_timeout == 300
         assert sky.Options(ready_timeout=50).start_timeout == 50
         assert sky.Options(provision_timeout=600, start_timeout=20).start_timeout == 20
-    with pytest.warns(FutureWarning, match=r"sky\.Options\(retry_on_interruption=...\) goes unheeded") as caught:
+    with pytest.warns(FutureWarning, match=r"sky\.Options\(retry_on_interruption=...\) is ignored") as caught:
         sky.Options(retry_on_interruption=3)
     assert caught[0].filename == __file__
-    with pytest.raises(sky.UsageError, match="say the same, and differ"):
+    with pytest.raises(sky.UsageError, match="are the same argument, with different values"):
         sky.Options(ready_timeout=3, start_timeout=4)
     with pytest.raises(TypeError):
         sky.Options(retry_on_interuption=3)
@@ -118,16 +118,16 @@ def test_nodes_of_three_generations():
         assert sky.Compute(nodes=four).spec.nodes == 4
     assert sky.Compute(nodes=sky.Nodes(min=2, max=8)).spec.nodes == sky.Nodes(min=2, max=8)
     for grows in (lambda: sky.Nodes(initial=2, min=2, max=8), lambda: sky.Nodes(desired=2, max=8)):
-        with pytest.raises(sky.UsageError, match=r"begins with some machines .* nodes=sky\.Nodes\(min=2, max=8\)"):
+        with pytest.raises(sky.UsageError, match=r"pools that grow or shrink .* nodes=sky\.Nodes\(min=2, max=8\)"):
             grows()
-    with pytest.raises(sky.UsageError, match="begins with some machines"):
+    with pytest.raises(sky.UsageError, match="pools that grow or shrink"):
         sky.Compute(nodes=(2, 8))
 
 
 def test_workers_and_images_of_three_generations():
     worker = sky.Worker(executor="auto", buffer=0, reuse_processes=True)
     assert (worker.executor, sky.Worker(executor="loky").executor) == ("process", "process")
-    with pytest.warns(FutureWarning, match="buffer=...\\) goes unheeded"):
+    with pytest.warns(FutureWarning, match="buffer=...\\) is ignored"):
         sky.Worker(buffer=4)
     auto = sky.Worker(concurrency="auto")
     a100 = sky.accelerators.A100
@@ -150,9 +150,9 @@ def test_compute_by_the_older_words():
     assert sky.Compute(ttl=0).spec.options.ttl is None
     assert sky.Compute(volumes=[], ports=(), retry=None, delete_on_exit=True).spec.nodes == 1
     for refused in ({"volumes": ["v"]}, {"ports": [1]}, {"delete_on_exit": False}, {"url": "http://x"}):
-        with pytest.raises(sky.UsageError, match="is not to be had"):
+        with pytest.raises(sky.UsageError, match="is not supported"):
             sky.Compute(**refused)
-    with pytest.raises(TypeError, match=r"sky\.Compute takes no 'nodse'; did you mean 'nodes'"):
+    with pytest.raises(TypeError, match=r"sky\.Compute has no argument 'nodse'; did you mean 'nodes'"):
         sky.Compute(nodse=3)
     with pytest.raises(sky.UsageError, match="disk_gb"):
         sky.Compute(provider=sky.Local(), disk_gb=50)
@@ -215,7 +215,7 @@ def test_streams_and_heads_and_what_is_printed():
 
     assert numbers(3).streams
     assert list(numbers.local(3)) == [0, 1, 2]
-    with pytest.raises(TypeError, match="has no yield: write @function"):
+    with pytest.raises(TypeError, match=r"has no yield. Use @function"):
         sky.stream(len)
     assert sky.is_head()
     assert sky.Info is sky.InstanceInfo
@@ -312,13 +312,13 @@ def test_a_name_alone_is_a_table_of_the_settings(tmp_path, monkeypatch):
     for name, why in [
         (
             "tain",
-            r"\[pools\.tain\] of a skyward\.toml, .* did you mean 'train'\? a pool that is to be called 'tain'",
+            r"\[pools\.tain\] of a skyward\.toml, .* did you mean 'train'\? For a new pool give a provider: .*'tain'",
         ),
         (
             "wrong",
-            r"\[pools\.wrong\] of skyward\.toml: it has 'nodse', which no pool has; did you mean 'nodes'\?",
+            r"\[pools\.wrong\] of skyward\.toml: unknown key 'nodse'; did you mean 'nodes'\?",
         ),
-        ("grows", "begins with some machines"),
+        ("grows", "pools that grow or shrink"),
     ]:
         for more in ({}, {"options": sky.Options()}):
             with pytest.raises(sky.UsageError, match=why):

@@ -78,7 +78,7 @@ def test_as_many_slices_as_the_gpu_gives(profile, gpu, count):
 @pytest.mark.parametrize(
     ("profile", "gpu", "words"),
     [
-        ("3g.40gb", "A100-40GB", "A100-40GB has no MIG profile '3g.40gb': it can be cut into 1g.5gb"),
+        ("3g.40gb", "A100-40GB", "A100-40GB has no MIG profile '3g.40gb': Use 1g.5gb"),
         ("3g.40gb", "T4", "T4 has no MIG profiles in the catalogue"),
     ],
 )

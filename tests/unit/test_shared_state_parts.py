@@ -81,6 +81,6 @@ def test_waiting_is_cut_into_pieces_and_looks_once_more_at_the_end() -> None:
 
 
 def test_off_a_pool_names_say_whose_they_would_be() -> None:
-    with pytest.raises(sky.PoolError, match="what is shared belongs to the pool"):
+    with pytest.raises(sky.PoolError, match="shared state belongs to the pool"):
         sky.counter("x")
     assert "dict" not in sky.__all__ and "set" not in sky.__all__  # `from skyward_core import *` leaves Python's own

@@ -36,7 +36,7 @@ def test_names(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "-a", "a-", "A", "a_b", "a b", "x" * 49, "../up", "é", "a\n", "a/b", "a.b"])
 def test_names_that_would_not_do_everywhere(name: str) -> None:
-    with pytest.raises(SpecError, match="is no pool name: use 1 to 48 lower-case letters"):
+    with pytest.raises(SpecError, match="is not a pool name: use 1 to 48 lower-case letters"):
         spec(name=name)
     if name:
         with pytest.raises(sky.UsageError, match="no pool name"):

@@ -1,4 +1,4 @@
-"""Accelerators: a catalogue as data, and a factory for each of its entries.
+"""Accelerators: the catalogue, and a factory for each of its entries.
 
     from skyward_core import accelerators
 
@@ -6,9 +6,8 @@
     accelerators.parse("A100-80GB:8")
     accelerators.search("hopper")
 
-Importing this loads no data: the catalogue is read when an accelerator is first asked for. The factories are
-made from it; ``__init__.pyi``, which editors and type checkers read, is written by
-``python -m tests.accelerator_stubs``.
+The catalogue is loaded at the first request for an accelerator, and factories derive from it. ``python -m
+tests.accelerator_stubs`` generates ``__init__.pyi`` for editors and type checkers.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ __all__ = [
 def __getattr__(name: str) -> Factory:
     made = None if name.startswith("_") else factories().get(name)
     if made is None and name[:1].isupper():
-        with suppress(UsageError):  # as another generation spells it
+        with suppress(UsageError):  # spellings of other generations
             made = factory(name)
     if made is None:
         near = [] if name.startswith("_") else [n.replace("-", "_") for n in nearest(name)]

@@ -1,4 +1,4 @@
-"""The Accelerator value, its factories, and its parser."""
+"""``Accelerator``: accelerators of a node as a value, with factories and a parser."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _MEMORY = re.compile(r"[-_ ]?\b(?P<gb>\d+(?:\.\d+)?)\s*gi?b\b", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """Accelerators of one kind on a node. ``str()`` gives "A100-80GB:8", which ``parse`` takes back.
+    """Accelerators of one type on a node. ``str()`` returns text such as "A100-80GB:8", which ``parse`` accepts.
+
+    The specifications (``bf16_tflops`` and others) describe one device. If several memory sizes match, they are the
+    minimum over these sizes, which every matching machine has.
 
     Args:
-        name: an accelerator of the catalogue, in any spelling that finds it; kept as the catalogue writes it.
-        count: how many per node.
-        memory_gb: memory of each in GB; None for whichever there is.
-        mig: MIG profile that each is cut into; None for whole GPUs.
-        part: of the only one, where less than the whole of it is asked for, such as 0.5; 1 for the whole.
+        name: Name of an accelerator in the catalogue, in any known spelling. Stored as the catalogue writes it.
+        count: Number per node.
+        memory_gb: Memory of each in GB. None for any size.
+        mig: MIG profile of each slice. None for whole GPUs.
+        part: Requested fraction of a single accelerator, such as 0.5; 1 for the whole.
 
     Raises:
-        UsageError: no such accelerator, memory size or MIG profile, or a count below one.
-
-    The figures (``bf16_tflops`` and others) hold for one device. Where several memory sizes fit what was
-    asked, they are the least of those: what any machine found will have.
+        UsageError: If the accelerator, memory size or MIG profile is unknown, or the count is less than one.
     """
 
     name: str
@@ -44,17 +44,17 @@ class Accelerator:
         entry = find_named(self.name)
         object.__setattr__(self, "name", entry.name)
         if not isinstance(self.count, bool) and isinstance(self.count, float):
-            # Upstream's numbers are floats, of which less than one is a part of one.
+            # Older generations use float counts; a count below 1 is a fraction of one accelerator.
             if 0 < self.count < 1:
                 object.__setattr__(self, "part", self.count)
                 object.__setattr__(self, "count", 1)
             elif self.count == int(self.count):
                 object.__setattr__(self, "count", int(self.count))
         if not 0 < self.part <= 1 or (self.part < 1 and self.count != 1):
-            raise UsageError(f"{self.part:g} of {self.count} {entry.name}: a part is one of a single accelerator")
+            raise UsageError(f"{self.part:g} of {self.count} {entry.name}: a fraction requires a count of 1")
         if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
             raise UsageError(
-                f"{self.count!r} is no number of {entry.name} per node: use a whole number from 1, or a part of one"
+                f"{self.count!r} is not a number of {entry.name} per node. Use a whole number from 1, or a fraction."
             )
         sizes = [variant.memory_gb for variant in entry.variants]
         if self.memory_gb is not None and self.memory_gb not in sizes:
@@ -74,20 +74,20 @@ class Accelerator:
     def _missing_profile_message(self) -> str:
         entry = self.entry
         if not entry.mig:
-            return f"{entry.name} has no MIG profiles in the catalogue; ask for it without mig={self.mig!r}"
+            return f"{entry.name} has no MIG profiles in the catalogue. Remove mig={self.mig!r}."
         sized = [v for v in entry.variants if self.memory_gb in (None, v.memory_gb)]
         profiles = dict.fromkeys(profile for variant in sized for profile in variant.mig)
         of = entry.name if self.memory_gb is None else f"{entry.name}-{self.memory_gb:g}GB"
-        return f"{of} has no MIG profile {self.mig!r}: it can be cut into {_join_or(profiles)}"
+        return f"{of} has no MIG profile {self.mig!r}. Use {_join_or(profiles)}."
 
     @property
     def entry(self) -> Entry:
-        """All that the catalogue knows of it."""
+        """Entry of the catalogue."""
         return find_named(self.name)
 
     @property
     def variants(self) -> tuple[Variant, ...]:
-        """The memory sizes that fit what was asked, smallest first."""
+        """Matching memory sizes, smallest first."""
         return tuple(
             variant
             for variant in self.entry.variants
@@ -96,52 +96,52 @@ class Accelerator:
 
     @property
     def maker(self) -> str:
-        """Who makes it: "NVIDIA", "AMD", "Google", "AWS" or "Intel"."""
+        """Maker: "NVIDIA", "AMD", "Google", "AWS" or "Intel"."""
         return self.entry.maker
 
     @property
     def architecture(self) -> str:
-        """The maker's name of its architecture: "Ampere"."""
+        """The maker's name of the architecture, such as "Ampere"."""
         return self.entry.architecture
 
     @property
     def has_cuda(self) -> bool:
-        """Whether CUDA runs on it."""
+        """Whether the accelerator supports CUDA."""
         return self.entry.cuda is not None
 
     @property
     def capability(self) -> str | None:
-        """Its CUDA compute capability, such as "8.0"; None without CUDA."""
+        """CUDA compute capability, such as "8.0". None without CUDA."""
         return self.entry.capability
 
     @property
     def cuda(self) -> CudaRange | None:
-        """The CUDA toolkits that build for it; None without CUDA."""
+        """CUDA toolkits that support the accelerator. None without CUDA."""
         return self.entry.cuda
 
     @property
     def min_memory_gb(self) -> float:
-        """Memory of one device in GB that any machine found will have."""
+        """Minimum memory of one device in GB."""
         return self.variants[0].memory_gb
 
     @property
     def bf16_tflops(self) -> float | None:
-        """Dense bf16 TFLOP/s of one device; None where the maker gives none."""
+        """Dense bf16 TFLOP/s of one device. None if not published."""
         return self._least(lambda variant: variant.bf16_tflops)
 
     @property
     def fp16_tflops(self) -> float | None:
-        """Dense fp16 TFLOP/s of one device; None where the maker gives none."""
+        """Dense fp16 TFLOP/s of one device. None if not published."""
         return self._least(lambda variant: variant.fp16_tflops)
 
     @property
     def bandwidth_gbs(self) -> float | None:
-        """Memory bandwidth of one device in GB/s; None where the maker gives none."""
+        """Memory bandwidth of one device in GB/s. None if not published."""
         return self._least(lambda variant: variant.bandwidth_gbs)
 
     @property
     def slices(self) -> int:
-        """Devices that ranks see on a node: MIG instances where a profile was asked, whole GPUs otherwise."""
+        """Number of devices that ranks see on a node: MIG slices if a profile is set, otherwise GPUs."""
         if self.mig is None:
             return self.count
         return self.count * min(variant.mig[self.mig] for variant in self.variants)
@@ -150,32 +150,32 @@ class Accelerator:
     def from_name(
         cls, name: str, *, count: float = 1, memory: str | float | None = None, mig: str | None = None
     ) -> Accelerator:
-        """Accelerators of a kind, by its name.
+        """Return accelerators by name.
 
         Args:
-            name: in any spelling that finds it.
-            count: how many per node; less than 1 for a part of one.
-            memory: memory of each, "80GB" or 80; None for whichever there is.
-            mig: MIG profile that each is cut into; None for whole GPUs.
+            name: Name of the accelerator, in any known spelling.
+            count: Number per node. Less than 1 for a fraction of one accelerator.
+            memory: Memory of each, "80GB" or 80. None for any size.
+            mig: MIG profile of each slice. None for whole GPUs.
 
         Raises:
-            UsageError: no such accelerator, memory size or MIG profile, or a count that is none.
+            UsageError: If the accelerator, memory size or MIG profile is unknown, or the count is invalid.
         """
-        return cls(name, count, _gigabytes(memory), mig)  # type: ignore[arg-type]  # whole once it is made
+        return cls(name, count, _gigabytes(memory), mig)  # type: ignore[arg-type]  # an int after __post_init__
 
     def with_count(self, count: float) -> Accelerator:
-        """The same kind, another number of them.
+        """Return the same accelerator with another count.
 
         Args:
-            count: how many per node; less than 1 for a part of one.
+            count: Number per node. Less than 1 for a fraction of one accelerator.
 
         Raises:
-            UsageError: that is no number of them.
+            UsageError: If the count is invalid.
         """
-        return replace(self, count=count, part=1.0)  # type: ignore[arg-type]  # whole once it is made
+        return replace(self, count=count, part=1.0)  # type: ignore[arg-type]  # an int after __post_init__
 
     def _least(self, figure: Callable[[Variant], float | None]) -> float | None:
-        # One size without a figure leaves nothing that could be promised for all of them.
+        # Without a value for every size there is no known minimum.
         figures = [figure(variant) for variant in self.variants]
         known = [value for value in figures if value is not None]
         return min(known) if len(known) == len(figures) else None
@@ -183,12 +183,12 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True)
 class Factory:
-    """Makes ``Accelerator`` values of one kind; ``sky.accelerators.A100`` is one.
+    """Factory of ``Accelerator`` values of one type, such as ``sky.accelerators.A100``.
 
-    Uncalled it stands for one accelerator per node, wherever an accelerator is asked for.
+    An uncalled factory stands for one accelerator per node.
 
     Attributes:
-        name: of the accelerator, as the catalogue writes it.
+        name: Name of the accelerator in the catalogue.
     """
 
     name: str
@@ -201,61 +201,61 @@ class Factory:
         mig: str | None = None,
         form_factor: str | None = None,
     ) -> Accelerator:
-        """Accelerators of this kind.
+        """Return accelerators of this type.
 
         Args:
-            count: how many per node; less than 1 for a part of one, which is refused where accelerators are rented
-                whole.
-            memory: memory of each, "80GB" or 80; None for whichever there is.
-            mig: MIG profile that each is cut into; None for whole GPUs.
-            form_factor: "SXM" or "PCIe"; goes unheeded, and is told of.
+            count: Number per node. Less than 1 for a fraction of one accelerator, which providers that rent whole
+                accelerators reject.
+            memory: Memory of each, "80GB" or 80. None for any size.
+            mig: MIG profile of each slice. None for whole GPUs.
+            form_factor: "SXM" or "PCIe"; ignored with a warning.
 
         Raises:
-            UsageError: no such memory size or MIG profile, or a count that is none.
+            UsageError: If the memory size or MIG profile is unknown, or the count is invalid.
         """
-        ignored("providers do not tell one from the other; the catalogue names some, such as H100_PCIe")(
+        ignored("providers do not distinguish form factors; some have a catalogue entry, such as H100_PCIe")(
             f"sky.accelerators.{self.name}", "form_factor", form_factor
         )
         return Accelerator.from_name(self.name, count=count, memory=memory, mig=mig)
 
 
 def factory(name: str) -> Factory:
-    """The factory of an accelerator, by name.
+    """Return the factory of an accelerator.
 
     Args:
-        name: in any spelling that finds it.
+        name: Name of the accelerator, in any known spelling.
 
     Raises:
-        UsageError: no such accelerator; the message names the nearest ones.
+        UsageError: If the accelerator is unknown. The message suggests similar names.
     """
     return Factory(find_named(name).name)
 
 
 def factories(maker: str | None = None) -> dict[str, Factory]:
-    """Every factory by its identifier.
+    """Return all factories by identifier.
 
     Args:
-        maker: "NVIDIA", "AMD", "Google", "AWS" or "Intel"; None for all.
+        maker: "NVIDIA", "AMD", "Google", "AWS" or "Intel". None for all.
     """
     return {e.identifier: Factory(e.name) for e in entries() if maker is None or e.maker == maker}
 
 
 def parse(text: str) -> Accelerator:
-    """An accelerator from a string: ``NAME[-MEMORY][/MIG][:COUNT]``, in any case.
+    """Parse an accelerator from text: ``NAME[-MEMORY][/MIG][:COUNT]``, in any case.
 
-    "A100", "a100:8", "A100-80GB:4", "A100-80GB/3g.40gb", "NVIDIA A100-SXM4-80GB", "RTX 4090:2".
+    Examples: "A100", "a100:8", "A100-80GB:4", "A100-80GB/3g.40gb", "NVIDIA A100-SXM4-80GB", "RTX 4090:2".
 
     Args:
-        text: the string.
+        text: The text.
 
     Raises:
-        UsageError: nothing in the catalogue is meant; the message names what is near.
+        UsageError: If the accelerator is unknown. The message suggests similar names.
     """
     rest, count, mig, memory = text.strip(), 1.0, None, None
     if found := _COUNT.fullmatch(rest):
         rest = found["rest"]
         if not _NUMBER.fullmatch(found["count"]):
-            raise UsageError(f"{text!r}: {found['count']!r} is no number of accelerators; write {rest}:8 for eight")
+            raise UsageError(f"{text!r}: {found['count']!r} is not a number of accelerators. Write {rest}:8 for eight.")
         count = float(found["count"])
     if found := _MIG.fullmatch(rest):
         rest, mig = found["rest"], found["mig"]
@@ -272,17 +272,17 @@ def Custom(
     cuda_min: str | None = None,
     cuda_max: str | None = None,
 ) -> Accelerator:
-    """Accelerators that the catalogue does not have, by what you know of them.
+    """Define an accelerator that the catalogue does not have.
 
     Args:
-        name: what it is called, where machines with it are had.
-        memory: memory of each, "48GB" or 48; None where that does not matter.
-        count: how many per node.
-        cuda_min: the first CUDA toolkit that builds for it; None where CUDA does not run on it.
-        cuda_max: the last one.
+        name: Name, as the provider uses it.
+        memory: Memory of each, "48GB" or 48. None if irrelevant.
+        count: Number per node.
+        cuda_min: First CUDA toolkit that supports it. None without CUDA.
+        cuda_max: Last CUDA toolkit that supports it.
 
     Raises:
-        UsageError: the memory is no size, or the count no number of accelerators.
+        UsageError: If the memory size or the count is invalid.
     """
     cuda = CudaRange(cuda_min or "", cuda_max) if cuda_min or cuda_max else None
     add_custom(name, _gigabytes(memory or None) or 0.0, cuda)
@@ -290,13 +290,13 @@ def Custom(
 
 
 def resolve(value: Accelerator | Factory | Callable[[], Accelerator] | str | None) -> Accelerator | None:
-    """What a person gave for an accelerator: a string is parsed, an uncalled factory stands for one per node.
+    """Return the accelerator of an argument: text is parsed, an uncalled factory stands for one per node.
 
     Args:
-        value: what was given; None for no accelerator.
+        value: The argument. None for no accelerator.
 
     Raises:
-        UsageError: it is none of those, or nothing in the catalogue is meant.
+        UsageError: If the value has another type, or if the accelerator is unknown.
     """
     match value:
         case None | Accelerator():
@@ -306,7 +306,9 @@ def resolve(value: Accelerator | Factory | Callable[[], Accelerator] | str | Non
         case Factory():
             return value()
         case _:
-            raise UsageError(f"{value!r} is no accelerator: write accelerator='A100:8' or accelerators.A100(count=8)")
+            raise UsageError(
+                f"{value!r} is not an accelerator. Use accelerator='A100:8' or accelerators.A100(count=8)."
+            )
 
 
 def _gigabytes(memory: str | float | None) -> float | None:
@@ -314,7 +316,7 @@ def _gigabytes(memory: str | float | None) -> float | None:
         return memory
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:gi?b)?\s*", memory, re.IGNORECASE)
     if found is None:
-        raise UsageError(f"{memory!r} is no memory size; write '80GB'")
+        raise UsageError(f"{memory!r} is not a memory size. Write '80GB'.")
     return float(found[1])
 
 

@@ -1,4 +1,4 @@
-"""The catalogue of accelerators and lookups in it."""
+"""Catalogue of accelerators, and searches in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from skyward_core.model.errors import UsageError
 
-# Words that device names carry (as NVML prints them) and that tell no two entries apart.
+# Words in device names (as NVML prints them) that do not distinguish entries.
 _NOISE = re.compile(
     r"\b(nvidia|tesla|geforce|amd|radeon|instinct|google|cloud|aws|intel|habana|corporation|blackwell|generation"
     r"|sxm\d?|oam|hbm\d?e?)\b"
@@ -22,11 +22,11 @@ _NOISE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class CudaRange:
-    """CUDA toolkits that build for a part, both ends included.
+    """CUDA toolkits that support a device, both ends included.
 
     Attributes:
-        min: the first toolkit, such as "11.0".
-        max: the last one; None until a toolkit drops the part.
+        min: First toolkit, such as "11.0".
+        max: Last toolkit. None if current toolkits support the device.
     """
 
     min: str
@@ -35,14 +35,14 @@ class CudaRange:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One memory size of an accelerator. Figures are per device; None where the maker gives none.
+    """One memory size of an accelerator. Specifications are per device; None if not published.
 
     Attributes:
-        memory_gb: device memory, as the maker counts gigabytes.
-        bandwidth_gbs: peak memory bandwidth in GB/s.
-        fp16_tflops: peak dense fp16 arithmetic in TFLOP/s, without sparsity.
-        bf16_tflops: peak dense bf16 arithmetic in TFLOP/s, without sparsity.
-        mig: instances per GPU by MIG profile; empty where there is no MIG.
+        memory_gb: Device memory in GB, as makers count.
+        bandwidth_gbs: Peak memory bandwidth in GB/s.
+        fp16_tflops: Peak dense fp16 TFLOP/s, without sparsity.
+        bf16_tflops: Peak dense bf16 TFLOP/s, without sparsity.
+        mig: MIG slices per GPU by profile; empty without MIG.
     """
 
     memory_gb: float
@@ -54,19 +54,19 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One accelerator of the catalogue.
+    """Accelerator of the catalogue.
 
     Attributes:
-        name: how it is written, without spaces: "A100", "RTX-4090".
+        name: Name without spaces: "A100", "RTX-4090".
         maker: "NVIDIA", "AMD", "Google", "AWS" or "Intel".
         segment: "data centre", "workstation" or "consumer".
-        architecture: the maker's name of it.
-        capability: CUDA compute capability, such as "8.0"; None where there is no CUDA.
-        cuda: toolkits that build for it; None where there is no CUDA.
-        variants: its memory sizes, smallest first.
-        sources: titles of the documents that the figures come from.
-        aliases: other names that find it.
-        note: how the figures were derived, where they are not the document's own.
+        architecture: The maker's name of the architecture.
+        capability: CUDA compute capability, such as "8.0". None without CUDA.
+        cuda: Toolkits that support it. None without CUDA.
+        variants: Memory sizes, smallest first.
+        sources: Titles of the documents with the specifications.
+        aliases: Other names.
+        note: How specifications were derived, if a document does not state them.
     """
 
     name: str
@@ -82,26 +82,28 @@ class Entry:
 
     @property
     def identifier(self) -> str:
-        """The name of its factory: "RTX_4090"."""
+        """Name of its factory, such as "RTX_4090"."""
         return self.name.replace("-", "_")
 
     @property
     def mig(self) -> dict[str, int]:
-        """Instances per GPU by MIG profile, over all memory sizes; the largest's where several have it."""
+        """MIG slices per GPU by profile, over all memory sizes. If several sizes have a profile, the largest size
+        counts.
+        """
         return {profile: count for variant in self.variants for profile, count in variant.mig.items()}
 
 
 def key(name: str) -> str:
-    """What is left of a name when spelling does not matter: "NVIDIA GeForce RTX 4090" is "rtx4090"."""
+    """Normalize a name for comparison: "NVIDIA GeForce RTX 4090" becomes "rtx4090"."""
     return re.sub(r"[^a-z0-9]", "", _NOISE.sub(" ", name.lower().replace("_", "-")))
 
 
 @cache
 def entries() -> tuple[Entry, ...]:
-    """Every accelerator of the catalogue, in its order: by maker, segment, age."""
+    """Return all accelerators of the catalogue, ordered by maker, segment and age."""
     raw = pkgutil.get_data(__package__, "catalogue.json")
     if raw is None:
-        raise UsageError(f"{__package__} holds no catalogue.json; install the package again")
+        raise UsageError(f"{__package__} has no catalogue.json. Reinstall the package.")
     data = json.loads(raw)
     cuda = {capability: CudaRange(**span) for capability, span in data["cuda"].items()}
     mig = {profile: MappingProxyType(table) for profile, table in data["mig"].items()}
@@ -129,13 +131,13 @@ def _index() -> dict[str, Entry]:
 
 
 def find(name: str) -> Entry:
-    """The entry of a name; case, hyphens, spaces and the maker's name do not matter.
+    """Return the entry of a name, ignoring case, hyphens, spaces and the maker's name.
 
     Args:
-        name: of an accelerator, or one of its aliases.
+        name: Name or alias of an accelerator.
 
     Raises:
-        UsageError: no such accelerator; the message names the nearest ones.
+        UsageError: If the accelerator is unknown. The message suggests similar names.
     """
     entry = _index().get(key(name))
     if entry is None:
@@ -143,17 +145,17 @@ def find(name: str) -> Entry:
         hint = (
             f"did you mean {' or '.join(near)}?"
             if near
-            else 'sky.accelerators.search("80gb") finds names by what is known of them'
+            else 'search for names and properties with sky.accelerators.search("80gb")'
         )
         raise UsageError(f"no accelerator {name!r} in the catalogue: {hint}")
     return entry
 
 
 def find_in_text(text: str) -> Entry | None:
-    """The entry whose name stands in a driver's text ("NVIDIA H100 80GB HBM3"), the longest such; None for none.
+    """Return the entry with the longest name contained in a driver's text ("NVIDIA H100 80GB HBM3"), or None.
 
     Args:
-        text: the model, as a driver says it; of several, by commas, the first.
+        text: Model from a driver. In a comma-separated list, the first model counts.
     """
     words = re.split(r"[\s-]+", text.partition(",")[0])
     spans = ((end - start, start, end) for start in range(len(words)) for end in range(start + 1, len(words) + 1))
@@ -164,12 +166,12 @@ def find_in_text(text: str) -> Entry | None:
 
 
 def nearest(name: str) -> list[str]:
-    """Names of up to three accelerators that look like another name, best first.
+    """Return up to three names of accelerators similar to a name, best first.
 
     Args:
-        name: what somebody wrote.
+        name: The name.
     """
-    from difflib import get_close_matches  # only ever needed for a typo
+    from difflib import get_close_matches  # imported late: only needed for a typo
 
     index = _index()
     keys = get_close_matches(key(name), index, n=6, cutoff=0.6)
@@ -177,12 +179,12 @@ def nearest(name: str) -> list[str]:
 
 
 def search(text: str) -> list[Entry]:
-    """Accelerators whose name, alias, maker, segment, architecture or memory holds every word of a text.
+    """Return accelerators whose name, alias, maker, segment, architecture or memory contains every word of a text.
 
-    The order is the catalogue's, entries whose name starts with the text first.
+    Entries keep the catalogue's order, except that names starting with the text come first.
 
     Args:
-        text: the words, in any case; an empty text finds all.
+        text: The words, in any case. An empty text matches all.
     """
     words = text.lower().split()
     start = key(text)
@@ -196,7 +198,7 @@ def search(text: str) -> list[Entry]:
     return sorted(found, key=lambda entry: not key(entry.name).startswith(start))
 
 
-# Name, maker, memory in GB, and the first CUDA toolkit that builds for it.
+# Name, maker, memory in GB, and the first CUDA toolkit that supports it.
 _NAMED = """
 A100X NVIDIA 80 11.0
 B100 NVIDIA 192 12.8
@@ -224,7 +226,7 @@ TPU-v5p-8 Google 380 -
 
 @cache
 def extra_entries() -> dict[str, Entry]:
-    """Those that scripts name, by what is left of the name when spelling does not matter."""
+    """Return accelerators without specifications that scripts of older generations name, by normalized name."""
     rows = (line.split() for line in _NAMED.split("\n") if line)
     return {
         key(name): _entry(name, maker, float(memory), None if cuda == "-" else CudaRange(cuda, None))
@@ -233,12 +235,12 @@ def extra_entries() -> dict[str, Entry]:
 
 
 def add_custom(name: str, memory_gb: float, cuda: CudaRange | None) -> Entry:
-    """One that a person describes; it is found by its name from then on, in this process.
+    """Add a user-defined accelerator to this process's catalogue.
 
     Args:
-        name: what it is called.
-        memory_gb: memory of each in GB; 0 where that is not known.
-        cuda: the toolkits that build for it; None where CUDA does not run on it.
+        name: Name of the accelerator.
+        memory_gb: Memory of each in GB; 0 if unknown.
+        cuda: Toolkits that support it. None without CUDA.
     """
     made = _entry(name, "", memory_gb, cuda)
     extra_entries()[key(name)] = made
@@ -251,13 +253,14 @@ def _entry(name: str, maker: str, memory_gb: float, cuda: CudaRange | None) -> E
 
 
 def find_named(name: str) -> Entry:
-    """The entry of a name; case, hyphens, spaces and the maker's name do not matter. Some have no figures, as the
-    catalogue has none of them.
+    """Return the entry of a name, including entries without specifications.
+
+    Case, hyphens, spaces and the maker's name are ignored.
 
     Args:
-        name: of an accelerator, or one of its aliases.
+        name: Name or alias of an accelerator.
 
     Raises:
-        UsageError: no such accelerator; the message names the nearest ones.
+        UsageError: If the accelerator is unknown. The message suggests similar names.
     """
     return extra_entries().get(key(name)) or find(name)

@@ -48,6 +48,6 @@ if __name__ == "__main__":
             try:
                 verb()
             except sky.SkywardError as error:
-                assert "is not to be had" in str(error)
+                assert "is not supported" in str(error)
             else:
                 raise AssertionError
