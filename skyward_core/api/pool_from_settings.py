@@ -40,7 +40,7 @@ def named_pool_arguments(name: str) -> dict[str, Any]:
         near = get_close_matches(name, pools, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"existing tables: {', '.join(pools) or 'none'}."
         raise UsageError(
-            f"sky.Compute(name={name!r}) requires [pools.{name}] in a skyward.toml, but neither the file in the "
+            f"sky.Compute(name={name!r}) requires [pools.{name}] of a skyward.toml, but neither the file in the "
             f"working folder nor {state_folder.state_home() / state_folder.SETTINGS_FILE} has that table: {hint} "
             f"For a new pool give a provider: sky.Compute(provider=sky.Local(), name={name!r})"
         )

@@ -1,11 +1,11 @@
-"""The plugins: ``sky.plugins.torch(...)`` and its like, those that other packages install, and the protocol.
+"""Plugins: ``sky.plugins.torch(...)`` and others, plugins of installed packages, and the plugin protocol.
 
-Ours are the files in ``built_in/``, each with its class under ``PLUGIN``. Another package declares its own by an entry
-point of the group ``skyward.plugins`` that names the class.
+Built-in plugins are the files in ``built_in/``, each with its class under ``PLUGIN``. Other packages declare plugins
+with entry points of the group ``skyward.plugins`` that name the class.
 
-Nothing here is imported before it is asked for, as workers on nodes import this package too. The modules lie in a
-package of their own because a package's submodule and its attribute share one name: importing a module ``torch``
-would replace the plugin ``torch``.
+Plugins are imported at first use, because workers on nodes import this package too. The modules are in a package of
+their own because a submodule and an attribute of a package share one name: importing a module ``torch`` would replace
+the plugin ``torch``.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ if TYPE_CHECKING:
     from skyward_core.plugins.plugin_builder import around_process as around_process
 
 GROUP = "skyward.plugins"  # entry points: name = "package.module:PluginClass"
-_MODULES = {"shared": "shared_collections"}  # plugins whose file in ``built_in/`` has another name
+_MODULES = {"shared": "shared_collections"}  # plugins with a different file name in ``built_in/``
 
 
 @dataclass(frozen=True, slots=True)
 class PluginInfo:
-    """A plugin that can be had.
+    """Description of an available plugin.
 
     Attributes:
-        name: how people name it.
-        help: what it is for, in a line.
-        parameters: what it can be given from Python, by name, and what that is.
+        name: Name of the plugin.
+        help: Purpose in one line.
+        parameters: Description of each Python parameter, by name.
     """
 
     name: str
@@ -61,48 +61,48 @@ class PluginInfo:
 
 
 def available() -> list[PluginInfo]:
-    """The plugins that come with this library, then those that other packages install, by name.
+    """Return the built-in plugins, then plugins of installed packages by name.
 
-    One that cannot be had is listed, too, with why.
+    An unusable plugin is included, with the reason as its ``help``.
     """
     ours = [PluginInfo(found.name, found.help, _parameters(found)) for found in _built_in_classes()]
     return ours + [_describe_plugin(name, points) for name, points in sorted(_installed().items())]
 
 
 def by_name(name: str, /, **given: Any) -> Plugin:
-    """The plugin of that name, with its default parameters where none are given.
+    """Return a plugin by name, with default parameters unless given.
 
     Args:
-        name: of a plugin that comes with this library, or that another package installs.
-        **given: parameters of it.
+        name: Name of a built-in plugin, or of one that an installed package declares.
+        **given: Parameters of the plugin.
 
     Raises:
-        UsageError: there is none of that name, several packages declare it, or it cannot be made of these parameters.
-        PluginError: an installed plugin cannot be imported or made.
+        UsageError: If the plugin does not exist, if several packages declare it, or if the parameters are invalid.
+        PluginError: If an installed plugin cannot be imported or created.
     """
     made = factory(name)
     try:
         plugin = check_plugins([made(**given)])[0]
     except TypeError as error:
-        raise UsageError(f"plugin {name} needs parameters ({_missing_parameters(made, given) or error})") from error
+        raise UsageError(f"plugin {name} requires parameters: {_missing_parameters(made, given) or error}") from error
     except SkywardError:
         raise
-    except Exception as error:  # one of another package may raise anything
-        raise PluginError(f"plugin {name} cannot be made: {type(error).__name__}: {error}", name) from error
+    except Exception as error:  # other packages may raise anything
+        raise PluginError(f"plugin {name} cannot be created: {type(error).__name__}: {error}", name) from error
     if plugin.name != name:
-        raise PluginError(f"plugin {name} ({made.__module__}) calls itself {plugin.name!r}", name)
+        raise PluginError(f"plugin {name} ({made.__module__}) has another name: {plugin.name!r}", name)
     return plugin
 
 
 def factory(name: str) -> Any:
-    """What makes the plugin of that name.
+    """Return the class or factory of a plugin.
 
     Args:
-        name: of a plugin that comes with this library, or that another package installs.
+        name: Name of a built-in plugin, or of one that an installed package declares.
 
     Raises:
-        UsageError: there is none of that name, or several packages declare it.
-        PluginError: an installed plugin cannot be imported.
+        UsageError: If the plugin does not exist, or if several packages declare it.
+        PluginError: If an installed plugin cannot be imported.
     """
     if found := _built_in(name):
         return found
@@ -111,8 +111,8 @@ def factory(name: str) -> Any:
         return _load(name, points)
     names = [*(found.name for found in _built_in_classes()), *installed]
     close = get_close_matches(name, names, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(names)}"
-    raise UsageError(f"no plugin is named {name!r}; {hint}")
+    hint = f"did you mean {close[0]}?" if close else f"available: {', '.join(names)}"
+    raise UsageError(f"unknown plugin {name!r}; {hint}")
 
 
 def _own_names() -> list[str]:
@@ -125,12 +125,12 @@ def _own_names() -> list[str]:
 
 
 def _built_in_classes() -> list[type[Plugin]]:
-    """The classes of those that come with this library, in the order of lists."""
+    """Return the classes of built-in plugins in display order."""
     return sorted((_built_in(name) for name in _own_names()), key=lambda found: found.place)
 
 
 def _built_in(name: str) -> Any:
-    """The class of a plugin that comes with this library; None where it is none."""
+    """Return the class of a built-in plugin, or None."""
     if not name.isidentifier() or name.startswith("_") or name in _MODULES.values():
         return None
     module = f"{__name__}.built_in.{_MODULES.get(name, name)}"
@@ -143,7 +143,7 @@ def _built_in(name: str) -> Any:
 
 
 def _installed() -> dict[str, list[EntryPoint]]:
-    """What packages declare, by name; reading it takes as long as the rest of a start."""
+    """Return the entry points of installed plugins by name. Reading them doubles the duration of a start."""
     from skyward_core.model.plugin_and_provider_entry_points import load_entry_points
 
     return load_entry_points(GROUP, _own_names())
@@ -155,36 +155,38 @@ def _load(name: str, points: Sequence[EntryPoint]) -> Any:
     point = resolve_entry_point("plugin", points)
     try:
         return point.load()
-    except Exception as error:  # code of another package may raise anything
+    except Exception as error:  # other packages may raise anything
         raise PluginError(
             f"plugin {name} ({point.value}) cannot be imported: {type(error).__name__}: {error}", name
         ) from error
 
 
 def _describe_plugin(name: str, points: Sequence[EntryPoint]) -> PluginInfo:
-    """What an installed plugin is for, or why it cannot be had."""
+    """Return the description of an installed plugin, or the reason why it is unusable."""
     from skyward_core.model.plugin_and_provider_entry_points import describe_package
 
     try:
         found = _load(name, points)
     except SkywardError as error:
         return PluginInfo(name, str(error))
-    said = found.help if isinstance(found, type) and issubclass(found, Plugin) else ""
-    return PluginInfo(name, said or f"from {describe_package(points[0])}", _parameters(found))
+    text = found.help if isinstance(found, type) and issubclass(found, Plugin) else ""
+    return PluginInfo(name, text or f"from {describe_package(points[0])}", _parameters(found))
 
 
 def _parameters(made: Any) -> dict[str, str]:
-    """The parameters of a plugin that is a dataclass, and what it says of each."""
+    """Return the parameters of a dataclass plugin with their descriptions."""
     if not is_dataclass(made):
         return {}
     return {each.name: str(each.metadata.get("help", each.type)) for each in fields(made) if each.init}
 
 
 def _missing_parameters(made: Any, given: Mapping[str, Any]) -> str:
-    """The parameters that a plugin cannot do without and is not given, as it declares them."""
-    told = _parameters(made)
-    required = (each.name for each in (fields(made) if told else ()) if _is_required(each) and each.name not in given)
-    return ", ".join(f"{name}: {told[name]}" for name in required)
+    """Return the missing required parameters of a plugin with their descriptions."""
+    descriptions = _parameters(made)
+    required = (
+        each.name for each in (fields(made) if descriptions else ()) if _is_required(each) and each.name not in given
+    )
+    return ", ".join(f"{name}: {descriptions[name]}" for name in required)
 
 
 def _is_required(field: Field[Any]) -> bool:
@@ -192,7 +194,7 @@ def _is_required(field: Field[Any]) -> bool:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("around_app", "around_client", "around_process"):  # by which older generations make plugins
+    if name in ("around_app", "around_client", "around_process"):  # older generations create plugins with them
         return getattr(import_module(f"{__name__}.plugin_builder"), name)
     found = _built_in(name.lower() if name[:1].isupper() else name)
     if found is not None and name not in (found.name, found.__name__):

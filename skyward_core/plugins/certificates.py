@@ -1,7 +1,7 @@
-"""Certificates of one pool, as one client makes them: an authority that lives in this process only.
+"""Certificates of one pool, from an authority that exists only in this client's process.
 
-Whoever shows a certificate of it was given one by us over SSH; only the holder's name is read from certificates, so
-they hold no addresses, and no dates that a host's wrong clock could stumble over.
+Every holder received its certificate from the client over SSH. Only the holder's name is read from a certificate, so
+certificates contain no addresses, and no dates that a wrong clock could invalidate.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ NO_END = datetime(9999, 12, 31, 23, 59, 59)
 
 @value
 class TlsCredentials(Value):
-    """What a node, or the client, shows to the others, and checks them by; all PEM.
+    """TLS credentials of a node or the client, as PEM.
 
     Attributes:
-        authority: the certificate that all others are signed by.
-        certificate: the holder's own.
-        key: its private key.
+        authority: Certificate of the authority that signed all others.
+        certificate: The holder's certificate.
+        key: The holder's private key.
     """
 
     authority: str
@@ -45,10 +45,10 @@ class TlsCredentials(Value):
 
 
 class Authority:
-    """Signs the certificates of one pool's nodes and of its client; its key is never written anywhere.
+    """Certificate authority of one pool's nodes and client. Its key is never stored.
 
     Args:
-        name: What the authority is called.
+        name: Name of the authority.
     """
 
     def __init__(self, name: str) -> None:
@@ -57,7 +57,7 @@ class Authority:
         self._certificate = self._sign(self._name, self._key.public_key(), is_authority=True)
 
     def issue(self, holder: str) -> TlsCredentials:
-        """A new key for a node (:func:`node_name`) or the client (``tls_stream.CLIENT``), certified."""
+        """Return a new key and certificate for a node (:func:`node_name`) or the client (``tls_stream.CLIENT``)."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = self._sign(_name(holder), key.public_key(), is_authority=False)
         private = key.private_bytes(
@@ -82,7 +82,7 @@ class Authority:
 
 
 def node_name(node: int) -> str:
-    """What a node is called in its certificate."""
+    """Return a node's name in its certificate."""
     return f"node {node}"
 
 

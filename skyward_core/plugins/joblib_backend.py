@@ -1,4 +1,4 @@
-"""The pool as joblib sees it. Client side; needs joblib."""
+"""Backend of joblib that runs tasks on a pool. Client side; requires joblib."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from skyward_core.model.function import PendingFunction
 
 
 class PoolBackend(ParallelBackendBase):  # type: ignore[misc]
-    """Sends each batch of a ``joblib.Parallel`` to the pool as one task."""
+    """Backend that sends each batch of a ``joblib.Parallel`` to the pool as one task."""
 
     supports_retrieve_callback = True
     supports_timeout = True
@@ -25,9 +25,11 @@ class PoolBackend(ParallelBackendBase):  # type: ignore[misc]
         self._open: set[Future[Any]] = set()
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:
-        """Tasks at a time: as asked, or all that the pool runs at once for -1 and None."""
+        """Return the number of concurrent tasks: the given number, or the pool's slots for None and negative
+        numbers.
+        """
         if n_jobs == 0:
-            raise ValueError("n_jobs == 0 in Parallel has no meaning")
+            raise ValueError("n_jobs must not be 0 in Parallel")
         return self._slots if n_jobs is None or n_jobs < 0 else n_jobs
 
     def configure(self, n_jobs: int = 1, parallel: Any = None, **_: Any) -> int:
@@ -50,5 +52,5 @@ class PoolBackend(ParallelBackendBase):  # type: ignore[misc]
             future.cancel()
 
     def get_nested_backend(self) -> tuple[Any, int | None]:
-        """What a ``Parallel`` inside a task uses: one process, as the pool's slots are taken."""
+        """Return the backend of a ``Parallel`` inside a task: one process, because the pool's slots are in use."""
         return SequentialBackend(nesting_level=(self.nesting_level or 0) + 1), None

@@ -1,6 +1,6 @@
-"""The plugin protocol and its hooks.
+"""Plugin protocol: the base class ``Plugin`` with its hooks, and functions that run the hooks.
 
-Standard library only: a node's workers import it.
+Workers on nodes import this module, so it depends only on the standard library.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class PluginError(SkywardError):
-    """A plugin's hook raised; the hook's own exception is the cause.
+    """A plugin's hook raised an exception, which is the cause.
 
     Attributes:
-        plugin: name of the plugin.
-        hook: name of its hook.
+        plugin: Name of the plugin.
+        hook: Name of the hook.
     """
 
     def __init__(self, message: str, plugin: str = "", hook: str = "") -> None:
@@ -37,23 +37,31 @@ class PluginError(SkywardError):
 
 
 class Plugin(StrictKeywords):
-    """What a plugin may do; every hook does nothing unless overridden.
+    """Base class of plugins. Hooks do nothing unless overridden.
 
-    A plugin is a small value (a frozen dataclass serves well). It is made on the client and pickled to the
-    nodes, so it holds parameters only, and imports its framework inside its hooks.
+    A plugin is a small value, preferably a frozen dataclass. It is created on the client and pickled to the nodes, so
+    it contains only parameters, and imports its framework inside the hooks.
+
+        @dataclass(frozen=True)
+        class Greeter(Plugin):
+            name: ClassVar[str] = "greeter"
+
+            @contextmanager
+            def around_process(self, info):
+                print(f"rank {info.rank} starts")
+                yield
 
     Attributes:
-        name: how people name it; unique in a pool.
-        help: what it is for, in a line, where plugins are listed.
-        place: where it stands among those that come with this library, from 1.
-        requires: names of plugins that must be in the pool too, before this one.
-        conflicts: names of plugins that must not be in the same pool.
-        gang: whether ``around_process`` needs the ranks of the gang together, and so is entered only in each
-            rank's own worker. Where it is False, the workers that a rank has besides for tasks
-            (``Worker(concurrency=...)``) enter it too.
-        needs_peers: what its ranks need one another for, in words ("a process group of all ranks"). A pool of
-            standalone workers (``Options(cluster=False)``) with more than one rank refuses it, with that reason.
-            Empty for a plugin that works on each rank by itself.
+        name: Name of the plugin, unique in a pool.
+        help: Purpose in one line, for lists of plugins.
+        place: Position in lists of built-in plugins, from 1.
+        requires: Names of plugins that must come before this one in the pool.
+        conflicts: Names of plugins that must not be in the same pool.
+        gang: Whether ``around_process`` needs all ranks of the gang together. Then only each rank's main worker enters
+            the plugin. With False a rank's additional workers for tasks (``Worker(concurrency=...)``) enter it, too.
+        needs_peers: Why ranks need connections to each other, as a noun phrase ("a process group of all ranks"). A pool
+            of standalone workers (``Options(cluster=False)``) with more than one rank rejects the plugin with this
+            reason. Empty for a plugin that works on each rank separately.
     """
 
     name: ClassVar[str] = ""
@@ -66,131 +74,134 @@ class Plugin(StrictKeywords):
 
     @property
     def joins(self) -> bool:
-        """Whether ``around_process`` makes one world of the gang's ranks, such as a process group.
+        """Whether ``around_process`` joins the gang's ranks into one world, such as a process group.
 
-        Tasks then run in another process of their rank, which enters the plugin with a world of one rank. By default,
-        plugins with ``gang`` and ``needs_peers`` do.
+        Tasks then run in another process of their rank, which enters the plugin with a world of one rank. By default
+        true for plugins with ``gang`` and ``needs_peers``.
         """
         return self.gang and bool(self.needs_peers)
 
     @staticmethod
     def create(name: str) -> Any:
-        """A plugin that is built of functions, as older generations have it: ``create("mine").with_decorator(f)``.
+        """Return a plugin built from functions, as in older generations: ``create("mine").with_decorator(f)``.
 
         Args:
-            name: how people name it; unique in a pool.
+            name: Name of the plugin, unique in a pool.
         """
         return import_module(f"{__package__}.plugin_builder").BuiltPlugin(name)
 
     def secrets(self) -> Sequence[str]:
-        """Values that are blanked, wherever they appear, in logs, summaries, errors and events."""
+        """Return values to redact in logs, summaries, errors and events."""
         return ()
 
     def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
-        """On the client, before anything is created: the image with what this plugin needs added.
+        """Return the image with the plugin's requirements added. Runs on the client, before anything is created.
 
         Args:
-            image: as it was asked for, and as the plugins before this one left it.
-            pool_spec: all that was asked for.
+            image: The image, including the changes of earlier plugins.
+            pool_spec: The pool's specification.
         """
         return image
 
     def bootstrap(self, pool_spec: PoolSpec) -> Sequence[str]:
-        """Shell commands that prepare a node, run after the image's own. They are kept: no secrets.
+        """Return shell commands that prepare a node, after the image's own. They are stored, so they must not contain
+        secrets.
 
         Args:
-            pool_spec: all that was asked for.
+            pool_spec: The pool's specification.
         """
         return ()
 
     def decorate(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """The function that a rank calls in place of the person's own; the first plugin of a pool is the outermost.
+        """Return the function that ranks call instead of the user's function. The first plugin of a pool is the
+        outermost.
 
         Args:
-            fn: the function as the plugins after this one left it.
+            fn: The function, as later plugins have decorated it.
         """
         return fn
 
     def around_app(self, info: InstanceInfo) -> AbstractContextManager[object]:
-        """Once per node, while it is up: entered before its first worker enters ``around_process``, left after
-        its workers have ended.
+        """Return a context that runs once per node.
 
-        It runs in a process of its own, that all ranks of the node and all runs share: servers and caches for
-        them belong here, variables and imports for them do not.
+        It is entered before the node's first worker enters ``around_process``, and left after its workers have ended.
+        It runs in its own process, shared by all ranks of the node and all runs. Use it for servers and caches.
+        Variables and imports in that process have no effect on ranks.
 
         Args:
-            info: the place of the node's first rank.
+            info: Place of the node's first rank.
         """
         return nullcontext()
 
     def around_process(self, info: InstanceInfo) -> AbstractContextManager[object]:
-        """Once per worker: entered before its first task, left at its end.
+        """Return a context that runs once per worker: entered before its first task, left at its end.
 
         Args:
-            info: the rank's place in its pool.
+            info: Place of the rank.
         """
         return nullcontext()
 
     def around_client(self, pool: Any) -> AbstractContextManager[object]:
-        """On the client, while the pool is up.
+        """Return a context that runs on the client while the pool is up.
 
         Args:
-            pool: the ``Compute`` that it belongs to.
+            pool: The ``Compute``.
         """
         return nullcontext()
 
 
 def check_plugins(plugins: Iterable[object]) -> tuple[Plugin, ...]:
-    """The plugins as a tuple, once they are known to go together.
+    """Return the plugins as a tuple, after checking that they can be combined.
 
     Args:
-        plugins: as they were asked for, in order of entry.
+        plugins: Plugins in order of entry.
 
     Raises:
-        UsageError: one is not a plugin, has no name, comes twice, misses what it requires or conflicts.
+        UsageError: If a value is not a plugin, or if a plugin has no name, is repeated, lacks a required plugin or
+            conflicts with another.
     """
     seen: dict[str, Plugin] = {}
     for plugin in plugins:
         if not isinstance(plugin, Plugin):
-            hint = f"; call it: {plugin.__name__}()" if isinstance(plugin, type) else ""
+            hint = f". Call it: {plugin.__name__}()" if isinstance(plugin, type) else ""
             if isinstance(plugin, str) and plugin.isidentifier():
-                hint = f"; write sky.plugins.{plugin}()"
+                hint = f". Use sky.plugins.{plugin}()."
             raise UsageError(f"{plugin!r} is not a plugin{hint}")
         if not plugin.name:
-            raise UsageError(f"{type(plugin).__name__} has no name; give the class a `name`")
+            raise UsageError(f"plugin class {type(plugin).__name__} has no name. Set its attribute `name`.")
         if plugin.name in seen:
-            raise UsageError(f"plugin {plugin.name} is given twice; keep one")
+            raise UsageError(f"plugin {plugin.name} is given twice. Remove one.")
         for other in plugin.requires:
             if other not in seen:
-                raise UsageError(f"plugin {plugin.name} needs plugin {other} before it: plugins=[{other}, ...]")
+                raise UsageError(f"plugin {plugin.name} requires plugin {other} before it: plugins=[{other}, ...]")
         seen[plugin.name] = plugin
     for plugin in seen.values():
         for other in plugin.conflicts:
             if other in seen:
-                raise UsageError(f"plugins {plugin.name} and {other} do not go together; keep one")
+                raise UsageError(f"plugins {plugin.name} and {other} cannot be combined. Remove one.")
     return tuple(seen.values())
 
 
 def check_standalone(plugins: Iterable[Plugin]) -> None:
-    """Plugins for ranks that know no peers.
+    """Check that plugins work with standalone ranks.
 
     Raises:
-        UsageError: one needs them; says what for, and what to do.
+        UsageError: If a plugin needs peers.
     """
     for plugin in plugins:
         if plugin.needs_peers:
             raise UsageError(
-                f"plugin {plugin.name} needs the ranks to reach one another, for {plugin.needs_peers}, and with "
-                "Options(cluster=False) workers stand alone: leave cluster=False out, or the plugin, or have a single "
-                "rank (nodes=1, ranks_per_node=1)"
+                f"plugin {plugin.name} requires connections between ranks, for {plugin.needs_peers}, but "
+                "Options(cluster=False) makes ranks standalone. Remove cluster=False or the plugin, or use one rank "
+                "(nodes=1, ranks_per_node=1)."
             )
 
 
 def transform_image(plugins: Iterable[Plugin], image: Image, pool_spec: PoolSpec) -> Image:
-    """The image as all plugins, in order, want it.
+    """Return the image after the changes of all plugins, in order.
 
     Raises:
-        PluginError: names the plugin that raised.
+        PluginError: If a plugin's hook raises.
     """
     for plugin in plugins:
         with _wrap_errors(plugin, "transform"):
@@ -199,10 +210,10 @@ def transform_image(plugins: Iterable[Plugin], image: Image, pool_spec: PoolSpec
 
 
 def bootstrap_steps(plugins: Iterable[Plugin], pool_spec: PoolSpec) -> tuple[str, ...]:
-    """The shell commands of all plugins, in order.
+    """Return the shell commands of all plugins, in order.
 
     Raises:
-        PluginError: names the plugin that raised.
+        PluginError: If a plugin's hook raises.
     """
     steps: list[str] = []
     for plugin in plugins:
@@ -212,10 +223,10 @@ def bootstrap_steps(plugins: Iterable[Plugin], pool_spec: PoolSpec) -> tuple[str
 
 
 def decorate_function(plugins: Sequence[Plugin], fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with every plugin's decoration; the first plugin is the outermost.
+    """Return the function decorated by all plugins. The first plugin is the outermost.
 
     Raises:
-        PluginError: names the plugin that raised.
+        PluginError: If a plugin's hook raises.
     """
     for plugin in reversed(plugins):
         with _wrap_errors(plugin, "decorate"):
@@ -229,7 +240,7 @@ def enter_app(plugins: Iterable[Plugin], info: InstanceInfo) -> ExitStack:
 
 
 def has_app_hook(plugins: Iterable[Plugin]) -> bool:
-    """Whether one of the plugins has an ``around_app`` of its own."""
+    """Check whether any plugin overrides ``around_app``."""
     return any(getattr(plugin.around_app, "__func__", None) is not Plugin.around_app for plugin in plugins)
 
 
@@ -238,13 +249,13 @@ def enter_process(plugins: Iterable[Plugin], info: InstanceInfo, own: InstanceIn
 
     Args:
         info: The rank's place in its pool.
-        own: Its place in a world of one rank, in a process for tasks; plugins that join ranks get it.
+        own: In a process for tasks, the rank's place in a world of one rank, for plugins that join ranks.
 
     Returns:
-        The stack that leaves them, in reverse, when it is closed.
+        A stack that leaves the contexts in reverse order when closed.
 
     Raises:
-        PluginError: names the plugin that raised; those entered before it have been left.
+        PluginError: If a plugin's hook raises. Contexts entered before are left.
     """
     return _enter_hooks(
         plugins, "around_process", lambda plugin: plugin.around_process(own if own and plugin.joins else info)
@@ -252,14 +263,14 @@ def enter_process(plugins: Iterable[Plugin], info: InstanceInfo, own: InstanceIn
 
 
 def enter_late(plugins: Sequence[Plugin]) -> None:
-    """Enter the ``around_process`` of plugins that a function brings along, once per worker; of plugins that join
-    ranks, once for broadcasts and once for tasks, which have a world of one rank.
+    """Enter the ``around_process`` of a function's own plugins, once per worker.
 
-    They are left by :func:`leave_late`.
+    Plugins that join ranks are entered once for broadcasts and once for tasks, which have a world of one rank.
+    :func:`leave_late` leaves all contexts.
 
     Raises:
-        UsageError: one needs peers, and this rank stands alone, or runs a task.
-        PluginError: names the plugin that raised.
+        UsageError: If a plugin needs peers, but the rank is standalone or runs a task.
+        PluginError: If a plugin's hook raises.
     """
     from skyward_core.runtime.rendezvous import is_gang_call
 
@@ -272,8 +283,8 @@ def enter_late(plugins: Sequence[Plugin]) -> None:
             if key not in _late_names:
                 if plugin.needs_peers and not plugin.joins and info.world_size > 1 and not is_gang_call():
                     raise UsageError(
-                        f"plugin {plugin.name} joins all {info.world_size} ranks, for {plugin.needs_peers}, and this "
-                        "call runs on one of them: send it to all, function() @ pool"
+                        f"plugin {plugin.name} joins all {info.world_size} ranks, for {plugin.needs_peers}, but this "
+                        "call runs on one rank. Send it to all ranks: function() @ pool"
                     )
                 place = world if plugin.joins else info
                 context = _enter_hook(
@@ -286,7 +297,7 @@ def enter_late(plugins: Sequence[Plugin]) -> None:
 
 
 def leave_late() -> None:
-    """Leave what :func:`enter_late` entered; the worker calls it at its end."""
+    """Leave the contexts of :func:`enter_late`. The worker calls this at its end."""
     with _late_lock:
         _late_names.clear()
         _late.close()
@@ -300,7 +311,7 @@ _late_lock = threading.Lock()
 def enter_client(plugins: Iterable[Plugin], pool: Any) -> ExitStack:
     """Enter every plugin's ``around_client``; see :func:`enter_process`.
 
-    What ends the block is the caller's own, so plugins hear of it, and none is named for it.
+    An exception of the block belongs to the caller. Plugins receive it, and it is not wrapped in a PluginError.
     """
     with ExitStack() as stack:
         for plugin in plugins:
@@ -346,13 +357,13 @@ _CONSTRAINT = re.compile(r"\s*(==|>=|<=|~=|!=|<|>|===)")
 
 
 def requirement(package: str, version: str | None) -> str:
-    """A requirement as pip takes it.
+    """Return a requirement for pip.
 
     Args:
-        version: "latest" or None for any, a bare version to pin, or constraints such as ">=2.3,<3".
+        version: "latest" or None for any, an exact version, or constraints such as ">=2.3,<3".
 
     Raises:
-        UsageError: the version is none of these.
+        UsageError: If the version is invalid.
     """
     if version is None or version == "latest":
         return package
@@ -360,11 +371,11 @@ def requirement(package: str, version: str | None) -> str:
         return f"{package}=={version}"
     if _CONSTRAINT.match(version):
         return f"{package}{version.strip()}"
-    raise UsageError(f'{version!r} is no version of {package}: use "latest", "2.3.0" or ">=2.3"')
+    raise UsageError(f'{version!r} is not a version of {package}. Use "latest", "2.3.0" or ">=2.3".')
 
 
 def has_cuda(pool_spec: PoolSpec) -> bool:
-    """Whether the pool's accelerator runs CUDA."""
+    """Check whether the pool's accelerator supports CUDA."""
     from skyward_core.model.accelerators import resolve
 
     accelerator = resolve(pool_spec.accelerator)
@@ -372,9 +383,9 @@ def has_cuda(pool_spec: PoolSpec) -> bool:
 
 
 def with_pip(image: Image, requirements: Iterable[str], index: PipIndex | None = None) -> Image:
-    """The image with requirements (and an index) added behind what it has; nothing is added twice.
+    """Return the image with requirements, and an index, added at the end, without duplicates.
 
-    A package that the image names already keeps the person's own requirement.
+    The user's own requirement of a package takes precedence.
     """
     have = {_package_name(text) for text in image.pip}
     new = tuple(text for text in requirements if _package_name(text) not in have)
@@ -385,7 +396,7 @@ def with_pip(image: Image, requirements: Iterable[str], index: PipIndex | None =
 
 
 def with_env(image: Image, **values: str) -> Image:
-    """The image with environment variables added; those that it sets already stay."""
+    """Return the image with environment variables added. The image's own variables take precedence."""
     return replace(image, env=values | image.env)
 
 

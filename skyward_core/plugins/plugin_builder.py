@@ -1,4 +1,4 @@
-"""Plugins built from callables, as older API generations do."""
+"""Plugins built from functions, as in older API generations."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PoolRequest:
-    """Stands for the machines in what such functions are given.
+    """Argument of such functions in place of older generations' cluster object.
 
     Attributes:
-        spec: all that was asked for.
+        spec: The pool's specification.
     """
 
     spec: PoolSpec
@@ -34,14 +34,14 @@ class PoolRequest:
 
 @dataclass(frozen=True)
 class BuiltPlugin(Plugin):
-    """A plugin whose hooks are functions; each ``with_`` gives another one that has that hook, too.
+    """Plugin whose hooks are functions. Each method ``with_...`` returns a copy with another hook.
 
     Args:
-        name: how people name it; unique in a pool.
+        name: Name of the plugin, unique in a pool.
     """
 
-    gang: ClassVar[bool] = False  # there, each process enters it by itself
-    name: str = ""  # type: ignore[misc]  # of a class elsewhere
+    gang: ClassVar[bool] = False  # older generations enter the plugin in each process separately
+    name: str = ""  # type: ignore[misc]  # a class variable in other plugins
     on_image: Callable[[Image, Any], Image] | None = None
     on_bootstrap: Callable[[Any], Sequence[Any]] | None = None
     on_function: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
@@ -50,38 +50,38 @@ class BuiltPlugin(Plugin):
     on_client: Callable[[Any, Any], AbstractContextManager[object]] | None = None
 
     def with_image_transform(self, transform: Callable[[Image, Any], Image]) -> BuiltPlugin:
-        """With a function that is given the image and what was asked for, and gives another image."""
+        """Return the plugin with a function that gets the image and the request, and returns another image."""
         return replace(self, on_image=transform)
 
     def with_bootstrap(self, factory: Callable[[Any], Sequence[Any]]) -> BuiltPlugin:
-        """With a function that is given what was asked for, and gives shell commands."""
+        """Return the plugin with a function that gets the request, and returns shell commands."""
         return replace(self, on_bootstrap=factory)
 
     def with_decorator(self, decorate: Callable[[Callable[..., Any]], Callable[..., Any]]) -> BuiltPlugin:
-        """With a decorator of every function that ranks call."""
+        """Return the plugin with a decorator of every function that ranks call."""
         return replace(self, on_function=decorate)
 
     def with_around_app(self, around: Around) -> BuiltPlugin:
-        """With a context once per node, which is given the place of the node's first rank."""
+        """Return the plugin with a context that runs once per node. It gets the place of the node's first rank."""
         return replace(self, on_app=around)
 
     def with_around_process(self, around: Around) -> BuiltPlugin:
-        """With a context once per worker, which is given its rank's place."""
+        """Return the plugin with a context that runs once per worker. It gets its rank's place."""
         return replace(self, on_process=around)
 
     def with_around_client(self, around: Callable[[Any, Any], AbstractContextManager[object]]) -> BuiltPlugin:
-        """With a context of the client while the pool is up, which is given the pool and what was asked for."""
+        """Return the plugin with a context on the client while the pool is up. It gets the pool and the request."""
         return replace(self, on_client=around)
 
     def with_launcher(self, launcher: Any) -> BuiltPlugin:
-        """Refused: ranks are started by the pool itself.
+        """Raise an error: the pool starts ranks itself.
 
         Raises:
-            UsageError: always.
+            UsageError: Always.
         """
         raise UsageError(
-            f"plugin {self.name}: with_launcher is not to be had, for the pool itself starts ranks: what torchrun and "
-            "its like set is set for every broadcast, and with_around_process runs before the function"
+            f"plugin {self.name}: with_launcher is not supported, because the pool starts ranks itself. The variables "
+            "of torchrun are set for every broadcast; use with_around_process to run code before the function."
         )
 
     def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
@@ -112,31 +112,33 @@ class BuiltPlugin(Plugin):
                 yield from self._steps(step)
             else:
                 raise UsageError(
-                    f"plugin {self.name}: a step of its bootstrap is a shell command as text, not {step!r:.60}"
+                    f"plugin {self.name}: a bootstrap step must be a shell command as text, got {step!r:.60}"
                 )
 
 
 def around_app(name: str, around: Around) -> BuiltPlugin:
-    """A plugin of one hook: a context once per node."""
+    """Return a plugin with one hook: a context once per node."""
     return BuiltPlugin(name).with_around_app(around)
 
 
 def around_process(name: str, around: Around) -> BuiltPlugin:
-    """A plugin of one hook: a context once per worker."""
+    """Return a plugin with one hook: a context once per worker."""
     return BuiltPlugin(name).with_around_process(around)
 
 
 def around_client(name: str, around: Callable[[Any, Any], AbstractContextManager[object]]) -> BuiltPlugin:
-    """A plugin of one hook: a context of the client while the pool is up."""
+    """Return a plugin with one hook: a context on the client while the pool is up."""
     return BuiltPlugin(name).with_around_client(around)
 
 
-BRINGS = "__skyward_brings__"  # an attribute of functions that bring their plugins along
+BRINGS = "__skyward_brings__"  # attribute of functions that enter plugins themselves
 
 
 @dataclass(frozen=True)
 class Automatic(Plugin):
-    """Makes the process group at the first broadcast of a function whose code names ``torch.distributed``."""
+    """Plugin that creates the process group at the first broadcast of a function whose code uses
+    ``torch.distributed``.
+    """
 
     name: ClassVar[str] = "automatic"
     help: ClassVar[str] = "the process group of functions that use torch.distributed"
@@ -165,7 +167,7 @@ class Automatic(Plugin):
 
 @contextmanager
 def _ensure_process_group() -> Iterator[None]:
-    """The group of all ranks for broadcasts; none for a task, which has a world of one rank."""
+    """Create the process group of all ranks for broadcasts. Do nothing for a task, which has a world of one rank."""
     if instance_info().world_size < 2:
         yield
         return

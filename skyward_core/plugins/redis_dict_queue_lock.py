@@ -1,6 +1,6 @@
-"""Dict, set, counter, queue, lock and barrier in a Redis.
+"""Shared dict, set, counter, queue, lock and barrier in a Redis server.
 
-Each operation is one command, or one script, of the server's, so that none is ever seen half done.
+Each operation is one command or one script of the server, and therefore atomic.
 """
 
 from __future__ import annotations
@@ -25,25 +25,27 @@ from skyward_core.runtime.rendezvous import is_gang_call
 from skyward_core.util.byte_sizes import format_size
 
 SOCKET = "socket"
-PATIENCE = 60.0  # seconds for the server to be there: the head may come up after other nodes
-LOCAL_TIMEOUT = 5.0  # seconds of that where its socket is: there the server comes before all else, and this one is gone
-TIMEOUT = 30.0  # seconds for an answer; longer than a command waits there
+PATIENCE = 60.0  # seconds for the server to start: the head may start after other nodes
+LOCAL_TIMEOUT = 5.0  # seconds on the server's host: there the server starts first, so a silent one has ended
+TIMEOUT = 30.0  # seconds for an answer; longer than the longest blocking command
 PAUSE = 0.1  # seconds between attempts
 
 
 def private_folder(token: str) -> Path:
-    """Where the server has its socket on its host. Only who knows the token knows the name before it is there."""
+    """Return the folder of the server's socket on its host. Its name is derived from the token, so others cannot guess
+    it.
+    """
     return Path("/tmp", f"sky-shared-{hashlib.sha256(token.encode()).hexdigest()[:16]}")
 
 
 class SharedStateConnection:
-    """Connections to the server, made when they are first needed. Safe to use from any thread.
+    """Connections to the server, opened at first use. Safe to use from any thread.
 
     Args:
-        pool: its pool's name.
-        token: the password.
-        authority: certificate of the one that signed the server's own.
-        find: address and port of the server, asked for where its socket is not on this host.
+        pool: Name of the pool.
+        token: The password.
+        authority: Certificate of the authority that signed the server's certificate.
+        find: Returns address and port of the server; called if its socket is not on this host.
     """
 
     def __init__(self, pool: str, token: str, authority: str, find: Callable[[], tuple[str, int]]) -> None:
@@ -53,10 +55,10 @@ class SharedStateConnection:
         self._lock = threading.Lock()
 
     def get_client(self) -> Any:
-        """A connected client of the package redis.
+        """Return a connected client of the package redis.
 
         Raises:
-            PoolError: that is not installed here, or the server does not answer.
+            PoolError: If the package is not installed, or if the server does not answer.
         """
         with self._lock:
             if self._redis is None:
@@ -64,7 +66,7 @@ class SharedStateConnection:
             return self._redis
 
     def close(self) -> None:
-        """Have no connections."""
+        """Close all connections."""
         with self._lock:
             redis, self._redis = self._redis, None
         if redis is not None:
@@ -74,7 +76,7 @@ class SharedStateConnection:
         try:
             from redis import exceptions
         except ModuleNotFoundError as error:
-            raise PoolError("the package redis is not installed here: pip install redis") from error
+            raise PoolError("the package redis is not installed on this machine. Run pip install redis.") from error
         began = time.monotonic()
         while True:
             patience = LOCAL_TIMEOUT if _is_own_socket(private_folder(self._token)) else PATIENCE
@@ -84,7 +86,7 @@ class SharedStateConnection:
                 return client
             except exceptions.AuthenticationError as error:
                 client.close()
-                raise PoolError(f"the shared state of pool {self.pool} lets nobody in: {error}") from error
+                raise PoolError(f"the shared state of pool {self.pool} rejected the password: {error}") from error
             except exceptions.RedisError as error:
                 client.close()
                 if time.monotonic() - began > patience:
@@ -97,7 +99,7 @@ class SharedStateConnection:
         from redis.connection import ConnectionPool, UnixDomainSocketConnection
         from redis.retry import Retry
 
-        # Nothing is done again by itself: whether a lost command was done, nobody knows.
+        # No retries: it is unknown whether a command without an answer was executed.
         common: dict[str, Any] = {
             "password": self._token,
             "socket_timeout": TIMEOUT,
@@ -118,7 +120,7 @@ class SharedStateConnection:
 
 
 def _is_own_socket(folder: Path) -> bool:
-    """Whether the server's socket is on this host, and nobody else's."""
+    """Check whether the server's socket is on this host, in a private folder of this user."""
     try:
         found = folder.lstat()
     except OSError:
@@ -127,7 +129,7 @@ def _is_own_socket(folder: Path) -> bool:
 
 
 def _make_ssl_context(authority: str) -> ssl.SSLContext:
-    """Trusts what the pool's own authority has signed, and nothing else: it signs one certificate only."""
+    """Return a context that only trusts the pool's own authority, which signs a single certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.load_verify_locations(cadata=authority)
@@ -135,12 +137,14 @@ def _make_ssl_context(authority: str) -> ssl.SSLContext:
 
 
 def _make_tls_class() -> Any:
-    """Connections that trust the context they are given; those of the package trust all that this machine trusts."""
+    """Return a connection class that uses a given context. The package's own class trusts all authorities of this
+    machine.
+    """
     from redis import connection
 
-    Connection: Any = connection.Connection  # of which not all versions are typed
+    Connection: Any = connection.Connection  # not all versions have type annotations
     if "_connect" not in vars(Connection):
-        raise PoolError("this version of the package redis is not known here: have one from 5 to 8")
+        raise PoolError("this version of the package redis is not supported. Use version 5 to 8.")
 
     class Secured(Connection):  # type: ignore[misc]  # see above
         def __init__(self, *, context: ssl.SSLContext, **kwargs: Any) -> None:
@@ -154,47 +158,49 @@ def _make_tls_class() -> Any:
 
 
 T = TypeVar("T")
-MAX_WAIT = 5.0  # seconds that the server waits at a time: who is to stop meanwhile does
-MIN_WAIT = 0.01  # which it does not take for 0, and for ever
+MAX_WAIT = 5.0  # seconds per blocking command, so that a process can be stopped between commands
+MIN_WAIT = 0.01  # seconds; the server treats 0 as no limit
 
 
 @contextmanager
-def wrap_redis_errors(way: SharedStateConnection) -> Iterator[Any]:
-    """A connected client of the package redis, whose errors are ours.
+def wrap_redis_errors(connection: SharedStateConnection) -> Iterator[Any]:
+    """Yield a connected client of the package redis, and raise its errors as PoolErrors.
 
     Raises:
-        PoolError: the server does not answer, or refuses: it may have no room left.
+        PoolError: If the server does not answer, or rejects a command, for example because its memory is full.
     """
-    redis = way.get_client()
+    redis = connection.get_client()
     from redis import exceptions
 
     try:
         yield redis
     except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
-        words = f"the shared state of pool {way.pool} does not answer, and what was asked may be done or not: {error}"
-        raise PoolError(words) from error
+        raise PoolError(
+            f"the shared state of pool {connection.pool} does not answer, so the operation may have succeeded or not: "
+            f"{error}"
+        ) from error
     except exceptions.RedisError as error:
-        raise PoolError(f"the shared state of pool {way.pool} refuses: {error}") from error
+        raise PoolError(f"the shared state of pool {connection.pool} rejected the operation: {error}") from error
 
 
 def poll_in_slices(take: Callable[[float], T | None], timeout: float | None, longest: float = MAX_WAIT) -> T | None:
-    """What ``take`` gives at last; None where it gave nothing in time.
+    """Return the first result of ``take`` that is not None, or None after the timeout.
 
     Args:
-        take: given the seconds that it may wait.
-        timeout: seconds in all; None for no limit.
-        longest: seconds that it may wait at a time.
+        take: Called with the seconds that it may block.
+        timeout: Total seconds. None for no limit.
+        longest: Maximum seconds per call.
     """
     until = None if timeout is None else time.monotonic() + timeout
     while True:
-        left = longest if until is None else min(longest, until - time.monotonic())
-        found = take(max(left, MIN_WAIT) if left > 0 else 0.0)
-        if found is not None or left <= 0:
+        remaining = longest if until is None else min(longest, until - time.monotonic())
+        found = take(max(remaining, MIN_WAIT) if remaining > 0 else 0.0)
+        if found is not None or remaining <= 0:
             return found
 
 
 class SharedObject:
-    """A named object on the server."""
+    """Named object on the server."""
 
     def __init__(self, way: SharedStateConnection, key: str) -> None:
         self._connection, self._key = way, key
@@ -209,7 +215,7 @@ class SharedObject:
 
 
 class SharedCollection(SharedObject):
-    """A shared object that holds several values."""
+    """Shared object with several values."""
 
     length_command: ClassVar[str]
 
@@ -221,12 +227,12 @@ class SharedCollection(SharedObject):
         return int(self._call(self.length_command))
 
 
-LOCK_TTL_MS = 30_000  # a lock whose holder died is free so long after its last sign
-RENEW_INTERVAL = 10.0  # seconds between the signs of a holder
-LOOK = 1.0  # seconds after which who waits for a lock looks by itself
-BARRIER_TTL_MS = 24 * 3600 * 1000  # what a barrier leaves behind
+LOCK_TTL_MS = 30_000  # milliseconds after its last renewal when a lock expires
+RENEW_INTERVAL = 10.0  # seconds between renewals by the holder
+LOOK = 1.0  # seconds between attempts of a waiter that was not woken
+BARRIER_TTL_MS = 24 * 3600 * 1000  # milliseconds until an unused barrier's keys expire
 
-# A holder's release wakes one that waits.
+# A release wakes one waiter.
 RELEASE = """
 if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end
 redis.call('del', KEYS[1])
@@ -236,7 +242,7 @@ redis.call('pexpire', KEYS[2], ARGV[2])
 return 1
 """
 RENEW = "return redis.call('get', KEYS[1]) == ARGV[1] and redis.call('pexpire', KEYS[1], ARGV[2]) or 0"
-# Who comes last opens it for the others, and begins the next round. Gives the round, and whether it is open.
+# The last participant opens the barrier and begins the next round. Returns the round, and whether it is open.
 ARRIVE = """
 local round = tonumber(redis.call('hget', KEYS[1], 'round') or '0')
 local here = redis.call('hincrby', KEYS[1], 'here', 1)
@@ -255,9 +261,9 @@ return 1
 
 
 class SharedLock(SharedObject):
-    """A lock that one holder has at a time, of all ranks and the client; ``with`` takes and frees it.
+    """Lock with one holder at a time among all ranks and the client. ``with`` acquires and releases it.
 
-    A holder that dies frees it within 30 s. It is not taken twice by one holder.
+    If the holder dies, the lock is released within 30 s. The lock is not reentrant.
     """
 
     def __init__(self, way: SharedStateConnection, key: str, timeout: float | None) -> None:
@@ -267,16 +273,16 @@ class SharedLock(SharedObject):
         self._signs = threading.Event()
 
     def acquire(self, timeout: float | None = None) -> bool:
-        """Take it: whether it is held now.
+        """Acquire the lock and return whether that succeeded.
 
         Args:
-            timeout: seconds to wait for it; 0 for not at all, None for no limit.
+            timeout: Maximum seconds to wait. 0 to not wait, None for no limit.
 
         Raises:
-            UsageError: this object holds it already.
+            UsageError: If this object already holds the lock.
         """
         if self._held:
-            raise UsageError(f"{self!r} is held by this object already")
+            raise UsageError(f"this object already holds {self!r}")
         token = os.urandom(16).hex()
 
         def take(wait: float) -> bool | None:
@@ -293,34 +299,34 @@ class SharedLock(SharedObject):
         threading.Thread(target=self._renew_until, args=(token, self._signs), name="lock", daemon=True).start()
         return True
 
-    def _renew_until(self, token: str, over: threading.Event) -> None:
-        """Say that its holder lives."""
-        while not over.wait(RENEW_INTERVAL):
+    def _renew_until(self, token: str, released: threading.Event) -> None:
+        """Renew the lock until its release."""
+        while not released.wait(RENEW_INTERVAL):
             try:
                 with wrap_redis_errors(self._connection) as redis:
                     if not redis.eval(RENEW, 1, self._key, token, LOCK_TTL_MS):
                         return
             except PoolError:
-                continue  # the release tells, if it is lost
+                continue  # release() reports a lost lock
 
     def release(self) -> None:
-        """Free it.
+        """Release the lock.
 
         Raises:
-            UsageError: it is not held by this object.
-            PoolError: it was lost meanwhile: its holder gave no sign for 30 s, and another may have had it.
+            UsageError: If this object does not hold the lock.
+            PoolError: If the lock expired, because it was not renewed for 30 s. Another holder may have acquired it.
         """
         if not self._held:
-            raise UsageError(f"{self!r} is not held by this object")
+            raise UsageError(f"this object does not hold {self!r}")
         token, self._held = self._held, ""
         self._signs.set()
         with wrap_redis_errors(self._connection) as redis:
             freed = redis.eval(RELEASE, 2, self._key, f"{self._key}:free", token, LOCK_TTL_MS)
         if not freed:
-            raise PoolError(f"{self!r} was lost while it was held: its holder gave no sign for {LOCK_TTL_MS // 1000} s")
+            raise PoolError(f"{self!r} expired while it was held: it was not renewed for {LOCK_TTL_MS // 1000} s")
 
     def locked(self) -> bool:
-        """Whether anybody holds it now."""
+        """Check whether any process holds the lock."""
         return bool(self._call("exists"))
 
     def __enter__(self) -> SharedLock:
@@ -335,20 +341,21 @@ class SharedLock(SharedObject):
 
 
 class SharedBarrier(SharedObject):
-    """Where ranks of a run wait until all of them have come; it can be met at again and again."""
+    """Barrier at which ranks of a run wait for each other. Reusable."""
 
     def __init__(self, way: SharedStateConnection, key: str, parties: int) -> None:
         super().__init__(way, key)
         self.parties = parties
 
     def wait(self, timeout: float | None = None) -> None:
-        """Come there, and wait for the others.
+        """Wait until all participants have arrived.
 
         Args:
-            timeout: seconds to wait; None for no limit.
+            timeout: Maximum seconds to wait. None for no limit.
 
         Raises:
-            TimeoutError: not all came in time. This one has left; the others wait on.
+            TimeoutError: If participants were missing after the timeout. This participant has left, and the others
+                continue to wait.
         """
         with wrap_redis_errors(self._connection) as redis:
             number, is_open = redis.eval(ARRIVE, 1, self._key, self.parties, BARRIER_TTL_MS)
@@ -359,8 +366,8 @@ class SharedBarrier(SharedObject):
         with wrap_redis_errors(self._connection) as redis:
             left = redis.eval(LEAVE, 1, self._key, number)
         if not left and self._wait_round(number, LOOK):
-            return  # it opened this very moment
-        raise TimeoutError(f"not all {self.parties} came to {self!r} within {timeout:g} s")
+            return  # the barrier opened at this moment
+        raise TimeoutError(f"not all {self.parties} participants arrived at {self!r} within {timeout:g} s")
 
     def _wait_round(self, number: int, wait: float) -> Any:
         with wrap_redis_errors(self._connection) as redis:
@@ -371,37 +378,37 @@ class SharedBarrier(SharedObject):
         return f"<shared {self._key.rpartition(':')[0]}>"
 
 
-MAX_VALUE_BYTES = 500 << 20  # bytes of a value; the server breaks connections off that send it 512 MB in one
+MAX_VALUE_BYTES = 500 << 20  # bytes per value; the server's limit is 512 MB
 Key: TypeAlias = "str | int | float | bytes | bool | tuple[Key, ...] | None"
 
 
 def make_key(kind: str, name: str) -> str:
-    """What something is called on the server: a dict and a set of one name are two things.
+    """Return an object's key on the server. Objects of different types may have the same name.
 
     Raises:
-        UsageError: the name is no text, or empty.
+        UsageError: If the name is not text, or is empty.
     """
     if not isinstance(name, str) or not name:
-        raise UsageError(f"a shared {kind} is named by a text, not {name!r}")
+        raise UsageError(f"the name of a shared {kind} must be a non-empty text, got {name!r}")
     return f"{kind}:{name.encode('utf-8', 'backslashreplace').decode()}"
 
 
 def check_integer(number: object) -> int:
-    """A whole number, as it is.
+    """Return a whole number unchanged.
 
     Raises:
-        UsageError: it is none.
+        UsageError: If it is not a whole number.
     """
     if not isinstance(number, int):
-        raise UsageError(f"a counter counts in whole numbers, not {number!r}")
+        raise UsageError(f"a counter takes whole numbers, got {number!r}")
     return int(number)
 
 
 def pack_key(key: Key) -> bytes:
-    """A key as bytes: the same for the same value in any process, which pickles are not.
+    """Return a key as bytes. Unlike a pickle, the result is the same for equal values in all processes.
 
     Raises:
-        UsageError: it is no plain value.
+        UsageError: If the key is not a plain value.
     """
     _check_plain(key)
     return ascii(key).encode()
@@ -413,24 +420,24 @@ def _check_plain(key: object) -> None:
             _check_plain(part)
     elif key is not None and type(key) not in (str, int, float, bytes, bool):
         kind = type(key).__name__
-        raise UsageError(f"keys of a dict and members of a set are texts, numbers, None or tuples of these, not {kind}")
+        raise UsageError(f"dict keys and set members must be texts, numbers, None or tuples of these, got {kind}")
     elif isinstance(key, float) and not math.isfinite(key):
-        raise UsageError(f"{key} is no key: it is not a finite number")
+        raise UsageError(f"{key} cannot be a key: it is not finite")
 
 
 def unpack_key(data: bytes) -> Key:
-    """What :func:`pack_key` packed."""
+    """Return the key of :func:`pack_key`."""
     key: Key = ast.literal_eval(data.decode())
     return key
 
 
 def pack_value(value: Any) -> bytes:
-    """A value as bytes.
+    """Return a value as bytes.
 
     Raises:
-        UsageError: it cannot be pickled, or is too large.
+        UsageError: If the value cannot be pickled, or is too large.
     """
-    import cloudpickle  # a class of the script goes along with its instances
+    import cloudpickle  # also pickles classes of the script
 
     try:
         data: bytes = cloudpickle.dumps(value, pickle.HIGHEST_PROTOCOL)
@@ -438,14 +445,14 @@ def pack_value(value: Any) -> bytes:
         raise UsageError(f"a value of type {type(value).__name__} cannot be shared: {error}") from error
     if len(data) > MAX_VALUE_BYTES:
         raise UsageError(
-            f"a value of type {type(value).__name__} has {format_size(len(data))}; one that is shared has at most "
-            f"{format_size(MAX_VALUE_BYTES)}: write it to a file"
+            f"a value of type {type(value).__name__} has {format_size(len(data))}, more than the limit of "
+            f"{format_size(MAX_VALUE_BYTES)} for shared values. Write it to a file."
         )
     return data
 
 
 def unpack_value(data: bytes) -> Any:
-    """What :func:`pack` packed: only the pool's own reach the server."""
+    """Return the value of :func:`pack_value`. Unpickling is safe, because only the pool can write to the server."""
     return pickle.loads(data)
 
 
@@ -455,7 +462,7 @@ _current: SharedState | None = None
 
 
 def set_current(state: SharedState | None) -> None:
-    """What this rank's calls use; None at its end."""
+    """Set the state for this rank's calls; None at its end. Closes the previous one."""
     global _current
     if _current is not None:
         _current.close()
@@ -463,91 +470,95 @@ def set_current(state: SharedState | None) -> None:
 
 
 def get_current() -> SharedState | None:
-    """What this rank's calls use; None where this is no rank of a pool with the plugin."""
+    """Return the state for this rank's calls. None if this process is not a rank of a pool with the plugin."""
     return _current
 
 
 class SharedState:
-    """All that a pool shares. ``compute.shared`` on the client; in ranks ``sky.dict`` and its like use it.
+    """Shared state of a pool: ``compute.shared`` on the client. In ranks ``sky.dict`` and similar functions use it.
 
     Args:
-        way: to the server.
+        way: Connection to the server.
     """
 
     def __init__(self, way: SharedStateConnection) -> None:
         self._connection = way
 
     def dict(self, name: str) -> SharedDict:
-        """The dict of that name; an empty one until somebody puts something there.
+        """Return the dict of a name, initially empty.
 
         Args:
-            name: any text.
+            name: Any text.
         """
         return SharedDict(self._connection, make_key("dict", name))
 
     def set(self, name: str) -> SharedSet:
-        """The set of that name; an empty one until somebody adds something.
+        """Return the set of a name, initially empty.
 
         Args:
-            name: any text.
+            name: Any text.
         """
         return SharedSet(self._connection, make_key("set", name))
 
     def counter(self, name: str) -> SharedCounter:
-        """The counter of that name; it begins at 0.
+        """Return the counter of a name, which starts at 0.
 
         Args:
-            name: any text.
+            name: Any text.
         """
         return SharedCounter(self._connection, make_key("counter", name))
 
     def queue(self, name: str) -> SharedQueue:
-        """The queue of that name; an empty one until somebody puts something there.
+        """Return the queue of a name, initially empty.
 
         Args:
-            name: any text.
+            name: Any text.
         """
         return SharedQueue(self._connection, make_key("queue", name))
 
     def lock(self, name: str, timeout: float | None = None) -> SharedLock:
-        """The lock of that name, which one holder has at a time.
+        """Return the lock of a name, which has one holder at a time.
 
         Args:
-            name: any text.
-            timeout: seconds that a ``with`` block waits for it at most; None for no limit.
+            name: Any text.
+            timeout: Maximum seconds that a ``with`` block waits. None for no limit.
         """
         return SharedLock(self._connection, make_key("lock", name), timeout)
 
     def barrier(self, name: str, parties: int | None = None) -> SharedBarrier:
-        """The barrier of that name, of the run that this rank is in.
+        """Return the barrier of a name in this rank's run.
 
         Args:
-            name: any text.
-            parties: how many meet there; None for all ranks of the run.
+            name: Any text.
+            parties: Number of participants. None for all ranks of the run.
 
         Raises:
-            UsageError: this is no rank in a call; or the call runs on one rank, and ``parties`` are not said.
+            UsageError: If this process is not a rank inside a call, or if the call runs on one rank and ``parties`` is
+                missing.
         """
         info = instance_info()
         if not info.run:
-            raise UsageError("ranks meet at a barrier within a call of a run, and this is none")
+            raise UsageError("a barrier can only be used by a rank inside a call")
         if parties is None and not is_gang_call():
-            raise UsageError("this call runs on one rank: say how many meet at the barrier, sky.barrier(name, parties)")
+            raise UsageError("this call runs on one rank. Give the number of participants: sky.barrier(name, parties)")
         count = info.world_size if parties is None else parties
         if count < 1:
-            raise UsageError(f"a barrier is of 1 party or more, not {count}")
+            raise UsageError(f"a barrier needs 1 or more participants, got {count}")
         return SharedBarrier(self._connection, f"{make_key('barrier', name)}:{info.run}", count)
 
     def close(self) -> None:
-        """Have no connection to the server; what is there stays."""
+        """Close the connections. The shared state stays on the server."""
         self._connection.close()
 
 
 class SharedDict(SharedCollection):
-    """A dict that all ranks and the client see.
+    """Dict shared by all ranks and the client.
 
-    Keys are plain values (texts, numbers, None, tuples of these), told apart by their types, too. Values are whatever
-    can be pickled, and travel as copies: a change to one is seen by others once it is put back.
+    Keys are plain values (texts, numbers, None, tuples of these); keys of different types are different. Values are any
+    picklable objects. Reading returns a copy, so write a changed value back to share the change.
+
+        counts = sky.dict("counts")
+        counts["seen"] = counts.get("seen", 0) + 1  # not atomic: use sky.counter
     """
 
     length_command = "hlen"
@@ -559,7 +570,7 @@ class SharedDict(SharedCollection):
         return found
 
     def get(self, key: Key, default: Any = None) -> Any:
-        """The value of a key; ``default`` where there is none."""
+        """Return the value of a key, or ``default`` if the key does not exist."""
         data = self._call("hget", pack_key(key))
         return default if data is None else unpack_value(data)
 
@@ -567,22 +578,24 @@ class SharedDict(SharedCollection):
         self.update({key: value})
 
     def update(self, values: Mapping[Key, Any]) -> None:
-        """Put several there; nobody sees a part of them only."""
+        """Set several values atomically."""
         if values:
             packed = {pack_key(key): pack_value(value) for key, value in values.items()}
             self._call("hset", mapping=packed)
 
     def setdefault(self, key: Key, default: Any = None) -> Any:
-        """The value of a key, which becomes ``default`` where there is none. Of several that come at once one wins."""
+        """Return the value of a key. If the key does not exist, set it to ``default``. Atomic among concurrent
+        callers.
+        """
         with wrap_redis_errors(self._connection) as redis, redis.pipeline() as both:
             both.hsetnx(self._key, pack_key(key), pack_value(default)).hget(self._key, pack_key(key))
             return unpack_value(both.execute()[1])
 
     def pop(self, key: Key, default: Any = _MISSING) -> Any:
-        """Take a key out: its value, which one only gets of several that come at once.
+        """Remove a key and return its value, to only one of several concurrent callers.
 
         Raises:
-            KeyError: there is none, and no ``default`` was given.
+            KeyError: If the key does not exist and no ``default`` is given.
         """
         with wrap_redis_errors(self._connection) as redis, redis.pipeline() as both:
             data, _ = both.hget(self._key, pack_key(key)).hdel(self._key, pack_key(key)).execute()
@@ -600,55 +613,55 @@ class SharedDict(SharedCollection):
         return bool(self._call("hexists", pack_key(key)))
 
     def keys(self) -> list[Key]:
-        """All keys, as they are now."""
+        """Return all current keys."""
         return [unpack_key(data) for data in self._call("hkeys")]
 
     def __iter__(self) -> Iterator[Key]:
         return iter(self.keys())
 
     def items(self) -> list[tuple[Key, Any]]:
-        """All keys with their values, as they are now."""
+        """Return all current keys with their values."""
         return [(unpack_key(key), unpack_value(data)) for key, data in self._call("hgetall").items()]
 
     def values(self) -> list[Any]:
-        """All values, as they are now."""
+        """Return all current values."""
         return [value for _, value in self.items()]
 
 
 class SharedSet(SharedCollection):
-    """A set of plain values (texts, numbers, None, tuples of these) that all ranks and the client see."""
+    """Set of plain values (texts, numbers, None, tuples of these), shared by all ranks and the client."""
 
     length_command = "scard"
 
     def add(self, value: Key) -> bool:
-        """Add a value: whether it was not there. Of several that add it at once, one is told so."""
+        """Add a value and return whether it was new. Only one of several concurrent callers gets True."""
         return bool(self._call("sadd", pack_key(value)))
 
     def update(self, values: Iterable[Key]) -> int:
-        """Add several: how many were not there."""
+        """Add several values and return how many were new."""
         packed = [pack_key(value) for value in values]
         if not packed:
             return 0
         return int(self._call("sadd", *packed))
 
     def discard(self, value: Key) -> bool:
-        """Take a value out: whether it was there."""
+        """Remove a value and return whether it existed."""
         return bool(self._call("srem", pack_key(value)))
 
     def remove(self, value: Key) -> None:
-        """Take a value out.
+        """Remove a value.
 
         Raises:
-            KeyError: it was not there.
+            KeyError: If the value does not exist.
         """
         if not self.discard(value):
             raise KeyError(value)
 
     def pop(self) -> Key:
-        """Take any value out, which nobody else gets.
+        """Remove and return any value. Concurrent callers get different values.
 
         Raises:
-            KeyError: the set is empty.
+            KeyError: If the set is empty.
         """
         data = self._call("spop")
         if data is None:
@@ -663,27 +676,27 @@ class SharedSet(SharedCollection):
 
 
 class SharedCounter(SharedObject):
-    """A whole number that all ranks and the client count with, within 64 bits."""
+    """64-bit integer shared by all ranks and the client."""
 
     def increment(self, by: int = 1) -> int:
-        """Add to it: what it is then, which no two callers are told of one step.
+        """Add to the counter and return the new value. Atomic among concurrent callers.
 
         Raises:
-            PoolError: it would leave 64 bits; it stays as it was.
+            PoolError: If the value would exceed 64 bits. The counter does not change.
         """
         return int(self._call("incrby", check_integer(by)))
 
     def decrement(self, by: int = 1) -> int:
-        """Take from it; see :meth:`increment`."""
+        """Subtract from the counter; see :meth:`increment`."""
         return self.increment(-check_integer(by))
 
     @property
     def value(self) -> int:
-        """What it is now."""
+        """Current value."""
         return int(self._call("get") or 0)
 
     def reset(self, value: int = 0) -> None:
-        """Have it begin anew at ``value``."""
+        """Set the counter to ``value``."""
         self._call("set", check_integer(value))
 
     def __int__(self) -> int:
@@ -691,33 +704,35 @@ class SharedCounter(SharedObject):
 
 
 class SharedQueue(SharedCollection):
-    """First in, first out, for all ranks and the client: each item goes to one of those who get. An item that was given
-    to a rank which ends right then is gone with it."""
+    """First-in, first-out queue shared by all ranks and the client. Each item goes to one consumer.
+
+    An item is lost if its consumer dies right after receiving it.
+    """
 
     length_command = "llen"
 
     def put(self, *items: Any) -> int:
-        """Put items at its end, in order: how many are there then.
+        """Append items in order, and return the new length.
 
         Args:
-            *items: whatever can be pickled, but None.
+            *items: Any picklable objects except None.
 
         Raises:
-            UsageError: one is None, which is what ``get`` gives where nothing came.
+            UsageError: If an item is None, the result of ``get`` without an item.
         """
         if any(item is None for item in items):
-            raise UsageError("a queue holds no None: it is what get gives where nothing came in time")
+            raise UsageError("a queue cannot contain None, which get() returns if there is no item")
         packed = [pack_value(item) for item in items]
         return int(self._call("rpush", *packed)) if packed else len(self)
 
     def get(self, timeout: float | None = None) -> Any:
-        """Take the first item out, which nobody else gets.
+        """Remove and return the first item. Concurrent callers get different items.
 
         Args:
-            timeout: seconds to wait for one; 0 for not at all, None for no limit.
+            timeout: Maximum seconds to wait. 0 to not wait, None for no limit.
 
         Returns:
-            The item; None where none came in time.
+            The item, or None after the timeout.
         """
 
         def take(wait: float) -> Any:

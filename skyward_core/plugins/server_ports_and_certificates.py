@@ -1,4 +1,4 @@
-"""Ports and certificates of plugins' own servers."""
+"""Ports, processes and certificates of plugins' own servers."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from typing import ClassVar
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.plugins.plugin import Plugin
 
-PAUSE = 0.02  # seconds between looks
+PAUSE = 0.02  # seconds between checks
 PR_SET_PDEATHSIG = 1
 
 
 class ServerPlugin(Plugin):
-    """Base of plugins whose server has a port of its own.
+    """Base of plugins whose server has its own port.
 
     Attributes:
-        port: the server's; None for one made of the pool's name.
-        pool_ports: where those begin, and how many there are. Linux assigns none of them by itself.
-        ports_per_pool: how many in a row the server has.
+        port: Port of the server. None for a port derived from the pool's name.
+        pool_ports: First derived port, and number of ports. Outside of the range that Linux assigns automatically.
+        ports_per_pool: Number of consecutive ports of the server.
     """
 
     pool_ports: ClassVar[tuple[int, int]]
@@ -37,40 +37,45 @@ class ServerPlugin(Plugin):
     def __post_init__(self) -> None:
         last = 65536 - self.ports_per_pool
         if self.port is not None and not 1024 <= self.port <= last:
-            raise UsageError(f"port must be from 1024 to {last}, not {self.port}; None takes one by the pool's name")
+            raise UsageError(
+                f"port must be from 1024 to {last}, got {self.port}. Use None to derive it from the pool's name."
+            )
 
     def port_of(self, pool: str) -> int:
-        """Return the server's port: the same for all nodes of a pool, and in each epoch of the gang.
+        """Return the server's port: the same on all nodes of a pool, and in each epoch of the gang.
 
         Args:
-            pool: Its name.
+            pool: Name of the pool.
         """
         first, count = self.pool_ports
         return self.port or first + zlib.crc32(pool.encode()) % (count // self.ports_per_pool) * self.ports_per_pool
 
 
 def check_port_free(plugin: str, address: str, port: int) -> None:
-    """See whether a server can have its port: those there are would take another one, where nobody looks for it, or end
-    and say little.
+    """Check that a server's port is available. Servers would otherwise silently use another port, or end without a
+    clear error.
 
     Args:
-        plugin: what takes another port.
+        plugin: Name of the plugin with the option ``port``.
+        address: Address of the server.
+        port: Port of the server.
 
     Raises:
-        PoolError: it cannot.
+        PoolError: If the port is not available.
     """
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((address, port))
         except OSError as error:
-            words = f"port {port} of {address} cannot be had ({error.strerror}): give another one, {plugin}(port=...)"
-            raise PoolError(words) from error
+            raise PoolError(
+                f"port {port} of {address} is not available ({error.strerror}). Choose another one: {plugin}(port=...)"
+            ) from error
 
 
 def end_with_parent() -> Callable[[], None]:
-    """Return the function for a child's start by which the kernel kills it once its parent has ended."""
-    libc = ctypes.CDLL(None)  # loaded here: a forked child must not load anything
+    """Return a function for a child's start that makes the kernel kill the child when its parent ends."""
+    libc = ctypes.CDLL(None)  # loaded before the fork: a forked child must not load libraries
     return lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
@@ -80,13 +85,14 @@ def await_server(
     """Wait until a server is ready.
 
     Args:
-        name: What it is called in errors.
-        is_ready: Asked again and again; may raise OSError for a server that does not listen yet.
-        seconds: How long it may take.
-        log: The file that it writes to.
+        name: Name of the server for errors.
+        child: Process of the server.
+        is_ready: Polled; may raise OSError while the server does not listen.
+        seconds: Maximum duration in seconds.
+        log: Log file of the server.
 
     Raises:
-        PoolError: It has ended, or took too long.
+        PoolError: If the server has ended, or was not ready in time.
     """
     until = time.monotonic() + seconds
     while child.poll() is None:
@@ -100,7 +106,7 @@ def await_server(
 
 
 def stop_server(child: subprocess.Popen[bytes], seconds: float) -> None:
-    """End a server: by SIGTERM, and by SIGKILL if that takes too long."""
+    """Stop a server with SIGTERM, and after the given seconds with SIGKILL."""
     child.terminate()
     with suppress(subprocess.TimeoutExpired):
         child.wait(seconds)
@@ -109,27 +115,27 @@ def stop_server(child: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder below /tmp, or take over the one that a killed process left there.
+    """Create a folder below /tmp, or reuse the folder of a killed process.
 
     Raises:
-        PoolError: It belongs to another user, or other users may enter it.
+        PoolError: If it belongs to another user, or is accessible to other users.
     """
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     found = folder.lstat()
     if folder.is_symlink() or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PoolError(f"{folder} belongs to somebody else: remove it")
+        raise PoolError(f"{folder} belongs to another user or is not private. Remove it.")
 
 
 def last_line(log: Path) -> str:
-    """Return the last line of a server's log that is not blank."""
+    """Return the last non-blank line of a server's log."""
     lines = log.read_text(errors="replace").split("\n")
-    return next(filter(None, map(str.strip, reversed(lines))), "it said nothing")
+    return next(filter(None, map(str.strip, reversed(lines))), "its log is empty")
 
 
 @contextmanager
 def set_variables(given: Mapping[str, str]) -> Iterator[None]:
-    """Have variables in this process while the block runs."""
+    """Set environment variables while the block runs."""
     before = {name: os.environ.get(name) for name in given}
     os.environ.update(given)
     try:
@@ -143,12 +149,14 @@ def set_variables(given: Mapping[str, str]) -> Iterator[None]:
 
 
 def make_certificates(name: str) -> tuple[str, str, str]:
-    """An authority that signs once and is forgotten: its certificate, the one that it signed, and that one's key; PEM.
+    """Return the certificate of a new authority, and one certificate with its key that the authority signed, as PEM.
+
+    The authority's key is discarded.
 
     Args:
-        name: what the authority is called.
+        name: Name of the authority.
     """
-    from skyward_core.plugins.certificates import Authority  # late: only the client makes any
+    from skyward_core.plugins.certificates import Authority  # imported late: only the client creates certificates
 
-    papers = Authority(name).issue(f"{name}'s own")
-    return papers.authority, papers.certificate, papers.key
+    credentials = Authority(name).issue(f"{name}'s own")
+    return credentials.authority, credentials.certificate, credentials.key

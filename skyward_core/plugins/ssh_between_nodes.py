@@ -1,7 +1,7 @@
-"""Sshd and keys between nodes, for mpirun.
+"""Private sshd and ssh configuration of a pool, for launchers such as mpirun that start processes on other nodes.
 
-It runs as the pool's user, without any rights more, beside the host's own sshd and the user's own keys, which stay as
-they are.
+The sshd runs with the user's normal rights, next to the host's own sshd. The user's keys and configuration are not
+changed.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from skyward_core.runtime.instance_info import InstanceInfo
 
 
-NODE = "SKYWARD_NODE"  # a variable: the node's own folder, behind those of nodes that it runs in
+NODE = "SKYWARD_NODE"  # variable with the node's folder, after the folders of enclosing nodes
 SESSION, ABOUT, CONFIG, HOSTS = "session.json", "about.json", "config", "hosts"
-KNOWN_AS = "skyward-pool"  # what the key of every node's sshd belongs to
-AGENT = "pool-ssh"  # a name under which nobody else has a program
+KNOWN_AS = "skyward-pool"  # alias of all nodes in known_hosts
+AGENT = "pool-ssh"  # unique program name
 LOCAL = "127.0.0.1"
 CONFIGURATION = """\
 Include "{folder}/{hosts}/*"
@@ -48,7 +48,7 @@ Host *
   Include ~/.ssh/config
   Include /etc/ssh/ssh_config
 """
-# First comes first: what a person's own configuration says, which follows for all other hosts, changes none of it.
+# The first value of an option counts, so the user's own configuration, which follows, cannot change these.
 HOST_OPTIONS = """\
   User {user}
   Port {port}
@@ -78,45 +78,47 @@ HOST_OPTIONS = """\
 
 
 def node_folder() -> Path:
-    """The folder for all of this, of the node that this process belongs to.
+    """Return the folder for ssh between nodes of this process's node.
 
     Raises:
-        PoolError: it belongs to none, or its folder cannot be on PATH.
+        PoolError: If the process belongs to no node, or if the folder cannot be an entry of PATH.
     """
     marks = os.environ.get(NODE, "")
     if not marks:
-        raise PoolError("this process belongs to no node of a pool")
+        raise PoolError("this process does not belong to a node of a pool")
     folder = Path("/", f":{marks}".rpartition(":/")[2], "between-nodes")
     if os.pathsep in str(folder):
-        raise PoolError(f"{folder} cannot be an entry of PATH: it has a colon in its name. Use another home folder.")
+        raise PoolError(f"{folder} cannot be an entry of PATH: its name contains a colon. Use another home folder.")
     return folder
 
 
 def has_remote_nodes(info: InstanceInfo) -> bool:
-    """Whether there are nodes on several hosts."""
+    """Check whether the nodes are on several hosts."""
     return len({peer.address for peer in info.peers}) > 1
 
 
 @contextmanager
 def prepare_node_files(info: InstanceInfo, port: int, login: tuple[str, str], host: tuple[str, str]) -> Iterator[Path]:
-    """The files that all ranks of a node use, while the block runs.
+    """Provide the files for ssh that all ranks of a node use, while the block runs.
 
     Args:
-        port: at which each node's sshd listens.
-        login, host: private and public key, of those who come and of every sshd.
+        info: Place of the node's first rank.
+        port: Port of each node's sshd.
+        login: Private and public key for logins.
+        host: Private and public key of every sshd.
 
     Raises:
-        PoolError: this node has no ssh.
+        PoolError: If this node has no ssh.
     """
     ssh = shutil.which("ssh")
     if ssh is None:
         raise PoolError(
-            f"there is no ssh on this node ({socket.gethostname()}), by which it would reach the others: install one "
-            "there (Debian: apt-get install openssh-client), or have the pool do so with "
-            'sky.Image(apt=["openssh-client"])'
+            f"ssh is not installed on this node ({socket.gethostname()}). Install it "
+            "(Debian: apt-get install openssh-client), or use "
+            'sky.Image(apt=["openssh-client"]).'
         )
     folder = node_folder()
-    shutil.rmtree(folder, ignore_errors=True)  # of one that was killed
+    shutil.rmtree(folder, ignore_errors=True)  # remains of a killed process
     try:
         for each in (folder, folder / "bin", folder / HOSTS):
             each.mkdir(mode=0o700)
@@ -132,18 +134,19 @@ def prepare_node_files(info: InstanceInfo, port: int, login: tuple[str, str], ho
         variables = _ssh_variables(folder, os.pathsep.join((str(Path(sys.executable).parent), path)))
         if sys.prefix != sys.base_prefix:
             variables["VIRTUAL_ENV"] = sys.prefix
-        told = {"process": {"pid": os.getpid()}, "variables": variables}
-        write_private(folder / SESSION, json.dumps(told))
+        session = {"process": {"pid": os.getpid()}, "variables": variables}
+        write_private(folder / SESSION, json.dumps(session))
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_gang_hosts(info: InstanceInfo, slots: int) -> dict[str, str]:
-    """Write where the nodes of a gang are; gives the variables that name it.
+    """Write the host files of a gang, and return the variables that refer to them.
 
     Args:
-        slots: processes that a launcher starts for each node.
+        info: Place of a rank of the gang.
+        slots: Processes that a launcher starts on each node.
     """
     folder = node_folder()
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -153,22 +156,22 @@ def write_gang_hosts(info: InstanceInfo, slots: int) -> dict[str, str]:
     hosts, machines = folder / f"hostfile.{name}", folder / f"machines.{name}"
     write_private(hosts, "".join(f"{address} slots={count}\n" for address, count in rows))
     write_private(machines, "".join(f"{address}:{count}\n" for address, count in rows))
-    told = {
+    variables = {
         "SKYWARD_HOSTFILE": str(hosts),
         "HYDRA_HOST_FILE": str(machines),
         "I_MPI_HYDRA_HOST_FILE": str(machines),
-        "I_MPI_PERHOST": str(rows[0][1]),  # of its host file it takes the hosts alone, and fills their cores
+        "I_MPI_PERHOST": str(rows[0][1]),  # Intel MPI ignores the counts in its host file
     }
-    if not os.getuid():  # there is nobody else, and Open MPI asks twice
-        told |= {f"{name}_ALLOW_RUN_AS_ROOT{end}": "1" for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM")}
+    if not os.getuid():  # Open MPI requires two variables to run as root
+        variables |= {f"{name}_ALLOW_RUN_AS_ROOT{end}": "1" for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM")}
     if (folder / CONFIG).exists():
         _write_hosts(folder, info)
-        told |= _ssh_variables(folder, os.environ.get("PATH", os.defpath))
-    return told
+        variables |= _ssh_variables(folder, os.environ.get("PATH", os.defpath))
+    return variables
 
 
 def write_private(path: Path, text: str, mode: int = 0o600) -> None:
-    """Write a file that nobody else can read, whole or not at all."""
+    """Write a file atomically that only this user can read."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
         file.write(text)
@@ -176,7 +179,9 @@ def write_private(path: Path, text: str, mode: int = 0o600) -> None:
 
 
 def _write_hosts(folder: Path, info: InstanceInfo) -> None:
-    """What ssh has to know of the nodes. Of a gang of some of them no names: they would be others' in another gang."""
+    """Write the ssh configuration of a gang's nodes. Node names are omitted for a part of the pool, where they are
+    ambiguous.
+    """
     about = json.loads((folder / ABOUT).read_text())
     whole = info.total_nodes == about["nodes"]
     places = {peer.address: [peer.address] for peer in info.peers}
@@ -187,7 +192,7 @@ def _write_hosts(folder: Path, info: InstanceInfo) -> None:
     every = " ".join(name for names in places.values() for name in names)
     user = pwd.getpwuid(os.getuid()).pw_name
     common = HOST_OPTIONS.format(user=user, port=about["port"], known_as=KNOWN_AS, folder=folder)
-    # The first that says something counts, by the order of these files.
+    # The first value in the order of file names counts.
     name = "b-pool" if whole else f"a-{_digest(places)}"
     write_private(folder / HOSTS / name, f"{''.join(blocks)}Host {every}\n{common}")
 
@@ -197,16 +202,16 @@ def _digest(what: object) -> str:
 
 
 def _ssh_variables(folder: Path, path: str) -> dict[str, str]:
-    """The variables by which whatever looks for ssh finds the nodes.
+    """Return variables that let launchers find the pool's ssh.
 
     Args:
-        path: the PATH, in front of which ours comes.
+        path: The PATH to extend.
     """
     program = str(folder / "bin" / AGENT)
     return {
         "PATH": os.pathsep.join((str(folder / "bin"), path)),
         "SKYWARD_SSH_CONFIG": str(folder / CONFIG),
-        "OMPI_MCA_plm_rsh_agent": AGENT,  # which Open MPI passes on to other nodes: it is found there by its name
+        "OMPI_MCA_plm_rsh_agent": AGENT,  # Open MPI forwards the name to other nodes, which find it on their PATH
         "PRTE_MCA_plm_ssh_agent": AGENT,
         "HYDRA_LAUNCHER": "ssh",
         "HYDRA_LAUNCHER_EXEC": program,
@@ -217,14 +222,14 @@ def _ssh_variables(folder: Path, path: str) -> dict[str, str]:
 
 
 PROGRAM = "sshd"
-EXTRA_PATH = "/usr/sbin:/sbin:/usr/local/sbin:/usr/local/bin"  # what a login over SSH may not have in its PATH
-PRIVILEGED = "/run/sshd"  # where root's sshd goes for what needs no rights
-START_TIMEOUT = 30.0  # seconds for the server to be there
-RESTART_DELAY = 1.0  # seconds until one that has ended is started anew
-GRACE = 5.0  # seconds that it has to end
+EXTRA_PATH = "/usr/sbin:/sbin:/usr/local/sbin:/usr/local/bin"  # may be missing in the PATH of an SSH login
+PRIVILEGED = "/run/sshd"  # privilege separation folder of root's sshd
+START_TIMEOUT = 30.0  # seconds for the server to start
+RESTART_DELAY = 1.0  # seconds before an ended server is restarted
+GRACE = 5.0  # seconds for the server to end
 GREETING = b"SSH-"
 SAID = "sshd.log"
-# Who guesses keys from a node's own address must not have the node's commands refused; older ones refuse nobody.
+# Penalties for failed logins from a node's address would also block the node's own commands. Old sshd lack the option.
 NEWER = "PerSourcePenalties"
 SETTINGS = f"""\
 {NEWER} no
@@ -261,18 +266,18 @@ LogLevel FATAL
 
 @contextmanager
 def run_sshd(plugin: str, folder: Path, address: str, port: int, host_key: str, admits: str) -> Iterator[None]:
-    """Have it while the block runs; with it ends all that others run here by it.
+    """Run the sshd while the block runs. All commands of other nodes end with it.
 
     Args:
-        plugin: which has it.
-        folder: of the node's own, where it has its files.
-        address: this node's, at which others reach it.
-        port: at that address.
-        host_key: the private key that it shows itself by.
-        admits: the public key of who may come.
+        plugin: Name of the plugin.
+        folder: Folder of the node for its files.
+        address: This node's address for other nodes.
+        port: Port at that address.
+        host_key: Private host key of the sshd.
+        admits: Public key that is accepted for logins.
 
     Raises:
-        PoolError: no sshd is installed, or it does not start.
+        PoolError: If sshd is not installed, or does not start.
     """
     program = _find_program()
     check_port_free(plugin, address, port)
@@ -292,10 +297,10 @@ def run_sshd(plugin: str, folder: Path, address: str, port: int, host_key: str, 
 
 
 class _ServerKeeper:
-    """The server's process, started anew where it ends by itself: what runs on other nodes may not have noticed."""
+    """Process of the server, restarted after an unexpected end, which commands on other nodes may not have noticed."""
 
-    def __init__(self, command: Sequence[str], said: Path) -> None:
-        self._command, self._said = command, said
+    def __init__(self, command: Sequence[str], log: Path) -> None:
+        self._command, self._said = command, log
         self._over = Event()
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -312,7 +317,7 @@ class _ServerKeeper:
         child = self._child
         if child is None:
             return
-        # Those of its connections outlive it, and have to end too; it goes first, so that no more come.
+        # Processes of connections outlive the server. It is stopped first, so that no new ones start.
         below = _find_descendants(child.pid)
         stop_server(child, GRACE)
         for pid in below:
@@ -320,7 +325,7 @@ class _ServerKeeper:
                 os.kill(pid, signal.SIGKILL)
 
     def _start_process(self) -> subprocess.Popen[bytes]:
-        # What a node runs is known by where it prints, where its environment does not tell: sshd writes over that.
+        # The agent identifies a node's processes by their log file, because sshd overwrites its environment.
         with open(os.open(self._said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as said:
             self._child = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, preexec_fn=end_with_parent()
@@ -328,12 +333,12 @@ class _ServerKeeper:
         return self._child
 
     def _restart_on_exit(self) -> None:
-        # Started by this thread, it would end with it: so it lives as long as this process.
+        # The kernel kills a child when the thread that started it ends, so this thread lives as long as the process.
         while self._child is not None:
             status = self._child.wait()
             if self._over.wait(RESTART_DELAY):
                 return
-            sys.stderr.write(f"sshd ended with status {status}, and is started anew: {last_line(self._said)}\n")
+            sys.stderr.write(f"sshd ended with status {status} and is restarted: {last_line(self._said)}\n")
             sys.stderr.flush()
             self._start_process()
 
@@ -341,21 +346,23 @@ class _ServerKeeper:
 def _find_program() -> str:
     path = os.pathsep.join((os.environ.get("PATH", os.defpath), EXTRA_PATH))
     if found := shutil.which(PROGRAM, path=path):
-        return str(Path(found).absolute())  # it starts itself again for each connection
+        return str(Path(found).absolute())  # absolute, because sshd re-executes itself for each connection
     raise PoolError(
-        f"there is no sshd on this node ({socket.gethostname()}), by which the others would run commands on it: "
-        "install one there (Debian: apt-get install openssh-server), or have the pool do so with "
-        'sky.Image(apt=["openssh-server"])'
+        f"sshd is not installed on this node ({socket.gethostname()}). Install it "
+        "(Debian: apt-get install openssh-server), or use "
+        'sky.Image(apt=["openssh-server"]).'
     )
 
 
 def _format_settings(folder: Path, address: str, port: int) -> str:
     if set(str(folder)) & set('"%\\\n'):
-        raise PoolError(f"{str(folder)!r} has a character in its name that sshd does not read as it is")
+        raise PoolError(
+            f"the folder name {str(folder)!r} contains a character that sshd cannot read. Use another home folder."
+        )
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError as error:
-        raise PoolError(f"user {os.getuid()} has no name on this node, and sshd admits none without") from error
+        raise PoolError(f"user {os.getuid()} has no name on this node, which sshd requires") from error
     if not os.getuid():
         with suppress(OSError):
             Path(PRIVILEGED).mkdir(mode=0o755, exist_ok=True)
@@ -370,7 +377,7 @@ def _format_settings(folder: Path, address: str, port: int) -> str:
 
 
 def _read_output(command: Sequence[str]) -> str:
-    """What a program says."""
+    """Return the combined output of a program."""
     done = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
@@ -382,7 +389,7 @@ def _read_output(command: Sequence[str]) -> str:
 
 
 def _find_descendants(pid: int) -> list[int]:
-    """What has been started below a process, and still is."""
+    """Return the process ids of all running descendants of a process."""
     found: list[int] = []
     with suppress(OSError):
         for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
@@ -390,11 +397,11 @@ def _find_descendants(pid: int) -> list[int]:
     return found
 
 
-SHORTEST = 20  # characters of a line that is worth blanking
+SHORTEST = 20  # characters; shorter lines of a key need no redaction
 
 
 def make_key_pair() -> tuple[str, str]:
-    """A private key as OpenSSH writes it, and its public one."""
+    """Return a new private key in OpenSSH's format, and its public key."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ed25519
 
@@ -407,6 +414,6 @@ def make_key_pair() -> tuple[str, str]:
 
 
 def secret_lines(private: str) -> Sequence[str]:
-    """What of a private key must be seen nowhere, as logs have it: line by line."""
-    _, _, *rest = private.splitlines()  # the first says no more than that it is a key
+    """Return the lines of a private key to redact in logs."""
+    _, _, *rest = private.splitlines()  # the first lines are the same for all keys
     return [line for line in rest if not line.startswith("-----") and len(line) >= SHORTEST]

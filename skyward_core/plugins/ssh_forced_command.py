@@ -1,6 +1,7 @@
-"""What a node's sshd runs for each command of another node: that command, with the variables that ranks here have.
+"""Program that a node's sshd runs for each command of another node: it runs the command with the ranks' variables.
 
-A file of its own on the node, which the ranks' Python runs: standard library only, nothing of this package.
+Copied to the node as a separate file, and run with the ranks' Python. Uses only the standard library, and nothing of
+this package.
 """
 
 from __future__ import annotations
@@ -17,35 +18,35 @@ from pathlib import Path
 from types import FrameType
 
 PR_SET_PDEATHSIG = 1
-GRACE = 5  # seconds that a command has to end once its connection is gone
-PAUSE = 0.05  # seconds between looks
-CONNECTION_CLOSED = 255  # as ssh itself says that there was no way there
+GRACE = 5  # seconds for a command to end after its connection has closed
+PAUSE = 0.05  # seconds between checks
+CONNECTION_CLOSED = 255  # exit status of ssh without a connection
 LOGIN_VARIABLES = ("HOME", "LOGNAME", "SHELL", "TERM", "USER")
-SETUP = "SKYWARD_PATIENCE"  # a variable of the process whose others we take
+SETUP = "SKYWARD_PATIENCE"  # variable of the copied environment that commands must not get
 
 
-def main(told: str) -> int:
+def main(session_file: str) -> int:
     """Run the command.
 
     Args:
-        told: path of a file that says whose variables it gets, and which besides.
+        told: Path of a JSON file with the process whose environment the command gets, and additional variables.
     """
     try:
-        env = _variables(json.loads(Path(told).read_text()))
+        env = _variables(json.loads(Path(session_file).read_text()))
     except OSError:
-        sys.stderr.write("this node is none of the pool's any more\n")
+        sys.stderr.write("this node no longer belongs to the pool\n")
         return CONNECTION_CLOSED
     shell = pwd.getpwuid(os.getuid()).pw_shell or "/bin/sh"
     command = os.environ.get("SSH_ORIGINAL_COMMAND")
     if command is None:
         os.execve(shell, [f"-{shell.rpartition('/')[2]}"], env)
     if os.isatty(0):
-        os.execve(shell, [shell, "-c", command], env)  # a terminal's end is told to all that run in it
+        os.execve(shell, [shell, "-c", command], env)  # the kernel signals all processes of a terminal when it closes
     return _run_command([shell, "-c", command], env)
 
 
-def _variables(told: dict[str, dict[str, str]]) -> dict[str, str]:
-    text = Path(f"/proc/{told['process']['pid']}/environ").read_bytes()
+def _variables(session: dict[str, dict[str, str]]) -> dict[str, str]:
+    text = Path(f"/proc/{session['process']['pid']}/environ").read_bytes()
     pairs = (os.fsdecode(each).partition("=") for each in text.split(b"\0") if each)
     env = {name: value for name, _, value in pairs if name != SETUP}
     ours = {
@@ -53,12 +54,12 @@ def _variables(told: dict[str, dict[str, str]]) -> dict[str, str]:
         for name, value in os.environ.items()
         if name in LOGIN_VARIABLES or (name.startswith("SSH_") and name != "SSH_ORIGINAL_COMMAND")
     }
-    # Where a login shell's start-up files have been read already, bash reads them once more unless it is a deeper one.
-    return env | ours | {"SHLVL": "2"} | told["variables"]
+    # With SHLVL below 2 bash would read startup files again that the login shell has read.
+    return env | ours | {"SHLVL": "2"} | session["variables"]
 
 
 def _run_command(words: list[str], env: dict[str, str]) -> int:
-    """As a child in a group of its own, which ends with its connection; else it would go on, and nobody would know."""
+    """Run a command in its own process group, and end the group when its connection closes."""
     child = 0
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -71,8 +72,8 @@ def _run_command(words: list[str], env: dict[str, str]) -> int:
         signal.signal(number, end)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if not _is_sshd_child(os.getppid()):
-        return CONNECTION_CLOSED  # it went before it could be watched
-    # What this interpreter ignores or holds back, its child would.
+        return CONNECTION_CLOSED  # the connection closed before the signal was set up
+    # A child inherits ignored and blocked signals.
     ignored = (signal.SIGPIPE, signal.SIGXFSZ)
     child = os.posix_spawn(words[0], words, env, setpgroup=0, setsigmask=(), setsigdef=(*stops, *ignored))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, stops)

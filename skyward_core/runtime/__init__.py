@@ -1,1 +1,1 @@
-"""What user code calls inside a rank. Standard library only: it runs on nodes."""
+"""Functions that user code calls inside a rank. Runs on nodes, so it depends only on the standard library."""

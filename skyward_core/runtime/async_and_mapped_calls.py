@@ -1,4 +1,6 @@
-"""Async functions, streamed arguments and map shares run in a rank."""
+"""Calls inside a rank with special handling: ``async def`` functions, streamed iterator arguments and chunks of
+maps.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,14 @@ _END = object()
 
 
 class _AsyncAdapter:
-    """Base of what stands for an ``async def`` function.
+    """Base of synchronous adapters of ``async def`` functions.
 
     Args:
-        fn: the function.
+        fn: The function.
     """
 
     def __init__(self, fn: Callable[..., Any]) -> None:
-        functools.update_wrapper(self, fn)  # type: ignore[arg-type]  # a subclass has the call
+        functools.update_wrapper(self, fn)  # type: ignore[arg-type]  # subclasses define __call__
         self.fn = fn
 
     @property
@@ -37,16 +39,16 @@ class _AsyncAdapter:
 
 
 class AsyncFunctionAdapter(_AsyncAdapter):
-    """An ``async def`` function as a plain one, which gives what the coroutine returns."""
+    """``async def`` function as a synchronous one that returns the coroutine's value."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return asyncio.run(self.fn(*args, **kwargs))
 
 
 class AsyncGeneratorAdapter(_AsyncAdapter):
-    """An ``async def`` function that yields, as a generator function of the same values.
+    """Async generator function as a generator function of the same values.
 
-    The coroutine stands still between two values. Its ``finally`` blocks run when the generator is closed.
+    The coroutine is suspended between two values. Its ``finally`` blocks run when the generator is closed.
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Generator[Any, None, None]:
@@ -58,13 +60,13 @@ class AsyncGeneratorAdapter(_AsyncAdapter):
                 except BaseException:
                     runner.run(_close(values))
                     raise
-            # (What breaks off the wait for a value is the runner's: leaving it cancels the coroutine and awaits that.)
+            # An exception during the wait for a value leaves the runner, which cancels and awaits the coroutine.
 
 
 def adapt_async_function(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that a rank can call: the function itself unless it is ``async def``."""
+    """Return a synchronous function: an adapter for an ``async def`` function, otherwise the function itself."""
     if type(fn) is FunctionType and not fn.__code__.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
-        return fn  # nearly always
+        return fn  # the usual case
     if inspect.iscoroutinefunction(fn):
         return AsyncFunctionAdapter(fn)
     return AsyncGeneratorAdapter(fn) if inspect.isasyncgenfunction(fn) else fn
@@ -78,29 +80,29 @@ async def _next_value(values: AsyncGenerator[Any, None]) -> Any:
     return await anext(values, _END)
 
 
-MAX_READ_AHEAD = 32  # values that may be on their way to a rank, or wait there
+MAX_READ_AHEAD = 32  # values in transit to a rank, or buffered there
 
-_collected = threading.local()  # while a call's arguments are loaded
+_collected = threading.local()  # set while a call's arguments are unpickled
 
 
 class StreamedIterator(Iterator[Any]):
-    """Values that a client reads from its own iterator, as the rank asks for them.
+    """Iterator over values that a client reads from its own iterator at the rank's request.
 
     Args:
-        number: of the argument, among those of the call that are fed.
-        name: of the parameter, for words.
+        number: Index of the argument among the call's streamed arguments.
+        name: Name of the parameter, for errors.
     """
 
     def __init__(self, number: int, name: str) -> None:
         self.number = number
         self._name = name
         self._ready: deque[bytes] = deque()
-        self._pieces: list[bytes] = []  # of the value that is coming
-        self._next = 0  # number of the value to come
+        self._pieces: list[bytes] = []  # received parts of the next value
+        self._next = 0  # number of the next value
         self._requested: tuple[int, int] | None = None
         self._has_ended = False
         self._error: bytes | None = None
-        self._is_closed = False  # the call has ended
+        self._is_closed = False  # True after the call has ended
         self._process = os.getpid()
         self._request: Callable[[StreamedIterator], None] | None = None
         self._wait: Callable[[Callable[[], bool]], None] | None = None
@@ -108,26 +110,26 @@ class StreamedIterator(Iterator[Any]):
 
     def bind(
         self,
-        ask: Callable[[StreamedIterator], None],
+        request: Callable[[StreamedIterator], None],
         wait: Callable[[Callable[[], bool]], None],
         load: Callable[[str, Callable[[], Any]], Any],
     ) -> None:
-        """Say how to ask for values, how to wait until a condition holds, and how to load what is called so."""
-        self._request, self._wait, self._load = ask, wait, load
+        """Set the functions that request values, wait for a condition, and load a value by its description."""
+        self._request, self._wait, self._load = request, wait, load
 
     def __next__(self) -> Any:
-        if self._process != os.getpid():  # it has a copy of what is ready, and nobody to ask for more
+        if self._process != os.getpid():  # a forked child has no connection to request more
             raise RuntimeError(
-                f"{self._name!r} gives each value once, in the process that has the call, and this one was forked "
-                "from it: read the values there, and hand them on"
+                f"{self._name!r} cannot be read in a forked process. Read its values in the process that runs the "
+                "call, and pass them to the child."
             )
         while (value := self._pop_ready()) is None:
             if self._error is not None:
-                raise self._loaded(f"what {self._name!r} raised", self._error)
+                raise self._loaded(f"the exception of {self._name!r}", self._error)
             if self._has_ended:
                 raise StopIteration
             if self._is_closed or self._request is None or self._wait is None:
-                raise RuntimeError(f"{self._name!r} has no more values: the call that it was an argument of has ended")
+                raise RuntimeError(f"{self._name!r} has no more values, because its call has ended")
             self._request_more()
             self._wait(self._has_news)
         if (
@@ -144,39 +146,42 @@ class StreamedIterator(Iterator[Any]):
     def _pop_ready(self) -> bytes | None:
         try:
             return self._ready.popleft()
-        except IndexError:  # of several threads that read, another was quicker
+        except IndexError:  # another reading thread was faster
             return None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        raise TypeError(f"{self._name!r} gives each value once, in the process that has the call: send on its values")
+        raise TypeError(
+            f"{self._name!r} cannot be pickled, because each value is delivered once. Send its values instead."
+        )
 
     def _has_news(self) -> bool:
         return bool(self._ready) or self._has_ended or self._is_closed or self._error is not None
 
     def _request_more(self) -> None:
-        asked = self.wanted_range
-        if asked != self._requested and self._request is not None:
-            self._requested = asked
+        wanted = self.wanted_range
+        if wanted != self._requested and self._request is not None:
+            self._requested = wanted
             self._request(self)
 
     @property
     def wanted_range(self) -> tuple[int, int]:
-        """The number of the value to come, and the first that is not wanted yet."""
+        """Number of the next value, and the end of the range of values to request."""
         return self._next, self._next + MAX_READ_AHEAD - len(self._ready)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether values were asked for that have not come."""
+        """Whether requested values have not arrived."""
         return self._requested is not None and not self._has_ended and self._error is None
 
     def add_part(self, number: int, part: int, data: bytes, *, more: bool, ends: str) -> None:
-        """A value has come, or a part of one; perhaps once more.
+        """Add a value, or a part of one. Repeated parts are ignored or replaced.
 
         Args:
-            number: the value's.
-            part: the part's, from 0.
-            more: whether other parts follow.
-            ends: "end" where there are no more values, "error" where the body is the exception that stands for them.
+            number: Number of the value.
+            part: Number of the part, from 0.
+            data: The data.
+            more: Whether further parts follow.
+            ends: "end" if there are no more values, "error" if the data is the iterator's exception.
         """
         if number != self._next or part > len(self._pieces):
             return
@@ -194,13 +199,13 @@ class StreamedIterator(Iterator[Any]):
             self._next += 1
 
     def close(self) -> None:
-        """The call has ended."""
+        """Mark the call as ended."""
         self._is_closed = True
         self._ready.clear()
 
 
 class StreamedArgument:
-    """What stands for such an argument on its way."""
+    """Placeholder of a streamed argument in the pickled call."""
 
     def __init__(self, number: int, name: str) -> None:
         self._place = number, name
@@ -217,33 +222,33 @@ def make_streamed_iterator(number: int, name: str) -> StreamedIterator:
 
 
 def collect_streamed_arguments() -> list[StreamedIterator]:
-    """A list that gets what is fed of the arguments that this thread loads from now on."""
+    """Return a list that collects the streamed arguments which this thread unpickles from now on."""
     _collected.items = []
     made: list[StreamedIterator] = _collected.items
     return made
 
 
-VALUES_BEFORE = "_values_before"  # of an exception: the first item's number, pickled values
+VALUES_BEFORE = "_values_before"  # attribute of an exception: number of the first item, pickled values
 
 
 class MapChunkFunction:
-    """A function that takes one item, as one that takes a few.
+    """Function of one item as a function of several items.
 
     Args:
-        fn: the function.
+        fn: The function.
     """
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         self.fn = fn
 
     def __call__(self, first: int, items: Sequence[Any]) -> list[Any]:
-        """What the function makes of each item; whatever it raises comes through, with a note that says of which.
+        """Return the function's value for each item. Exceptions get a note that names the item.
 
-        To leave by ``sys.exit(0)`` is to return None, as in a call by itself.
+        ``sys.exit(0)`` returns None, as in a single call.
 
         Args:
-            first: the number of the first of them, among all items of the map.
-            items: those of this call.
+            first: Number of the first item in the map.
+            items: The items.
         """
         values: list[Any] = []
         process = os.getpid()
@@ -256,10 +261,10 @@ class MapChunkFunction:
                         raise
                     value = None
                 if os.getpid() != process:
-                    raise SystemExit(0)  # a child that the function forked: the items are its parent's
+                    raise SystemExit(0)  # a forked child of the function must not process its parent's items
                 values.append(value)
             except BaseException as error:
-                with suppress(BaseException):  # its class may have notes of its own
+                with suppress(BaseException):  # the exception's class may override add_note
                     error.add_note(f"while it worked on item {first + len(values):,} of the map")
                     if values and len(data := pickle.dumps(values, 5)) < 1 << 20:
                         vars(error)[VALUES_BEFORE] = first, data

@@ -1,4 +1,4 @@
-"""PyTorch's distributed sampler, told the pool's topology. Needs torch; import it inside a rank."""
+"""PyTorch's distributed sampler with the pool's topology. Requires torch, so import it inside a rank."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from skyward_core.runtime.instance_info import instance_info
 class DistributedSampler(_Sampler):  # type: ignore[misc]
     """``torch.utils.data.DistributedSampler`` with this rank's place in the pool.
 
-    It needs no process group. Every rank draws the same number of samples: PyTorch's rule pads with samples
-    from the front, or drops the tail with ``drop_last``. Call ``set_epoch`` before each epoch, or every
-    epoch has the same order.
+    No process group is required. Every rank draws the same number of samples: PyTorch pads with samples from the front,
+    or drops the tail with ``drop_last``. Call ``set_epoch`` before each epoch, otherwise every epoch has the same
+    order.
+
+        sampler = sky.DistributedSampler(dataset)
+        loader = DataLoader(dataset, batch_size=32, sampler=sampler)
 
     Args:
-        dataset: a map-style data set.
-        shuffle: permute the indices, by ``seed`` and epoch.
-        seed: the same on all ranks.
-        drop_last: drop the tail rather than pad it.
+        dataset: Map-style data set.
+        shuffle: Permute the indices by ``seed`` and epoch.
+        seed: Seed of the permutation, the same on all ranks.
+        drop_last: Drop the tail instead of padding it.
     """
 
     def __init__(self, dataset: Any, shuffle: bool = True, seed: int = 0, drop_last: bool = False) -> None:

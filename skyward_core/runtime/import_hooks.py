@@ -1,6 +1,7 @@
-"""Import hooks of a rank.
+"""Import hooks of a rank: the older package name ``skyward``, fast imports of large packages, and import callbacks.
 
-Scripts written for the older name then run as they are.
+Scripts of older generations import ``skyward`` and run unchanged. Garbage collection is paused during imports of large
+packages, which speeds them up.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from importlib.abc import Loader
 else:
-    Loader = object  # workers start fast: the real one costs imports and adds nothing we use
+    Loader = object  # importlib.abc would slow down the start of workers
 
 _OLD, _NEW = "skyward", "skyward_core"
-# Modules that scripts named, and where they are now.
+# Modules of older generations, and their current names.
 _MODULE_MOVES = {
     "accelerators": "model.accelerators",
     "errors": "model.errors",
@@ -33,13 +34,13 @@ _MODULE_MOVES = {
 
 
 def install() -> None:
-    """Let ``skyward`` and its submodules resolve to ours from now on; idempotent."""
+    """Resolve ``skyward`` and its submodules to this library from now on. Idempotent."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
 
 class _Finder:
-    # First in line, as the path finder would load a second copy of a submodule from our package's folder.
+    # Must be the first finder: the path finder would load second copies of submodules from the package's folder.
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -56,7 +57,7 @@ class _Finder:
 
 
 class _Loader(Loader):
-    """Hands out a module of ours; the import system overwrites its spec, so that is put back."""
+    """Loader that returns a module of this library. Restores its spec, which the import system overwrites."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -70,7 +71,7 @@ class _Loader(Loader):
         module.__spec__ = self._spec
 
 
-# Those whose import takes more than a tenth of a second, and what is often imported before them.
+# Packages that take more than 0.1 s to import, and packages that are often imported before them.
 LARGE_PACKAGES = frozenset((
     "accelerate", "datasets", "diffusers", "flax", "jax", "keras", "lightning", "numpy", "pandas", "peft", "pyarrow",
     "pytorch_lightning", "scipy", "sklearn", "sympy", "tensorflow", "torch", "torchaudio", "torchvision",
@@ -82,7 +83,7 @@ _BUFFERED = (stat.S_IFREG, stat.S_IFIFO)
 
 
 def install_gc_pause() -> None:
-    """Load them so from now on, whoever imports them; idempotent."""
+    """Pause garbage collection during imports of large packages from now on. Idempotent."""
     if not any(isinstance(finder, _LargeFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _LargeFinder())
         atexit.register(_unfreeze_at_exit, writable_descriptors())
@@ -90,11 +91,11 @@ def install_gc_pause() -> None:
 
 @contextmanager
 def pause_gc() -> Iterator[None]:
-    """Import in here what is large and stays: nobody looks for garbage among it, neither now nor later.
+    """Pause garbage collection in this block, and exclude everything that it creates from later collections.
 
-    Else Python goes through all that there is again and again while it grows, and thrice more where it ends. What is
-    garbage already goes first, for what is here at the end is never looked at again. Who has switched the search off
-    has it as it was.
+    Otherwise Python scans all objects repeatedly while their number grows, and three more times at exit. Existing
+    garbage is collected first, because excluded objects are never collected. Does nothing if garbage collection is
+    disabled.
     """
     if not gc.isenabled():
         yield
@@ -109,9 +110,9 @@ def pause_gc() -> Iterator[None]:
 
 
 def writable_descriptors() -> frozenset[tuple[int, int, int]] | None:
-    """Return the descriptors of open files to which data may still be unwritten: number, device and inode.
+    """Return the descriptors of open files that may have unwritten data: number, device and inode.
 
-    Sockets, pipes to this process itself and devices of GPUs do not count: frameworks leave these open, and write to
+    Sockets, pipes to this process and GPU devices are not included, because frameworks leave them open and write to
     them without a buffer. None if the system does not list descriptors.
     """
     import fcntl
@@ -122,7 +123,7 @@ def writable_descriptors() -> frozenset[tuple[int, int, int]] | None:
     except OSError:
         return None
     for number in numbers:
-        with suppress(OSError):  # the one that listed them is closed
+        with suppress(OSError):  # the descriptor of the listing is closed
             there = os.fstat(number)
             kind, flags = stat.S_IFMT(there.st_mode), fcntl.fcntl(number, fcntl.F_GETFL)
             if kind == stat.S_IFIFO and flags & os.O_ACCMODE == os.O_RDONLY:
@@ -133,8 +134,10 @@ def writable_descriptors() -> frozenset[tuple[int, int, int]] | None:
 
 
 def _has_finalizers_of_users() -> bool:
-    """Check whether an object's type has a ``__del__`` and is not of the standard library or an installed package."""
-    import sysconfig  # late: it would cost each start of a worker a third of a millisecond
+    """Check whether any object's type has a ``__del__`` and is neither of the standard library nor of an installed
+    package.
+    """
+    import sysconfig  # imported late: saves 0.3 ms at each start of a worker
 
     gc.unfreeze()
     types = set(map(type, gc.get_objects()))
@@ -149,9 +152,8 @@ def _has_finalizers_of_users() -> bool:
     return False
 
 
-# The last collections of an interpreter's shutdown must find what was frozen if data may still be unwritten: in open
-# files, or in objects with finalizers of their own. For torch, they take a tenth of a second and more. The first
-# collection only serves objects that were garbage before.
+# The last collections at exit must include frozen objects if data may be unwritten: in open files, or in objects with
+# finalizers. With torch they take 0.1 s and more. The first collection at exit only serves earlier garbage.
 def _unfreeze_at_exit(at_start: frozenset[tuple[int, int, int]] | None) -> None:
     now = writable_descriptors()
     if at_start is not None and now is not None and now <= at_start and not _has_finalizers_of_users():
@@ -168,13 +170,13 @@ def _unfreeze_on_stop(phase: str, info: object) -> None:
 
 
 class _LargeFinder:
-    """Finds what the finders behind it find, and pauses the garbage collection while it is loaded."""
+    """Finder of large packages that pauses garbage collection during their import."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname.partition(".")[0] not in LARGE_PACKAGES or not gc.isenabled():
-            return None  # within another's import the search is off already
+            return None  # already paused by an outer import
         spec = _find_behind(self, fullname, path, target)
         if spec is not None:
             _pause_gc_during_load(spec.loader)
@@ -190,24 +192,24 @@ def _find_behind(
 
 def _pause_gc_during_load(loader: Any) -> None:
     own = getattr(loader, "__dict__", {})
-    # One loader may be there for many modules, as that of a zip file is, and be asked for without being used.
+    # A loader may serve many modules, as for zip files, and may be requested without being used.
     if "exec_module" in own or not hasattr(loader, "exec_module"):
         return
     run: Callable[[ModuleType], None] = loader.exec_module
 
     def load(module: ModuleType) -> None:
-        own.pop("exec_module", None)  # once: it is the loader's own again
+        own.pop("exec_module", None)  # once: restores the loader's own method
         with pause_gc():
             run(module)
 
     try:
         loader.exec_module = load
     except AttributeError:
-        return  # one that nothing can be added to loads as it always does
+        return  # a loader without a __dict__ loads as usual
 
 
 def call_when_imported(use: Callable[[Any], None], *names: str) -> None:
-    """Call a function with each of some modules as soon as it is imported; now, if it is already."""
+    """Call a function with each of some modules after its import, or at once for imported ones."""
     missing = {name for name in names if name not in sys.modules}
     for name in names:
         if name not in missing:
@@ -217,7 +219,7 @@ def call_when_imported(use: Callable[[Any], None], *names: str) -> None:
 
 
 class _CallbackFinder:
-    """Finds modules as the finders behind it do, and calls a function with each that has been loaded."""
+    """Finder that calls a function with each of some modules after its import."""
 
     def __init__(self, use: Callable[[Any], None], names: set[str]) -> None:
         self._use, self._names = use, names
@@ -234,7 +236,7 @@ class _CallbackFinder:
         run: Callable[[ModuleType], None] = loader.exec_module
 
         def load(module: ModuleType) -> None:
-            vars(loader).pop("exec_module", None)  # once: it is the loader's own again
+            vars(loader).pop("exec_module", None)  # once: restores the loader's own method
             run(module)
             if module.__name__ in self._names:
                 self._names.discard(module.__name__)

@@ -1,4 +1,4 @@
-"""Instance_info(): rank, world size, peers; process phases."""
+"""``sky.instance_info()``: rank, world size and peers of this rank, and the phase of its process."""
 
 from __future__ import annotations
 
@@ -18,21 +18,19 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(**_: bool) -> Callable[[type], type]:
-        """Type checkers see a dataclass; what it is to others see :class:`_FrozenPart`."""
+        """Return the class unchanged. Only type checkers see a dataclass; see :class:`_FrozenPart`."""
         return lambda kind: kind
 
 
-VARIABLE = "COMPUTE_POOL"  # holds a rank's place, as JSON, for what it starts
-MAX_VARIABLE_BYTES = (
-    64 * 1024
-)  # characters of it with everybody's ports; programs start with at most 128 KB in a variable
+VARIABLE = "COMPUTE_POOL"  # a rank's place as JSON, for its child processes
+MAX_VARIABLE_BYTES = 64 * 1024  # characters including all ports; Linux allows 128 KB per variable
 
 
-_OF_HOST: Any = object()  # stands for what this host calls itself
+_OF_HOST: Any = object()  # default that stands for this host's name
 
 
 class _AsDataclass:
-    """Part of what ``dataclasses`` asks of a class, made when it does."""
+    """Attribute that ``dataclasses`` expects of a class, created at first access."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -55,8 +53,10 @@ class _AsDataclass:
 
 
 class _FrozenPart:
-    """Base of what is a frozen dataclass to those who ask. (Workers wait for this; to make it one takes a millisecond,
-    and since Python 3.12 loads inspect.)"""
+    """Base of classes that behave like frozen dataclasses.
+
+    Creating real ones would delay every worker's start by a millisecond, and loads ``inspect`` since Python 3.12.
+    """
 
     __slots__ = ()
     if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class _FrozenPart:
         __dataclass_params__ = _AsDataclass()
 
     def __init_subclass__(cls) -> None:
-        if cls.__module__ == __name__:  # a script's own subclass says itself what it has more
+        if cls.__module__ == __name__:  # subclasses in scripts declare further fields themselves
             cls.__match_args__ = cls.__slots__  # type: ignore[misc]
 
     def _fill(self, values: Mapping[str, Any]) -> None:
@@ -114,8 +114,9 @@ class _FrozenPart:
 
 
 class AcceleratorModel(str):
-    """The model of a node's GPUs, as its driver names it: a text, which has what older generations read of it, too:
-    ``["type"]``, ``["count"]``, ``["memory_gb"]`` and ``["is_trainium"]``, and ``get``.
+    """Model of a node's GPUs as its driver names it: a text with the fields of older generations.
+
+    ``["type"]``, ``["count"]``, ``["memory_gb"]`` and ``["is_trainium"]`` work, and so does ``get``.
     """
 
     __slots__ = ("_count",)
@@ -126,12 +127,12 @@ class AcceleratorModel(str):
         made._count = count
         return made
 
-    def __getnewargs__(self) -> tuple[str, int]:  # type: ignore[override]  # a text's has one
+    def __getnewargs__(self) -> tuple[str, int]:  # type: ignore[override]  # str returns one value
         return str(self), self._count
 
     @property
     def name(self) -> str:
-        """Its name in the catalogue ("H100"); where that has none, as the driver says it."""
+        """Name in the catalogue ("H100"), otherwise the driver's name."""
         found = self._in_catalogue()
         return found.name if found else str(self)
 
@@ -139,7 +140,7 @@ class AcceleratorModel(str):
 
     @property
     def memory_gb(self) -> float | None:
-        """Memory of one in GB, where its name or the catalogue says it."""
+        """Memory of one GPU in GB. None if neither the name nor the catalogue contains it."""
         for word in self.upper().replace("-", " ").split():
             if word.endswith("GB") and word[:-2].isdigit():
                 return float(word[:-2])
@@ -148,12 +149,12 @@ class AcceleratorModel(str):
 
     @property
     def memory(self) -> str:
-        """The same as a text, "80GB"; empty where nobody says it."""
+        """Memory of one GPU as text, "80GB"; empty if unknown."""
         gigabytes = self.memory_gb
         return "" if gigabytes is None else f"{gigabytes:g}GB"
 
     def _in_catalogue(self) -> Any:
-        from skyward_core.model.accelerators.catalog import find_in_text  # few scripts ask
+        from skyward_core.model.accelerators.catalog import find_in_text  # imported late: rarely used
 
         return find_in_text(self)
 
@@ -164,12 +165,12 @@ class AcceleratorModel(str):
         return (fields | {"is_trainium": self.name.startswith("Trainium")})[key]
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A field by its older name, ``default`` where there is no such field, or nobody knows it."""
+        """Return a field by its older name, or ``default`` if the field does not exist or is unknown."""
         return _get_field(self, key, default)
 
 
 def _get_field(value: Any, key: str, default: Any) -> Any:
-    """What ``get`` of a mapping gives, of what is none."""
+    """Return a field as ``get`` of a mapping does, with ``default`` for None."""
     try:
         found = value[key]
     except KeyError:
@@ -179,13 +180,13 @@ def _get_field(value: Any, key: str, default: Any) -> Any:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Peer(_FrozenPart, str):
-    """A node of the pool. As a text it is its address, as the newest generation has peers: ``",".join(info.peers)``.
+    """Node of the pool. As text it is its address, as in the newest generation: ``",".join(info.peers)``.
 
     Attributes:
-        node: its index.
-        address: at which other nodes reach it.
-        ports: one for each rank on it, by local rank, that was free there when the gang started; empty for a node
-            that could not be asked.
+        node: Index of the node.
+        address: Address for connections from other nodes.
+        ports: One port for each rank on the node, by local rank, which was free when the gang started. Empty if the
+            node did not answer.
     """
 
     node: int
@@ -202,26 +203,26 @@ class Peer(_FrozenPart, str):
     def __getnewargs__(self) -> tuple[Any, ...]:
         return self.node, self.address, self.ports
 
-    __hash__ = str.__hash__  # it equals its address
+    __hash__ = str.__hash__  # a peer equals its address
 
     def __getitem__(self, key: Any) -> Any:
-        """Fields as older generations have them: ``peer["node"]``, ``peer["private_ip"]``."""
+        """Return a field by its older name: ``peer["node"]``, ``peer["private_ip"]``."""
         if not isinstance(key, str):
             return str.__getitem__(self, key)
         return {"node": self.node, "private_ip": self.address, "address": self.address}[key]
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A field by its older name, or ``default``."""
+        """Return a field by its older name, or ``default``."""
         return _get_field(self, key, default)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Network(_FrozenPart):
-    """How a node is reached by its peers.
+    """Network interface that connects a node to its peers.
 
     Attributes:
-        interface: name of the interface that has the node's address; empty where that is not known.
-        gbps: what its driver says that it carries, in gigabits per second; None where it says nothing.
+        interface: Name of the interface with the node's address; empty if unknown.
+        gbps: Link speed from the driver in gigabits per second. None if unknown.
     """
 
     interface: str
@@ -232,41 +233,41 @@ class Network(_FrozenPart):
         self._fill(locals())
 
     def __getitem__(self, key: str) -> Any:
-        """Fields as older generations have them: ``network["interface"]``, ``network["bandwidth_gbps"]``."""
+        """Return a field by its older name: ``network["interface"]``, ``network["bandwidth_gbps"]``."""
         return {"interface": self.interface, "bandwidth_gbps": self.gbps}[key]
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A field by its older name, or ``default``."""
+        """Return a field by its older name, or ``default``."""
         return _get_field(self, key, default)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class InstanceInfo(_FrozenPart):
-    """A rank's place in its pool.
+    """Place of a rank in its pool.
 
     Attributes:
-        node: index of this node, 0 to ``total_nodes - 1``; node 0 is the head node.
-        total_nodes: nodes in the pool.
-        rank: index of this process in the gang, 0 to ``world_size - 1``; ranks of a node are neighbours.
-        world_size: ranks in the gang, ``total_nodes * ranks_per_node``.
-        local_rank: index of this process on its node, 0 to ``ranks_per_node - 1``.
-        ranks_per_node: ranks on each node.
-        head_addr: address of the head node, as its peers reach it; empty where ranks stand alone.
-        head_port: a port that was free on the head node when the gang started, for rendezvous; 0 where ranks stand
-            alone.
-        accelerators: GPUs of this node, as the NVIDIA driver lists them; of one that is cut (MIG) each slice counts.
-            With ``ranks_per_node="gpu"`` a rank sees one of them, else all.
-        peers: all nodes with their addresses, by node index; none where ranks stand alone.
-        pool: name of the pool; empty off a pool.
-        run: id of the run in progress; empty between runs and off a pool.
-        total_accelerators: GPUs of all nodes; of this one alone where ranks stand alone.
-        accelerator: the model of this node's GPUs ("NVIDIA H100 80GB HBM3"), by commas where they differ; empty where
-            there is none. Its ``name`` is that of the catalogue ("H100"), and it has ``memory_gb``.
-        hostname: what this node calls itself.
-        network: the interface by which its peers reach this node.
-        worker: index of this process among those of its rank, 0 to ``workers_per_rank - 1``; the gang's are those with
-            index 0.
-        workers_per_rank: processes that each rank has for tasks, ``Worker(concurrency=)``; 1 where they are threads.
+        node: Index of this node, 0 to ``total_nodes - 1``. Node 0 is the head node.
+        total_nodes: Number of nodes.
+        rank: Index of this rank in the gang, 0 to ``world_size - 1``. Ranks of a node have consecutive indices.
+        world_size: Number of ranks in the gang, ``total_nodes * ranks_per_node``.
+        local_rank: Index of this rank on its node, 0 to ``ranks_per_node - 1``.
+        ranks_per_node: Number of ranks on each node.
+        head_addr: Address of the head node for its peers; empty for standalone ranks.
+        head_port: Port for a rendezvous that was free on the head node when the gang started; 0 for standalone ranks.
+        accelerators: Number of GPUs of this node that the NVIDIA driver lists; MIG slices count as GPUs. With
+            ``ranks_per_node="gpu"`` a rank sees one of them, otherwise all.
+        peers: All nodes with their addresses, by index; empty for standalone ranks.
+        pool: Name of the pool; empty off a pool.
+        run: Id of the current run; empty between runs and off a pool.
+        total_accelerators: Number of GPUs of all nodes; for standalone ranks of this node.
+        accelerator: Model of this node's GPUs ("NVIDIA H100 80GB HBM3"), separated by commas if they differ; empty
+            without GPUs. Its ``name`` is the catalogue's name ("H100"), and ``memory_gb`` its memory.
+        hostname: Host name of this node.
+        network: Network interface that connects this node to its peers.
+        worker: Index of this process among its rank's workers, 0 to ``workers_per_rank - 1``. The gang consists of
+            workers with index 0.
+        workers_per_rank: Number of worker processes of each rank for tasks, ``Worker(concurrency=)``; 1 if tasks run as
+            threads.
     """
 
     node: int
@@ -306,7 +307,7 @@ class InstanceInfo(_FrozenPart):
         total_accelerators: int = 0,
         accelerator: str = "",
         hostname: str = _OF_HOST,
-        network: Network = Network(),  # noqa: B008  nobody can change it
+        network: Network = Network(),  # noqa: B008  immutable
         worker: int = 0,
         workers_per_rank: int = 1,
     ) -> None:
@@ -316,32 +317,32 @@ class InstanceInfo(_FrozenPart):
 
     @property
     def is_head(self) -> bool:
-        """Whether this is rank 0: exactly one process of a gang, however many ranks the head node has.
+        """Whether this is rank 0. Exactly one process of a gang is, even if the head node has several ranks.
 
-        What the head does (print, save a checkpoint) must happen once: the other ranks of node 0 are not it. One of
-        the ranks that stand alone is it, too, though no other can wait for it.
+        Use it for work that must happen once, such as printing or saving a checkpoint. With standalone ranks rank 0 is
+        the head as well, although no rank can wait for it.
         """
         return self.rank == 0
 
     @classmethod
     def current(cls) -> InstanceInfo | None:
-        """This rank's place, as ``sky.instance_info()`` gives it; None off a pool."""
+        """Return this rank's place, as ``sky.instance_info()`` does. None off a pool."""
         info = instance_info()
         return info if info.pool else None
 
     @property
     def job_id(self) -> str:
-        """The pool's name, which no other pool has that is up; empty off a pool."""
+        """Name of the pool, unique among running pools; empty off a pool."""
         return self.pool
 
     @property
     def compute(self) -> str:
-        """The pool's name, as the newest generation asks for it."""
+        """Name of the pool (newest generation)."""
         return self.pool
 
     @property
     def nodes(self) -> int:
-        """Nodes in the pool: ``total_nodes``."""
+        """Number of nodes: ``total_nodes``."""
         return self.total_nodes
 
     @property
@@ -356,52 +357,52 @@ class InstanceInfo(_FrozenPart):
 
     @property
     def workers_per_node(self) -> int:
-        """Processes on each node that calls run in."""
+        """Number of worker processes on each node."""
         return self.ranks_per_node * self.workers_per_rank
 
     @property
     def total_workers(self) -> int:
-        """Processes of the pool that calls run in."""
+        """Number of worker processes of the pool."""
         return self.world_size * self.workers_per_rank
 
     @property
     def global_worker_index(self) -> int:
-        """Index of this process among all of those, 0 to ``total_workers - 1``."""
+        """Index of this process among all workers, 0 to ``total_workers - 1``."""
         return self.rank * self.workers_per_rank + self.worker
 
     @property
     def stands_alone(self) -> bool:
-        """Whether this rank knows no other one, as ``Options(cluster=False)`` asks for."""
+        """Whether this rank is standalone, as with ``Options(cluster=False)``."""
         return not self.peers
 
     @property
     def address(self) -> str:
-        """Address of this node, as its peers reach it; the head's where it is not known, empty if it stands alone."""
+        """Address of this node for its peers. The head's address if unknown, empty for standalone ranks."""
         return next((peer.address for peer in self.peers if peer.node == self.node), self.head_addr)
 
     def with_run(self, run: str) -> InstanceInfo:
-        """The same place, in another run.
+        """Return the same place in another run.
 
         Args:
-            run: that run's id.
+            run: Id of the run.
         """
         info: InstanceInfo = self.__replace__(run=run)
         return info
 
     def to_json(self) -> str:
-        """Everything as a JSON object."""
+        """Return all fields as a JSON object."""
         peers = [peer._values() for peer in self.peers]
         return json.dumps(self._values() | {"peers": peers, "network": self.network._values()})
 
     @classmethod
     def from_json(cls, text: str) -> InstanceInfo:
-        """Rebuild what ``to_json`` wrote; keys of a newer version are passed over.
+        """Return the place that ``to_json`` wrote. Unknown keys of newer versions are ignored.
 
         Args:
-            text: what it wrote.
+            text: Result of ``to_json``.
 
         Raises:
-            ValueError: the text is no JSON object.
+            ValueError: If the text is not a JSON object.
         """
         data = json.loads(text)
         if not isinstance(data, dict):
@@ -416,7 +417,7 @@ class InstanceInfo(_FrozenPart):
         return cls(**values)
 
 
-Info = InstanceInfo  # as the newest generation calls it
+Info = InstanceInfo  # name in the newest generation
 
 
 def _hostname() -> str:
@@ -429,32 +430,37 @@ _task_override: ContextVar[using | None] = ContextVar("skyward_instance_info", d
 
 
 def instance_info() -> InstanceInfo:
-    """Where this rank stands: its index, the gang's size, the head's address, the run in progress.
+    """Return this rank's place: its index, the gang's size, the head's address and the current run.
 
-    In a process that a rank has started it is that rank's place. Off a pool it describes a pool of one node with one
-    rank, so that the same code runs anywhere.
+    A child process of a rank gets the rank's place. Off a pool the result describes a pool with one node and one rank,
+    so that the same code runs anywhere.
+
+        info = sky.instance_info()
+        print(f"rank {info.rank} of {info.world_size}")
     """
     task = _task_override.get()
     return task.info if task is not None else _current or _info_from_environment()
 
 
 def is_head(info: InstanceInfo | None = None) -> bool:
-    """Whether a rank is rank 0; as a predicate, too: ``@sky.stdout(only=sky.is_head)``.
+    """Check whether a rank is rank 0. Also usable as a predicate: ``@sky.stdout(only=sky.is_head)``.
 
     Args:
-        info: its place; None for this one's.
+        info: The rank's place. None for this rank.
     """
     return (info or instance_info()).is_head
 
 
 def call_in_progress() -> int:
-    """Which call of its run this thread is in; -1 for none."""
+    """Return the index of this thread's call in its run; -1 for none."""
     task = _task_override.get()
     return -1 if task is None else task.call
 
 
 def _info_from_environment() -> InstanceInfo:
-    """What the variable says that a rank's children inherit; others may use its name for what they like."""
+    """Return the place in the environment variable, which children of a rank inherit. Ignore foreign values of the
+    variable.
+    """
     info = InstanceInfo()
     with suppress(ValueError, TypeError, KeyError):
         info = InstanceInfo.from_json(os.environ.get(VARIABLE, ""))
@@ -463,22 +469,22 @@ def _info_from_environment() -> InstanceInfo:
 
 
 def set_current(info: InstanceInfo) -> None:
-    """Tell this process where it stands."""
+    """Set this process's place."""
     global _current
     _current = info
 
 
 def place_in_pool() -> InstanceInfo:
-    """Return the place of this rank among all of its pool or gang, also during a task, which has a world of its own."""
+    """Return this rank's place in its whole pool or gang, also during a task, which has its own world of one rank."""
     return _in_pool or instance_info()
 
 
 def set_place(place: dict[str, Any], *, own: bool = False) -> InstanceInfo:
-    """Tell this process and its children where it stands, and return that; a worker does, before user code.
+    """Set the place of this process and its children, and return it. A worker calls this before user code runs.
 
     Args:
-        place: the fields of an :class:`InstanceInfo`, as JSON has them.
-        own: The place is that of a task.
+        place: Fields of an :class:`InstanceInfo` as JSON types.
+        own: Whether the place is that of a task.
     """
     global _in_pool
     text = json.dumps(place)
@@ -493,9 +499,9 @@ def set_place(place: dict[str, Any], *, own: bool = False) -> InstanceInfo:
 
 
 class using:
-    """Let this thread's task see ``info``, in another run if one is given, while other threads see their own.
+    """Context that gives this thread's task its own place, and its own run if given. Other threads are not affected.
 
-    What few tasks ask for is made when they do.
+    The place with the run is created at first access, because few tasks need it.
     """
 
     __slots__ = ("_info", "_run", "_token", "call")
@@ -522,22 +528,23 @@ _phase_listener: Callable[[str], None] | None = None
 _thread_state = threading.local()
 
 
-def set_phase_listener(tell: Callable[[str], None]) -> None:
-    """Have ``tell`` called with every phase; a worker does so once."""
+def set_phase_listener(listener: Callable[[str], None]) -> None:
+    """Set the function that receives every phase of this process. A worker calls this once."""
     global _phase_listener
-    _phase_listener = tell
+    _phase_listener = listener
 
 
 def set_phase(phase: str) -> None:
-    """Say what this process does now: "importing", "joining" where it waits for other ranks, or "paused" at a
-    breakpoint."""
+    """Report this process's phase: "importing", "joining" while it waits for other ranks, or "paused" at a
+    breakpoint.
+    """
     if _phase_listener is not None:
         _phase_listener(phase)
 
 
 @contextmanager
 def import_for_call() -> Iterator[None]:
-    """What this thread imports meanwhile it needs for a function that another process has sent."""
+    """Mark imports of this thread inside the block as imports for a function from another process."""
     _thread_state.loads = True
     try:
         yield
@@ -546,17 +553,17 @@ def import_for_call() -> Iterator[None]:
 
 
 def refuse_pool_while_loading() -> None:
-    """A script that makes a pool when it is imported would make another in each rank that imports it, and so on.
+    """Reject creating a pool while a rank imports the script. Otherwise each rank would create another pool.
 
     Raises:
-        UsageError: this thread loads a function; says what to change in the script.
+        UsageError: If this thread imports a script for a function.
     """
     if getattr(_thread_state, "loads", False):
         from skyward_core.model.errors import UsageError
 
         raise UsageError(
-            "This script makes a pool when it is imported, and a rank has to import it, for what its function needs of "
-            'it. Put the lines that make the pool under if __name__ == "__main__":'
+            "This script creates a pool when it is imported, and ranks must import it to run its function. "
+            'Move the lines that create the pool under if __name__ == "__main__":'
         )
 
 
@@ -564,36 +571,36 @@ _not_reusable_reason = ""
 
 
 def mark_not_reusable(reason: str) -> None:
-    """This process takes no call after the present one.
+    """Prevent further calls in this process after the current one.
 
     Args:
-        reason: in words.
+        reason: The reason, as text.
     """
     global _not_reusable_reason
     _not_reusable_reason = reason
 
 
 def not_reusable_reason() -> str:
-    """Why it takes no other call; "" while it does."""
+    """Return why this process accepts no further calls; "" if it does."""
     return _not_reusable_reason
 
 
 def post_mortem(error: BaseException | None = None) -> None:
-    """Open a debugger where an exception was raised; code that calls it in ``except`` needs to say no more.
+    """Open a debugger at the place where an exception was raised. Inside ``except`` no argument is needed.
 
-    In a rank it is as with ``breakpoint()``: ``Options(debug_wait=)`` says how long the rank waits there for somebody.
-    Elsewhere it is ``pdb.post_mortem``.
+    In a rank the debugger works as for ``breakpoint()``: ``Options(debug_wait=)`` limits the wait for a user. Elsewhere
+    it is ``pdb.post_mortem``.
 
     Args:
-        error: the exception; the one that is being handled without.
+        error: The exception. None for the one being handled.
 
     Raises:
-        ValueError: there is none.
+        ValueError: If there is no exception.
     """
     if error is None:
         error = sys.exc_info()[1]
     if error is None or error.__traceback__ is None:
-        raise ValueError("no exception is being handled, and none was given that has been raised")
+        raise ValueError("post_mortem() has no exception. Call it inside except, or pass an exception that was raised.")
     import pdb
 
     pdb.post_mortem(error.__traceback__)

@@ -1,8 +1,7 @@
-"""Sky.log in a rank.
+"""``sky.log`` in a rank.
 
-A call only leaves its numbers where a thread of this module finds them; that thread writes JSON lines to a
-file of the spool, at most ``RATE`` a second, which the agent follows like a log. Training never waits for a
-reader.
+A call only stores its metrics. A background thread writes them as JSON lines to a file of the spool, at most
+``WRITES_PER_SECOND`` times per second, and the agent follows that file like a log. Training never waits for a reader.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ from typing import Any, SupportsFloat
 
 from skyward_core.runtime.instance_info import call_in_progress, instance_info
 
-WRITES_PER_SECOND = 20  # lines a second of one run
+WRITES_PER_SECOND = 20  # maximum lines per second and run
 
 
 def log(**numbers: SupportsFloat) -> None:
-    """Send numbers to the live panes: ``sky.log(step=step, loss=loss.item())``.
+    """Log metrics: ``sky.log(step=step, loss=loss.item())``.
 
-    Takes a few microseconds and never blocks. More than 20 calls a second are thinned: of those in between,
-    each name keeps its latest value. Off a pool it does nothing.
+    Takes a few microseconds and never blocks. If a rank logs more than 20 times per second, only the latest value of
+    each metric is sent. Off a pool it does nothing.
 
     Args:
-        **numbers: name and number; anything ``float()`` takes (for a tensor on a GPU that waits for the GPU).
+        **numbers: Values by name of the metric; any type that ``float()`` accepts. A tensor on a GPU waits for the GPU.
 
     Raises:
-        TypeError: a value is no number; the message names it.
+        TypeError: If a value is not a number. The message names the metric.
     """
     for name, value in numbers.items():
         if type(value) is not float and type(value) is not int:
@@ -41,15 +40,15 @@ def log(**numbers: SupportsFloat) -> None:
 
 
 def pop_call_metrics(run: str, call: int) -> dict[str, list[float | None]]:
-    """What is left of the numbers of a call that has ended; see ``runtime.metric_logging``. The worker asks once."""
+    """Return and remove the metric summaries of an ended call. The worker calls this once."""
     return _writer.summaries.pop(run, call) if _writer and _writer.summaries else {}
 
 
 def record_yielded(run: str, seq: int, value: Any, call: int = -1) -> None:
-    """Keep the numbers of a dict that a generator yielded, for clients that come later (the worker does this).
+    """Log the numbers of a dictionary that a generator yielded. The worker calls this.
 
     Args:
-        seq: the value's place among all that it yields.
+        seq: Index of the value among all yielded values.
     """
     if _writer is None or type(value) is not dict:
         return
@@ -60,21 +59,21 @@ def record_yielded(run: str, seq: int, value: Any, call: int = -1) -> None:
 
 def _to_float(name: str, value: Any) -> float:
     if isinstance(value, str | bytes):
-        raise TypeError(f"log() takes numbers; {name} is a {type(value).__name__}")
+        raise TypeError(f"sky.log() takes numbers, but {name} is a {type(value).__name__}")
     try:
         return float(value.item() if hasattr(value, "item") else value)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"log() takes numbers; {name} is a {type(value).__name__} ({error})") from error
+        raise TypeError(f"sky.log() takes numbers, but {name} is a {type(value).__name__} ({error})") from error
 
 
 def start_writer(path: str) -> Callable[[], None]:
-    """Write this process's numbers to a file from now on (the worker does this); the first ones create it.
+    """Write this process's metrics to a file from now on. The worker calls this. The first metrics create the file.
 
-    Each line is ``{"at": Unix time, "run": id, "values": {name: number}}``, of what was yielded with its "seq"; NaN and
-    infinities are written as Python's ``json`` does.
+    Each line is ``{"at": Unix time, "run": id, "values": {name: number}}``. Lines of yielded values also have "seq".
+    NaN and infinities are written as Python's ``json`` does.
 
     Returns:
-        What writes all that waits, at once; the worker calls it at the end of every call.
+        A function that writes all pending metrics. The worker calls it at the end of every call.
     """
     global _writer
     _writer = _Writer(path)
@@ -82,15 +81,15 @@ def start_writer(path: str) -> Callable[[], None]:
 
 
 class _Writer:
-    """Holds the latest numbers of every run, and writes them when it is time."""
+    """Writer of the latest metrics of every run."""
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._file = -1  # opened, and the thread started, by the first numbers: most ranks never send any
-        self._latest: dict[tuple[str, bool], dict[str, Any]] = {}  # by run, and whether they were yielded
+        self._file = -1  # opened by the first metrics, which also start the thread: most ranks log none
+        self._latest: dict[tuple[str, bool], dict[str, Any]] = {}  # by run and whether yielded
         self._seqs: dict[tuple[str, bool], int] = {}
-        self.summaries: MetricSummaries | None = None  # loaded by the first numbers, too
-        self._lock = threading.Lock()  # held for moments only, as user code takes it
+        self.summaries: MetricSummaries | None = None  # created by the first metrics
+        self._lock = threading.Lock()  # held briefly, because user code acquires it
         self._writing = threading.Lock()
         self._has_values = threading.Event()
         self._broken = False
@@ -117,7 +116,7 @@ class _Writer:
 
     def flush(self) -> None:
         if self._thread is None:
-            return  # there were never any numbers
+            return  # no metrics were logged
         with self._writing:
             with self._lock:
                 latest, self._latest = self._latest, {}
@@ -135,9 +134,9 @@ class _Writer:
                     self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
                 os.write(self._file, ("\n".join(lines) + "\n").encode())
             except OSError as error:
-                # A full disk must not end the training: the panes stand still, and the log says why.
+                # A full disk must not stop the training: metrics stop, and the log has the reason.
                 self._broken = True
-                sys.stderr.write(f"sky.log stopped: its file cannot be written ({error})\n")
+                sys.stderr.write(f"sky.log stopped: cannot write its file ({error})\n")
 
     def _serve(self) -> None:
         while True:
@@ -149,56 +148,56 @@ class _Writer:
 _writer: _Writer | None = None
 
 
-MAX_NAMES = 64  # of one call
+MAX_NAMES = 64  # metrics per call
 MAX_NAME_LENGTH = 200  # characters of a name
-MAX_CALLS = 1024  # whose ends nobody has asked about
+MAX_CALLS = 1024  # calls without a request for their summaries
 
 
 class MetricSummaries:
-    """Those of the calls of one process."""
+    """Metric summaries (last, minimum, maximum) of the calls of one process."""
 
     def __init__(self) -> None:
         self._by_call: dict[tuple[str, int], dict[str, list[Any]]] = {}
 
     def add(self, run: str, call: int, numbers: Mapping[str, Any]) -> None:
-        """Take numbers of a call; of none (-1), nothing is kept."""
+        """Update the summaries with metrics of a call. Metrics outside of calls (-1) are ignored."""
         if call < 0:
             return
         found = self._by_call.setdefault((run, call), {})
         if len(self._by_call) > MAX_CALLS:
             del self._by_call[next(iter(self._by_call))]
         for name, value in numbers.items():
-            gist = found.get(name)
-            if gist is None:
+            summary = found.get(name)
+            if summary is None:
                 if len(found) >= MAX_NAMES or len(name) > MAX_NAME_LENGTH:
                     continue
-                gist = found[name] = [value, inf, -inf]
-            gist[0] = value
-            if value < gist[1]:
-                gist[1] = value
-            if value > gist[2]:
-                gist[2] = value
+                summary = found[name] = [value, inf, -inf]
+            summary[0] = value
+            if value < summary[1]:
+                summary[1] = value
+            if value > summary[2]:
+                summary[2] = value
 
     def pop(self, run: str, call: int) -> dict[str, list[float | None]]:
-        """A call's, once; None stands for what is not finite."""
+        """Return and remove the summaries of a call, with None for non-finite values."""
         found = self._by_call.pop((run, call), {})
-        return {name: [_to_finite(each) for each in gist] for name, gist in found.items()}
+        return {name: [_to_finite(each) for each in summary] for name, summary in found.items()}
 
 
 def _to_finite(number: Any) -> float | None:
     try:
         found = float(number)
-    except OverflowError:  # a whole number may be longer than any float
+    except OverflowError:  # an int may exceed the range of float
         return None
     return found if isfinite(found) else None
 
 
 def emit(name: str, payload: Any = None) -> None:
-    """Tell something: a line of the log has it, and its numbers are logged, too, ``NAME.KEY`` each, by ``sky.log``.
+    """Print an event to the log, and log its numbers as metrics ``NAME.KEY`` with ``sky.log``.
 
     Args:
-        name: what is told.
-        payload: a mapping, a number, or whatever else JSON takes.
+        name: Name of the event.
+        payload: A mapping, a number, or any other JSON value.
     """
     parts = payload if isinstance(payload, Mapping) else {"": payload}
     numbers = {

@@ -1,8 +1,8 @@
-"""Who of a gang may print: decorators that silence a rank's Python streams while a function runs.
+"""Decorators that silence some ranks' Python streams while a function runs.
 
-What is silenced is what Python code writes to ``sys.stdout`` and ``sys.stderr``. Other tasks of the same
-process (threads of one worker) go on printing, so the streams are not swapped: a gate before each looks at
-who is writing.
+Only output that Python code writes to ``sys.stdout`` and ``sys.stderr`` is silenced. Other tasks of the same process
+(threads of one worker) still print. Therefore the streams are not replaced for the process: a filter in front of each
+stream checks which task writes.
 """
 
 from __future__ import annotations
@@ -32,13 +32,17 @@ def stdout(fn: F | None = None, /, *, only: Only = "head") -> F | Callable[[F], 
 
     Works above and below ``@function``, and for generator functions (while their body runs).
 
+        @sky.function
+        @sky.stdout(only="head")
+        def train() -> None: ...
+
     Args:
-        fn: the function.
-        only: who prints: "head" (rank 0), the index of a rank or several, or a predicate on ``InstanceInfo``.
+        fn: The function.
+        only: Ranks that print: "head" (rank 0), one index or several, or a predicate of ``InstanceInfo``.
 
     Raises:
-        TypeError: ``only`` is none of these.
-        ValueError: ``only`` is less than 0.
+        TypeError: If ``only`` has another type.
+        ValueError: If ``only`` is negative.
     """
     return _make_decorator(("stdout",), _check_only(only), fn)
 
@@ -48,15 +52,15 @@ def stderr(fn: F, /) -> F: ...
 @overload
 def stderr(*, only: Only = "head") -> Callable[[F], F]: ...
 def stderr(fn: F | None = None, /, *, only: Only = "head") -> F | Callable[[F], F]:
-    """Let only some ranks print to standard error while the function runs, as ``sky.stdout`` does for the other stream.
+    """Let only some ranks print to standard error while the function runs; see ``sky.stdout``.
 
     Args:
-        fn: the function.
-        only: who prints: "head" (rank 0), the index of a rank or several, or a predicate on ``InstanceInfo``.
+        fn: The function.
+        only: Ranks that print: "head" (rank 0), one index or several, or a predicate of ``InstanceInfo``.
 
     Raises:
-        TypeError: ``only`` is none of these.
-        ValueError: ``only`` is less than 0.
+        TypeError: If ``only`` has another type.
+        ValueError: If ``only`` is negative.
     """
     return _make_decorator(("stderr",), _check_only(only), fn)
 
@@ -71,13 +75,13 @@ def silent(fn: F | None = None, /, *, only: Only | None = None) -> F | Callable[
     Works above and below ``@function``, and for generator functions (while their body runs).
 
     Args:
-        fn: the function.
-        only: who prints all the same: "head" (rank 0), the index of a rank or several, or a predicate on
-            ``InstanceInfo``; None for nobody.
+        fn: The function.
+        only: Ranks that still print: "head" (rank 0), one index or several, or a predicate of ``InstanceInfo``. None
+            for no rank.
 
     Raises:
-        TypeError: ``only`` is none of these.
-        ValueError: ``only`` is less than 0.
+        TypeError: If ``only`` has another type.
+        ValueError: If ``only`` is negative.
     """
     return _make_decorator(("stdout", "stderr"), None if only is None else _check_only(only), fn)
 
@@ -92,9 +96,9 @@ def _check_only(only: Only) -> Only:
 
 def _check_rank(index: object) -> int:
     if isinstance(index, bool) or not isinstance(index, int):
-        raise TypeError(f'only= must be "head", the index of a rank or several, or a predicate; got {index!r}')
+        raise TypeError(f'only= must be "head", one rank index or several, or a predicate, got {index!r}')
     if index < 0:
-        raise ValueError(f"only= must be the index of a rank, 0 or more; got {index}")
+        raise ValueError(f"only= must be a rank index of 0 or more, got {index}")
     return index
 
 
@@ -104,9 +108,9 @@ def _make_decorator(streams: tuple[str, ...], only: Only | None, fn: F | None) -
 
 
 def _wrap_function(streams: tuple[str, ...], only: Only | None, fn: Any) -> Any:
-    if hasattr(fn, "__skyward_wrap__"):  # above @function: decorate what it wraps
+    if hasattr(fn, "__skyward_wrap__"):  # above @function: decorate the wrapped function
         return fn.__skyward_wrap__(partial(_wrap_function, streams, only))
-    # The wrappers travel inside the pickled function: they may only name things that can be imported here.
+    # The wrappers are pickled with the function, so they may only use importable names.
     if inspect.isgeneratorfunction(fn):
 
         @wraps(fn)
@@ -124,8 +128,8 @@ def _wrap_function(streams: tuple[str, ...], only: Only | None, fn: Any) -> Any:
         return later
     if inspect.isasyncgenfunction(fn):
         raise TypeError(
-            f"{getattr(fn, '__name__', 'an async generator')} is an async generator function, and goes on silenced "
-            "between its values; silence what it calls, or make it a plain generator function"
+            f"{getattr(fn, '__name__', 'the function')} is an async generator function, which cannot be silenced "
+            "between its values. Decorate the functions that it calls, or use a plain generator function."
         )
 
     @wraps(fn)
@@ -137,7 +141,7 @@ def _wrap_function(streams: tuple[str, ...], only: Only | None, fn: Any) -> Any:
 
 
 class _QuietGenerator(Generator[Any, Any, Any]):
-    """A generator whose body runs silenced; between its steps, its consumer's output is its own."""
+    """Generator whose body runs silenced. Its consumer's output between values is not affected."""
 
     def __init__(self, inner: Generator[Any, Any, Any], streams: tuple[str, ...], only: Only | None) -> None:
         self._inner = inner
@@ -157,7 +161,7 @@ class _QuietGenerator(Generator[Any, Any, Any]):
 
 
 _muted: ContextVar[frozenset[str]] = ContextVar("skyward_muted", default=frozenset())
-_muted_here: list[str] = []  # streams muted for the whole process; a list, as mutes nest
+_muted_here: list[str] = []  # streams muted for the whole process; a list, because mutes nest
 _install = threading.Lock()
 
 
@@ -177,7 +181,7 @@ def _may_print(only: Only, info: InstanceInfo) -> bool:
 def _mute(streams: tuple[str, ...]) -> Iterator[None]:
     _install_filters(streams)
     if threading.current_thread() is threading.main_thread():
-        # The task has the process to itself: threads that it starts (data loaders, progress bars) are its.
+        # The task owns the process, including its threads (data loaders, progress bars).
         _muted_here.extend(streams)
         try:
             yield
@@ -201,49 +205,49 @@ def _install_filters(names: tuple[str, ...]) -> None:
 
 
 class CallbackWriter(io.TextIOBase):
-    """A text stream that gives what is written to a function, piece by piece, and keeps nothing.
+    """Text stream that passes written text to a function, without a buffer.
 
     Args:
-        callback: is called with each text.
+        callback: Called with each text.
     """
 
     def __init__(self, callback: Callable[[str], object]) -> None:
         self._callback = callback
 
     def write(self, text: str, /) -> int:
-        """Give a text to the function.
+        """Pass a text to the function.
 
         Args:
-            text: the text.
+            text: The text.
 
         Returns:
-            Its length.
+            Length of the text.
         """
         self._callback(text)
         return len(text)
 
     def writable(self) -> bool:
-        """That it can be written to."""
+        """Return True."""
         return True
 
 
 _redirected: ContextVar[CallbackWriter | None] = ContextVar("skyward_redirected", default=None)
-_redirected_here: list[CallbackWriter] = []  # for the whole process, as mutes are
+_redirected_here: list[CallbackWriter] = []  # for the whole process
 
 
 @contextmanager
 def redirect_output(callback: Callable[[str], object]) -> Iterator[tuple[CallbackWriter, CallbackWriter]]:
-    """Give what Python code prints in the block to a function instead: of this process, or, where a rank's calls are
-    threads, of this one alone.
+    """Pass the output of Python code in the block to a function: of the process, or only of this thread if a rank's
+    calls run as threads.
 
         with sky.redirect_output(lines.append):
             print("here")
 
     Args:
-        callback: is called with each text that is written to standard output or standard error.
+        callback: Called with each text written to standard output or standard error.
 
     Yields:
-        The two streams that take their places, which are one.
+        The replacements of both streams, which are the same object.
     """
     writer = CallbackWriter(callback)
     _install_filters(("stdout", "stderr"))
@@ -266,7 +270,7 @@ def _redirect_target() -> CallbackWriter | None:
 
 
 class _FilteredStream:
-    """A text stream before another, which lets writes through unless the writer is silenced, or writes elsewhere."""
+    """Text stream in front of another, which drops text of silenced tasks and redirects text of redirected ones."""
 
     def __init__(self, stream: Any, name: str) -> None:
         self._stream = stream
@@ -286,7 +290,7 @@ class _FilteredStream:
     @property
     def buffer(self) -> Any:
         if (writer := _redirect_target()) is not None:
-            raise io.UnsupportedOperation(f"{writer!r} takes text, and has no buffer of bytes")
+            raise io.UnsupportedOperation(f"{writer!r} accepts text only and has no buffer")
         return io.BytesIO() if self._closed() else self._stream.buffer
 
     def __getattr__(self, attribute: str) -> Any:

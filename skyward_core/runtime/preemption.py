@@ -1,5 +1,7 @@
-"""What user code has done before a machine of its pool is taken back: of some rented ones that is told a short while
-ahead. The agent of a rank's node writes such notices into a file, and says by a signal that there is news."""
+"""Callbacks of user code for preemption notices, for example to save a checkpoint before a spot machine is taken back.
+
+The agent of a rank's node writes notices to a file and sends a signal to the rank's processes.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +12,22 @@ from collections.abc import Callable
 from time import monotonic  # user code may replace the functions of `time`
 from typing import Any, TypeVar
 
-NOTICE_SIGNAL = signal.SIGURG  # whoever does not wait for it never notices it
-NOTICE_GRACE = 10.0  # seconds after a machine's end in which that is told
-MAX_ARGUMENTS = 2  # values that a callback may ask for
+NOTICE_SIGNAL = signal.SIGURG  # ignored by processes without a handler
+NOTICE_GRACE = 10.0  # seconds after a machine's end in which its notice is still delivered to peers
+MAX_ARGUMENTS = 2  # arguments that a callback may require
 
 C = TypeVar("C", bound=Callable[..., object])
 
 
 class PreemptionNotice:
-    """A node's machine is taken back. (Workers wait for this; a named tuple takes a millisecond to make.)
+    """Notice that a node's machine will be preempted. Not a named tuple, which would delay workers by a millisecond.
 
     Attributes:
-        node: the node's index.
-        here: whether it is this rank's.
-        ends: when, by this machine's monotonic clock.
-        pids: processes that get SIGTERM for it.
-        sent: whether they have been sent that.
+        node: Index of the node.
+        here: Whether it is this rank's node.
+        ends: Time of the end on this machine's monotonic clock.
+        pids: Processes that receive SIGTERM because of the notice.
+        sent: Whether SIGTERM was sent.
     """
 
     __slots__ = ("ends", "here", "node", "pids", "sent")
@@ -34,57 +36,61 @@ class PreemptionNotice:
         self.node, self.here, self.ends, self.pids, self.sent = node, here, ends, pids, sent
 
     def to_json(self) -> list[Any]:
-        """What a file of them has of it: in the order in which it is made of this again."""
+        """Return the constructor's arguments in order, for the file of notices."""
         return [self.node, self.here, self.ends, self.pids, self.sent]
 
 
 class _Callback:
-    """A callback, and which notices it was told of."""
+    """Callback, with the notices that it has handled."""
 
     def __init__(self, callback: Callable[..., object], takes: int) -> None:
         self._callback, self._takes = callback, takes
         self._told: dict[tuple[int, float], object] = {}
 
     def call_once(self, notice: PreemptionNotice) -> None:
-        """Call it, once for each notice, whichever thread comes first."""
-        me = object()
-        if self._told.setdefault((notice.node, notice.ends), me) is not me:
+        """Call the callback once for each notice, in the first thread that delivers it."""
+        marker = object()
+        if self._told.setdefault((notice.node, notice.ends), marker) is not marker:
             return
         try:
             self._callback(*(max(0.0, notice.ends - monotonic()), notice.node)[: self._takes])
-        except Exception:  # noqa: BLE001  others have to be called, and what is saved meanwhile goes on
+        except Exception:  # noqa: BLE001  other callbacks must run, and the call continues
             import traceback
 
             name = getattr(self._callback, "__qualname__", None) or repr(self._callback)
-            said = f"skyward: {name:.200}, a callback of on_preempt, failed:\n{traceback.format_exc()}"
-            os.write(2, said.encode(errors="replace"))  # this may be in the midst of a print
+            text = f"skyward: {name:.200}, a callback of on_preempt, failed:\n{traceback.format_exc()}"
+            os.write(2, text.encode(errors="replace"))  # a signal handler may interrupt a print
 
 
 _notice_file = ""
 _is_gang_call = False
 _callbacks: list[_Callback] = []
-_persistent_callbacks = 0  # of them, those of plugins' contexts
-_received_sigterms: set[tuple[int, float]] = set()  # notices whose SIGTERM has come
+_persistent_callbacks = 0  # the first callbacks, registered by plugins' contexts
+_received_sigterms: set[tuple[int, float]] = set()  # notices whose SIGTERM was received
 
 
 def on_preempt(callback: C) -> C:
-    """Have something done when a machine of the pool is about to be taken back, such as a spot machine of a cloud.
+    """Register a callback for preemption notices of the pool's machines, for example cloud spot machines.
 
-    It is called once for each notice, on the main thread of every rank of the gang, wherever that is just then, in the
-    order of registration; at once, and by the calling thread, where there is a notice already. It counts until the end
-    of the call that registers it. The rank goes on afterwards: what it returns in time is its result. Where nothing
-    ever takes machines back, and off a pool, it is never called.
+        @sky.on_preempt
+        def save(seconds: float) -> None:
+            checkpoint.save()
+
+    The callback runs once for each notice, on the main thread of every rank of the gang, interrupting the rank's code,
+    in the order of registration. If a notice exists already, the callback runs at once in the calling thread. The
+    registration ends with the call that registers it. The rank continues afterwards, and a value that it returns in
+    time is its result. Without preemptions, and off a pool, the callback never runs.
 
     Args:
-        callback: called with as many positional arguments as it requires, up to two: the seconds that are left until
-            the machine's end, and the index of its node. What it raises is told in the rank's log; ``sys.exit()`` in it
-            ends the rank once the others were called.
+        callback: Called with as many positional arguments as it requires, at most two: the seconds until the machine's
+            end, and the index of its node. An exception is written to the rank's log. ``sys.exit()`` ends the rank
+            after all callbacks have run.
 
     Returns:
-        The callback, so that this can stand above a function as ``@sky.on_preempt``.
+        The callback, so that ``@sky.on_preempt`` works as a decorator.
 
     Raises:
-        TypeError: it cannot be called, or requires more.
+        TypeError: If the callback is not callable, or requires more arguments.
     """
     added = _Callback(callback, _count_required_arguments(callback))
     _callbacks.append(added)
@@ -94,33 +100,35 @@ def on_preempt(callback: C) -> C:
 
 
 def _count_required_arguments(callback: Callable[..., object]) -> int:
-    """How many positional arguments it has to be given."""
-    from inspect import Parameter, signature  # whoever registers nothing does without
+    """Return the number of positional arguments that a callback requires."""
+    from inspect import Parameter, signature  # imported late: most scripts register nothing
 
     if not callable(callback):
-        raise TypeError(f"on_preempt needs a function, not {callback!r:.80}")
+        raise TypeError(f"on_preempt takes a function, got {callback!r:.80}")
     try:
         parameters = signature(callback).parameters.values()
     except ValueError:
-        return 0  # of C code that does not say
+        return 0  # some C functions have no signature
     places = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     required = [each for each in parameters if each.default is Parameter.empty]
     if any(each.kind is Parameter.KEYWORD_ONLY for each in required):
-        raise TypeError("a callback of on_preempt is given nothing by name")
+        raise TypeError("a callback of on_preempt cannot require keyword arguments")
     count = sum(each.kind in places for each in required)
     if count > MAX_ARGUMENTS:
-        raise TypeError(f"a callback of on_preempt is given the seconds left and the node; this one requires {count}")
+        raise TypeError(
+            f"a callback of on_preempt gets the seconds left and the node, but this one requires {count} arguments"
+        )
     return count
 
 
-# -- for the process that runs user code ---------------------------------------------------------------------
+# -- in the process that runs user code ----------------------------------------------------------------------
 
 
 def install_handler(file: str) -> None:
-    """Hear of notices from now on; to be called by the main thread.
+    """Handle notices from now on. Call on the main thread.
 
     Args:
-        file: where the agent writes them.
+        file: File in which the agent writes notices.
     """
     global _notice_file
     _notice_file = file
@@ -128,36 +136,38 @@ def install_handler(file: str) -> None:
 
 
 def pending_notices() -> list[PreemptionNotice]:
-    """Notices that concern what runs here: of its own machine, and of those of its gang that may still be there."""
+    """Return relevant notices: for this machine, and during a gang's call for machines of the gang that may still
+    run.
+    """
     now = monotonic()
     return [each for each in _read_notices() if each.here or (_is_gang_call and now < each.ends + NOTICE_GRACE)]
 
 
 def run_callbacks() -> bool:
-    """Tell what is registered of what it was not told yet; says whether anything is registered.
+    """Call each callback with its unhandled notices. Return whether any callback is registered.
 
     Raises:
-        SystemExit: a callback asked for the end.
+        SystemExit: If a callback requested the end.
     """
     leaving: SystemExit | None = None
     for notice in pending_notices():
         for each in tuple(_callbacks):
             try:
                 each.call_once(notice)
-            except SystemExit as asked:
-                leaving = leaving or asked
+            except SystemExit as error:
+                leaving = leaving or error
     if leaving is not None:
         raise leaving
     return bool(_callbacks)
 
 
 def is_sigterm_announced() -> bool:
-    """Whether this process was to get SIGTERM for a notice."""
+    """Check whether this process was to receive SIGTERM because of a notice."""
     return any(os.getpid() in each.pids for each in _read_notices())
 
 
 def is_preemption_sigterm() -> bool:
-    """Whether a SIGTERM that has just come is a notice's; another one is a stop."""
+    """Check whether a SIGTERM that was just received belongs to a notice. Any other SIGTERM is a stop."""
     for each in _pending_sigterms():
         _received_sigterms.add((each.node, each.ends))
         return True
@@ -165,7 +175,7 @@ def is_preemption_sigterm() -> bool:
 
 
 def is_sigterm_pending() -> bool:
-    """Whether a notice's SIGTERM has not been heard of by Python yet."""
+    """Check whether Python has not handled the SIGTERM of a notice yet."""
     return bool(_pending_sigterms())
 
 
@@ -178,24 +188,24 @@ def _pending_sigterms() -> list[PreemptionNotice]:
 
 
 def start_call(in_gang: bool) -> None:
-    """A call begins: other nodes' notices concern it where it is a gang's."""
+    """Record the start of a call. Notices of other nodes are only relevant for a gang's call."""
     global _is_gang_call
     _is_gang_call = in_gang
 
 
 def is_gang_call() -> bool:
-    """Whether all ranks run what runs here, or ran last."""
+    """Check whether all ranks run the current or the last call."""
     return _is_gang_call
 
 
 def keep_callbacks() -> None:
-    """What is registered now stays for all calls: plugins' contexts have done it."""
+    """Keep the registered callbacks for all calls. Plugins' contexts have registered them."""
     global _persistent_callbacks
     _persistent_callbacks = len(_callbacks)
 
 
 def drop_callbacks() -> None:
-    """A call has ended, and none runs."""
+    """Remove the callbacks of the ended call."""
     del _callbacks[_persistent_callbacks:]
 
 
@@ -204,7 +214,7 @@ def _read_notices() -> list[PreemptionNotice]:
         return []
     try:
         with open(_notice_file, "rb") as file:
-            told: Any = json.loads(file.read())
-        return [PreemptionNotice(node, here, ends, tuple(pids), sent) for node, here, ends, pids, sent in told]
+            notices: Any = json.loads(file.read())
+        return [PreemptionNotice(node, here, ends, tuple(pids), sent) for node, here, ends, pids, sent in notices]
     except (OSError, ValueError, TypeError):
-        return []  # none was written
+        return []  # no notice was written

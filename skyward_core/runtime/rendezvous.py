@@ -1,7 +1,7 @@
-"""Rendezvous variables of torch and JAX, network interface.
+"""Variables for the rendezvous of torch and JAX, ports, and network interfaces.
 
 The names are those of https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables. In a task they
-describe a world of one rank: code that waited for other ranks there would wait for ever.
+describe a world of one rank, because code that waited for other ranks would hang.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _shared = False
 
 
 def jax_arguments(info: InstanceInfo, port: int) -> dict[str, Any]:
-    """What ``jax.distributed.initialize()`` has to be told.
+    """Return the arguments of ``jax.distributed.initialize()``.
 
     Args:
-        info: the rank's place.
-        port: of the head node, at which rank 0 listens.
+        info: The rank's place.
+        port: Port of rank 0 on the head node.
     """
     address = f"{info.head_addr}:{port}"
     return {
@@ -46,25 +46,26 @@ def jax_arguments(info: InstanceInfo, port: int) -> dict[str, Any]:
 
 
 def configure_jax() -> None:
-    """Set what JAX would have otherwise, before its runtime is there."""
+    """Set options of JAX that must precede its runtime."""
     import jax
 
-    # Between processes XLA's CPU client reduces by gloo only where it is told so.
+    # XLA's CPU client needs this option for collectives between processes.
     if jax.config.jax_cpu_collectives_implementation in (None, "none"):
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    # The preemption service takes SIGTERM for itself, which would leave a cancelled rank running.
+    # JAX's preemption service handles SIGTERM, so a cancelled rank would continue.
     if hasattr(jax.config, "jax_enable_preemption_service"):
         jax.config.update("jax_enable_preemption_service", False)
 
 
 def patch_jax_initialize(distributed: Any, place: Callable[[], Mapping[str, Any]]) -> None:
-    """From now on ``jax.distributed.initialize()`` takes what it is not given from this rank's place. Where the runtime
-    is up, it is left as it is, if what is asked for agrees with it; where ``shutdown()`` ends it, the process is not
-    used any more.
+    """Let ``jax.distributed.initialize()`` use this rank's place for missing arguments.
+
+    If the runtime is initialized, a call with matching arguments does nothing. After ``shutdown()`` the process is not
+    reused.
 
     Args:
-        distributed: the module ``jax.distributed``.
-        place: gives all arguments that make a rank of this pool.
+        distributed: The module ``jax.distributed``.
+        place: Returns all arguments for a rank of this pool.
     """
     import inspect
 
@@ -76,23 +77,22 @@ def patch_jax_initialize(distributed: Any, place: Callable[[], Mapping[str, Any]
     @functools.wraps(initialize)
     def initialize_once(*args: Any, **kwargs: Any) -> None:
         given = signature.bind_partial(*args, **kwargs).arguments
-        asked = {name: value for name, value in given.items() if value is not None}
-        here = place()
+        requested = {name: value for name, value in given.items() if value is not None}
+        defaults = place()
         if not distributed.is_initialized():
             configure_jax()
-            missing = {} if asked.keys() & set(JAX_ARGUMENTS) else dict(here)
-            initialize(**missing | asked)
+            missing = {} if requested.keys() & set(JAX_ARGUMENTS) else dict(defaults)
+            initialize(**missing | requested)
             return
-        differ = [name for name in JAX_ARGUMENTS if name in asked and asked[name] != here[name]]
+        differ = [name for name in JAX_ARGUMENTS if name in requested and requested[name] != defaults[name]]
         if differ:
             from skyward_core.model.errors import UsageError
 
-            wants = ", ".join(f"{name}={asked[name]!r}" for name in differ)
-            there = ", ".join(f"{name}={here[name]!r}" for name in JAX_ARGUMENTS)
+            wants = ", ".join(f"{name}={requested[name]!r}" for name in differ)
+            there = ", ".join(f"{name}={defaults[name]!r}" for name in JAX_ARGUMENTS)
             raise UsageError(
-                f"jax.distributed.initialize({wants}) asks for another runtime than the one that there is of this "
-                f"pool's ranks ({there}): leave these arguments out, or let the function initialise it alone "
-                "(init=False of the plugin jax)"
+                f"jax.distributed.initialize({wants}) does not match the runtime of this pool's ranks ({there}). "
+                "Remove these arguments, or use jax(init=False) to let the function initialize the runtime."
             )
 
     @functools.wraps(shutdown)
@@ -100,16 +100,16 @@ def patch_jax_initialize(distributed: Any, place: Callable[[], Mapping[str, Any]
         was_up = distributed.is_initialized()
         shutdown()
         if was_up:
-            instance_info.mark_not_reusable("it shut JAX's distributed runtime down")
+            instance_info.mark_not_reusable("it shut down JAX's distributed runtime")
 
     distributed.initialize, distributed.shutdown = initialize_once, shut_down
 
 
 def patch_jax_when_imported(place: Callable[[], Mapping[str, Any]]) -> None:
-    """The same, as soon as somebody imports JAX; nothing where a plugin has done it.
+    """Patch JAX as :func:`patch_jax_initialize` does after its import, unless a plugin has patched it.
 
     Args:
-        place: see :func:`patch_jax_initialize`.
+        place: Returns all arguments for a rank of this pool.
     """
 
     def share(distributed: ModuleType) -> None:
@@ -123,10 +123,10 @@ _SIOCGIFADDR = 0x8915  # from linux/sockios.h: an interface's IPv4 address
 
 
 def find_interface(address: str) -> str | None:
-    """Name of this machine's interface that has the IPv4 address; None where it cannot be told.
+    """Return the name of this machine's interface with an IPv4 address. None if unknown.
 
-    Frameworks that are not given one look their host's own name up, which takes seconds where the name
-    server has no answer, and finds 127.0.0.1 on hosts whose name points there.
+    Without an interface, frameworks resolve the host's own name, which takes seconds if the name server does not
+    answer, and returns 127.0.0.1 on some hosts.
     """
     if address.startswith("127."):
         names = [name for _, name in if_nameindex()]
@@ -150,10 +150,10 @@ def find_interface(address: str) -> str | None:
 
 
 def claim_port(info: InstanceInfo) -> int:
-    """A port on the head node that no other plugin of this worker was given.
+    """Return a port of the head node that no other plugin of this worker uses.
 
-    Ranks enter the same plugins in the same order, so they agree without talking: the first plugin has the
-    head's port itself, which was free when the gang started, the next one the port behind it.
+    All ranks enter the same plugins in the same order, so they agree on ports: the first plugin gets the head's port,
+    which was free when the gang started, and the next one the following port.
     """
     port = _next_ports.get(info.head_port, info.head_port)
     _next_ports[info.head_port] = port + 1
@@ -164,7 +164,7 @@ _next_ports: dict[int, int] = {}
 
 
 def threads_per_rank(info: InstanceInfo) -> int:
-    """Processors of this machine for each rank on it, at least 1.
+    """Return the number of this machine's CPU threads per rank, at least 1.
 
     Nodes with the same address share one machine (a local pool).
     """
@@ -174,11 +174,11 @@ def threads_per_rank(info: InstanceInfo) -> int:
 
 
 def limit_machine_share(ranks: int, devices: str) -> None:
-    """Have this rank, one of a block of its node's, keep to its share, unless the person has decided.
+    """Limit the CPU threads and GPUs of a rank that shares its machine, unless the user has set them.
 
     Args:
-        ranks: how many share the machine.
-        devices: the block's GPUs, as ``CUDA_VISIBLE_DEVICES`` has them; "" where ranks have theirs already.
+        ranks: Number of ranks that share the machine.
+        devices: GPUs of the rank, in the format of ``CUDA_VISIBLE_DEVICES``; "" if ranks have them already.
     """
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, count // ranks)))
@@ -187,32 +187,33 @@ def limit_machine_share(ranks: int, devices: str) -> None:
 
 
 def limit_threads(info: InstanceInfo) -> None:
-    """Share the processors between the ranks of a machine, unless the person has decided.
+    """Divide the CPU threads among the ranks of a machine, unless the user has set them.
 
-    Left alone, every rank would start a thread for each processor. Read when a numeric library is imported.
+    By default every rank would start one thread for each CPU. Numeric libraries read the variable when they are
+    imported.
     """
     os.environ.setdefault("OMP_NUM_THREADS", str(threads_per_rank(info)))
 
 
 C10D = "torch.distributed.distributed_c10d"
-PORT_ROTATION = 4  # ports that broadcasts take in turns
+PORT_ROTATION = 4  # ports that broadcasts use in turn
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 ADVICE = (
-    "skyward: this function uses torch.distributed, and no process group was made: each of the {ranks} ranks worked "
-    "alone. Call torch.distributed.init_process_group() in it, or give the pool the plugin torch\n"
+    "skyward: this function uses torch.distributed without a process group, so each of the {ranks} ranks worked "
+    "separately. Call torch.distributed.init_process_group() in it, or use plugins=[sky.plugins.torch()].\n"
 )
 
 _by_plugin: dict[str, str] = {}
-of_task: dict[str, str] = {}  # as functions and scripts find them in tasks; commands, which may be launchers, do not
-_is_gang_call = True  # whether all ranks run the call in progress; so it is where nobody has said
+of_task: dict[str, str] = {}  # for functions and scripts in tasks, but not for commands, which may be launchers
+_is_gang_call = True  # whether all ranks run the current call; the default outside of workers
 
 
 def torchrun_variables(info: InstanceInfo, port: int) -> dict[str, str]:
-    """The variables of a rank.
+    """Return a rank's variables as torchrun sets them.
 
     Args:
-        info: its place.
-        port: a port of the head node at which ranks may meet.
+        info: The rank's place.
+        port: Port of the head node for the rendezvous.
     """
     rank, size = str(info.rank), str(info.world_size)
     return {
@@ -231,21 +232,21 @@ def torchrun_variables(info: InstanceInfo, port: int) -> dict[str, str]:
         "TORCHELASTIC_RUN_ID": info.pool or "none",
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
-        # Rank 0 itself has the store, where torchrun has it in its agent.
+        # Rank 0 has the store. With torchrun its agent has it.
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
 
 
 def set_permanent_variables(info: InstanceInfo) -> None:
-    """Set the variables for all that this process runs, as plugins do which bring the group itself."""
+    """Set the variables for all calls of this process, for plugins that create the process group themselves."""
     _by_plugin.update(torchrun_variables(info, claim_port(info)))
     os.environ.update(_by_plugin)
     _set_tuning_defaults(info)
 
 
 def set_single_process_variables(info: InstanceInfo) -> None:
-    """Set the variables, where torchrun would have started this process and no other, and nobody has set them yet."""
+    """Set the variables of torchrun for a single process, unless they are set."""
     if _by_plugin or info.world_size > 1:
         return
     with socket.socket() as free:
@@ -255,7 +256,7 @@ def set_single_process_variables(info: InstanceInfo) -> None:
 
 
 def _set_tuning_defaults(info: InstanceInfo) -> None:
-    """What the person set of the tuning knobs stays."""
+    """Set tuning variables that the user has not set."""
     limit_threads(info)
     if interface := find_interface(info.address):
         for variable in INTERFACES:
@@ -263,17 +264,17 @@ def _set_tuning_defaults(info: InstanceInfo) -> None:
 
 
 def is_gang_call() -> bool:
-    """Whether all ranks run the call that this process is at, as far as it was told."""
+    """Check whether all ranks run the current call of this process."""
     return _is_gang_call
 
 
 class TorchrunEnvironment:
-    """Has a rank's calls find the variables.
+    """Variables of torchrun for the calls of a rank.
 
     Args:
-        info: the rank's place in broadcasts.
-        own: its place in tasks.
-        error_file: where code may leave the cause of its end (``torch.distributed.elastic``'s ``@record`` does).
+        info: The rank's place in broadcasts.
+        own: The rank's place in tasks.
+        error_file: File for the cause of a failure (``@record`` of ``torch.distributed.elastic`` writes it).
     """
 
     def __init__(self, info: InstanceInfo, own: InstanceInfo, error_file: str) -> None:
@@ -288,10 +289,10 @@ class TorchrunEnvironment:
         call_when_imported(self._replace_left_group, C10D)
 
     def start_call(self, together: bool) -> None:
-        """A call begins.
+        """Set the variables for a call.
 
         Args:
-            together: whether all ranks run it.
+            together: Whether all ranks run the call.
         """
         global _is_gang_call
         if self._is_gang_call is not together:
@@ -312,23 +313,26 @@ class TorchrunEnvironment:
         return _by_plugin or self._gang_variables
 
     def _rotate_port(self) -> None:
-        """A rank may begin its part while another is still at its part of the broadcast before: what that one has made
-        at a port, say a store, is not to be met. All ranks run broadcasts in the same order, and so agree."""
+        """Switch to the next rendezvous port for each broadcast.
+
+        A rank may start its call while a peer still runs the previous broadcast, whose store must not be found at the
+        new port. All ranks run broadcasts in the same order, so they agree on the port.
+        """
         before = self._gang_variables["MASTER_PORT"]
         self._gang_variables["MASTER_PORT"] = self._ports[0]
         self._ports.rotate(-1)
-        if os.environ.get("MASTER_PORT") == before:  # else code has said another, for what it runs later
+        if os.environ.get("MASTER_PORT") == before:  # otherwise user code has set another one
             os.environ["MASTER_PORT"] = self._gang_variables["MASTER_PORT"]
 
     def _jax_arguments(self) -> dict[str, Any]:
-        """What JAX has to be told."""
+        """Return the arguments of JAX for the current call."""
         info = self._info if self._is_gang_call else self._own
         if info not in self._jax:
             self._jax[info] = jax_arguments(info, claim_port(info))
         return self._jax[info]
 
     def end_call(self, fn: Callable[..., Any]) -> None:
-        """A call has ended: say so if it meant to work with the others and did not."""
+        """Handle the end of a call: print advice if the function used torch.distributed without a process group."""
         group = sys.modules.get(C10D)
         if not self._is_gang_call:
             self._leftover_group = _default_group(group)
@@ -342,9 +346,9 @@ class TorchrunEnvironment:
             sys.stderr.write(ADVICE.format(ranks=self._info.world_size))
 
     def _replace_left_group(self, c10d: Any) -> None:
-        """Have ``init_process_group()`` of a task replace the group that an earlier task has left.
+        """Patch ``init_process_group()`` so that a task replaces the process group of an earlier task.
 
-        A sweep with more trials than ranks would fail otherwise: each trial is a process of its own to its code.
+        Otherwise a sweep with more trials than ranks would fail, because each trial expects a fresh process.
         """
         init = c10d.init_process_group
 
@@ -368,20 +372,20 @@ def _default_group(c10d: Any) -> Any:
 
 
 def has_made_group(c10d: Any) -> bool:
-    """Whether this process has, or had, a process group: a default store is left even of one that is gone."""
+    """Check whether this process has, or had, a process group. PyTorch keeps the default store of a destroyed group."""
     return bool(c10d.is_initialized() or c10d._default_pg_init_method is not None)
 
 
 def mentions_package(fn: Any, package: str) -> bool:
-    """Whether a function's own code, or a script, names a package or something of it."""
+    """Check whether a function's own code, or a script, uses a package."""
     if isinstance(source := getattr(fn, "source", None), bytes):
         return package.encode() in source
     fn = getattr(fn, "__wrapped__", fn)
     code, space = getattr(fn, "__code__", None), getattr(fn, "__globals__", {})
-    left: list[CodeType] = [code] if code is not None else []
-    while left:
-        code = left.pop()
-        left += [each for each in code.co_consts if isinstance(each, CodeType)]
+    pending: list[CodeType] = [code] if code is not None else []
+    while pending:
+        code = pending.pop()
+        pending += [each for each in code.co_consts if isinstance(each, CodeType)]
         names = set(code.co_names)
         if names.issuperset(package.split(".")) or any(
             _belongs_to_package(each, space.get(each), package) for each in names

@@ -1,4 +1,4 @@
-"""Each rank's part of a data set, with its type kept."""
+"""``sky.shard``: each rank's part of a data set, with its type preserved."""
 
 from __future__ import annotations
 
@@ -43,40 +43,41 @@ def shard(
     node: int | None = None,
     total_nodes: int | None = None,
 ) -> Any:
-    """This rank's part of the data.
+    """Return this rank's part of the data.
 
-    Rank ``r`` of ``w`` takes items ``r, r + w, r + 2w, ...``: every item belongs to exactly one rank, and the
-    sizes differ by at most one. Several arguments are cut alike, so that ``x[i]`` still belongs to ``y[i]``.
+    Rank ``r`` of ``w`` gets the items ``r, r + w, r + 2w, ...``. Every item belongs to exactly one rank, and the sizes
+    differ by at most one. Several arguments are divided in the same way, so that ``x[i]`` still belongs to ``y[i]``.
+
+        x, y = sky.shard(inputs, labels, shuffle=True)
 
     Args:
-        *data: lists, tuples, ranges and other sequences, NumPy and JAX arrays, PyTorch and TensorFlow tensors
-            (along their first axis), pandas frames and series (by position), Hugging Face data sets. Each keeps its
-            type, except that a shuffled range becomes a list and other sequences become lists.
-        shuffle: permute first; the permutation depends on ``seed`` and the length alone, so ranks agree.
-        seed: of the permutation; None for 0, as all ranks have to agree.
-        drop_last: give every rank one contiguous block of ``len // world_size`` items; drop the remainder.
-        node: take the part of this rank in place of one's own.
-        total_nodes: cut into so many parts in place of one for each rank.
+        *data: Lists, tuples, ranges and other sequences, NumPy and JAX arrays, PyTorch and TensorFlow tensors (along
+            the first axis), pandas frames and series (by position), Hugging Face data sets. The type is preserved,
+            except that a shuffled range becomes a list, and other sequences become lists.
+        shuffle: Permute first. The permutation depends only on ``seed`` and the length, so that ranks agree.
+        seed: Seed of the permutation. None means 0, because all ranks must agree.
+        drop_last: Return one contiguous block of ``len // world_size`` items, and drop the remainder.
+        node: Index of the part. Default: this rank's index.
+        total_nodes: Number of parts. Default: one for each rank.
 
     Returns:
-        The part itself for one argument; a tuple of parts for several.
+        The part for one argument, a tuple of parts for several.
 
     Raises:
-        ValueError: the arguments differ in length, or there is no such part.
-        TypeError: an argument has no order or no length (a dict, a set, a generator), or is text.
+        ValueError: If the lengths of the arguments differ, or if the part does not exist.
+        TypeError: If an argument has no order or no length (a dict, a set, a generator), or is text.
     """
     if not data:
-        raise TypeError("shard() needs something to shard: shard(x) or shard(x, y)")
+        raise TypeError("shard() needs at least one argument: shard(x) or shard(x, y)")
     lengths = [_sized_length(item) for item in data]
     if len(set(lengths)) > 1:
         raise ValueError(
-            f"shard() got arguments of unequal lengths ({', '.join(map(str, lengths))}); "
-            "their items would no longer belong together"
+            f"shard() got arguments of different lengths ({', '.join(map(str, lengths))}). Their items must correspond."
         )
     info = instance_info()
     rank, parts = info.rank if node is None else node, total_nodes or info.world_size
     if not 0 <= rank < parts:
-        raise ValueError(f"shard() cuts into {parts} parts, and none has number {rank}: say node= and total_nodes=")
+        raise ValueError(f"shard() has no part {rank} of {parts} parts. Set node= and total_nodes=.")
     part = _rank_slice(lengths[0], rank, parts, drop_last)
     if not shuffle:
         taken = tuple(_take_slice(item, part) for item in data)
@@ -101,29 +102,29 @@ def _sized_length(data: Any) -> int:
     elif isinstance(data, Mapping):
         hint = "shard its columns together, shard(*data.values()), or its items, shard(list(data.items()))"
     elif isinstance(data, Set):
-        hint = "sets have no order that all ranks agree on: shard(sorted(data))"
+        hint = "ranks would disagree on the order of a set; use shard(sorted(data))"
     elif isinstance(data, Iterator):
         hint = (
-            "its length is unknown: shard(list(data)), or take every n-th item as it comes, "
+            "its length is unknown; use shard(list(data)), or take every n-th item, "
             "itertools.islice(data, info.rank, None, info.world_size)"
         )
     elif _array_library(data) is None and not isinstance(data, Sequence):
-        hint = "give a list, array, tensor or data frame; for a PyTorch Dataset use sky.DistributedSampler"
+        hint = "use a list, array, tensor or data frame; for a PyTorch Dataset use sky.DistributedSampler"
     elif getattr(data, "shape", None) == ():
-        hint = "it has no first axis: give an array of at least one dimension"
+        hint = "it has no first axis; use an array of at least one dimension"
     else:
         return len(data)
-    raise TypeError(f"shard() cannot cut a {type(data).__name__}: {hint}")
+    raise TypeError(f"shard() cannot divide a {type(data).__name__}: {hint}")
 
 
 _LIBRARIES = ("numpy", "torch", "jax", "jaxlib", "tensorflow", "pandas", "datasets")
 
 
 def _array_library(data: Any) -> str | None:
-    """The array library that a value comes from, told by its type so that nothing needs importing."""
+    """Return the array library of a value. Uses the names of its types, so that no library is imported."""
     for base in type(data).__mro__:
         root = base.__module__.partition(".")[0]
-        # Not all that a library defines is an array: a torch Dataset has neither shape nor slices.
+        # Other classes of a library, such as a torch Dataset, have neither a shape nor slices.
         if root in _LIBRARIES and hasattr(data, "shape"):
             return "frame" if hasattr(data, "iloc") else root
     return None
@@ -153,6 +154,6 @@ def _take_indices(data: Any, indices: list[int]) -> Any:
             picked = [data[i] for i in indices]
             return tuple(picked) if isinstance(data, tuple) else picked
         case _:
-            # JAX takes no list as an index; an empty list alone would be an array of floats.
+            # JAX does not accept a list as an index, and NumPy would convert an empty list to floats.
             numpy = sys.modules.get("numpy")
             return data[indices if numpy is None else numpy.asarray(indices, dtype="int64")]

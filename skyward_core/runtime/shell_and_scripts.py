@@ -1,4 +1,4 @@
-"""Shell commands and whole scripts run in a rank."""
+"""Shell commands, file mounts and whole scripts that run in a rank."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 from skyward_core.runtime import preemption
 from skyward_core.runtime.instance_info import instance_info, mark_not_reusable
 
-TYPE_CHECKING = False  # typing's would be imported for it
+TYPE_CHECKING = False  # avoids importing typing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 RENDEZVOUS_MODULE = "skyward_core.runtime.rendezvous"
-SHELLS = ("bash", "sh")  # the first that a node has
+SHELLS = ("bash", "sh")  # the first one that a node has is used
 
 
 class ShellCommandFailed(SystemExit):
-    """A command ended with a status that is no success.
+    """A command ended with an unsuccessful status.
 
     Attributes:
-        __skyward_words__: what became of it, for the rank's outcome.
+        __skyward_words__: Description for the rank's outcome.
     """
 
     def __init__(self, status: int, words: str) -> None:
@@ -44,18 +44,18 @@ class ShellCommandFailed(SystemExit):
 
 
 class ShellCommand:
-    """Runs as a shell script does.
+    """Callable that runs a command as a shell script.
 
     Args:
-        command: what the shell reads.
-        name: what it is called.
-        env: variables that it has beside those of its rank.
-        cwd: its folder; "" for the rank's own, below which it is looked for.
-        secrets: values that are blanked in what it prints.
-        as_setup: whether it sets nodes up, and is told of its place under SkyPilot's names for that.
+        command: Text of the script.
+        name: Display name.
+        env: Variables in addition to the rank's.
+        cwd: Working folder, relative to the rank's; "" for the rank's own.
+        secrets: Values to redact in the output.
+        as_setup: Whether the command sets up nodes, and gets SkyPilot's variables for setup commands.
 
     Attributes:
-        __skyward_programs__: a folder for names of the rank's Python; the worker says which.
+        __skyward_programs__: Folder for links to the rank's Python; set by the worker.
     """
 
     __skyward_programs__ = ""
@@ -74,7 +74,7 @@ class ShellCommand:
         self.command = command
         self.env = dict(env)
         self.cwd = cwd
-        self.__skyward_secrets__ = secrets  # the worker tells its agent of them before it runs this
+        self.__skyward_secrets__ = secrets  # the worker sends these to its agent before the call
         self.as_setup = as_setup
 
     def __call__(self) -> None:
@@ -85,9 +85,9 @@ class ShellCommand:
         unset = () if together else getattr(sys.modules.get(RENDEZVOUS_MODULE), "of_task", ())
         here = os.path.join(os.getcwd(), os.path.expanduser(self.cwd))  # noqa: PTH109, PTH111, PTH118  no pathlib here
         if not os.path.isdir(here):  # noqa: PTH112
-            raise NotADirectoryError(f"{self.__name__}: this node has no folder {here}")
+            raise NotADirectoryError(f"{self.__name__}: folder {here} does not exist on this node")
         shell = next(filter(None, map(shutil.which, SHELLS)), "/bin/sh")
-        # Read from a file without a name, not from its arguments: those can be seen by whoever has an account here.
+        # The shell reads a file without a name, because other users of the machine can see arguments.
         with tempfile.TemporaryFile() as script:
             script.write(self.command.encode())
             script.seek(0)
@@ -103,35 +103,35 @@ class ShellCommand:
                 pass_fds=(number,),
             )
         if status := _wait_for_child(child):
-            said = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
-            raise ShellCommandFailed(status if status > 0 else 128 - status, said)
+            text = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+            raise ShellCommandFailed(status if status > 0 else 128 - status, text)
 
     def _place_variables(self, info: InstanceInfo, *, together: bool) -> dict[str, str]:
-        told = place_variables(info, together=together)
+        variables = place_variables(info, together=together)
         if not self.as_setup:
-            return told
-        kept = ("NODE_RANK", "NODE_IPS", "NUM_GPUS_PER_NODE")
-        return told | {f"SKYPILOT_SETUP_{name}": told[f"SKYPILOT_{name}"] for name in kept}
+            return variables
+        names = ("NODE_RANK", "NODE_IPS", "NUM_GPUS_PER_NODE")
+        return variables | {f"SKYPILOT_SETUP_{name}": variables[f"SKYPILOT_{name}"] for name in names}
 
 
 def _wait_for_child(child: Popen[bytes]) -> int:
     try:
         return child.wait()
     except BaseException:
-        child.wait()  # what stops the rank goes to all that it has started: it ends as it likes, while there is time
+        child.wait()  # the rank's stop signal also reaches the child, which may shut down gracefully
         raise
 
 
 def _python_variables(programs: str) -> dict[str, str]:
-    """Has a command find the rank's Python, with what is installed for it, and its output come line by line.
+    """Return variables that let a command find the rank's Python, and print without buffering.
 
     Args:
-        programs: where its names are made that its own folder lacks, or has another Python by; "" to do without.
+        programs: Folder for links to the rank's Python, if its own folder lacks the usual names; "" for no links.
     """
     found = {"PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1")}
     own = os.path.dirname(sys.executable)  # noqa: PTH120
     if os.pathsep in own:
-        raise OSError(f"{own} cannot be an entry of PATH: it has a colon in its name. Make the environment elsewhere.")
+        raise OSError(f"{own} cannot be an entry of PATH: its name contains a colon. Create the environment elsewhere.")
     first = [programs] if programs and own and _lacks_usual_names(own) and _link_usual_names(programs) else []
     first += [own] if own else []
     path = os.environ.get("PATH", os.defpath)
@@ -146,7 +146,7 @@ PYTHON_NAMES = ("python", "python3")
 
 
 def _lacks_usual_names(folder: str) -> bool:
-    """Whether the rank's Python is in its folder by its version alone, as Debian and uv have it."""
+    """Check whether the folder of the rank's Python lacks the usual names, as on Debian and with uv."""
     for name in PYTHON_NAMES:
         try:
             if not os.path.samefile(os.path.join(folder, name), sys.executable):  # noqa: PTH118, PTH121
@@ -157,39 +157,39 @@ def _lacks_usual_names(folder: str) -> bool:
 
 
 def _link_usual_names(folder: str) -> bool:
-    """Have it there by the usual names; says whether it is."""
+    """Create links to the rank's Python by its usual names. Return whether they exist."""
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103
         for name in PYTHON_NAMES:
-            with suppress(FileExistsError):  # by another rank, whose Python is the same
+            with suppress(FileExistsError):  # created by another rank with the same Python
                 os.symlink(sys.executable, os.path.join(folder, name))  # noqa: PTH118, PTH211
-    except OSError:  # no room, say: the command runs all the same
+    except OSError:  # for example a full disk: the command runs without links
         return False
     return True
 
 
 def place_variables(info: InstanceInfo, *, together: bool) -> dict[str, str]:
-    """The variables that tell a command of its place, under the names of SkyPilot's and under our own.
+    """Return the variables with a command's place, under SkyPilot's names and under this library's.
 
-    The first are those of https://docs.skypilot.co/en/latest/running-jobs/environment-variables.html.
+    SkyPilot's names: https://docs.skypilot.co/en/latest/running-jobs/environment-variables.html.
 
     Args:
-        info: the rank's place.
-        together: whether all ranks of its gang run it; one that runs alone is told of no others.
+        info: The rank's place.
+        together: Whether all ranks of its gang run the command. Otherwise the variables describe a single node.
     """
     together = together and bool(info.peers)
     nodes = info.total_nodes if together else 1
     addresses = [peer.address for peer in info.peers] if together else [info.address or "127.0.0.1"]
-    told = {
+    place = {
         "NODE_RANK": str(info.node if together else 0),
         "NODE_IPS": "\n".join(addresses),
         "NUM_NODES": str(nodes),
         "NUM_GPUS_PER_NODE": str(info.accelerators),
     }
     return {
-        **{f"SKYPILOT_{name}": value for name, value in told.items()},
+        **{f"SKYPILOT_{name}": value for name, value in place.items()},
         "SKYPILOT_TASK_ID": f"{info.pool}-{info.run}",
-        **{f"SKYWARD_{name}": value for name, value in told.items()},
+        **{f"SKYWARD_{name}": value for name, value in place.items()},
         "SKYWARD_RANK": str(info.rank if together else 0),
         "SKYWARD_WORLD_SIZE": str(nodes * info.ranks_per_node if together else 1),
         "SKYWARD_LOCAL_RANK": str(info.local_rank if together else 0),
@@ -203,24 +203,24 @@ PERMISSION_ERRORS = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 class FileMounts:
-    """Puts files to their places on this node; of ranks that share it the first one does.
+    """Callable that writes files to their places on this node. Only the first rank of a node writes.
 
     Args:
-        name: what that is called.
+        name: Display name.
     """
 
     def __init__(self, name: str) -> None:
         self.__name__ = name
 
     def __call__(self, packed: Mapping[str, bytes]) -> None:
-        """Do it.
+        """Write the files.
 
         Args:
-            packed: tar archives by the place of what is in each: a folder's content, or one file. ``~`` is the
-                person's home there; a path that is not absolute begins in the working folder.
+            packed: Tar archives by target: the content of a folder, or one file. ``~`` is the user's home on the node.
+                A relative path starts in the working folder.
 
         Raises:
-            OSError: one cannot be written; says which, where, and what to do.
+            OSError: If a file cannot be written. The message names the file, the node and the fix.
         """
         if instance_info().local_rank == 0:
             for target, archive in packed.items():
@@ -231,7 +231,7 @@ class FileMounts:
 
         try:
             if target.startswith("~"):
-                raise FileNotFoundError(None, "there is no such user there")
+                raise FileNotFoundError(None, "the user does not exist there")
             _unpack(target, archive)
         except (OSError, tarfile.TarError) as error:
             info = instance_info()
@@ -240,12 +240,12 @@ class FileMounts:
             at = f" ({file})" if file and os.path.abspath(file) != place else ""  # noqa: PTH100
             reason = getattr(error, "strerror", None) or str(error)
             words = (
-                f"{self.__name__}: {place} on node {info.node} ({info.hostname}) is not whole: {reason}{at}; "
-                f"{_error_hint(error, place)}, and run it again"
+                f"{self.__name__}: {place} on node {info.node} ({info.hostname}) is incomplete: {reason}{at}. "
+                f"{_error_hint(error, place)}, then run it again."
             )
-            told: Any = type(error)(words) if isinstance(error, OSError) else OSError(words)
-            told.__skyward_words__ = words  # they say it all: nobody needs our own frames
-            raise told from None
+            failure: Any = type(error)(words) if isinstance(error, OSError) else OSError(words)
+            failure.__skyward_words__ = words  # complete without the library's frames
+            raise failure from None
 
 
 def _error_hint(error: Exception, place: str) -> str:
@@ -257,12 +257,12 @@ def _error_hint(error: Exception, place: str) -> str:
         free = disk.f_bavail * disk.f_frsize
         from skyward_core.util.byte_sizes import format_size
 
-        return f"free some space there ({format_size(free)} are free), or choose a place on another disk"
+        return f"Free some space there (now {format_size(free)}), or choose a place on another disk"
     if number in PERMISSION_ERRORS:
-        return "choose a place that this account may write to"
+        return "Choose a place that this account may write to"
     if number == errno.EFBIG:
-        return "allow larger files there (ulimit -f), or choose another file system"
-    return "make room for it there, or choose another place"
+        return "Allow larger files there (ulimit -f), or choose another file system"
+    return "Make room for it there, or choose another place"
 
 
 def _unpack(target: str, archive: bytes) -> None:
@@ -276,9 +276,9 @@ def _unpack(target: str, archive: bytes) -> None:
             target = os.path.dirname(target) or "."  # noqa: PTH120
         os.makedirs(target, exist_ok=True)  # noqa: PTH103
         safe: Any = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}  # Python 3.11.2 has none
-        for each in members:  # whoever has that number here is somebody else
+        for each in members:  # user ids differ between machines
             each.uid, each.gid, each.uname, each.gname = os.getuid(), os.getgid(), "", ""
-        # A file gets its mode when all is in it: what nobody else may read is never open to them.
+        # tarfile sets the mode after writing. The umask keeps private files private until then.
         hidden: list[tarfile.TarInfo] = []
         others: list[tarfile.TarInfo] = []
         for each in members:
@@ -295,16 +295,16 @@ MAIN = "__main__"
 
 
 class ScriptRunner:
-    """Runs as a script does that Python is started with.
+    """Callable that runs a whole script, as Python does.
 
     Args:
-        path: the script's path on the client; of a module, its name.
-        source: what stands in it; empty for a module, which is found where the rank works.
-        args: its own, as texts.
+        path: Path of the script on the client, or the name of a module.
+        source: Content of the script; empty for a module, which is imported on the rank.
+        args: Arguments of the script.
     """
 
     is_script = True
-    torchrun = False  # whether it is to find torchrun's variables where there is one rank, too
+    torchrun = False  # whether to set torchrun's variables for a single rank, too
 
     def __init__(self, path: str, source: bytes, args: Sequence[str]) -> None:
         self.__name__ = path.rpartition("/")[2]
@@ -315,13 +315,13 @@ class ScriptRunner:
     def __call__(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError(
-                f'{self.__name__} is a whole script, which needs a process: leave Worker(executor="thread") out'
+                f'{self.__name__} is a whole script, which needs its own process. Remove Worker(executor="thread").'
             )
         main = ModuleType(MAIN)
         code = self._as_script(main) if self.source else self._as_module(main)
         sys.modules[MAIN] = main
         sys.argv[1:] = self.args
-        # Programs start themselves anew by it, to notice edits or to have another environment.
+        # Programs restart themselves with it, for example to reload edited code.
         sys.orig_argv[:] = [sys.executable, *(sys.argv[:1] if self.source else ("-m", self.path)), *self.args]
         if self.torchrun:
             from skyward_core.runtime.rendezvous import set_single_process_variables
@@ -329,7 +329,7 @@ class ScriptRunner:
             set_single_process_variables(instance_info())
         mark_not_reusable("a script has run in it")
         try:
-            exec(code, main.__dict__)  # noqa: S102  the person's own script is what we are for
+            exec(code, main.__dict__)  # noqa: S102  running the user's script is the purpose
         except SystemExit as end:
             if end.code not in (None, 0):
                 raise
@@ -372,15 +372,15 @@ class ScriptRunner:
 
 
 def find_node_copy(path: str, source: bytes, here: str) -> str:
-    """Where a client's script lies on this node: below the working folder, which has travelled, as it does there.
+    """Return the path of a client's script on this node, below the working folder.
 
     Args:
-        path: the script's path on the client.
-        source: what stands in it there.
-        here: the working folder.
+        path: Path of the script on the client.
+        source: Content of the script on the client.
+        here: The working folder.
 
     Raises:
-        FileNotFoundError: it lies nowhere here; says what to do.
+        FileNotFoundError: If the node has no copy.
     """
     parts = path.split("/")
     below = [f"{here}/{'/'.join(parts[start:])}" for start in range(1, len(parts))]
@@ -391,10 +391,10 @@ def find_node_copy(path: str, source: bytes, here: str) -> str:
         if _has_source(each, source):
             return each
     if there:
-        return there[0]  # it was changed on the client since it came here
+        return there[0]  # the client's script has changed since the upload
     raise FileNotFoundError(
-        f"{path} has not come to this node with the working folder, which is {here} here: give the pool "
-        "Image(workdir=...), a folder that holds the script"
+        f"{path} is not in the working folder that was sent to this node ({here}). "
+        "Set Image(workdir=...) to a folder that contains the script."
     )
 
 
@@ -407,7 +407,7 @@ def _has_source(path: str, source: bytes) -> bool:
 
 
 def _register_source(file: str, source: bytes) -> None:
-    """Have tracebacks and ``inspect`` show the lines that run, whatever the file holds by now."""
+    """Let tracebacks and ``inspect`` show the running source, even if the file differs."""
     if _has_source(file, source):
         return
     import linecache
@@ -417,22 +417,23 @@ def _register_source(file: str, source: bytes) -> None:
 
 
 def _call_excepthook(error: Exception) -> None:
-    """A script that has put a hook of its own in the place of Python's hears there of what ends it."""
+    """Call a script's own ``sys.excepthook`` with the error that ends the script."""
     hook = sys.excepthook
     if hook is sys.__excepthook__:
-        return  # the client tells of it
+        return  # the client reports the error
     try:
         hook(type(error), error, error.__traceback__ and error.__traceback__.tb_next)
-    except Exception:  # noqa: BLE001  the script's error is what counts
+    except Exception:  # noqa: BLE001  the script's own error is raised
         sys.stderr.write("Error in sys.excepthook:\n")
         sys.__excepthook__(*sys.exc_info())
 
 
 def _run_exit_handlers() -> None:
-    """Do what Python does at the end of a script, in its order, while the rank's part still goes on: it may take long.
+    """Run the exit steps of Python's shutdown, in order, while the call is still in progress, because they may take
+    long.
 
-    Threads that nobody stops are waited for. Executors have theirs stop just before that, and exit handlers are what
-    ends servers of multiprocessing: to wait for those before would be to wait for ever.
+    Non-daemon threads are joined. Executors stop their threads just before that, and exit handlers end servers of
+    multiprocessing afterwards. Joining those servers' threads first would hang.
     """
     before_threads: list[Any] = getattr(threading, "_threading_atexits", [])
     while before_threads:

@@ -1,4 +1,4 @@
-"""The GPUs of this machine as the NVIDIA driver tells them (NVML)."""
+"""GPUs of this machine, from the NVIDIA driver (NVML)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from skyward_core.model.errors import PoolError
 
 
 def devices() -> list[tuple[str, str]]:
-    """What ``CUDA_VISIBLE_DEVICES`` calls each device here, and its model: one per GPU, and of a GPU that is cut, one
-    per MIG slice.
+    """Return the name for ``CUDA_VISIBLE_DEVICES`` and the model of each device: GPUs, or MIG slices of a GPU in MIG
+    mode.
 
-    Where ``CUDA_VISIBLE_DEVICES`` is set already (by a scheduler, say), what it names and nothing else; a model is ""
-    where the driver knows no such device.
+    If ``CUDA_VISIBLE_DEVICES`` is set, for example by a scheduler, only its devices are returned. A model is "" if the
+    driver does not know the device.
 
     Raises:
-        PoolError: the driver does not answer.
+        PoolError: If the driver does not answer.
     """
     names = _visible_devices_setting()
     if names is None:
@@ -27,14 +27,15 @@ def devices() -> list[tuple[str, str]]:
     try:
         with nvml() as pynvml:
             listed = [(number, uuid, model) for number, uuid, model, _ in _list_devices(pynvml)]
-    except PoolError:  # what was given stands, whatever it is worth
+    except PoolError:  # the variable's devices are returned without models
         listed = []
     return [(name, next((model for *known, model in listed if _matches_name(name, *known)), "")) for name in names]
 
 
 def iterate_visible_gpus(pynvml: Any) -> Iterator[tuple[str, str, str, Any]]:
-    """Of each device that :func:`devices` names and the driver knows: its number, which of a slice is that of its GPU
-    and its own, its UUID, its model, and its NVML handle."""
+    """Yield the number, UUID, model and NVML handle of each visible device. A slice has the numbers of its GPU and its
+    own.
+    """
     names = _visible_devices_setting()
     for each in _list_devices(pynvml):
         if names is None or any(_matches_name(name, *each[:2]) for name in names):
@@ -42,7 +43,7 @@ def iterate_visible_gpus(pynvml: Any) -> Iterator[tuple[str, str, str, Any]]:
 
 
 def _visible_devices_setting() -> list[str] | None:
-    """What ``CUDA_VISIBLE_DEVICES`` names; None where it is not set."""
+    """Return the devices in ``CUDA_VISIBLE_DEVICES``. None if it is not set."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if given is None:
         return None
@@ -59,21 +60,21 @@ def _list_devices(pynvml: Any) -> Iterator[tuple[str, str, str, Any]]:
 
 
 def _matches_name(name: str, number: str, uuid: str) -> bool:
-    """Whether that is what CUDA understands by a name: the beginning of a UUID is enough."""
+    """Check whether a CUDA device name matches a device. CUDA accepts a prefix of a UUID."""
     return name == number if name.isdigit() else uuid.startswith(name)
 
 
 @contextmanager
 def nvml() -> Iterator[Any]:
-    """pynvml, with a driver that answers.
+    """Return pynvml, initialized.
 
     Raises:
-        PoolError: there is none, or it does not answer.
+        PoolError: If there is no driver, or if it does not answer.
     """
     try:
         import pynvml
-    except ImportError as error:  # hosts without a driver are not sent it
-        raise PoolError("no NVIDIA driver is here") from error
+    except ImportError as error:  # pynvml is not installed on hosts without a driver
+        raise PoolError("this machine has no NVIDIA driver") from error
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
@@ -85,7 +86,7 @@ def nvml() -> Iterator[Any]:
 
 
 def is_in_mig_mode(gpu: object) -> bool:
-    """Whether a GPU (NVML handle) is cut, or to be cut, into slices."""
+    """Check whether a GPU (NVML handle) is in MIG mode."""
     import pynvml
 
     try:
@@ -96,11 +97,11 @@ def is_in_mig_mode(gpu: object) -> bool:
 
 
 def mig_slices(gpu: object) -> Iterator[object]:
-    """NVML handles of a GPU's slices."""
+    """Yield the NVML handles of a GPU's MIG slices."""
     import pynvml
 
     for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
         try:
             yield pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
         except pynvml.NVMLError_NotFound:
-            continue  # indices may have gaps where instances were removed
+            continue  # removed instances leave gaps

@@ -1,1 +1,1 @@
-"""Helpers that know nothing of the project."""
+"""Helpers that are independent of the project."""

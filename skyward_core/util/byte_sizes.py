@@ -1,11 +1,11 @@
-"""Numbers of bytes for people."""
+"""Formatting of byte sizes."""
 
 from __future__ import annotations
 
 
 def format_size(size: float) -> str:
-    """``4,000`` -> ``4 kB``: three digits, in the unit that leaves the fewest; whole bytes."""
-    if size < 999.5:  # what rounds to 1000 is one of the next unit
+    """Return a size with three digits in a suitable unit: ``4,000`` -> ``4 kB``."""
+    if size < 999.5:  # larger values would round to 1000
         return f"{size:.0f} bytes"
     for unit in ("kB", "MB"):
         size /= 1000

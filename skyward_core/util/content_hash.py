@@ -1,4 +1,4 @@
-"""Names made of content: what a large argument is called everywhere. Standard library only."""
+"""Content hashes, which name large arguments and files on all machines."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import re
 from typing import Any
 
 HASH_PATTERN = re.compile(r"[0-9a-f]{32}")
-BLOB_PREFIX = "blob-"  # what files are called first on the client, before all of their content is known
+BLOB_PREFIX = "blob-"  # temporary name of files on the client until their content is complete
 
 
 class ContentHash:
-    """SHA-256, cut to the 128 bits of a name: OpenSSL computes it with the CPU's own instructions where it has them,
-    in half the time of BLAKE2."""
+    """SHA-256, truncated to 128 bits. With the CPU's SHA instructions OpenSSL needs half the time of BLAKE2."""
 
     def __init__(self) -> None:
         self._sha = hashlib.sha256()
@@ -25,7 +24,7 @@ class ContentHash:
 
 
 def hash_bytes(data: Any) -> str:
-    """The name of what is in memory."""
-    made = ContentHash()
-    made.update(data)
-    return made.hexdigest()
+    """Return the content hash of data in memory."""
+    digest = ContentHash()
+    digest.update(data)
+    return digest.hexdigest()

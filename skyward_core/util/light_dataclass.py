@@ -1,6 +1,6 @@
-"""What small values have in common, written once.
+"""Dataclasses with shared methods instead of generated ones.
 
-``dataclass`` would compile it for each class anew, a millisecond each, while somebody waits for a pool's start.
+``dataclass`` compiles the methods of each class, about a millisecond per class, which would delay every start.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ def value(*, kw_only: bool = False, frozen: bool = False) -> Callable[[type[T]],
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field, checked))
 def value(cls: Any = None, /, *, kw_only: bool = False, frozen: bool = False) -> Any:
-    """Make a dataclass of a :class:`Value`, with slots. That nobody changes one is for the type checker to see: what
-    ``dataclass`` refuses it with takes longer to compile than all the rest. What takes the rest is ``__init__``: it is
-    compiled once somebody makes a first one, or asks for its signature, as most processes make none of most classes.
+    """Make a dataclass of a :class:`Value`, with slots.
+
+    Type checkers treat it as frozen, but at run time only ``frozen`` classes reject changes, because those checks are
+    slow to compile. ``__init__`` is compiled at the first instance or request for its signature, because most processes
+    use few classes.
 
     Args:
-        frozen: refuse it also when it happens; such ones, which persons make, have no slots.
+        frozen: Reject changes at run time. Such classes, which users create, have no slots.
     """
 
     def make(raw: type[T]) -> type[T]:
@@ -68,7 +70,7 @@ def _frozen_setter(made: Any, what: str, change: Callable[..., None]) -> Callabl
 
 
 class _Signature:
-    """That of ``__init__``, for ``inspect``."""
+    """Descriptor that returns the signature of ``__init__`` for ``inspect``."""
 
     def __get__(self, instance: object, owner: Any) -> Any:
         if "__dataclass_fields__" not in vars(owner) or instance is not None:
@@ -84,11 +86,11 @@ class _FactoryDefault:
         return "<factory>"
 
 
-_FACTORY_DEFAULT = _FactoryDefault()  # stands for a default that is made for each value anew
+_FACTORY_DEFAULT = _FactoryDefault()  # marker for a default that a factory creates
 
 
 def _compile_init(made: Any) -> Callable[..., None]:
-    """The ``__init__`` that ``dataclass`` would write."""
+    """Return the ``__init__`` that ``dataclass`` would generate."""
     names: dict[str, Any] = {"_MADE": _FACTORY_DEFAULT, "_put": object.__setattr__}
     put = "_put(self, {0!r}, {1})" if made.__dataclass_params__.frozen else "self.{0} = {1}"
     parameters: list[str] = []
@@ -107,7 +109,7 @@ def _compile_init(made: Any) -> Callable[..., None]:
             lines.append(put.format(name, name))
     if hasattr(made, "__post_init__"):
         lines.append("self.__post_init__()")
-    # Nothing of it is anybody's but the names of the class's own fields.
+    # The code consists only of the names of the class's own fields.
     exec(f"def __init__(self, {', '.join(parameters)}):\n " + "\n ".join(lines or ["pass"]), names)  # noqa: S102
     written: Any = names["__init__"]
     written.__qualname__ = f"{made.__qualname__}.__init__"
@@ -116,8 +118,10 @@ def _compile_init(made: Any) -> Callable[..., None]:
 
 
 class Value:
-    """Base of what :func:`value` makes, and of frozen dataclasses with ``eq=False, repr=False``: equal where all fields
-    are."""
+    """Base of classes made by :func:`value`, and of frozen dataclasses with ``eq=False, repr=False``.
+
+    Instances are equal if all their compared fields are equal.
+    """
 
     __slots__ = ()
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]

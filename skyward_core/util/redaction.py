@@ -1,7 +1,7 @@
-"""Secrets are blanked, by value, in what leaves a node for eyes: logs, summaries, errors.
+"""Redaction of secrets in data for display: logs, summaries and errors.
 
-Every byte of one becomes an asterisk: lengths stay, and with them the cursors of logs and the frames of pickles.
-A value is known in the forms that :func:`encoded_forms` makes of it, too.
+Every byte of a secret is replaced by an asterisk. Lengths do not change, so cursors of logs and frames of pickles stay
+valid. Secrets are also found in the encodings of :func:`encoded_forms`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-MIN_SECRET_LENGTH = 8  # characters; shorter values are too common in other words to be blanked
-MIN_PREFIX_LENGTH = 12  # bytes of a secret's beginning that are blanked also where the rest was cut off
-MIN_DISTINCT_CHARACTERS = 4  # different characters; a value of fewer is a ruler or a placeholder
+MIN_SECRET_LENGTH = 8  # characters; shorter values also match ordinary text
+MIN_PREFIX_LENGTH = 12  # bytes; a secret's prefix of this length is redacted even if the rest is cut off
+MIN_DISTINCT_CHARACTERS = 4  # values with fewer distinct characters are rulers or placeholders
 
 _SECRET_NAMES = re.compile(
     r"TOKEN(?!IZ)|SECRET|PASSW|PASSPHRASE|CREDENTIAL"
@@ -21,7 +21,7 @@ _SECRET_NAMES = re.compile(
     r"|(?:^|_)(?:PAT|PASS|CREDS|PWD|AUTH|CONNECTION_STRING|AUTH_CONFIG)$",
     re.IGNORECASE,
 )
-# These tell where a secret is, of what kind, how many there may be, or which folder one works in.
+# Names of variables with a secret's location, type or number, or with a folder.
 _NOT_SECRET_NAMES = re.compile(
     r"_(?:FILE|PATH|DIR|HOME|URL|URI|ENDPOINT|HOST|PORT|NAME|USER|TYPE|KIND|BACKEND|PROVIDER|PROFILE|REGION|TTL|"
     r"TIMEOUT|EXPIRY|EXPIRES|LIMIT|COUNT|SOCK)$|^(?:MAX|MIN|NUM)_|^PWD$",
@@ -32,34 +32,34 @@ _COMMON_WORDS = frozenset(
      "development", "anonymous", "username", "postgres", "keyring", "interactive"]
 )  # fmt: skip
 
-# No scheme is that long, and a text that is one long word is looked at once, not from each of its letters to its end.
+# The limit of the scheme's length keeps the search linear in texts that are one long word.
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,63})://(?P<user>[^\s/?#:'\"<>]*)(?P<rest>:[^\s/?#'\"<>]*)?@")
 
 
 def secret_values(env: Mapping[str, str]) -> list[str]:
-    """The values of environment variables whose names say that they are secret, and passwords of URLs in others.
+    """Return the values of environment variables with secret names, and passwords in URLs of other variables.
 
-    Paths and words that stand in any log are none, whatever their variable is called: lines would only be damaged.
+    Paths and common words are not secrets, even with a secret name, because redacting them would only damage logs.
     """
     named = [value for name, value in env.items() if is_secret_name(name) and not _is_common_value(value)]
     return [*named, *url_secrets(list(env.values()))]
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether an environment variable's name says that its value is secret."""
+    """Check whether an environment variable's name indicates a secret value."""
     return bool(_SECRET_NAMES.search(name)) and not _NOT_SECRET_NAMES.search(name)
 
 
 def _is_common_value(value: str) -> bool:
     if value.startswith(("~/", "./", "../", "file:")):
         return True
-    if value.startswith("/"):  # so does every 64th key in base64, but no folder has its name
+    if value.startswith("/"):  # one in 64 base64 keys starts with a slash, too, but is not a folder
         return Path("/", value.split("/")[1]).is_dir()
     return value.lower() in _COMMON_WORDS or len(set(value)) < MIN_DISTINCT_CHARACTERS
 
 
 def url_secrets(value: Any) -> list[str]:
-    """Passwords, and tokens in their place, of all URLs in a value of JSON's types; as written and as meant."""
+    """Return passwords, and tokens in their place, of all URLs in a JSON value, both raw and percent-decoded."""
     found = []
     for text in _iter_strings(value):
         for match in _URL.finditer(text):
@@ -71,7 +71,7 @@ def url_secrets(value: Any) -> list[str]:
 
 
 def strip_credentials(text: str) -> str:
-    """A text with passwords, and tokens in their place, taken out of the URLs in it."""
+    """Return a text without passwords, and tokens in their place, in its URLs."""
 
     def shortened(match: re.Match[str]) -> str:
         return f"{match['scheme']}://" + (f"{match['user']}@" if _is_plain_user(match) else "")
@@ -80,27 +80,27 @@ def strip_credentials(text: str) -> str:
 
 
 def make_sanitizer(env: Mapping[str, str]) -> Callable[[str], str]:
-    """What makes a text one that may be written down: without credentials in its URLs, and, where there is a URL in it,
-    with the values of secret variables blanked, wherever in the URL they stand.
+    """Return a function that makes a text storable: it removes credentials from URLs and redacts secret variables in
+    texts with URLs.
 
     Args:
-        env: the variables.
+        env: The environment variables.
     """
     redactor = Redactor(secret_values(env))
 
-    def kept(text: str) -> str:
+    def sanitize(text: str) -> str:
         return redactor.redact_text(strip_credentials(text)) if "://" in text else text
 
-    return kept
+    return sanitize
 
 
 def _is_plain_user(match: re.Match[str]) -> bool:
-    """Whether what stands before the host is no secret: over ssh, say, a user's name; over http a token may."""
+    """Check whether the user part of a URL is not a secret. With http it may be a token, with ssh it is a user name."""
     return not match["scheme"].lower().endswith(("http", "https"))
 
 
 def map_strings(value: Any, change: Callable[[str], str]) -> Any:
-    """A value of JSON's types with every string in it, keys too, changed."""
+    """Return a JSON value with a function applied to every string, including keys."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
@@ -122,15 +122,15 @@ def _iter_strings(value: Any) -> Iterator[str]:
 
 
 class Redactor:
-    """Knows the secrets; false while there are none.
+    """Redactor of known secrets. False if there are none.
 
     Attributes:
-        reach: bytes of the longest secret, less one: so far may one stand over the end of a piece of log.
+        reach: Bytes of the longest secret, minus one: the part that may extend beyond the end of a piece of a log.
     """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         self._values: list[bytes] = []
-        self._starts: set[bytes] = set()  # beginnings that are too short to be looked for
+        self._starts: set[bytes] = set()  # prefixes shorter than MIN_PREFIX_LENGTH
         self._prefilter: SecretPrefilter | None = None
         self.reach = 0
         self.add(values)
@@ -139,7 +139,7 @@ class Redactor:
         return bool(self._values)
 
     def add(self, values: Iterable[str]) -> None:
-        """Blank these as well, from now on; those shorter than ``SHORTEST`` are left out."""
+        """Add secrets. Values shorter than ``MIN_SECRET_LENGTH`` are ignored."""
         long = [value for value in values if len(value) >= MIN_SECRET_LENGTH]
         if not long:
             return
@@ -152,7 +152,9 @@ class Redactor:
         self.reach = max(len(value) - 1 for value in self._values)
 
     def redact_bytes(self, data: bytes) -> bytes:
-        """The same bytes, as many, with secrets blanked, also those that break off after ``TELLING`` bytes."""
+        """Return the data with secrets redacted, including prefixes of at least ``MIN_PREFIX_LENGTH`` bytes. Keeps the
+        length.
+        """
         if not self._may_contain(data):
             return data
         blanked: bytearray | None = None
@@ -169,15 +171,15 @@ class Redactor:
         return data if blanked is None else bytes(blanked)
 
     def redact_text(self, text: str) -> str:
-        """See :meth:`data`."""
+        """Return a text with secrets redacted; see :meth:`redact_bytes`."""
         return self.redact_bytes(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
     def redact_json(self, value: Any) -> Any:
-        """A value of JSON's types with every string in it, keys too, as :meth:`text` makes it."""
+        """Return a JSON value with secrets redacted in every string, including keys."""
         return map_strings(value, self.redact_text)
 
     def partial_secret_length(self, data: bytes) -> int:
-        """How many of the last bytes may be the beginning of a secret of which the rest is still to come."""
+        """Return how many of the last bytes may be the beginning of a secret that continues in later data."""
         last = data[-self.reach :] if self.reach else b""
         longest = (
             max((_overlap_length(last, value) for value in self._values), default=0) if self._may_contain(last) else 0
@@ -192,7 +194,7 @@ class Redactor:
 
 
 def _overlap_length(data: bytes, value: bytes) -> int:
-    """How many of the last bytes are a beginning of a value: ``TELLING`` or more of them, and not the whole; or 0."""
+    """Return how many of the last bytes are an incomplete value of at least ``MIN_PREFIX_LENGTH`` bytes, or 0."""
     at = data.find(value[:MIN_PREFIX_LENGTH])
     while at >= 0:
         if len(data) - at < len(value) and value.startswith(data[at:]):
@@ -202,13 +204,13 @@ def _overlap_length(data: bytes, value: bytes) -> int:
 
 
 class SecretPrefilter:
-    """Tells at once, of nearly all data, that none of many words is in it; looks at it once for all of them.
+    """Fast test that excludes many words at once in a single pass over the data.
 
-    Bytes are taken in pairs, so that a regular expression's set of characters is one of 65,536 pairs: a word has
-    a row of pairs in it, wherever it begins.
+    Bytes are grouped in pairs, so that a character set of a regular expression can contain 65,536 different pairs. A
+    word contains a row of known pairs at either alignment.
     """
 
-    # Bytes that are no ASCII count as one, as pairs of some of them would be read as a single character.
+    # Non-ASCII bytes are mapped to one byte, because some pairs of them would decode to one character.
     _ASCII = bytes(min(byte, 127) for byte in range(256))
 
     def __init__(self, words: Iterable[bytes]) -> None:
@@ -218,19 +220,21 @@ class SecretPrefilter:
         self._search = re.compile(f"[{''.join(map(re.escape, sorted(pairs)))}]" * row).search
 
     def may_contain(self, data: bytes) -> bool:
-        """False where no word is in the data; nearly always only there."""
+        """Return False if the data contains no word. True may be a false positive."""
         even = len(data) & ~1
         return self._search(data[:even].translate(self._ASCII).decode("utf-16-le")) is not None
 
 
-# Of a value that begins at the first, second or third byte of a group of three: the first character of base64 that
-# is made of its own bits alone.
+# First base64 character that depends only on the value, if the value starts at byte 0, 1 or 2 of a group of three.
 _BASE64_OFFSETS = (0, 2, 3)
 
 
 def encoded_forms(value: str) -> set[bytes]:
-    """A value itself; as a literal of Python and JSON; percent-encoded; in base64, wherever in a longer text it stood
-    there (``user:value`` of an Authorization header, say)."""
+    """Return all encodings of a value: plain, as a literal of Python and JSON, percent-encoded, and in base64 at any
+    offset.
+
+    Offsets matter for encoded texts that contain the value, such as ``user:value`` of an Authorization header.
+    """
     import json
     from urllib.parse import quote, quote_plus
 
@@ -246,7 +250,7 @@ def _base64_forms(data: bytes) -> Iterator[bytes]:
 
     for before, first in enumerate(_BASE64_OFFSETS):
         padded = bytes(before) + data
-        own = slice(first, len(padded) * 8 // 6)  # what follows shares the next character
+        own = slice(first, len(padded) * 8 // 6)  # the last character may depend on following data
         yield base64.b64encode(padded)[own]
         yield base64.urlsafe_b64encode(padded)[own]
 

@@ -1,9 +1,9 @@
-"""Files and paths that users, projects and environment variables name.
+"""Files and paths from users, projects and environment variables.
 
-Text is often not a path: a name of more than 255 bytes, a null character, a lone surrogate, an unknown user, a
-circle of links, a folder that may not be entered. :mod:`pathlib` raises several types of exceptions for these. The
-functions here answer instead. Only regular files of a bounded size are read: a named pipe would block, a device never
-ends.
+Text is often not a valid path: a name of more than 255 bytes, a null character, a lone surrogate, an unknown user, a
+loop of links, an inaccessible folder. :mod:`pathlib` raises several types of exceptions for these. The functions of
+this module return a result instead. Only regular files of a bounded size are read, because a named pipe would block,
+and a device never ends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class UnusableFile(OSError):
-    """A file that is not read; ``strerror`` says why, without its name."""
+    """A file that must not be read. ``strerror`` is the reason, without the file's name."""
 
     def __str__(self) -> str:
         return str(self.strerror)
@@ -42,22 +42,22 @@ class UnusableFile(OSError):
 
 # For text that is not a path, functions of os.path return False; methods of pathlib may raise.
 def exists(path: str | Path) -> bool:
-    """Check whether there is something at a path."""
+    """Check whether a path exists."""
     return os.path.exists(Path(path))  # noqa: PTH110
 
 
 def is_file(path: str | Path) -> bool:
-    """Check whether a path leads to a regular file."""
+    """Check whether a path is a regular file, or a link to one."""
     return os.path.isfile(Path(path))  # noqa: PTH113
 
 
 def is_dir(path: str | Path) -> bool:
-    """Check whether a path leads to a folder."""
+    """Check whether a path is a folder, or a link to one."""
     return os.path.isdir(Path(path))  # noqa: PTH112
 
 
 def expand_user(path: str | Path) -> Path:
-    """Return a path with the home folder in place of ``~``; unchanged if there is no such user."""
+    """Return a path with ``~`` replaced by the home folder. Unchanged for an unknown user."""
     try:
         return Path(path).expanduser()
     except PATH_ERRORS:
@@ -65,7 +65,7 @@ def expand_user(path: str | Path) -> Path:
 
 
 def resolve_path(path: str | Path) -> Path:
-    """Return a path without links; if that is not possible, the absolute path, or what it is in a removed folder."""
+    """Return a path without links. If that fails, return the absolute path, or in a removed folder the path itself."""
     try:
         return Path(path).resolve()
     except PATH_ERRORS:
@@ -75,10 +75,10 @@ def resolve_path(path: str | Path) -> Path:
 
 
 def find_matching(folder: Path, pattern: str) -> list[Path]:
-    """Return the files and folders that a glob pattern names below a folder.
+    """Return the files and folders below a folder that match a glob pattern.
 
     Raises:
-        ValueError: It is not such a pattern.
+        ValueError: If the pattern is invalid.
     """
     try:
         return list(folder.glob(pattern))
@@ -89,10 +89,10 @@ def find_matching(folder: Path, pattern: str) -> list[Path]:
 
 
 def list_entries(folder: Path) -> list[Path]:
-    """Return what a folder holds.
+    """Return the entries of a folder.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: If the folder cannot be read.
     """
     try:
         return list(folder.iterdir())
@@ -101,20 +101,20 @@ def list_entries(folder: Path) -> list[Path]:
 
 
 def read_bytes(path: str | Path, most: int = MAX_BYTES) -> bytes:
-    """Return the content of a regular file; nothing of the null device.
+    """Return the content of a regular file. Empty for the null device.
 
     Args:
-        path: It may be a link.
-        most: Bytes; a longer file is refused.
+        path: The file, or a link to it.
+        most: Maximum size in bytes.
 
     Raises:
-        OSError: It cannot be read, is too long, or is not a regular file.
+        OSError: If the file cannot be read, is too large, or is not a regular file.
     """
     try:
         with open(path, "rb", opener=_open_nonblocking) as file:
             found = os.fstat(file.fileno())
             if stat.S_ISCHR(found.st_mode) and os.path.samestat(found, os.stat(os.devnull)):
-                return b""  # the usual way to name no file, as in "UserKnownHostsFile /dev/null"
+                return b""  # commonly used for "no file", as in "UserKnownHostsFile /dev/null"
             if not stat.S_ISREG(found.st_mode):
                 kind = _FILE_KINDS.get(stat.S_IFMT(found.st_mode), "something else")
                 raise UnusableFile(errno.EINVAL, f"it is {kind}, not a regular file")
@@ -131,22 +131,22 @@ def read_bytes(path: str | Path, most: int = MAX_BYTES) -> bytes:
 
 
 def read_text(path: str | Path, encoding: str = "utf-8", errors: str = "strict", *, most: int = MAX_BYTES) -> str:
-    """Return the text of a regular file, with newlines as Python reads them.
+    """Return the text of a regular file, with universal newlines.
 
     Raises:
-        OSError: As :func:`read_bytes`.
-        UnicodeDecodeError: It is not in that encoding.
+        OSError: If the file cannot be read, is too large, or is not a regular file.
+        UnicodeDecodeError: If the text is not in the encoding.
     """
     return io.TextIOWrapper(io.BytesIO(read_bytes(path, most)), encoding, errors).read()
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Return what a TOML text says.
+    """Return the value of a TOML text.
 
     Raises:
-        ValueError: It is not TOML, or nested too deep.
+        ValueError: If the text is invalid, or nested too deeply.
     """
-    import tomllib  # most starts read no TOML
+    import tomllib  # imported late: most starts read no TOML
 
     try:
         return _check_depth(tomllib.loads(text))
@@ -155,12 +155,12 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return what a JSON text says.
+    """Return the value of a JSON text.
 
     Raises:
-        ValueError: It is not JSON, or nested too deep.
+        ValueError: If the text is invalid, or nested too deeply.
     """
-    import json  # late: no start of the command line reads any
+    import json  # imported late: starts of the command line read no JSON
 
     try:
         return _check_depth(json.loads(text))
@@ -169,10 +169,11 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_own_json(path: Path) -> Any:
-    """Return what a JSON file says that this program has written; None if there is no such file.
+    """Return the value of a JSON file that this program wrote. None if the file does not exist.
 
     Raises:
-        OSError, ValueError: It cannot be read.
+        OSError: If the file cannot be read.
+        ValueError: If the file is invalid.
     """
     try:
         text = read_text(path, most=MAX_OWN_BYTES)
@@ -207,8 +208,12 @@ REPOSITORY_FOLDER = ".git"
 
 
 def folders_up_to_project(folder: Path) -> Iterator[Path]:
-    """A folder and those above it, to the one with the repository, else with the project's file, else to the person's
-    home: what lies there is about no project. What is installed is of none either."""
+    """Yield a folder and its parents, up to the repository's root, otherwise the folder of the project file, otherwise
+    the home folder.
+
+    The home folder itself is excluded, because its files belong to no project. Installed packages belong to no project
+    either, so only their folder is yielded.
+    """
     if "site-packages" in folder.parts:
         yield folder
         return

@@ -88,7 +88,7 @@ def test_one_that_knows_no_tokens_is_refused(found: str, fine: bool, monkeypatch
     if fine:
         _check_tokens()
         return
-    with pytest.raises(sky.PoolError, match=r"knows no tokens, and would let everybody in: have 2\.52 or newer"):
+    with pytest.raises(sky.PoolError, match=r"has no token authentication\. Use version 2\.52 or newer"):
         _check_tokens()
 
 

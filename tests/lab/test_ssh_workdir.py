@@ -105,7 +105,7 @@ def test_a_whole_script_runs_as_the_copy_that_a_node_has(pair: Lab, project: Pat
         with pytest.raises(sky.RunError, match="KeyError"):
             sky.script(script) @ compute
         (project.parent / "elsewhere.py").write_text("pass\n")
-        with pytest.raises(sky.RunError, match="has not come to this node"):
+        with pytest.raises(sky.RunError, match="is not in the working folder that was sent to this node"):
             sky.script(project.parent / "elsewhere.py") @ compute
 
 

@@ -77,7 +77,7 @@ def test_it_is_found_by_name_and_listed_as_it_declares_itself(installed: Path) -
     assert plugins.by_name("greeter").name == "greeter"
     assert told("greeter").help == "a word of welcome in every rank"
     assert told("greeter").parameters == {"word": "what is said"}
-    with pytest.raises(UsageError, match=r"there are: torch, jax.*greeter"):
+    with pytest.raises(UsageError, match=r"available: torch, jax.*greeter"):
         plugins.by_name("zzz")
     with pytest.raises(UsageError, match="did you mean greeter"):
         plugins.by_name("greetr")
@@ -110,16 +110,16 @@ def test_ours_say_what_they_are_and_what_each_parameter_is() -> None:
         ("import not_installed_here\n", PluginError, "cannot be imported: ModuleNotFoundError"),
         ("1 / 0\n", PluginError, "cannot be imported: ZeroDivisionError"),
         ("class Broken:\n    name = 'broken'\n", UsageError, "is not a plugin"),
-        (PLUGIN.replace("Greeter", "Broken"), PluginError, "calls itself 'greeter'"),
+        (PLUGIN.replace("Greeter", "Broken"), PluginError, "has another name: 'greeter'"),
         (
             PLUGIN.replace("Greeter", "Broken").replace('default="welcome", ', ""),
             UsageError,
-            r"plugin broken needs parameters \(word: what is said\)",
+            r"plugin broken requires parameters: word: what is said",
         ),
         (
             PLUGIN.replace("Greeter", "Broken") + "    def __post_init__(self):\n        raise KeyError('dust')\n",
             PluginError,
-            "cannot be made: KeyError: 'dust'",
+            "cannot be created: KeyError: 'dust'",
         ),
     ],
 )

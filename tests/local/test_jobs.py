@@ -135,7 +135,7 @@ def test_a_disk_that_is_too_small_for_its_files_is_named(cli: Cli, pool: str, tm
         subprocess.run(["umount", "-l", tmp_path], check=True)
     (cause,) = (line for line in done.stderr.splitlines() if line.startswith("root cause: "))
     assert f"file_mounts: {tmp_path}/there/large on node 0 (" in cause
-    assert "is not whole: No space left on device; free some space there (0 bytes are free), or choose" in cause
+    assert "is incomplete: No space left on device. Free some space there (now 0 bytes), or choose" in cause
     assert "Traceback" not in done.stderr and "| ran" not in done.stdout
 
 
@@ -247,7 +247,7 @@ def test_what_would_be_made_is_told(cli: Cli) -> None:
     "words, said",
     [
         (("launch", "task.yaml", "-c", "job", "--plugin", "mpi"), "leave out --plugin"),
-        (("launch", "task.yaml", "--plugin", "mpy"), "no plugin is named 'mpy'; did you mean mpi?"),
+        (("launch", "task.yaml", "--plugin", "mpy"), "unknown plugin 'mpy'; did you mean mpi?"),
         (("launch", "none.yaml"), "none.yaml cannot be read: No such file or directory"),
         (("launch", "bad.yaml"), "bad.yaml, line 2: there is no key 'nodes'; did you mean num_nodes?"),
         (("launch", "large.yaml", "-c", "job"), "large.yaml needs 9 nodes, but pool job has 2"),

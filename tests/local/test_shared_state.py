@@ -105,7 +105,7 @@ def test_ranks_meet_at_a_barrier_again_and_again(pool: sky.Compute) -> None:
 def test_each_item_of_a_queue_goes_to_one(pool: sky.Compute) -> None:
     assert sky.queue("work").put(*range(100)) == 100
     assert sorted(chain(*(eats() @ pool))) == list(range(100))
-    with pytest.raises(sky.UsageError, match="holds no None"):
+    with pytest.raises(sky.UsageError, match="cannot contain None"):
         sky.queue("work").put(None)
 
 
@@ -121,7 +121,7 @@ def test_a_barrier_that_not_all_come_to_is_left_again(pool: sky.Compute) -> None
         return missed
 
     assert comes_alone() >> pool == 2
-    with pytest.raises(sky.UsageError, match="within a call"):
+    with pytest.raises(sky.UsageError, match="inside a call"):
         sky.barrier("here")
 
     @sky.function
@@ -159,7 +159,7 @@ def test_dicts_and_sets_are_like_dicts_and_sets(pool: sky.Compute) -> None:
     for missing in (lambda: held["c"], lambda: held.pop("c"), lambda: held.__delitem__("c")):
         with pytest.raises(KeyError):
             missing()
-    with pytest.raises(sky.UsageError, match="keys of a dict"):
+    with pytest.raises(sky.UsageError, match="dict keys"):
         held[frozenset()] = 1  # type: ignore[index]
     members = sky.set("table")
     assert members.add("x") and not members.add("x") and members.update(["x", "y"]) == 1

@@ -102,7 +102,7 @@ def test_the_next_call_finds_the_ranks_as_ever(pool: sky.Compute) -> None:
 def test_it_has_its_variables_and_its_folder(pool: sky.Compute) -> None:
     sky.shell("pwd; echo $LR $OUT", env={"LR": 0.1, "OUT": Path("a b")}, cwd="sub") >> pool
     assert "/sub\n0.1 a b\n" in said(pool, 0) + said(pool, 1)
-    with pytest.raises(sky.RunError, match=r"this node has no folder .*/nowhere"):
+    with pytest.raises(sky.RunError, match=r"folder .*/nowhere does not exist on this node"):
         sky.shell("pwd", cwd="nowhere") >> pool
 
 

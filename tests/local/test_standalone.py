@@ -264,8 +264,8 @@ def test_plugins_that_need_peers_are_refused_before_anything_is_made(home: Path,
     with pytest.raises(sky.UsageError) as caught, sky.Compute(nodes=2, plugins=[make()], options=options()):
         pass
     assert str(caught.value) == (
-        f"plugin {name} needs the ranks to reach one another, for {what}, and with Options(cluster=False) workers "
-        "stand alone: leave cluster=False out, or the plugin, or have a single rank (nodes=1, ranks_per_node=1)"
+        f"plugin {name} requires connections between ranks, for {what}, but Options(cluster=False) makes ranks "
+        "standalone. Remove cluster=False or the plugin, or use one rank (nodes=1, ranks_per_node=1)."
     )
     from skyward_core.store.ledger import Ledger  # which ranks do without
 

@@ -386,5 +386,5 @@ def test_what_it_does_not_take_is_refused_in_words(mine: None, texts: Mapping[st
         parse_parameters(["mine"], texts)
     assert caught.value.field == "plugin_settings"
     assert by_name("mine", **parse_parameters(["mine"], {"mine.word": "a"})["mine"]) == Mine("a")
-    with pytest.raises(UsageError, match=r"plugin mine needs parameters \(word: str\)"):
+    with pytest.raises(UsageError, match=r"plugin mine requires parameters: word: str"):
         by_name("mine")

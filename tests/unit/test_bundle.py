@@ -160,7 +160,7 @@ def test_without_what_asks_an_nvidia_driver_its_absence_is_said() -> None:
     )
     env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env=env)
-    assert done.stderr.strip().endswith("PoolError: no NVIDIA driver is here")
+    assert done.stderr.strip().endswith("PoolError: this machine has no NVIDIA driver")
 
 
 def test_an_archive_is_packed_once_and_kept_beside_the_code(

@@ -62,14 +62,14 @@ def test_an_accelerator_cut_by_mig_brings_a_rank_for_each_slice():
 
 
 def test_accelerators_by_maker():
-    with pytest.warns(FutureWarning, match=r"write sky\.accelerators\.A100\(\)"):
+    with pytest.warns(FutureWarning, match=r"use sky\.accelerators\.A100\(\)"):
         assert sky.NVIDIA.A100 == sky.accelerators.A100
     with pytest.warns(FutureWarning, match=r"sky\.Accelerator\.NVIDIA\.H100"):
         assert sky.Accelerator.NVIDIA.H100(count=8) == sky.accelerators.H100(count=8)
     assert "A100" in dir(sky.NVIDIA)
     with pytest.raises(AttributeError, match="not made by NVIDIA"):
         sky.NVIDIA.MI300X  # noqa: B018
-    with pytest.raises(AttributeError, match=r"write sky\.accelerators\.RTX_4090$"):
+    with pytest.raises(AttributeError, match=r"use sky\.accelerators\.RTX_4090$"):
         sky.AMD.RTX_4090  # noqa: B018
     with pytest.raises(AttributeError, match="did you mean"):
         sky.NVIDIA.A10O  # noqa: B018

@@ -135,9 +135,9 @@ def test_what_the_source_raises_and_what_cannot_travel_are_raised_by_the_reader(
 def test_values_of_a_call_that_has_ended_are_an_error() -> None:
     line = Line(1, iter([1, 2]))
     line.items[0].close()
-    with pytest.raises(RuntimeError, match="has no more values: the call"):
+    with pytest.raises(RuntimeError, match="has no more values, because its call"):
         next(line.items[0])
-    with pytest.raises(TypeError, match="send on its values"):
+    with pytest.raises(TypeError, match="Send its values instead"):
         pickle.dumps(line.items[0])
 
 

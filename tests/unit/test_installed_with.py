@@ -71,7 +71,7 @@ def at_a_client_without_redis() -> None:
             at_a_client_without_dask,
             r"distributed is not installed on this machine. Install the pool's version: pip install distributed",
         ),
-        (at_a_client_without_redis, r"the package redis is not installed here: pip install redis"),
+        (at_a_client_without_redis, r"the package redis is not installed on this machine\. Run pip install redis"),
     ],
 )
 def test_it_is_said_with_what_to_do(needed: Callable[[], None], said: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -468,7 +468,7 @@ def test_a_list_is_written_with_commas_only_where_it_is_read_so_again() -> None:
         ({"accelerator": ""}, "accelerator", ""),
         ({"plugins": ["torhc"]}, "plugins", "did you mean torch"),
         ({"plugins": ["torch", "torch"]}, "plugins", "plugin torch is given twice"),
-        ({"plugins": ["joblib", "sklearn"]}, "plugins", "do not go together"),
+        ({"plugins": ["joblib", "sklearn"]}, "plugins", "cannot be combined"),
         (
             {"plugins": ["torch"], "plugin_settings": {"torch.bakend": "gloo"}},
             "plugin_settings",

@@ -53,16 +53,19 @@ def test_a_node_without_what_it_takes_says_what_to_install(node: Path, monkeypat
     monkeypatch.setenv("PATH", str(node / "bin"))
     monkeypatch.setattr(ssh_between_nodes, "EXTRA_PATH", str(node / "bin"))
     for plugin, words in (
-        (sky.plugins.mpi(), r"no mpirun on this node \(.*apt-get install openmpi-bin.*mpi\(launcher=\"\"\)"),
-        (sky.plugins.mpi(launcher="srun"), "no srun on this node"),
-        (sky.plugins.deepspeed(), r"no pdsh on this node \(.*apt-get install pdsh"),
-        (sky.plugins.mpi(launcher=""), r"no ssh on this node \(.*apt-get install openssh-client"),
+        (
+            sky.plugins.mpi(),
+            r"mpirun is not installed on this node \(.*install openmpi-bin.*mpi\(launcher=\"\"\)",
+        ),
+        (sky.plugins.mpi(launcher="srun"), "srun is not installed on this node"),
+        (sky.plugins.deepspeed(), r"pdsh is not installed on this node \(.*apt-get install pdsh"),
+        (sky.plugins.mpi(launcher=""), r"ssh is not installed on this node \(.*apt-get install openssh-client"),
     ):
         with pytest.raises(sky.PoolError, match=words), plugin.around_app(info):
             pass
     (node / "bin/ssh").touch(mode=0o700)
     with (
-        pytest.raises(sky.PoolError, match=r"no sshd on this node \(.*apt-get install openssh-server"),
+        pytest.raises(sky.PoolError, match=r"sshd is not installed on this node \(.*apt-get install openssh-server"),
         sky.plugins.mpi(launcher="").around_app(info),
     ):
         pass
@@ -86,7 +89,7 @@ def test_nodes_on_one_host_need_neither_ssh_nor_keys(node: Path, monkeypatch: py
 def test_parameters_that_are_none_are_refused() -> None:
     with pytest.raises(sky.UsageError, match="port must be from 1024 to 65535, not 80"):
         sky.plugins.mpi(port=80)
-    with pytest.raises(sky.UsageError, match="slots must be 1 or more, not 0"):
+    with pytest.raises(sky.UsageError, match="slots must be 1 or more, got 0"):
         sky.plugins.mpi(slots=0)
     with pytest.raises(sky.UsageError, match="deepspeed and mpi do not go"):
         check_plugins([sky.plugins.mpi(), sky.plugins.deepspeed()])

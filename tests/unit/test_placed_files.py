@@ -77,18 +77,18 @@ def test_what_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
     try:
-        with pytest.raises(OSError, match="is not whole") as large:
+        with pytest.raises(OSError, match="is incomplete") as large:
             place(tmp_path / "data", f"{tmp_path}/there")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     with pytest.raises(NotADirectoryError) as through:
         place(tmp_path / "data", f"{tmp_path}/file/data")
     assert str(large.value) == (
-        f"file_mounts: {tmp_path}/there on node 3 (n3) is not whole: File too large; "
-        "allow larger files there (ulimit -f), or choose another file system, and run it again"
+        f"file_mounts: {tmp_path}/there on node 3 (n3) is incomplete: File too large. "
+        "Allow larger files there (ulimit -f), or choose another file system, then run it again."
     )
     assert str(through.value).endswith(
-        "Not a directory; make room for it there, or choose another place, and run it again"
+        "Not a directory. Make room for it there, or choose another place, then run it again."
     )
     words, _ = describe_error(large.value)
     assert words == {"type": "OSError", "message": str(large.value), "traceback": ""}
@@ -99,6 +99,6 @@ def test_a_home_of_nobody_is_no_folder_of_that_name_in_the_working_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "word.txt").write_text("word")
-    with pytest.raises(FileNotFoundError, match="is not whole: there is no such user there"):
+    with pytest.raises(FileNotFoundError, match="is incomplete: the user does not exist there"):
         place(tmp_path / "word.txt", "~nobody-at-all/word.txt")
     assert [each.name for each in tmp_path.iterdir()] == ["word.txt"]

@@ -188,8 +188,8 @@ def test_plugins_that_go_together():
     ("given", "message"),
     [
         ([make("a"), make("a")], "plugin a is given twice"),
-        ([make("hub", requires=("torch",))], "plugin hub needs plugin torch before it"),
-        ([make("hub", requires=("torch",)), make("torch")], "plugin hub needs plugin torch before it"),
+        ([make("hub", requires=("torch",))], "plugin hub requires plugin torch before it"),
+        ([make("hub", requires=("torch",)), make("torch")], "plugin hub requires plugin torch before it"),
         ([make("a", conflicts=("b",)), make("b")], "a and b do not go together"),
         ([make("b"), make("a", conflicts=("b",))], "a and b do not go together"),
         (["torch"], "'torch' is not a plugin"),
@@ -218,7 +218,7 @@ def test_requirements():
     assert requirement("torch", "2.3.0+cpu") == "torch==2.3.0+cpu"
     assert requirement("torch", ">=2.3,<3") == "torch>=2.3,<3"
     for wrong in ("newest", "", "v2"):
-        with pytest.raises(UsageError, match="is no version of torch"):
+        with pytest.raises(UsageError, match="is not a version of torch"):
             requirement("torch", wrong)
 
 
@@ -244,7 +244,7 @@ def test_all_that_is_listed_can_be_made():
 def test_a_typo_gets_a_suggestion():
     with pytest.raises(UsageError, match="did you mean torch"):
         plugins.by_name("troch")
-    with pytest.raises(UsageError, match="there are: torch"):
+    with pytest.raises(UsageError, match="available: torch"):
         plugins.by_name("zzz")
     with pytest.raises(AttributeError):
         plugins.zzz  # noqa: B018
@@ -366,7 +366,7 @@ def test_an_unknown_argument(make: Any, said: str, monkeypatch: pytest.MonkeyPat
     (lambda: sky.Compute(4), "all else by name (got 4)"),
     (lambda: sky.Compute(options={"console": False}), "options: should be sky.Options(...) (got dict)"),
     (lambda: sky.Compute(name="train", options=3), "options: should be sky.Options(...) (got int)"),
-    (lambda: sky.Compute(plugins=["torch"]), "'torch' is not a plugin; write sky.plugins.torch()"),
+    (lambda: sky.Compute(plugins=["torch"]), "'torch' is not a plugin. Use sky.plugins.torch()."),
 ])  # fmt: skip
 @pytest.mark.parametrize("override", [None, "local"])
 def test_a_value_of_another_kind(make: Any, said: str, override: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -445,7 +445,7 @@ def test_a_port_that_another_one_has_is_told_with_what_to_do(family: int, addres
         taken.bind((address, 0))
         taken.listen()
         port = taken.getsockname()[1]
-        said = f"port {port} of {address} cannot be had (Address already in use): give another one, dask(port=...)"
+        said = f"port {port} of {address} is not available (Address already in use). Choose another one: dask(port=...)"
         with pytest.raises(PoolError, match=re.escape(said)):
             check_port_free("dask", address, port)
     check_port_free("dask", address, port)
@@ -530,7 +530,7 @@ def test_initialize_is_told_who_takes_part(tmp_path: Path) -> None:
     (tmp_path / "jax" / "distributed.py").write_text(DISTRIBUTED)
     expected = [
         "initialize mine:1 1 0",
-        "it shut JAX's distributed runtime down",
+        "it shut down JAX's distributed runtime",
         "initialize 192.0.2.1:9 2 1",  # a port after those that broadcasts take in turns
         "UsageError True",
         "gloo False",

@@ -80,7 +80,7 @@ def test_keras_chooses_its_backend_for_every_process():
         (lambda: plugins.mig(profile="half"), "no MIG profile"),
         (lambda: plugins.mig(profile="9g.80gb"), "no MIG profile"),
         (lambda: plugins.joblib(n_jobs=0), "n_jobs must be 1 or more"),
-        (lambda: plugins.check_plugins([plugins.joblib(), plugins.sklearn()]), "do not go together"),
+        (lambda: plugins.check_plugins([plugins.joblib(), plugins.sklearn()]), "cannot be combined"),
     ],
 )
 def test_wrong_parameters(make, message):
@@ -109,7 +109,7 @@ def test_tf_config():
         "cluster": {"worker": ["10.0.0.1:4000", "10.0.0.1:4002", "10.0.0.2:5000", "10.0.0.2:4000"]},
         "task": {"type": "worker", "index": 3},
     }
-    with pytest.raises(PoolError, match="a port for each of 4 ranks, and the nodes keep 2"):
+    with pytest.raises(PoolError, match="a port for each of 4 ranks, but the nodes reserved 2"):
         make_tf_config(replace(info, peers=(peers[0], Peer(1, "10.0.0.2"))))
 
 

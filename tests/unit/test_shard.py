@@ -169,7 +169,7 @@ def test_what_cannot_be_cut_says_what_to_do(make, hint):
 
 
 def test_nothing_to_shard():
-    with pytest.raises(TypeError, match="needs something"):
+    with pytest.raises(TypeError, match="needs at least one argument"):
         shard()
 
 

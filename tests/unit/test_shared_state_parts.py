@@ -39,7 +39,7 @@ def test_what_is_no_plain_value_is_no_key(key: object) -> None:
 def test_a_value_that_the_server_would_break_off_at_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_dict_queue_lock, "MAX_VALUE_BYTES", 1000)
     assert redis_dict_queue_lock.unpack_value(redis_dict_queue_lock.pack_value(bytes(900))) == bytes(900)
-    with pytest.raises(sky.UsageError, match=r"a value of type bytes has 1.02 kB; one that is shared has at most 1 kB"):
+    with pytest.raises(sky.UsageError, match=r"a value of type bytes has 1.02 kB, more than the limit of 1 kB"):
         redis_dict_queue_lock.pack_value(bytes(1000))
 
 

@@ -1,1 +1,1 @@
-"""The plugins that come with the library, a file each."""
+"""Built-in plugins, one file each."""

@@ -1,4 +1,4 @@
-"""Hugging Face Accelerate: its environment and config file.
+"""Plugin ``accelerate``: Hugging Face Accelerate, its environment and its configuration file.
 
 Variables: https://huggingface.co/docs/accelerate/package_reference/cli and ``accelerate/utils/launch.py``.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from skyward_core.runtime.instance_info import InstanceInfo
 
 
-# By their environment variables, as accelerate's launcher sets them.
+# Fields and their environment variables, as Accelerate's launcher sets them.
 _VARIABLES = {
     "debug": "ACCELERATE_DEBUG_MODE",
     "downcast_bf16": "ACCELERATE_DOWNCAST_BF16",
@@ -43,56 +43,56 @@ _NEEDS = {"FSDP": "fsdp", "DEEPSPEED": "deepspeed"}
 
 
 def read_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """A configuration as parameters of the plugin, and as variables of the ranks.
+    """Return a configuration as parameters of the plugin, and as variables of the ranks.
 
     Args:
-        config: as ``accelerate config`` writes it, with ``fsdp`` and ``deepspeed`` (or ``fsdp_config`` and
+        config: Output of ``accelerate config``, with ``fsdp`` and ``deepspeed`` (or ``fsdp_config`` and
             ``deepspeed_config``) as tables.
 
     Raises:
-        UsageError: it has a key that Accelerate has not, or says what does not go together.
+        UsageError: If a key is unknown, or if keys contradict each other.
     """
-    left = dict(config)
+    remaining = dict(config)
     parameters: dict[str, Any] = {}
     variables: dict[str, str] = {}
-    if (precision := left.pop("mixed_precision", None)) is not None:
+    if (precision := remaining.pop("mixed_precision", None)) is not None:
         parameters["mixed_precision"] = precision
     for name in ("fsdp", "deepspeed"):
-        table = _table(left, name)
+        table = _table(remaining, name)
         if table is None:
             continue
         table = {key.removeprefix(f"{name}_"): value for key, value in table.items()}
         if name == "deepspeed" and table.keys() & set(_DEEPSPEED):
             if more := table.keys() - set(_DEEPSPEED):
-                raise UsageError(f"deepspeed has no {' and no '.join(sorted(more))} beside Accelerate's own words")
+                raise UsageError(f"deepspeed has keys that Accelerate does not know: {', '.join(sorted(more))}")
             parameters[name] = {}
             variables |= {f"ACCELERATE_DEEPSPEED_{key.upper()}": format_variable(value) for key, value in table.items()}
         else:
             parameters[name] = table
-    kind = str(left.pop("distributed_type", "") or "").upper()
+    kind = str(remaining.pop("distributed_type", "") or "").upper()
     if (needed := _NEEDS.get(kind)) and needed not in parameters:
-        raise UsageError(f"distributed_type {kind} needs a table {needed!r} beside it")
+        raise UsageError(f"distributed_type {kind} requires a table {needed!r}")
     for name, variable in _VARIABLES.items():
-        if (value := left.pop(name, None)) is not None:
+        if (value := remaining.pop(name, None)) is not None:
             variables[variable] = format_variable(value)
     for name in _POOL_FIELDS:
-        ignored("the pool's ranks are what takes part")("accelerate config", name, left.pop(name, None))
-    if left:
-        raise UsageError(f"Accelerate's configuration has no {' and no '.join(sorted(left))}")
+        ignored("the pool's ranks take part")("accelerate config", name, remaining.pop(name, None))
+    if remaining:
+        raise UsageError(f"unknown keys in Accelerate's configuration: {', '.join(sorted(remaining))}")
     return parameters, variables
 
 
-def _table(left: dict[str, Any], name: str) -> dict[str, Any] | None:
-    found = [value for key in (name, f"{name}_config") if (value := left.pop(key, None)) is not None]
+def _table(remaining: dict[str, Any], name: str) -> dict[str, Any] | None:
+    found = [value for key in (name, f"{name}_config") if (value := remaining.pop(key, None)) is not None]
     if not found:
         return None
     if len(found) > 1 or not isinstance(found[0], Mapping):
-        raise UsageError(f"{name} of Accelerate's configuration is one table")
+        raise UsageError(f"{name} of Accelerate's configuration must be one table")
     return dict(found[0])
 
 
 def format_variable(value: Any) -> str:
-    """A value as Accelerate reads it of a variable."""
+    """Return a value in the format of Accelerate's variables."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -101,18 +101,19 @@ Precision = Literal["no", "fp16", "bf16", "fp8"]
 
 @dataclass(frozen=True)
 class Accelerate(Plugin):
-    """Hugging Face Accelerate: ``Accelerator()`` finds the pool, with or without the ``torch`` plugin.
+    """Hugging Face Accelerate: ``Accelerator()`` uses the pool, with or without the plugin ``torch``.
 
     Args:
-        mixed_precision: "no", "fp16", "bf16", "fp8"; None leaves it to the function.
-        fsdp: options of fully sharded data parallelism, named as in Accelerate's configuration without the
-            ``fsdp_`` in front: ``{"sharding_strategy": "FULL_SHARD"}``; None for none.
-        deepspeed: a DeepSpeed configuration; None for none.
-        version: "latest", a bare version to pin, or constraints such as ">=1.0".
-        config: all of it in one, as ``accelerate config`` writes it; None where the parameters before say it.
+        mixed_precision: "no", "fp16", "bf16" or "fp8". None leaves the choice to the function.
+        fsdp: Options of fully sharded data parallelism, named as in Accelerate's configuration without the prefix
+            ``fsdp_``: ``{"sharding_strategy": "FULL_SHARD"}``. None for none.
+        deepspeed: DeepSpeed configuration. None for none.
+        version: "latest", an exact version, or constraints such as ">=1.0".
+        config: Complete configuration, as ``accelerate config`` writes it. None to use the other parameters.
 
     Raises:
-        UsageError: no such precision, both fsdp and deepspeed, or a configuration that says what there is not.
+        UsageError: If the precision is unknown, if both fsdp and deepspeed are given, or if the configuration is
+            invalid.
     """
 
     name: ClassVar[str] = "accelerate"
@@ -121,13 +122,15 @@ class Accelerate(Plugin):
     needs_peers = Torch.needs_peers
     mixed_precision: Precision | None = field(default=None, metadata={"help": "no, fp16, bf16 or fp8"})
     fsdp: Mapping[str, Any] | None = field(default=None, metadata={"help": "options of fully sharded data parallelism"})
-    deepspeed: Mapping[str, Any] | None = field(default=None, metadata={"help": "a DeepSpeed configuration"})
-    version: str = field(default="latest", metadata={"help": "of accelerate"})
-    config: Mapping[str, Any] | None = field(default=None, metadata={"help": "all of it in one"})
+    deepspeed: Mapping[str, Any] | None = field(default=None, metadata={"help": "DeepSpeed configuration, as a dict"})
+    version: str = field(default="latest", metadata={"help": "version of accelerate"})
+    config: Mapping[str, Any] | None = field(
+        default=None, metadata={"help": "complete Accelerate configuration, as a dict"}
+    )
     _variables: Mapping[str, str] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.mixed_precision, Mapping):  # where older generations have it
+        if isinstance(self.mixed_precision, Mapping):  # older generations pass the configuration here
             object.__setattr__(self, "config", self.mixed_precision)
             object.__setattr__(self, "mixed_precision", None)
         if self.config is not None:
@@ -135,13 +138,13 @@ class Accelerate(Plugin):
             object.__setattr__(self, "_variables", variables)
             for name, value in parameters.items():
                 if getattr(self, name) not in (None, value):
-                    raise UsageError(f"{name} is said twice, and config= says another one")
+                    raise UsageError(f"{name}= and config= contradict each other. Remove one.")
                 object.__setattr__(self, name, value)
         if self.mixed_precision not in (None, *get_args(Precision)):
             choices = ", ".join(get_args(Precision))
-            raise UsageError(f"{self.mixed_precision!r} is no mixed precision: use {choices}")
+            raise UsageError(f"{self.mixed_precision!r} is not a mixed precision. Use {choices}.")
         if self.fsdp is not None and self.deepspeed is not None:
-            raise UsageError("accelerate shards by fsdp or by deepspeed, not both")
+            raise UsageError("fsdp and deepspeed cannot be combined. Remove one.")
 
     def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
         packages = [requirement("accelerate", self.version)]
@@ -170,16 +173,16 @@ class Accelerate(Plugin):
         if self.deepspeed is not None:
             values["ACCELERATE_USE_DEEPSPEED"] = "true"
         if self.deepspeed:
-            # DeepSpeed takes a configuration in base64 where it expects a file's name.
+            # DeepSpeed accepts a base64 configuration instead of a file's name.
             config = json.dumps(dict(self.deepspeed)).encode()
             values["ACCELERATE_DEEPSPEED_CONFIG_FILE"] = base64.urlsafe_b64encode(config).decode()
         return values
 
 
 def allow_cpu_gang(info: InstanceInfo) -> None:
-    """Tell Accelerate, and with it the Trainer, that ranks without a GPU are a gang all the same.
+    """Configure Accelerate, and thereby the Trainer, for a gang of ranks without GPUs.
 
-    Without this they take a process group without CUDA for no group at all, and every rank trains alone.
+    Otherwise they ignore a process group without CUDA, and every rank trains separately.
     """
     if info.world_size > 1 and not info.stands_alone and not _has_cuda():
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")

@@ -1,7 +1,7 @@
-"""Dask: one cluster of the pool's ranks, which ``compute.dask`` is a client of.
+"""Plugin ``dask``: one Dask cluster of the pool's ranks, with ``compute.dask`` as its client.
 
-Its servers speak TLS with certificates that are made for the pool (https://distributed.dask.org/en/stable/tls.html):
-who reaches their ports cannot use them.
+Its servers use TLS with certificates of the pool (https://distributed.dask.org/en/stable/tls.html), so that other users
+of the network cannot connect.
 """
 
 from __future__ import annotations
@@ -32,22 +32,23 @@ if TYPE_CHECKING:
 class Dask(ServerPlugin):
     """One Dask cluster: the scheduler on node 0, a worker in each rank's process.
 
-    ``compute.dask`` is a connected ``distributed.Client``. In a rank ``distributed.Client()`` connects to it, too.
+    ``compute.dask`` is a connected ``distributed.Client``. In a rank ``distributed.Client()`` connects to the cluster,
+    too.
 
     Args:
-        version: of distributed: "latest", a bare version to pin, or constraints such as ">=2026.1".
-        dashboard: whether the scheduler has Dask's dashboard, on the head's loopback, behind a secret address.
-        port: of the scheduler; the dashboard has the next one. None for one made of the pool's name.
-        threads: tasks that a rank runs at the same time.
-        memory_limit: bytes of memory from which on a rank spills to its disk, as a number or a text such as "4 GiB";
-            "auto" for its share of the machine's.
+        version: Version of distributed: "latest", an exact version, or constraints such as ">=2026.1".
+        dashboard: Whether the scheduler serves Dask's dashboard, on the head's loopback, under a secret URL.
+        port: Port of the scheduler; the dashboard uses the next one. None for a port derived from the pool's name.
+        threads: Number of tasks that a rank runs at the same time.
+        memory_limit: Bytes of memory at which a rank spills to disk, as a number or text such as "4 GiB". "auto" for
+            its share of the machine's memory.
 
     Attributes:
-        papers: the certificates and the key by which its servers and clients know each other.
-        token: part of the dashboard's address; blanked in logs, as the key is.
+        papers: Certificate authority, certificate and key of its servers and clients.
+        token: Secret part of the dashboard's URL; redacted in logs, like the key.
 
     Raises:
-        UsageError: ``port`` is no port, or ``threads`` are less than 1.
+        UsageError: If ``port`` is invalid, or if ``threads`` is less than 1.
     """
 
     name: ClassVar[str] = "dask"
@@ -56,13 +57,13 @@ class Dask(ServerPlugin):
     needs_peers = "one cluster of all ranks"
     pool_ports = (30_000, 2_000)
     ports_per_pool = 2  # the dashboard has the next one
-    version: str = field(default="latest", metadata={"help": "of distributed"})
-    dashboard: bool = field(
-        default=True, metadata={"help": "have the scheduler serve Dask's dashboard on its loopback"}
+    version: str = field(default="latest", metadata={"help": "version of distributed"})
+    dashboard: bool = field(default=True, metadata={"help": "serve Dask's dashboard on the head's loopback"})
+    port: int | None = field(
+        default=None, metadata={"help": "port of the scheduler (default: derived from the pool's name)"}
     )
-    port: int | None = field(default=None, metadata={"help": "of the scheduler; one made of the pool's name"})
-    threads: int = field(default=1, metadata={"help": "tasks that a rank runs at the same time"})
-    memory_limit: str | int = field(default="auto", metadata={"help": "of a rank, before it spills"})
+    threads: int = field(default=1, metadata={"help": "number of tasks that a rank runs at the same time"})
+    memory_limit: str | int = field(default="auto", metadata={"help": "memory of a rank before it spills to disk"})
     papers: tuple[str, str, str] = field(
         default_factory=lambda: make_certificates("a pool's Dask"), init=False, repr=False, compare=False
     )
@@ -71,7 +72,7 @@ class Dask(ServerPlugin):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.threads < 1:
-            raise UsageError(f"threads must be 1 or more, not {self.threads}")
+            raise UsageError(f"threads must be 1 or more, got {self.threads}")
 
     def secrets(self) -> Sequence[str]:
         return (self.papers[2], self.token)
@@ -92,33 +93,33 @@ class Dask(ServerPlugin):
     def around_process(self, info: InstanceInfo) -> Iterator[None]:
         pool = place_in_pool()
         at = f"tls://{pool.head_addr}:{self.port_of(pool.pool)}"
-        # Dask's tasks run on one rank each: in the rank's process for tasks, if it has one, and there once.
+        # Each rank has one Dask worker, in its worker for tasks if there is one.
         works = pool.world_size == 1 or (info.world_size == 1 and not info.worker)
         with run_worker(self, pool, at) if works else client_settings(self, at):
             yield
 
     def dashboard_at(self, pool: str) -> tuple[int, str] | None:
-        """Port and path of the dashboard, on the head's loopback; None without one.
+        """Return port and path of the dashboard on the head's loopback. None without a dashboard.
 
         Args:
-            pool: its name.
+            pool: Name of the pool.
         """
         return (self.port_of(pool) + 1, f"{self.token}/status") if self.dashboard else None
 
 
 def ensure_joined() -> None:
-    """Does nothing: a rank that runs it has entered its plugins, and so has its worker."""
+    """Do nothing: a rank that runs this function has entered its plugins, which start its Dask worker."""
 
 
-START_TIMEOUT = 120.0  # seconds for the scheduler to be there
-GRACE = 5.0  # seconds that a server has to close
+START_TIMEOUT = 120.0  # seconds for the scheduler to start
+GRACE = 5.0  # seconds for a server to close
 
 
 def make_security(plugin: Dask) -> Any:
-    """What its servers and clients know each other by."""
+    """Return the TLS configuration of servers and clients."""
     import distributed
 
-    made: Any = distributed.Security  # which is not typed
+    made: Any = distributed.Security  # distributed has no type annotations
     authority, certificate, key = plugin.papers
     parts = {f"tls_{role}_{part}": text for role in ("client", "scheduler", "worker")
              for part, text in (("cert", certificate), ("key", key))}  # fmt: skip
@@ -127,10 +128,10 @@ def make_security(plugin: Dask) -> Any:
 
 @contextmanager
 def run_scheduler(plugin: Dask, address: str, port: int) -> Iterator[None]:
-    """The scheduler, on the head.
+    """Run the scheduler, on the head.
 
     Raises:
-        PoolError: a port cannot be had.
+        PoolError: If a port is not available.
     """
     for place in ((address, port), ("127.0.0.1", port + 1)):
         check_port_free("dask", *place)
@@ -151,26 +152,29 @@ def run_scheduler(plugin: Dask, address: str, port: int) -> Iterator[None]:
         return await made
 
     config = _load_config()
-    with _run_server(start), config.set({"distributed.comm.timeouts.connect": f"{GRACE:g}s"}):  # to workers that ended
+    with (
+        _run_server(start),
+        config.set({"distributed.comm.timeouts.connect": f"{GRACE:g}s"}),
+    ):  # limits connections to ended workers
         yield
 
 
 @contextmanager
 def run_worker(plugin: Dask, info: InstanceInfo, at: str) -> Iterator[None]:
-    """The worker of a rank.
+    """Run the worker of a rank.
 
     Args:
-        at: the scheduler.
+        at: Address of the scheduler.
     """
-    folder = tempfile.mkdtemp(prefix="sky-dask-")  # nobody else's: what it spills lies here
+    folder = tempfile.mkdtemp(prefix="sky-dask-")  # private folder for spilled data
 
     async def start() -> Any:
         from distributed import Worker
 
-        own = os.urandom(16).hex()  # told to nobody: nobody needs its pages
+        own = os.urandom(16).hex()  # unused secret: hides the worker's pages
         made = Worker(
             at,
-            # Of a name that nothing had before: a rank that died may not have been missed yet.
+            # A unique name: the scheduler may not have noticed yet that an earlier worker of the rank died.
             name=f"rank-{info.rank}.{os.getpid()}.{os.urandom(2).hex()}",
             nthreads=plugin.threads,
             host=info.address,
@@ -183,7 +187,7 @@ def run_worker(plugin: Dask, info: InstanceInfo, at: str) -> Iterator[None]:
             memory_limit=plugin.memory_limit,
             death_timeout=START_TIMEOUT,
         )
-        await made  # which begins to listen there
+        await made  # starts to listen
         _protect_pages(made, own)
         return made
 
@@ -196,7 +200,7 @@ def run_worker(plugin: Dask, info: InstanceInfo, at: str) -> Iterator[None]:
 
 @contextmanager
 def client_settings(plugin: Dask, at: str) -> Iterator[None]:
-    """Let ``distributed.Client()`` in this process find the cluster, whose scheduler is there."""
+    """Let ``distributed.Client()`` in this process connect to the cluster."""
     authority, certificate, key = plugin.papers
     tls = "distributed.comm.tls"
     settings = {
@@ -212,14 +216,16 @@ def client_settings(plugin: Dask, at: str) -> Iterator[None]:
 
 def _load_config() -> Any:
     import dask
-    import distributed  # noqa: F401  its defaults
+    import distributed  # noqa: F401  adds its defaults
 
     return dask.config
 
 
 def _protect_pages(server: Any, token: str) -> None:
-    """Have a server's web pages be found by who knows its secret. Dask's prefix alone hides nothing: the root leads to
-    it, and the map of the site names it."""
+    """Hide a server's web pages from requests without its secret.
+
+    Dask's own prefix does not suffice, because the root redirects to the prefix, and the site map contains it.
+    """
     from tornado.web import ErrorHandler
 
     web = server.http_application
@@ -235,7 +241,7 @@ def _protect_pages(server: Any, token: str) -> None:
 
 @contextmanager
 def _run_server(start: Callable[[], Awaitable[Any]]) -> Iterator[None]:
-    """A server, on a loop in a thread of its own."""
+    """Run a server on a loop in its own thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="dask", daemon=True)
     thread.start()

@@ -1,7 +1,7 @@
-"""DeepSpeed's own launcher on all nodes: ``deepspeed --hostfile $SKYWARD_HOSTFILE train.py`` on one of them.
+"""Plugin ``deepspeed``: DeepSpeed's launcher on all nodes, ``deepspeed --hostfile $SKYWARD_HOSTFILE train.py``.
 
-https://www.deepspeed.ai/getting-started/#resource-configuration-multi-node tells of its host files, and of how it comes
-to other nodes: by ``pdsh``, and that by ``ssh``.
+The launcher reads a host file and connects to other nodes with ``pdsh``, which uses ``ssh``; see
+https://www.deepspeed.ai/getting-started/#resource-configuration-multi-node.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Deepspeed(Mpi):
-    """DeepSpeed and what its launcher needs: a host file, and ``ssh`` between the nodes, as plugin ``mpi`` has them.
+    """DeepSpeed and the requirements of its launcher: a host file, and ``ssh`` between the nodes, as in plugin ``mpi``.
 
     Args:
-        slots: processes for each node, in the host file; None for its GPUs, or where it has none its ranks.
-        launcher: what ``deepspeed`` comes to other nodes by, which the head must have, or runs fail, and say so; ""
-            where you have it use another (``deepspeed --launcher openmpi``).
-        port: of each node's sshd; None for one made of the pool's name. Where all nodes are on one host there is none.
-        version: of deepspeed: "latest", a bare version to pin, or constraints such as ">=0.16".
+        slots: Processes for each node in the host file. None for its number of GPUs, or without GPUs its number of
+            ranks.
+        launcher: Program that ``deepspeed`` uses to connect to other nodes; it must be installed on the head node. ""
+            if you select another one (``deepspeed --launcher openmpi``).
+        port: Port of each node's sshd. None for a port derived from the pool's name. No port is used if all nodes are
+            on one host.
+        version: Version of deepspeed: "latest", an exact version, or constraints such as ">=0.16".
     """
 
     name: ClassVar[str] = "deepspeed"
     help: ClassVar[str] = "DeepSpeed, and host files and ssh for its launcher"
     place: ClassVar[int] = 14
-    conflicts = ("mpi",)  # which is part of it
+    conflicts = ("mpi",)  # included
     _package: ClassVar[str] = "pdsh"
-    launcher: str = field(default="pdsh", metadata={"help": "what it comes to other nodes by, on the head"})
-    version: str = field(default="latest", metadata={"help": "of deepspeed"})
+    launcher: str = field(default="pdsh", metadata={"help": "program that the head node uses to reach other nodes"})
+    version: str = field(default="latest", metadata={"help": "version of deepspeed"})
 
     def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
         return with_pip(image, [requirement("deepspeed", self.version)])

@@ -1,4 +1,4 @@
-"""Hugging Face: its libraries, a token that is written nowhere, and models that are there before training."""
+"""Plugin ``huggingface``: Hugging Face libraries, an access token that is never stored, and models to download."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _FETCH = "import sys; from huggingface_hub import snapshot_download as get; [get
 
 @dataclass(frozen=True)
 class HuggingFace(Plugin):
-    """transformers, datasets, tokenizers, accelerate; with ``torch`` beside it the Trainer finds the pool.
+    """transformers, datasets, tokenizers and accelerate. Together with the plugin ``torch`` the Trainer uses the pool.
 
     Args:
-        token: access token of the Hub; None for the client's ``HF_TOKEN``, where it is set. It travels with
-            the plugins and reaches the ranks only: it is in no file, command line or log.
-        models: repositories fetched before training: while the node is prepared, or, with a token, when a
-            worker starts (the first rank of a node fetches, the others find it there).
-        version: of transformers: "latest", a bare version to pin, or constraints such as ">=5".
+        token: Access token of the Hub. None for the client's ``HF_TOKEN``, if set. The token is pickled with the
+            plugins and only ranks receive it. It is in no file, command line or log.
+        models: Repositories to download before training: during the setup of a node, or with a token at the start of a
+            worker. The first rank of a node downloads, the others use its cache.
+        version: Version of transformers: "latest", an exact version, or constraints such as ">=5".
     """
 
     name: ClassVar[str] = "huggingface"
@@ -37,8 +37,8 @@ class HuggingFace(Plugin):
     place: ClassVar[int] = 5
     gang: ClassVar[bool] = False
     token: str | None = field(default=None, repr=False, metadata={"help": "access token of the Hub"})
-    models: Sequence[str] = field(default=(), metadata={"help": "repositories fetched before training"})
-    version: str = field(default="latest", metadata={"help": "of transformers"})
+    models: Sequence[str] = field(default=(), metadata={"help": "repositories to download before training"})
+    version: str = field(default="latest", metadata={"help": "version of transformers"})
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "token", self.token or os.environ.get("HF_TOKEN"))

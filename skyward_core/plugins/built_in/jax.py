@@ -1,6 +1,6 @@
-"""JAX: every device of every rank in one mesh, before the function runs.
+"""Plugin ``jax``: all devices of all ranks in one mesh, initialized before the function runs.
 
-Set up as https://docs.jax.dev/en/latest/multi_process.html wants it.
+Follows https://docs.jax.dev/en/latest/multi_process.html.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Jax(Plugin):
-    """JAX with its distributed runtime initialised on every rank.
+    """JAX with its distributed runtime initialized on every rank.
 
     Args:
-        cuda: JAX's extra that brings CUDA, used when the pool's accelerator has it ("cuda12", "cuda13"); "cu124", as
-            older generations have it, is "cuda12".
-        version: "latest", a bare version to pin, or constraints such as ">=0.6".
-        init: initialise the distributed runtime before the function runs. Code that calls
-            ``jax.distributed.initialize()`` itself finds it done, where its arguments agree. With False that call is
-            the function's own; what it leaves out it is given.
+        cuda: Extra of JAX for CUDA, used if the pool's accelerator supports CUDA ("cuda12", "cuda13"). "cu124", as in
+            older generations, means "cuda12".
+        version: "latest", an exact version, or constraints such as ">=0.6".
+        init: Initialize the distributed runtime before the function runs. A later ``jax.distributed.initialize()`` in
+            the function does nothing if its arguments match. With False the function makes that call itself, and
+            missing arguments are added.
     """
 
     name: ClassVar[str] = "jax"
     help: ClassVar[str] = "JAX, with every device of the pool in one mesh"
     place: ClassVar[int] = 2
     needs_peers = "one mesh of all ranks' devices"
-    cuda: str = field(default="cuda12", metadata={"help": "JAX's extra that brings CUDA"})
-    version: str = field(default="latest", metadata={"help": "of jax"})
-    init: bool = field(default=True, metadata={"help": "initialise the runtime; else that is left to the function"})
+    cuda: str = field(default="cuda12", metadata={"help": "extra of JAX for CUDA"})
+    version: str = field(default="latest", metadata={"help": "version of jax"})
+    init: bool = field(default=True, metadata={"help": "initialize the runtime before the function runs"})
 
     def __post_init__(self) -> None:
         if older := re.fullmatch(r"cu(\d\d)\d?", self.cuda):
@@ -85,7 +85,7 @@ class Jax(Plugin):
 
 
 def count_visible_gpus(info: InstanceInfo) -> int:
-    """How many of its node's GPUs a rank sees."""
+    """Return the number of its node's GPUs that a rank sees."""
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     if shown is None:
         return info.accelerators

@@ -1,4 +1,4 @@
-"""joblib: ``joblib.Parallel`` runs on the pool while it is up."""
+"""Plugin ``joblib``: ``joblib.Parallel`` runs on the pool while the pool is up."""
 
 from __future__ import annotations
 
@@ -15,29 +15,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Joblib(Plugin):
-    """Runs ``joblib.Parallel`` of the client on the pool, in the thread that opened it.
+    """Backend that runs the client's ``joblib.Parallel`` on the pool, in the thread that opened the pool.
 
     Args:
-        n_jobs: tasks at a time where a ``Parallel`` names none; None for as many as the pool runs at once.
-        version: "latest", a bare version to pin, or constraints such as ">=1.4".
+        n_jobs: Number of concurrent tasks of a ``Parallel`` without ``n_jobs``. None for the number that the pool runs
+            at once.
+        version: "latest", an exact version, or constraints such as ">=1.4".
 
     Attributes:
-        package: what pip installs for it.
+        package: Name of the package to install.
 
     Raises:
-        UsageError: ``n_jobs`` is less than one.
+        UsageError: If ``n_jobs`` is less than one.
     """
 
     name: ClassVar[str] = "joblib"
     help: ClassVar[str] = "joblib.Parallel runs on the pool"
     place: ClassVar[int] = 8
     package: ClassVar[str] = "joblib"
-    n_jobs: int | None = field(default=None, metadata={"help": "tasks at a time where a Parallel names none"})
-    version: str = field(default="latest", metadata={"help": "of joblib"})
+    n_jobs: int | None = field(
+        default=None, metadata={"help": "number of concurrent tasks of a Parallel without n_jobs"}
+    )
+    version: str = field(default="latest", metadata={"help": "version of joblib"})
 
     def __post_init__(self) -> None:
         if self.n_jobs is not None and self.n_jobs < 1:
-            raise UsageError(f"n_jobs must be 1 or more, not {self.n_jobs}; None takes what the pool has")
+            raise UsageError(f"n_jobs must be 1 or more, got {self.n_jobs}. Use None for all slots of the pool.")
 
     def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
         return with_pip(image, [requirement(self.package, self.version)])

@@ -1,4 +1,4 @@
-"""Keras 3: the backend chosen before Keras is imported, and that backend's devices put to use."""
+"""Plugin ``keras``: Keras 3 with a backend that is chosen before the import, and that uses all its devices."""
 
 from __future__ import annotations
 
@@ -25,31 +25,30 @@ Backend = Literal["jax", "torch", "tensorflow"]
 class Keras(Plugin):
     """Keras 3 on a backend.
 
-    With ``jax`` and the plugin of that name before this one, Keras trains data-parallel over all devices of
-    the
-    pool: each rank feeds its own shard, and all ranks must feed the same number of batches. Without that
-    plugin every rank trains alone on its own devices. With ``torch`` and ``tensorflow`` the backend's own
-    distributed set-up is made (a process group, TF_CONFIG) unless its plugin has.
+    With ``jax``, and the plugin ``jax`` before this one, Keras trains data-parallel on all devices of the pool. Each
+    rank feeds its own shard, and all ranks must feed the same number of batches. Without that plugin every rank trains
+    separately on its own devices. With ``torch`` and ``tensorflow`` the backend's own distributed setup is made (a
+    process group, TF_CONFIG), unless its plugin makes it.
 
     Args:
         backend: "jax", "torch" or "tensorflow".
-        seed: of Keras, NumPy and the backend, the same on every rank; None for one that differs from run to run, with
-            ``jax`` over all devices the same on all ranks.
+        seed: Seed of Keras, NumPy and the backend, the same on every rank. None for a random seed, which with ``jax``
+            on all devices is the same on all ranks.
 
     Raises:
-        UsageError: no such backend.
+        UsageError: If the backend is unknown.
     """
 
     name: ClassVar[str] = "keras"
     help: ClassVar[str] = "Keras 3 on JAX, PyTorch or TensorFlow"
     place: ClassVar[int] = 3
     backend: Backend = field(default="jax", metadata={"help": "jax, torch or tensorflow"})
-    seed: int | None = field(default=None, metadata={"help": "the same on every rank"})
+    seed: int | None = field(default=None, metadata={"help": "random seed of every rank"})
 
     def __post_init__(self) -> None:
         if self.backend not in get_args(Backend):
-            raise UsageError(f"{self.backend!r} is no backend of Keras: use {', '.join(get_args(Backend))}")
-        if self.backend != "jax":  # which is joined by its own plugin, or not at all
+            raise UsageError(f"{self.backend!r} is not a backend of Keras. Use {', '.join(get_args(Backend))}.")
+        if self.backend != "jax":  # only the plugin jax joins JAX's ranks
             object.__setattr__(self, "needs_peers", self._backend_plugin().needs_peers)
 
     def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
@@ -100,7 +99,7 @@ def _spread_over_devices(seed: int | None) -> None:
 
 
 def _share_seed() -> None:
-    """Give every rank the head's seed: replicas must begin equal, and Keras seeds each process anew."""
+    """Set the head's seed on every rank. Replicas must start equal, but Keras chooses a seed for each process."""
     import random
 
     import keras

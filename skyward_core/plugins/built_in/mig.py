@@ -1,4 +1,4 @@
-"""MIG: each GPU cut into slices, each process of a rank on a slice of its own.
+"""Plugin ``mig``: GPUs divided into MIG slices, one slice for each process of a rank.
 
 Profiles and commands: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
 """
@@ -27,20 +27,20 @@ _PROFILE = re.compile(r"(?P<plain>(?P<slices>\d)g\.\d+gb)(?P<extra>\+[\w.]+)?")
 
 @dataclass(frozen=True)
 class Mig(Plugin):
-    """One MIG slice per rank, or, with ``Worker(concurrency=)``, per process that a rank has for tasks.
+    """One MIG slice for each rank, or with ``Worker(concurrency=)`` for each worker process of a rank.
 
     Args:
-        profile: such as "3g.40gb": compute slices and memory of each instance.
+        profile: Compute slices and memory of each slice, such as "3g.40gb".
 
     Raises:
-        UsageError: that is no profile.
+        UsageError: If the profile is invalid.
     """
 
     name: ClassVar[str] = "mig"
     help: ClassVar[str] = "GPUs cut into MIG slices, one per rank"
     place: ClassVar[int] = 7
     gang: ClassVar[bool] = False
-    profile: str = field(default="3g.40gb", metadata={"help": "compute slices and memory of each instance"})
+    profile: str = field(default="3g.40gb", metadata={"help": "compute slices and memory of each MIG slice"})
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "profile", self.profile.lower())
@@ -54,8 +54,8 @@ class Mig(Plugin):
         return (
             f"nvidia-smi -L | grep -q 'MIG {profile} ' || "
             f"{{ nvidia-smi -mig 1 && nvidia-smi mig -cgi {each} -C; }} || "
-            f"{{ echo 'the GPUs cannot be cut into MIG slices of {profile}:"
-            " they lack the profile, are in use, or this user may not (it takes root)' >&2; exit 1; }",
+            f"{{ echo 'cannot create MIG slices of {profile}:"
+            " the GPUs lack the profile or are in use, or this user is not root' >&2; exit 1; }",
         )
 
     @contextmanager
@@ -68,23 +68,24 @@ class Mig(Plugin):
             if each > 1:
                 needed += f" of {each} processes"
                 use += f", concurrency={min(each, max(1, len(slices)))}"
-            raise PoolError(f"{has}, and {needed} that need one each; use Worker({use}) or another profile")
+            raise PoolError(f"{has}, but {needed} need one each. Use Worker({use}) or another profile.")
         os.environ["CUDA_VISIBLE_DEVICES"] = slices[info.local_rank * each + info.worker]
         yield
 
 
 def slices_per_gpu(profile: str, gpu: Accelerator | None = None) -> int:
-    """How many slices of a profile one GPU gives: 7 for "1g.10gb", 3 for "2g.20gb", 2 for "3g.40gb".
+    """Return the number of slices of a profile that one GPU provides: 7 for "1g.10gb", 3 for "2g.20gb", 2 for
+    "3g.40gb".
 
-    As the catalogue has it: for this GPU, of its memory sizes the one with the fewest; else for the one that gives
-    the most. Of a profile that it does not know as many as its compute slices (the first figure) go into seven.
+    From the catalogue: for the given GPU the minimum over its memory sizes, otherwise the maximum over all GPUs. For an
+    unknown profile the number of compute slices (its first digit) that fit into seven.
 
     Raises:
-        UsageError: that is no profile, or none of this GPU.
+        UsageError: If the profile is invalid, or if the GPU does not have it.
     """
     match = _PROFILE.fullmatch(profile)
     if match is None or not 1 <= int(match["slices"]) <= 7:
-        raise UsageError(f"{profile!r} is no MIG profile: they look like 1g.10gb, 2g.20gb or 3g.40gb")
+        raise UsageError(f"{profile!r} is not a MIG profile. Use a profile such as 1g.10gb, 2g.20gb or 3g.40gb.")
     from skyward_core.model.accelerators.catalog import entries
 
     if gpu is not None:
@@ -96,17 +97,17 @@ def slices_per_gpu(profile: str, gpu: Accelerator | None = None) -> int:
 
 
 def list_node_slices(profile: str) -> list[str]:
-    """UUIDs of this node's MIG slices of a profile, GPU by GPU.
+    """Return the UUIDs of this node's MIG slices of a profile, ordered by GPU.
 
     Raises:
-        PoolError: there is no NVIDIA driver, or no GPU is in MIG mode.
+        PoolError: If there is no NVIDIA driver, or if no GPU is in MIG mode.
     """
     with nvml() as pynvml:
         gpus = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
         cut = [gpu for gpu in gpus if is_in_mig_mode(gpu)]
         if not cut:
             names = ", ".join(sorted({str(pynvml.nvmlDeviceGetName(gpu)) for gpu in gpus})) or "no GPU"
-            raise PoolError(f"no GPU of this node is in MIG mode ({names}); it takes root: nvidia-smi -mig 1")
+            raise PoolError(f"no GPU of this node is in MIG mode ({names}). As root run: nvidia-smi -mig 1")
         return [
             str(pynvml.nvmlDeviceGetUUID(part))
             for gpu in cut

@@ -1,7 +1,7 @@
-"""MPI: a host file, and nodes that let one another in, so that ``mpirun`` and its like start processes on all of them.
+"""Plugin ``mpi``: a host file, and ssh between the nodes, for ``mpirun`` and similar launchers.
 
-Host files: https://docs.open-mpi.org/en/main/launching-apps/scheduling.html. How Open MPI, MPICH and Intel MPI are told
-by variables: https://docs.open-mpi.org/en/main/launching-apps/ssh.html and
+Host files: https://docs.open-mpi.org/en/main/launching-apps/scheduling.html. Variables of Open MPI, MPICH and Intel
+MPI: https://docs.open-mpi.org/en/main/launching-apps/ssh.html and
 https://github.com/pmodels/mpich/blob/main/doc/wiki/how_to/Using_the_Hydra_Process_Manager.md.
 """
 
@@ -27,22 +27,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Mpi(ServerPlugin):
-    """Nodes reach one another by ``ssh``, without a password, and a host file tells where they are.
+    """Passwordless ``ssh`` between the nodes, and a host file.
 
-    A command on one rank starts processes on all nodes: ``mpirun --hostfile $SKYWARD_HOSTFILE -np 8 train``. Each host
-    has an sshd of the pool's own for it, which admits by a key that is made for the pool, and ends with it.
+    A command on one rank starts processes on all nodes: ``mpirun --hostfile $SKYWARD_HOSTFILE -np 8 train``. For this
+    purpose each host runs an sshd of the pool, which accepts only the pool's key and ends with the pool.
 
     Args:
-        slots: processes for each node, in the host file; None for its GPUs, or where it has none its ranks.
-        launcher: the program that each node must have, or runs fail, and say so; "" for none.
-        port: of each node's sshd; None for one made of the pool's name. Where all nodes are on one host there is none.
+        slots: Processes for each node in the host file. None for its number of GPUs, or without GPUs its number of
+            ranks.
+        launcher: Program that must be installed on each node, otherwise runs fail with an error. "" for no check.
+        port: Port of each node's sshd. None for a port derived from the pool's name. No port is used if all nodes are
+            on one host.
 
     Attributes:
-        login: private and public key by which nodes come to one another.
-        host: private and public key of every node's sshd.
+        login: Private and public key that nodes use to log in.
+        host: Private and public key of every node's sshd.
 
     Raises:
-        UsageError: ``port`` is no port, or ``slots`` less than 1.
+        UsageError: If ``port`` is invalid, or if ``slots`` is less than 1.
     """
 
     name: ClassVar[str] = "mpi"
@@ -50,18 +52,24 @@ class Mpi(ServerPlugin):
     place: ClassVar[int] = 13
     gang: ClassVar[bool] = False
     needs_peers = "ssh between the nodes"
-    _package: ClassVar[str] = "openmpi-bin"  # which has the launcher, in Debian
+    _package: ClassVar[str] = "openmpi-bin"  # Debian package of the launcher
     pool_ports = (18_000, 1_000)
-    slots: int | None = field(default=None, metadata={"help": "processes for each node; its GPUs, or its ranks"})
-    launcher: str = field(default="mpirun", metadata={"help": "the program that each node must have"})
-    port: int | None = field(default=None, metadata={"help": "of each node's sshd; one made of the pool's name"})
+    slots: int | None = field(
+        default=None, metadata={"help": "processes for each node (default: its GPUs, or its ranks)"}
+    )
+    launcher: str = field(default="mpirun", metadata={"help": "program that must be installed on each node"})
+    port: int | None = field(
+        default=None, metadata={"help": "port of each node's sshd (default: derived from the pool's name)"}
+    )
     login: tuple[str, str] = field(default_factory=make_key_pair, init=False, repr=False, compare=False)
     host: tuple[str, str] = field(default_factory=make_key_pair, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.slots is not None and self.slots < 1:
-            raise UsageError(f"slots must be 1 or more, not {self.slots}; None takes a node's GPUs, or its ranks")
+            raise UsageError(
+                f"slots must be 1 or more, got {self.slots}. Use None for a node's number of GPUs, or of ranks."
+            )
 
     def secrets(self) -> Sequence[str]:
         return [*secret_lines(self.login[0]), *secret_lines(self.host[0])]
@@ -78,7 +86,7 @@ class Mpi(ServerPlugin):
         port = self.port_of(info.pool)
         first = next(peer.node for peer in info.peers if peer.address == info.address)
         with ssh_between_nodes.prepare_node_files(info, port, self.login, self.host) as folder:
-            if first != info.node:  # another node on this host has it
+            if first != info.node:  # the first node of the host runs the sshd
                 yield
                 return
             with ssh_between_nodes.run_sshd(self.name, folder, info.address, port, self.host[0], self.login[1]):
@@ -100,9 +108,9 @@ class Mpi(ServerPlugin):
         path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
         if self.launcher and not shutil.which(self.launcher, path=path):
             raise PoolError(
-                f"there is no {self.launcher} on this node ({socket.gethostname()}): install it there (Debian: apt-get "
-                f'install {self._package}), or have the pool do so with sky.Image(apt=["{self._package}"]); '
-                f'{self.name}(launcher="") asks for none'
+                f"{self.launcher} is not installed on this node ({socket.gethostname()}). Install it (Debian: apt-get "
+                f'install {self._package}), or use sky.Image(apt=["{self._package}"]). '
+                f'{self.name}(launcher="") skips this check.'
             )
 
 

@@ -1,7 +1,8 @@
-"""Ray: one cluster of the pool's nodes, which ``ray.init()`` finds in every rank.
+"""Plugin ``ray``: one Ray cluster of the pool's nodes, which ``ray.init()`` finds in every rank.
 
-Started as https://docs.ray.io/en/latest/cluster/vms/user-guides/launching-clusters/on-premises.html does it, with the
-tokens of https://docs.ray.io/en/latest/ray-security/token-auth.html: who reaches its ports cannot use it.
+Started as in https://docs.ray.io/en/latest/cluster/vms/user-guides/launching-clusters/on-premises.html, with the token
+authentication of https://docs.ray.io/en/latest/ray-security/token-auth.html, so that other users of the network cannot
+use the cluster.
 """
 
 from __future__ import annotations
@@ -37,21 +38,21 @@ if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec
     from skyward_core.runtime.instance_info import InstanceInfo
 
-START_TIMEOUT = 120.0  # seconds for the head to be there, and for a node to join it
-WITH_TOKENS = (2, 52)  # Ray's first version that asks for one
-PAUSE = 0.1  # seconds between looks
+START_TIMEOUT = 120.0  # seconds for the head to start, and for a node to join
+WITH_TOKENS = (2, 52)  # first version of Ray with token authentication
+PAUSE = 0.1  # seconds between attempts
 SAID, STARTED = "ray-start.log", "Ray runtime started"
 LOCK = "lock"
-GRACE = 10.0  # seconds that Ray's processes have to end
-# How soon Ray misses a host without power: within about half a minute, all of it together. Most of that is time for an
-# answer, as a busy machine's comes late, and who is taken for dead stays out. Ray's own values stand in brackets.
+GRACE = 10.0  # seconds for Ray's processes to end
+# With these values Ray detects a dead host within about 30 s. Most of that time is a wait for answers, because busy
+# machines answer late, and Ray never readmits a node that it declared dead. Ray's defaults are in parentheses.
 HEALTH_CHECK_OPTIONS = {
-    # The head asks each node every 3 s: it is gone when it has not answered three times, within 8 s each (five, 10 s).
+    # The head checks each node every 3 s. A node is dead after three checks without an answer within 8 s (five, 10 s).
     "health_check_period_ms": "3000",
     "health_check_timeout_ms": "8000",
     "health_check_failure_threshold": "3",
-    # A process asks another one that is silent for so long whether it lives, and waits so long for its answer (five
-    # minutes, and two: a driver waits for that, though the head knows better). All of a cluster have to have the same.
+    # A process checks a silent peer after this time, and waits this long for the answer (five and two minutes, which
+    # drivers wait although the head knows that the node is dead). All processes of a cluster need the same values.
     "grpc_client_keepalive_time_ms": "10000",
     "grpc_client_keepalive_timeout_ms": "20000",
 }
@@ -59,22 +60,23 @@ HEALTH_CHECK_OPTIONS = {
 
 @dataclass(frozen=True)
 class Ray(ServerPlugin):
-    """One Ray cluster of the pool's nodes: the head on node 0, from before the ranks are set up until they have ended.
+    """One Ray cluster of the pool's nodes, with the head on node 0, up before the ranks are set up and until they have
+    ended.
 
-    ``ray.init()`` in a rank connects to it; other nodes may still be on their way then, and what asks for them waits,
-    as Ray does. Each node brings its processors, and its GPUs as ``info.accelerators`` counts them.
+    ``ray.init()`` in a rank connects to the cluster. Other nodes may still be joining then, and tasks that need them
+    wait, as always with Ray. Each node provides its CPUs, and its GPUs as counted by ``info.accelerators``.
 
     Args:
-        version: "latest", a bare version to pin, or constraints such as ">=2.52". Older ones know no tokens, and
-            whoever reached their ports could run code: they are refused where the nodes start.
-        dashboard: whether the head has Ray's dashboard, on its loopback.
-        port: of the head; the dashboard has the next one. None for one made of the pool's name.
+        version: "latest", an exact version, or constraints such as ">=2.52". Older versions have no token
+            authentication, so anyone with network access could run code. Nodes reject them at the start.
+        dashboard: Whether the head serves Ray's dashboard, on its loopback.
+        port: Port of the head; the dashboard uses the next one. None for a port derived from the pool's name.
 
     Attributes:
-        token: what lets its processes and the ranks into the cluster; made for each, and blanked in logs.
+        token: Authentication token of the cluster, generated for each plugin object, and redacted in logs.
 
     Raises:
-        UsageError: ``port`` is no port.
+        UsageError: If ``port`` is invalid.
     """
 
     name: ClassVar[str] = "ray"
@@ -84,9 +86,11 @@ class Ray(ServerPlugin):
     needs_peers = "one cluster of all nodes"
     pool_ports = (20_000, 10_000)
     ports_per_pool = 2  # the dashboard has the next one
-    version: str = field(default="latest", metadata={"help": "of ray"})
-    dashboard: bool = field(default=True, metadata={"help": "have the head serve Ray's dashboard on its loopback"})
-    port: int | None = field(default=None, metadata={"help": "of the head; one made of the pool's name"})
+    version: str = field(default="latest", metadata={"help": "version of ray"})
+    dashboard: bool = field(default=True, metadata={"help": "serve Ray's dashboard on the head's loopback"})
+    port: int | None = field(
+        default=None, metadata={"help": "port of the Ray head (default: derived from the pool's name)"}
+    )
     token: str = field(default_factory=lambda: secrets.token_hex(32), init=False, repr=False, compare=False)
 
     def secrets(self) -> Sequence[str]:
@@ -104,12 +108,10 @@ class Ray(ServerPlugin):
         else:
             check_port_free(self.name, info.address, port)
         with _private_folder(self.token) as folder:
-            said = folder / f"{SAID}.{info.node}"
-            with _run_ray(self._start(info, port, folder), self._variables(info, port), said) as node:
-                # Ray says so once the node is one of the cluster's.
-                await_server(
-                    "ray start", node, lambda: STARTED in said.read_text(errors="replace"), START_TIMEOUT, said
-                )
+            log = folder / f"{SAID}.{info.node}"
+            with _run_ray(self._start(info, port, folder), self._variables(info, port), log) as node:
+                # Ray prints this once the node has joined the cluster.
+                await_server("ray start", node, lambda: STARTED in log.read_text(errors="replace"), START_TIMEOUT, log)
                 yield
 
     @contextmanager
@@ -118,10 +120,10 @@ class Ray(ServerPlugin):
             yield
 
     def dashboard_at(self, pool: str) -> tuple[int, str] | None:
-        """Port and path of the dashboard, on the head's loopback; None without one.
+        """Return port and path of the dashboard on the head's loopback. None without a dashboard.
 
         Args:
-            pool: its name.
+            pool: Name of the pool.
         """
         return (self.port_of(pool) + 1, "") if self.dashboard else None
 
@@ -131,7 +133,7 @@ class Ray(ServerPlugin):
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": self.token,
             "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # all nodes go at once: there is nobody to move work to
+            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # all nodes end together, so no work can be moved
             **{f"RAY_{name}": os.environ.get(f"RAY_{name}", value) for name, value in HEALTH_CHECK_OPTIONS.items()},
         }
 
@@ -148,12 +150,15 @@ class Ray(ServerPlugin):
 
 @contextmanager
 def _private_folder(token: str) -> Iterator[Path]:
-    """Where Ray keeps what it keeps on disk: of one name on all nodes, as each writes where the head says; and of a
-    short one, as sockets are made in it. Of several nodes on a host the one that made it removes it, and those that
-    end after it what they have written since."""
+    """Provide Ray's folder on disk.
+
+    The path is the same on all nodes, because each node uses the head's path, and short, because it contains sockets.
+    If several nodes share a host, the node that created the folder removes it. Nodes that end later remove files
+    written since.
+    """
     folder = Path("/tmp", f"sky-ray-{hashlib.sha256(token.encode()).hexdigest()[:12]}")
     make_private_folder(folder)
-    # Whoever has its lock made it, or took it over from one that was killed.
+    # The holder of the lock created the folder, or took it over from a killed process.
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     has_it = _try_lock(lock)
     try:
@@ -165,7 +170,7 @@ def _private_folder(token: str) -> Iterator[Path]:
 
 
 def _try_lock(descriptor: int) -> bool:
-    """Whether we have a lock now."""
+    """Try to acquire a file lock and return whether that succeeded."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -174,9 +179,9 @@ def _try_lock(descriptor: int) -> bool:
 
 
 @contextmanager
-def _run_ray(command: Sequence[str], variables: Mapping[str, str], said: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Ray's processes of a node, ended with all that they have started."""
-    with said.open("wb") as file:
+def _run_ray(command: Sequence[str], variables: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run Ray's processes of a node. Ends them with all their children."""
+    with log.open("wb") as file:
         node = subprocess.Popen(
             command, env={**os.environ, **variables}, stdin=subprocess.DEVNULL, stdout=file, stderr=file
         )
@@ -187,20 +192,19 @@ def _run_ray(command: Sequence[str], variables: Mapping[str, str], said: Path) -
 
 
 def _check_tokens() -> None:
-    """What knows no tokens lets everybody in who reaches its ports, and runs what they say."""
+    """Reject versions of Ray without token authentication: anyone with network access could run code."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
         found = version("ray")
     except PackageNotFoundError as error:
         raise PoolError(
-            f"ray is not installed for {sys.executable} on this node: install it there, or have the pool do so with "
-            'sky.Image(pip=["ray"])'
+            f'ray is not installed for {sys.executable} on this node. Install it there, or use sky.Image(pip=["ray"]).'
         ) from error
     numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdecimal())
     if numbers < WITH_TOKENS:
         least = ".".join(map(str, WITH_TOKENS))
-        raise PoolError(f"ray {found} knows no tokens, and would let everybody in: have {least} or newer")
+        raise PoolError(f"ray {found} has no token authentication. Use version {least} or newer.")
 
 
 def _await_head(info: InstanceInfo, port: int) -> None:
@@ -209,7 +213,7 @@ def _await_head(info: InstanceInfo, port: int) -> None:
         with contextlib.suppress(OSError), socket.create_connection((info.head_addr, port), timeout=1):
             return
         time.sleep(PAUSE)
-    raise PoolError(f"Ray's head does not listen at {info.head_addr}:{port} after {START_TIMEOUT:g} s")
+    raise PoolError(f"the Ray head does not listen at {info.head_addr}:{port} after {START_TIMEOUT:g} s")
 
 
 PLUGIN = Ray

@@ -1,4 +1,4 @@
-"""Plugin ``shared``: starts a Redis on node 0 for collections that all ranks share."""
+"""Plugin ``shared``: a Redis server on node 0 for collections that all ranks share."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shared(ServerPlugin):
-    """What ranks and client share by name: ``sky.dict``, ``sky.set``, ``sky.counter``, ``sky.queue``, ``sky.lock``,
+    """State shared by ranks and client: ``sky.dict``, ``sky.set``, ``sky.counter``, ``sky.queue``, ``sky.lock``,
     ``sky.barrier``.
 
-    Node 0 has a Valkey or Redis server that is installed there, in memory only, from before the first rank is set up
-    until the pool ends.
+    Node 0 runs its installed Valkey or Redis server, in memory only, from before the first rank is set up until the
+    pool ends.
 
     Args:
-        version: of the Python package redis: "latest", a bare version to pin, or constraints such as ">=6".
-        port: of the server on the head's own address, by TLS; None for one made of the pool's name. Where all nodes are
-            this machine there is none.
+        version: Version of the Python package redis: "latest", an exact version, or constraints such as ">=6".
+        port: Port of the server on the head's address, with TLS. None for a port derived from the pool's name. No port
+            is used if all nodes are on this machine.
 
     Attributes:
-        papers: the certificates and the key by which the server is known.
-        token: what lets ranks and client in; blanked in logs, as the key is.
+        papers: Certificate authority, certificate and key of the server.
+        token: Password of ranks and client; redacted in logs, like the key.
 
     Raises:
-        UsageError: ``port`` is no port.
+        UsageError: If ``port`` is invalid.
     """
 
     name: ClassVar[str] = "shared"
@@ -62,8 +62,10 @@ class Shared(ServerPlugin):
     gang: ClassVar[bool] = False
     needs_peers = "one store of all ranks"
     pool_ports = (19_000, 1_000)
-    version: str = field(default="latest", metadata={"help": "of the Python package redis"})
-    port: int | None = field(default=None, metadata={"help": "of the server; one made of the pool's name"})
+    version: str = field(default="latest", metadata={"help": "version of the Python package redis"})
+    port: int | None = field(
+        default=None, metadata={"help": "port of the server (default: derived from the pool's name)"}
+    )
     papers: tuple[str, str, str] = field(
         default_factory=lambda: make_certificates("a pool's shared state"),
         init=False,
@@ -105,42 +107,43 @@ PLUGIN = Shared
 
 
 PROGRAMS = ("valkey-server", "redis-server")
-EXTRA_PATH = "/usr/sbin:/usr/local/bin:/usr/local/sbin"  # what a login over SSH may not have in its PATH
-START_TIMEOUT = 30.0  # seconds for the server to be there
-GRACE = 5.0  # seconds that it has to end
-SHARE = 4  # of the machine's memory it takes one part, so that what ranks put there does not end the ranks
+EXTRA_PATH = "/usr/sbin:/usr/local/bin:/usr/local/sbin"  # may be missing in the PATH of an SSH login
+START_TIMEOUT = 30.0  # seconds for the server to start
+GRACE = 5.0  # seconds for the server to end
+SHARE = 4  # the server uses at most 1/SHARE of the memory, so that shared data cannot cause ranks to be killed
 
 
 @contextmanager
 def run_server(token: str, papers: tuple[str, str, str], address: str, port: int) -> Iterator[None]:
-    """Have it while the block runs; it keeps nothing on a disk.
+    """Run the server while the block runs. It stores nothing on disk.
 
     Args:
-        token: the password of all who may use it.
-        papers: certificate of the authority, the server's own, and its key.
-        address: this node's, at which others reach it. Where that is a loopback's, or none, it has its socket only.
-        port: at that address.
+        token: Password of all clients.
+        papers: Certificate of the authority, the server's own, and its key.
+        address: This node's address for other nodes. With a loopback address, or none, the server only has a Unix
+            socket.
+        port: Port at that address.
 
     Raises:
-        PoolError: no such server is installed, or it does not start.
+        PoolError: If no server is installed, or if it does not start.
     """
     program = _find_program()
     folder = private_folder(token)
     make_private_folder(folder)
     child: subprocess.Popen[bytes] | None = None
-    over = Event()
+    ended = Event()
     try:
         tls = _tls_settings(folder, papers, address, port)
-        said = folder / "log"
-        child = _start(program, _format_settings(folder, token, tls), said)
+        log = folder / "log"
+        child = _start(program, _format_settings(folder, token, tls), log)
         answers = partial(_answers, folder / SOCKET, token)
-        await_server("the server of the shared state", child, answers, START_TIMEOUT, said)
-        for each in (said, *folder.glob("*.pem")):
-            each.unlink()  # it has opened or read them
-        Thread(target=_exit_with_server, args=(child, over), name="shared-server", daemon=True).start()
+        await_server("the server of the shared state", child, answers, START_TIMEOUT, log)
+        for each in (log, *folder.glob("*.pem")):
+            each.unlink()  # the server has opened or read the file
+        Thread(target=_exit_with_server, args=(child, ended), name="shared-server", daemon=True).start()
         yield
     finally:
-        over.set()
+        ended.set()
         if child is not None:
             stop_server(child, GRACE)
         shutil.rmtree(folder, ignore_errors=True)
@@ -152,14 +155,14 @@ def _find_program() -> str:
         if found := shutil.which(name, path=path):
             return found
     raise PoolError(
-        f"shared state needs {' or '.join(PROGRAMS)} on the head node ({socket.gethostname()}), which has neither: "
-        "install one there (Debian: apt-get install redis-server), or have the pool do so with "
-        'sky.Image(apt=["redis-server"])'
+        f"shared state requires {' or '.join(PROGRAMS)} on the head node ({socket.gethostname()}). "
+        "Install one (Debian: apt-get install redis-server), or use "
+        'sky.Image(apt=["redis-server"]).'
     )
 
 
 def _tls_settings(folder: Path, papers: tuple[str, str, str], address: str, port: int) -> list[tuple[str, str]]:
-    """What has it listen for other hosts."""
+    """Return the settings for connections from other hosts."""
     if _is_loopback(address):
         return []
     check_port_free("shared", address, port)
@@ -173,7 +176,7 @@ def _tls_settings(folder: Path, papers: tuple[str, str, str], address: str, port
 
 
 def _is_loopback(address: str) -> bool:
-    """Whether all nodes are this machine: they have such an address, or none where ranks stand alone."""
+    """Check whether all nodes are on this machine: the address is a loopback, or empty for standalone ranks."""
     try:
         return ipaddress.ip_address(address.partition("%")[0]).is_loopback
     except ValueError:
@@ -188,20 +191,22 @@ def _format_settings(folder: Path, token: str, tls: list[tuple[str, str]]) -> st
     return "".join(f"{name} {value}\n" for name, value in rows)
 
 
-def _start(program: str, settings: str, said: Path) -> subprocess.Popen[bytes]:
-    """By settings on its standard input: whoever lists processes, or files, sees no password."""
-    with said.open("wb") as log:
+def _start(program: str, settings: str, log_path: Path) -> subprocess.Popen[bytes]:
+    """Start the server with its settings on standard input, so that lists of processes and files do not show the
+    password.
+    """
+    with log_path.open("wb") as log:
         child = subprocess.Popen(
             [program, "-"], stdin=subprocess.PIPE, stdout=log, stderr=log, preexec_fn=end_with_parent()
         )
     if child.stdin is not None:
-        with suppress(BrokenPipeError), child.stdin as given:  # it has ended, and said why
+        with suppress(BrokenPipeError), child.stdin as given:  # the server has ended and logged the reason
             given.write(settings.encode())
     return child
 
 
 def _answers(path: Path, token: str) -> bool:
-    """Return whether the server takes commands."""
+    """Check whether the server accepts commands."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(START_TIMEOUT)
         probe.connect(str(path))
@@ -209,11 +214,13 @@ def _answers(path: Path, token: str) -> bool:
         return probe.makefile("rb").readline().startswith(b"+OK")
 
 
-def _exit_with_server(child: subprocess.Popen[bytes], over: Event) -> None:
-    """What ranks shared is gone with a server that ended by itself, and so this process ends: the gang is told why, and
-    the next one has another server."""
+def _exit_with_server(child: subprocess.Popen[bytes], ended: Event) -> None:
+    """Exit this process if the server ends unexpectedly, because the shared state is lost.
+
+    The gang then ends with this reason, and the next gang gets a new server.
+    """
     status = child.wait()
-    if not over.is_set():
+    if not ended.is_set():
         sys.stderr.write(f"the server of the shared state ended with status {status}\n")
         sys.stderr.flush()
         os._exit(1)

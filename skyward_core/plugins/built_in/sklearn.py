@@ -1,4 +1,4 @@
-"""scikit-learn: what takes ``n_jobs`` runs on the pool while it is up."""
+"""Plugin ``sklearn``: scikit-learn estimators with ``n_jobs`` run on the pool while the pool is up."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from skyward_core.plugins.built_in.joblib import Joblib
 
 @dataclass(frozen=True)
 class Sklearn(Joblib):
-    """scikit-learn on the pool: what takes ``n_jobs`` (searches, forests, cross-validation) runs there.
+    """scikit-learn on the pool: estimators and functions with ``n_jobs`` (searches, forests, cross-validation) run
+    there.
 
     Args:
-        n_jobs: as for ``joblib``.
-        version: of scikit-learn.
+        n_jobs: Same as for ``joblib``.
+        version: Version of scikit-learn.
     """
 
     name: ClassVar[str] = "sklearn"
@@ -22,7 +23,7 @@ class Sklearn(Joblib):
     place: ClassVar[int] = 9
     package: ClassVar[str] = "scikit-learn"
     conflicts: ClassVar[tuple[str, ...]] = ("joblib",)
-    version: str = field(default="latest", metadata={"help": "of scikit-learn"})
+    version: str = field(default="latest", metadata={"help": "version of scikit-learn"})
 
 
 PLUGIN = Sklearn

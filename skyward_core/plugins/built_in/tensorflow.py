@@ -1,7 +1,6 @@
-"""TensorFlow: the cluster that MultiWorkerMirroredStrategy reads from TF_CONFIG.
+"""Plugin ``tensorflow``: TF_CONFIG on every rank, for MultiWorkerMirroredStrategy.
 
-Set up as https://www.tensorflow.org/guide/distributed_training#setting_up_the_tf_config_environment_variable
-wants it.
+Follows https://www.tensorflow.org/guide/distributed_training#setting_up_the_tf_config_environment_variable.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ class TensorFlow(Plugin):
     """TensorFlow with TF_CONFIG set on every rank, so that ``MultiWorkerMirroredStrategy()`` spans the pool.
 
     Args:
-        version: "latest", a bare version to pin, or constraints such as ">=2.16".
+        version: "latest", an exact version, or constraints such as ">=2.16".
     """
 
     name: ClassVar[str] = "tensorflow"
     help: ClassVar[str] = "TensorFlow, with TF_CONFIG for MultiWorkerMirroredStrategy"
     place: ClassVar[int] = 4
     needs_peers = "TF_CONFIG, which names every rank's address"
-    version: str = field(default="latest", metadata={"help": "of tensorflow"})
+    version: str = field(default="latest", metadata={"help": "version of tensorflow"})
 
     def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
         package = "tensorflow[and-cuda]" if has_cuda(pool_spec) else "tensorflow"
@@ -49,12 +48,12 @@ class TensorFlow(Plugin):
 
 
 def make_tf_config(info: InstanceInfo) -> dict[str, object]:
-    """What TF_CONFIG holds: every rank a worker, which listens at a port that its own node keeps for it."""
+    """Return TF_CONFIG: every rank is a worker, with a port that its node has reserved."""
     workers = [f"{peer.address}:{port}" for peer in info.peers for port in peer.ports]
     if len(workers) != info.world_size:
         raise PoolError(
-            f"TF_CONFIG needs a port for each of {info.world_size} ranks, and the nodes keep {len(workers)}: "
-            "one of them could not be asked; run it again"
+            f"TF_CONFIG needs a port for each of {info.world_size} ranks, but the nodes reserved {len(workers)}, "
+            "because a node did not answer. Run it again."
         )
     return {"cluster": {"worker": workers}, "task": {"type": "worker", "index": info.rank}}
 

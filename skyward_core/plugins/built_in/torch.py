@@ -1,7 +1,6 @@
-"""Torch.distributed's process group, DDP defaults.
+"""Plugin ``torch``: the process group of torch.distributed on every rank.
 
-Set up as the environment variable initialisation of
-https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization wants it.
+Follows https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization.
 """
 
 from __future__ import annotations
@@ -29,15 +28,16 @@ if TYPE_CHECKING:
 
 
 def patch_init_process_group(info: InstanceInfo, usable: Callable[[str], str]) -> Callable[[], None]:
-    """From now on ``init_process_group()`` gives the group that there is, where what it is called with agrees with
-    that; and the process in which ``destroy_process_group()`` ends it is not used any more.
+    """Let ``init_process_group()`` return the existing process group if its arguments match.
+
+    After ``destroy_process_group()`` the process is not reused.
 
     Args:
-        info: the rank's place.
-        usable: what a backend comes to on this machine.
+        info: The rank's place.
+        usable: Returns the usable backend of this machine for a requested one.
 
     Returns:
-        What destroys the group, where it still is there.
+        A function that destroys the group if it exists.
     """
     from torch import distributed as dist
     from torch.distributed import distributed_c10d as c10d
@@ -51,11 +51,11 @@ def patch_init_process_group(info: InstanceInfo, usable: Callable[[str], str]) -
         if not dist.is_initialized() or c10d._get_default_group() is not made:
             init(*args, **kwargs)
             return
-        asked = signature.bind(*args, **kwargs).arguments
-        if (backend := asked.get("backend")) is not None:
-            asked["backend"] = usable(backend)
-        _check_group_arguments(c10d, made, asked, info)
-        if isinstance(timeout := asked.get("timeout"), timedelta):
+        requested = signature.bind(*args, **kwargs).arguments
+        if (backend := requested.get("backend")) is not None:
+            requested["backend"] = usable(backend)
+        _check_group_arguments(c10d, made, requested, info)
+        if isinstance(timeout := requested.get("timeout"), timedelta):
             c10d._set_pg_timeout(timeout, made)
 
     @functools.wraps(destroy)
@@ -76,38 +76,38 @@ def patch_init_process_group(info: InstanceInfo, usable: Callable[[str], str]) -
     return end
 
 
-def _check_group_arguments(c10d: Any, made: Any, asked: dict[str, Any], info: InstanceInfo) -> None:
-    """See that a group is asked for which is the one that there is.
+def _check_group_arguments(c10d: Any, made: Any, requested: dict[str, Any], info: InstanceInfo) -> None:
+    """Check that arguments of ``init_process_group()`` match the existing group.
 
     Raises:
-        UsageError: names both.
+        UsageError: If they do not. The message describes both.
     """
     there = c10d._world.pg_backend_config[made]
     has = dict(pair.split(":") for pair in there.split(","))
-    backend = asked.get("backend")
+    backend = requested.get("backend")
     wants = {} if backend is None else c10d.BackendConfig(c10d.Backend(backend)).device_backend_map
     differ = []
     if any(has.get(device) != str(name) for device, name in wants.items()):
         differ.append(f"backend={backend!r}")
     for name, own in (("world_size", info.world_size), ("rank", info.rank)):
-        if asked.get(name, -1) not in (-1, own):
-            differ.append(f"{name}={asked[name]!r}")
+        if requested.get(name, -1) not in (-1, own):
+            differ.append(f"{name}={requested[name]!r}")
     meets_at = f"tcp://{info.head_addr}:"
-    method = asked.get("init_method")
+    method = requested.get("init_method")
     if not (method is None or method == "env://" or str(method).startswith(meets_at)):
         differ.append(f"init_method={method!r}")
-    differ += [f"{name}=..." for name in ("store", "pg_options") if asked.get(name) is not None]
+    differ += [f"{name}=..." for name in ("store", "pg_options") if requested.get(name) is not None]
     if differ:
         raise UsageError(
-            f"init_process_group({', '.join(differ)}) asks for another process group than the one that the plugin "
-            f"torch has made of this pool's ranks (backend {there}, world_size {info.world_size}, rank {info.rank}): "
-            "leave these arguments out, give the plugin the same (backend=...), or let the function make it alone "
-            "(init=False)"
+            f"init_process_group({', '.join(differ)}) does not match the process group that the plugin "
+            f"torch created (backend {there}, world_size {info.world_size}, rank {info.rank}). "
+            "Remove these arguments, set torch(backend=...), or use torch(init=False) to let the function create "
+            "the group."
         )
 
 
-# How many collectives it remembers, for `torchfrtrace` to tell who has not joined which: as many as PyTorch 2.13 does
-# by itself; older ones remembered none. The second name is the older one.
+# Number of collectives in the flight recorder, from which `torchfrtrace` finds missing ranks. The value is the default
+# of PyTorch 2.13; older releases record none. The second name is older.
 FLIGHT_RECORDER_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 FLIGHT_RECORDER_ENTRIES = "2000"
 WHEELS = "https://download.pytorch.org/whl"
@@ -115,31 +115,29 @@ WHEELS = "https://download.pytorch.org/whl"
 
 @dataclass(frozen=True)
 class Torch(Plugin):
-    """PyTorch with its process group initialised on every rank.
+    """PyTorch with its process group initialized on every rank.
 
     Args:
-        backend: of the process group, such as "nccl" or "gloo"; None for nccl where the rank sees a CUDA
-            device, else gloo. On a local pool without CUDA, nccl means gloo, with a warning.
-        cuda: name of the CUDA wheel index, used when the pool's accelerator has CUDA.
-        version: "latest", a bare version to pin, or constraints such as ">=2.3".
-        vision: version of torchvision; None installs none.
-        audio: version of torchaudio; None installs none.
-        init: make the process group before the function runs. Code that calls ``init_process_group()`` itself is
-            given that one, where its arguments agree. False sets the variables of torchrun only.
+        backend: Backend of the process group, such as "nccl" or "gloo". None for nccl if the rank sees a CUDA device,
+            otherwise gloo. On a local pool without CUDA, nccl becomes gloo, with a warning.
+        cuda: Name of the CUDA wheel index, used if the pool's accelerator supports CUDA.
+        version: "latest", an exact version, or constraints such as ">=2.3".
+        vision: Version of torchvision. None to not install it.
+        audio: Version of torchaudio. None to not install it.
+        init: Create the process group before the function runs. A later ``init_process_group()`` in the function
+            returns that group if its arguments match. False only sets the variables of torchrun.
     """
 
     name: ClassVar[str] = "torch"
     help: ClassVar[str] = "PyTorch, with a process group across all ranks"
     place: ClassVar[int] = 1
     needs_peers = "a process group of all ranks"
-    backend: str | None = field(
-        default=None, metadata={"help": "of the process group; nccl where there is CUDA, else gloo"}
-    )
-    cuda: str = field(default="cu128", metadata={"help": "CUDA wheel index"})
-    version: str = field(default="latest", metadata={"help": "of torch"})
+    backend: str | None = field(default=None, metadata={"help": "backend (default: nccl with CUDA, else gloo)"})
+    cuda: str = field(default="cu128", metadata={"help": "name of the CUDA wheel index"})
+    version: str = field(default="latest", metadata={"help": "version of torch"})
     vision: str | None = field(default=None, metadata={"help": "version of torchvision"})
     audio: str | None = field(default=None, metadata={"help": "version of torchaudio"})
-    init: bool = field(default=True, metadata={"help": "make the process group; else set variables only"})
+    init: bool = field(default=True, metadata={"help": "create the process group, instead of setting variables only"})
 
     def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
         from skyward_core.model.specs import PipIndex
@@ -164,21 +162,23 @@ class Torch(Plugin):
 
 @contextmanager
 def process_group(info: InstanceInfo, backend: str | None = None) -> Iterator[None]:
-    """PyTorch's default process group while the worker lives; nothing on one rank, or where it is up."""
+    """Create PyTorch's default process group for the life of the worker, unless there is one rank or an existing
+    group.
+    """
     if info.world_size < 2:
         yield
         return
     if "torch" in sys.modules and sys.modules["torch"].distributed.is_initialized():
-        yield  # another plugin's
+        yield  # another plugin created it
         return
-    set_permanent_variables(info)  # before the import: the thread count is read there
+    set_permanent_variables(info)  # before the import, which reads the thread count
     set_phase("importing")
     import torch
     import torch.distributed as dist
 
     cuda = torch.cuda.is_available()
     if cuda:
-        # A rank that sees its own device only has index 0; one that sees them all has its local rank's.
+        # The modulo selects device 0 if the rank sees only one device, otherwise the device of its local rank.
         torch.cuda.set_device(info.local_rank % torch.cuda.device_count())
     set_phase("joining")
     dist.init_process_group(
@@ -187,7 +187,7 @@ def process_group(info: InstanceInfo, backend: str | None = None) -> Iterator[No
         rank=info.rank,
         world_size=info.world_size,
     )
-    end = patch_init_process_group(info, lambda asked: _usable_backend(asked, info, cuda=cuda))
+    end = patch_init_process_group(info, lambda requested: _usable_backend(requested, info, cuda=cuda))
     try:
         yield
     finally:
@@ -195,7 +195,7 @@ def process_group(info: InstanceInfo, backend: str | None = None) -> Iterator[No
 
 
 def _make_store(info: InstanceInfo) -> Any:
-    """The store over which ranks meet, as env:// makes it, but for where it listens: that would be every address."""
+    """Return the ranks' store, like env://, but listening only on the head's address instead of every address."""
     from torch.distributed import PrefixStore, TCPStore
     from torch.distributed.constants import default_pg_timeout
 
@@ -204,7 +204,7 @@ def _make_store(info: InstanceInfo) -> Any:
     if info.rank == 0:
         family = socket.AF_INET6 if ":" in info.head_addr else socket.AF_INET
         with socket.create_server((info.head_addr, port), family=family, backlog=info.world_size) as server:
-            listening = server.detach()  # the store's, from here on
+            listening = server.detach()  # the store owns it now
     store = TCPStore(
         info.head_addr,
         port,
@@ -218,11 +218,11 @@ def _make_store(info: InstanceInfo) -> Any:
 
 
 def _usable_backend(backend: str | None, info: InstanceInfo, *, cuda: bool) -> str:
-    """The backend asked for; gloo for nccl where a script for GPUs is tried out on a machine without any."""
+    """Return the requested backend, or gloo instead of nccl on a local pool without CUDA."""
     if backend is None:
         return "nccl" if cuda else "gloo"
     if backend == "nccl" and not cuda and info.head_addr.startswith("127."):
-        warnings.warn("no CUDA device on this machine: the process group uses gloo for nccl", stacklevel=2)
+        warnings.warn("no CUDA device on this machine: the process group uses gloo instead of nccl", stacklevel=2)
         return "gloo"
     return backend
 
