@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from types import TracebackType
 from typing import Any
 
@@ -246,14 +246,11 @@ async def _is_available(row: PoolRow, run: str, ledger: Ledger) -> bool:
 
 def _read_result_files(key: str, run: str, indices: Iterable[int]) -> tuple[dict[int, bytes], bytes]:
     """Return the files of a run on this machine: values and exceptions by call, and the exception of the root cause."""
-    archive = PoolFolder(key)
-    try:
+    with closing(PoolFolder(key)) as archive:
         paths = {index: archive.results / f"{run}.{index}.pickle" for index in indices}
         raised = archive.results / f"{run}{EXCEPTION_SUFFIX}"
         files = {index: path.read_bytes() for index, path in paths.items() if path.exists()}
         return files, raised.read_bytes() if raised.exists() else b""
-    finally:
-        archive.close()
 
 
 def _build_run_error(

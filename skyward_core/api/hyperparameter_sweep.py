@@ -18,6 +18,7 @@ from skyward_core.store import pool_folder
 from skyward_core.tasks.argument_parsing import MAX_COMBINATIONS
 from skyward_core.tasks.guarded_user_code import describe_exception, safe_repr
 from skyward_core.transport.background_loop import background_loop, submit
+from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.pool_view import TrialSheet
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ class Trials(Sequence[Trial]):
         self._news = threading.Condition()
         self._failure: BaseException | None = None
         self._over = False
-        self._cancel: Callable[[], None] = lambda: None
+        self._cancel: Callable[[], object] = lambda: None
 
     @overload
     def __getitem__(self, at: int) -> Trial: ...
@@ -261,7 +262,7 @@ class Trials(Sequence[Trial]):
         rows = self._rows()
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
-        return "\n".join(map(_safe, lines))
+        return "\n".join(map(sanitize_line, lines))
 
     def _repr_html_(self) -> str:
         """Return the table of trials as HTML for notebooks."""
@@ -276,7 +277,9 @@ class Trials(Sequence[Trial]):
         for trial in self:
             values = (trial.numbers.get(name) for name in names)
             logged = ("" if number is None else f"{number:g}" for number in values)
-            result = safe_repr(trial.value) if trial.ok else "" if trial.error is None else _format_error(trial.error)
+            result = safe_repr(trial.value) if trial.ok else ""
+            if (error := trial.error) is not None:
+                result = f"{type(error).__name__}: {describe_exception(error)[1]}"
             texts = map(_text, trial.arguments.values())
             rows.append([str(trial.place), *texts, trial.outcome, *logged, result[:200]])
         return rows
@@ -371,10 +374,7 @@ def _run_as_gangs(trials: Trials, pending: PendingTrials, pool: PoolOperations, 
     done = submit(sweep.wait())
     done.add_done_callback(lambda _: arrived.put(None))
 
-    def cancel() -> None:
-        background_loop().call_soon_threadsafe(sweep.cancel)
-
-    trials._cancel = cancel
+    trials._cancel = lambda: background_loop().call_soon_threadsafe(sweep.cancel)
 
     def fill() -> None:
         while (ended := arrived.get()) is not None:
@@ -397,13 +397,3 @@ def _run_as_gangs(trials: Trials, pending: PendingTrials, pool: PoolOperations, 
 
 def _text(value: Any) -> str:
     return value if type(value) is str else safe_repr(value)
-
-
-def _format_error(error: BaseException) -> str:
-    return f"{type(error).__name__}: {describe_exception(error)[1]}"
-
-
-def _safe(text: str) -> str:
-    from skyward_core.util.terminal_safe_text import sanitize_line
-
-    return sanitize_line(text)

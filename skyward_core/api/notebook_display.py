@@ -151,15 +151,7 @@ def run_html(run: RunView) -> str:
         rows = []
         for task in tasks:
             out = task.outcome
-            text = (
-                ""
-                if out is None
-                else out.error.message
-                if out.error is not None
-                else out.summary.text
-                if out.summary is not None
-                else ""
-            )
+            text = "" if out is None else out.error.message if out.error else out.summary.text if out.summary else ""
             rows.append((f"r{task.rank:03d}", task.state, _first(text)))
         parts.append(_table(("rank", "state", ""), rows))
     return _box(*parts)

@@ -12,14 +12,14 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_type_hints
 
 from skyward_core.model.errors import UsageError
 from skyward_core.model.function import Function, function
 from skyward_core.model.older_api_arguments import check_function_options
 from skyward_core.model.specs import Image
 from skyward_core.plugins.plugin import Plugin, enter_late
-from skyward_core.plugins.plugin_builder import BRINGS, Automatic
+from skyward_core.plugins.plugin_builder import BRINGS, Automatic, call_before
 from skyward_core.tasks.argument_parsing import convert_argument
 from skyward_core.tasks.source_annotations import default_type
 
@@ -192,23 +192,9 @@ def _decorator(plugins: tuple[Plugin, ...], fn: Any) -> Any:
 def _inside(plugins: tuple[Plugin, ...], fn: Any) -> Any:
     if isinstance(fn, Function):
         return fn.__skyward_wrap__(partial(_inside, plugins))
-    if inspect.isgeneratorfunction(fn):
-
-        @wraps(fn)
-        def stream(*args: Any, **kwargs: Any) -> Any:
-            enter_late(plugins)
-            return (yield from fn(*args, **kwargs))
-
-        setattr(stream, BRINGS, True)
-        return stream
-
-    @wraps(fn)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        enter_late(plugins)
-        return fn(*args, **kwargs)
-
-    setattr(call, BRINGS, True)
-    return call
+    made = call_before(partial(enter_late, plugins), fn)
+    setattr(made, BRINGS, True)
+    return made
 
 
 class _MakerAccelerators:
@@ -293,12 +279,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class _Command(NamedTuple):
-    fn: Callable[..., Any]
-    machines: Mapping[str, Any]
-
-
-_commands: dict[str, _Command] = {}
+_commands: dict[str, tuple[Callable[..., Any], Mapping[str, Any]]] = {}
 _called_commands: list[str] = []  # commands that the script has called itself
 
 
@@ -322,7 +303,7 @@ class app:
         self._machines = machines
 
     def __call__(self, fn: Callable[P, T]) -> Callable[P, T]:
-        _commands[fn.__name__] = _Command(fn, self._machines)
+        _commands[fn.__name__] = fn, self._machines
 
         @wraps(fn)
         def itself(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -33,6 +33,7 @@ from skyward_core.model.provider_capabilities import Rents
 from skyward_core.model.run_future import RunFuture
 from skyward_core.tasks.stdout_whole_lines import write_escaped
 from skyward_core.transport.background_loop import background_loop, process_id, submit
+from skyward_core.util.terminal_safe_text import sanitize_line
 
 if TYPE_CHECKING:
     from skyward_core.api.dask_client import DaskConnection
@@ -244,7 +245,7 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
         found = submit(pool.context.outputs.files(patterns, run)).result()
         if found.failures:
             node, reason = next(iter(found.failures.items()))
-            raise PoolError(_safe(f"cannot list the files of node {node} of pool {pool.name}: {reason}"))
+            raise PoolError(sanitize_line(f"cannot list the files of node {node} of pool {pool.name}: {reason}"))
         if found.omitted_count:
             raise PoolError(
                 f"ranks of pool {pool.name} wrote {found.omitted_count:,} files more than can be listed at once. "
@@ -278,7 +279,7 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
         result = submit(pool.context.outputs.fetch(patterns, None if to is None else Path(to), run)).result()
         failed = [f"{names} of node {node}: {reason}" for names, node, reason in list_failed_files(result.files)]
         if problems := [*result.notes, *failed]:
-            raise PoolError(_safe(f"could not fetch all files of pool {pool.name}: {'; '.join(problems)}"))
+            raise PoolError(sanitize_line(f"could not fetch all files of pool {pool.name}: {'; '.join(problems)}"))
         return [each.target for each in result.files]
 
     # -- inspection of ranks -----------------------------------------------------------------------------
@@ -504,12 +505,13 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
         """Return a future of a run's values."""
         future: RunFuture[Any] = RunFuture(run.id, self)
 
-        def settle(done: Future[Run]) -> None:
+        def settle() -> None:
+            run.future.exception()  # waits for the run
             if not future.set_running_or_notify_cancel():
                 return
             try:
                 self._flush_output()
-                future.set_result(values(done.result()))
+                future.set_result(values(run.future.result()))
             except BaseException as error:  # noqa: BLE001  the future reports any exception
                 future.set_exception(error)
 
@@ -518,7 +520,7 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
                 self._cancel(run)
 
         # Values are unpickled on a thread, not on the loop, because user code may run and be slow.
-        threading.Thread(target=lambda: settle(_wait_for(run.future)), daemon=True).start()
+        threading.Thread(target=settle, daemon=True).start()
         future.add_done_callback(forward)
         return future
 
@@ -822,13 +824,6 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
         return MapOperation(MapBackend(self, call), call, items, ordered=ordered, single=single).values()
 
 
-def _safe(text: str) -> str:
-    """Sanitize names from ranks for a terminal."""
-    from skyward_core.util.terminal_safe_text import sanitize_line  # imported late: such errors are rare
-
-    return sanitize_line(text)
-
-
 def _check_no_generator(pending: PendingFunction[Any], operator: str) -> None:
     """Raise a UsageError for a generator function's call, which has no single value."""
     if pending.streams:
@@ -836,11 +831,6 @@ def _check_no_generator(pending: PendingFunction[Any], operator: str) -> None:
             f"{pending.name} is a generator function, but a future has one value. "
             f"Iterate over {pending.name}(...) {operator} compute."
         )
-
-
-def _wait_for(future: Future[Run]) -> Future[Run]:
-    future.exception()
-    return future
 
 
 async def run_in_thread(work: Callable[[], T], *, cancel: Callable[[], None] | None = None) -> T:

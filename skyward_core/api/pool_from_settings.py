@@ -18,10 +18,7 @@ _PLAIN_KEYS = (
     "accelerator", "vcpus", "cpus", "memory_gb", "disk_gb", "architecture", "region", "max_hourly_cost",
     "allocation", "selection", "ttl", "volumes", "ports",
 )  # fmt: skip
-_OPTION_KEYS = frozenset({each.name for each in fields(Options)} | Options.older_words()) - {
-    *_PLAIN_KEYS,
-    "worker",
-}
+_OPTION_KEYS = ({each.name for each in fields(Options)} | Options.older_words()) - {*_PLAIN_KEYS, "worker"}
 
 
 def named_pool_arguments(name: str) -> dict[str, Any]:
@@ -64,10 +61,7 @@ def _parse_pool_table(table: dict[str, Any], name: str, providers: Mapping[str, 
         arguments["worker"] = Worker(**worker)
     if (plugins := table.pop("plugins", None)) is not None:
         arguments["plugins"] = [_parse_plugin(each, plugins) for each in plugins]
-    options = {
-        **table.pop("options", {}),
-        **{key: table.pop(key) for key in sorted(_OPTION_KEYS & table.keys())},
-    }
+    options = table.pop("options", {}) | {key: table.pop(key) for key in sorted(_OPTION_KEYS & table.keys())}
     if options:
         arguments["options"] = Options(**options)
     if table:
@@ -94,17 +88,11 @@ def _parse_provider(value: Any, providers: Mapping[str, Any]) -> Any:
     if not isinstance(value, str):
         raise UsageError(f"provider must be a name, got {value!r:.60}")
     table = providers.get(value)
-    if not isinstance(table, Mapping):
-        return _build_provider(value, {})
-    parameters = {**table}
-    return _build_provider(parameters.pop("type", value), parameters)
-
-
-def _build_provider(word: str, parameters: Mapping[str, Any]) -> Any:
+    parameters = {**table} if isinstance(table, Mapping) else {}
     from skyward_core.providers.unsupported_providers import PROVIDERS_BY_TYPE
 
-    kind = PROVIDERS_BY_TYPE.get(word) or provider_class(word)
-    return kind(**parameters)
+    word = parameters.pop("type", value)
+    return (PROVIDERS_BY_TYPE.get(word) or provider_class(word))(**parameters)
 
 
 def _parse_plugin(name: str, tables: Any) -> Plugin:

@@ -133,9 +133,11 @@ class ScriptConsole:
                 self._progress.notify_all()
 
     def _write_lines(self, stream: str, lines: str) -> None:
-        to = _output_stream(stream)
+        to: TextIO | None = sys.stderr if stream == "err" else sys.stdout
         if to is None and stream == "err":
             return
+        if isinstance(to, SharedStdout):  # None stands for the original sys.stdout
+            to = None
         try:
             self._out.write_between(lines, to)
         except Exception:  # a replaced stream may be closed or incomplete
@@ -170,14 +172,6 @@ def _is_terminal(stream: TextIO | None) -> bool:
         return stream is not None and stream.isatty()
     except (AttributeError, ValueError):  # the script closed or replaced the stream
         return False
-
-
-def _output_stream(name: str) -> TextIO | None:
-    """Return the current target of a stream. None for the original ``sys.stdout``, or without standard error."""
-    if name == "err":
-        return sys.stderr
-    here = sys.stdout
-    return None if here is None or isinstance(here, SharedStdout) else here
 
 
 def _format_line(rank: int, line: str) -> str:

@@ -20,7 +20,7 @@ from typing import (
 )
 from weakref import WeakKeyDictionary
 
-from skyward_core.model.misuse_errors import PendingCallGuard, UncalledFunctionGuard, not_a_call_error
+from skyward_core.model.misuse_errors import PendingCallGuard, UncalledFunctionGuard
 
 if TYPE_CHECKING:
     from inspect import Signature
@@ -28,17 +28,7 @@ if TYPE_CHECKING:
     from skyward_core.model.run_future import RunFuture
 
 
-class BoundCall(Protocol):
-    """Arguments of a call."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-    @property
-    def name(self) -> str: ...
-
-
-def check_call(pending: BoundCall, fn: Callable[..., Any]) -> None:
+def check_call(pending: PendingFunction[Any], fn: Callable[..., Any]) -> None:
     """Check that a function accepts the arguments of a call.
 
     Args:
@@ -601,6 +591,8 @@ def gather(*tasks: PendingFunction[Any], stream: bool = False, ordered: bool = T
     """
     for position, task in enumerate(tasks):
         if not isinstance(task, PendingFunction):
+            from skyward_core.model.older_api_arguments import not_a_call_error
+
             raise not_a_call_error(task, position)
     return PendingGroup(tasks, stream, ordered)
 

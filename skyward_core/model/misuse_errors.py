@@ -13,17 +13,6 @@ def _argument_errors() -> Any:
     return import_module(f"{__package__}.older_api_arguments")
 
 
-def not_a_call_error(given: Any, position: int) -> TypeError:
-    """Return the error for a group member that is not a call.
-
-    Args:
-        given: The member.
-        position: Index of the member in the group.
-    """
-    error: TypeError = _argument_errors().not_a_call_error(given, position)
-    return error
-
-
 def _uncalled_operator(right: str) -> Any:
     def operator(self: Any, other: Any) -> Any:
         raise _argument_errors().uncalled_function_error(self, right, other)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, field, fields
 from functools import cache
 from typing import Any
@@ -76,20 +77,11 @@ class Setting(Value):
 
     def normalize(self, text: str) -> str:
         """Return a text as one word for a command line: lists are separated by commas."""
-        try:
+        with suppress(UsageError):
             value = self.read(text)
-        except UsageError:
-            return text.strip()
-        if not isinstance(value, list | tuple):
-            return text.strip()
-        listed = ",".join(map(str, value))
-        return listed if self._parses_to(listed, value) else text.strip()
-
-    def _parses_to(self, text: str, value: Any) -> bool:
-        try:
-            return bool(self.read(text) == value)
-        except UsageError:
-            return False
+            if isinstance(value, list | tuple) and self.read(listed := ",".join(map(str, value))) == value:
+                return listed
+        return text.strip()
 
 
 def word_list(text: str) -> list[str]:

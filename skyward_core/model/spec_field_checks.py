@@ -16,10 +16,6 @@ from typing import Any
 Check = Callable[[Any], Any]
 
 
-def anything(value: Any) -> Any:
-    return value
-
-
 def text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"should be text (got {_type_name(value)})")
@@ -115,13 +111,6 @@ def seconds(*, least: float | None = None, most: float | None = None) -> Check:
     return check
 
 
-def dollars(value: Any) -> float:
-    number = _number(value)
-    if not 0 < number < float("inf"):
-        raise ValueError(f"should be a number of dollars, more than 0 (got {value!r:.60})")
-    return number
-
-
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _DURATION = re.compile(
     r"(\d+(?:\.\d+)?)\s*(s|sec|second|m|min|minute|h|hour|d|day|w|week|)s?", re.IGNORECASE | re.ASCII
@@ -196,7 +185,7 @@ def optional(other: Check) -> Check:
     return lambda value: None if value is None else other(value)
 
 
-def tuple_of(other: Check) -> Check:
+def tuple_of(other: Check = lambda value: value) -> Check:
     """Return a check of a list, tuple or other collection, whose items pass another check. Stores a tuple."""
 
     def check(value: Any) -> tuple[Any, ...]:

@@ -113,7 +113,8 @@ class Nodes(ValidatedValue):
         first = given.pop(words[0])
         bounds = {name: value for name, value in given.items() if value is not None}
         if any(value != first for value in bounds.values()):
-            raise SpecError(f"{_ELASTIC_ERROR} (got {words[0]}={first!r}, {_format_values(bounds)})", "nodes")
+            shown = ", ".join(f"{name}={value!r}" for name, value in {words[0]: first, **bounds}.items())
+            raise SpecError(f"{_ELASTIC_ERROR} (got {shown})", "nodes")
         return {"min": first, "max": first}
 
 
@@ -121,10 +122,6 @@ _ELASTIC_ERROR = (
     "pools that grow or shrink are not supported: use nodes=4 for a fixed number, or nodes=sky.Nodes(min=2, max=8) "
     "for as many machines as are available at the start"
 )
-
-
-def _format_values(given: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in given.items())
 
 
 def parse_node_count(value: Any) -> int | Nodes:
@@ -368,7 +365,7 @@ class Options(ValidatedValue):
     console: bool = checked(spec_field_checks.console, default=True)
     idle_timeout: float = checked(spec_field_checks.seconds(), default=600.0)
     ttl: float | None = checked(spec_field_checks.optional(spec_field_checks.seconds()), default=None)
-    budget: float | None = checked(spec_field_checks.optional(spec_field_checks.dollars), default=None)
+    budget: float | None = checked(spec_field_checks.optional(spec_field_checks.positive_number), default=None)
     log_limit: int | str = checked(spec_field_checks.size, default="10 GB")
     keep_results: float | str = checked(spec_field_checks.duration, default="7d")
     keep_outputs: int | str = checked(spec_field_checks.size, default="1 GB")
@@ -493,7 +490,7 @@ class Spec(ValidatedValue):
     )
     disk_gb: int | None = checked(spec_field_checks.optional(spec_field_checks.integer_between(1, 65536)), default=None)
     image: Image | None = checked(spec_field_checks.optional(spec_field_checks.instance(Image)), default=None)
-    plugins: Sequence[HasHooks] = checked(spec_field_checks.tuple_of(spec_field_checks.anything), default=())
+    plugins: Sequence[HasHooks] = checked(spec_field_checks.tuple_of(), default=())
     ttl: float | None = checked(spec_field_checks.optional(spec_field_checks.seconds(least=0)), default=None)
 
     _in_order: ClassVar[Sequence[str]] = ("provider", "accelerator", "vcpus", "memory_gb", "region")
@@ -535,7 +532,7 @@ class PoolSpec(ValidatedValue):
     accelerator: Any = None
     wish: MachineRequirements | None = None
     image: Image = checked(spec_field_checks.instance(Image), default_factory=Image)
-    plugins: Sequence[Any] = checked(spec_field_checks.tuple_of(spec_field_checks.anything), default=())
+    plugins: Sequence[Any] = checked(spec_field_checks.tuple_of(), default=())
     worker: Worker = checked(spec_field_checks.instance(Worker), default_factory=Worker)
     options: Options = checked(spec_field_checks.instance(Options), default_factory=Options)
     interpreter: Interpreter | None = checked(

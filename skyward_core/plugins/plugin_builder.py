@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -144,32 +144,33 @@ class Automatic(Plugin):
     help: ClassVar[str] = "the process group of functions that use torch.distributed"
 
     def decorate(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        from inspect import isgeneratorfunction
-
         if getattr(fn, BRINGS, False) or not mentions_package(fn, "torch.distributed"):
             return fn
-        if isgeneratorfunction(fn):
+        return call_before(_ensure_process_group, fn)
 
-            @wraps(fn)
-            def stream(*args: Any, **kwargs: Any) -> Any:
-                with _ensure_process_group():
-                    return (yield from fn(*args, **kwargs))
 
-            return stream
+def call_before(first: Callable[[], None], fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls ``first`` and then ``fn``. A generator function stays one."""
+    from inspect import isgeneratorfunction
+
+    if isgeneratorfunction(fn):
 
         @wraps(fn)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with _ensure_process_group():
-                return fn(*args, **kwargs)
+        def stream(*args: Any, **kwargs: Any) -> Any:
+            first()
+            return (yield from fn(*args, **kwargs))
 
-        return call
+        return stream
+
+    @wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        first()
+        return fn(*args, **kwargs)
+
+    return call
 
 
-@contextmanager
-def _ensure_process_group() -> Iterator[None]:
+def _ensure_process_group() -> None:
     """Create the process group of all ranks for broadcasts. Do nothing for a task, which has a world of one rank."""
-    if instance_info().world_size < 2:
-        yield
-        return
-    enter_late((Torch(),))
-    yield
+    if instance_info().world_size > 1:
+        enter_late((Torch(),))

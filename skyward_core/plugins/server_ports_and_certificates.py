@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
@@ -19,6 +20,7 @@ from skyward_core.plugins.plugin import Plugin
 
 PAUSE = 0.02  # seconds between checks
 PR_SET_PDEATHSIG = 1
+EXTRA_PATH = "/usr/sbin:/sbin:/usr/local/sbin:/usr/local/bin"  # may be missing in the PATH of an SSH login
 
 
 class ServerPlugin(Plugin):
@@ -71,6 +73,28 @@ def check_port_free(plugin: str, address: str, port: int) -> None:
             raise PoolError(
                 f"port {port} of {address} is not available ({error.strerror}). Choose another one: {plugin}(port=...)"
             ) from error
+
+
+def find_program(names: Sequence[str], package: str, *folders: str, advice: str = "") -> str:
+    """Return the path of the first installed program.
+
+    Args:
+        names: Names of the programs.
+        package: Debian package of one of them.
+        *folders: Folders to search in addition to PATH.
+        advice: End of the error message.
+
+    Raises:
+        PoolError: If none is installed on this node.
+    """
+    path = os.pathsep.join((os.environ.get("PATH", os.defpath), *folders))
+    for name in names:
+        if found := shutil.which(name, path=path):
+            return found
+    raise PoolError(
+        f"{' or '.join(names)} is not installed on this node ({socket.gethostname()}). Install it (Debian: apt-get "
+        f'install {package}), or use sky.Image(apt=["{package}"]).{advice}'
+    )
 
 
 def end_with_parent() -> Callable[[], None]:

@@ -26,9 +26,11 @@ from typing import TYPE_CHECKING
 from skyward_core.model.errors import PoolError
 from skyward_core.plugins import ssh_forced_command
 from skyward_core.plugins.server_ports_and_certificates import (
+    EXTRA_PATH,
     await_server,
     check_port_free,
     end_with_parent,
+    find_program,
     last_line,
     stop_server,
 )
@@ -110,13 +112,7 @@ def prepare_node_files(info: InstanceInfo, port: int, login: tuple[str, str], ho
     Raises:
         PoolError: If this node has no ssh.
     """
-    ssh = shutil.which("ssh")
-    if ssh is None:
-        raise PoolError(
-            f"ssh is not installed on this node ({socket.gethostname()}). Install it "
-            "(Debian: apt-get install openssh-client), or use "
-            'sky.Image(apt=["openssh-client"]).'
-        )
+    ssh = find_program(["ssh"], "openssh-client")
     folder = node_folder()
     shutil.rmtree(folder, ignore_errors=True)  # remains of a killed process
     try:
@@ -221,8 +217,6 @@ def _ssh_variables(folder: Path, path: str) -> dict[str, str]:
     }
 
 
-PROGRAM = "sshd"
-EXTRA_PATH = "/usr/sbin:/sbin:/usr/local/sbin:/usr/local/bin"  # may be missing in the PATH of an SSH login
 PRIVILEGED = "/run/sshd"  # privilege separation folder of root's sshd
 START_TIMEOUT = 30.0  # seconds for the server to start
 RESTART_DELAY = 1.0  # seconds before an ended server is restarted
@@ -279,7 +273,8 @@ def run_sshd(plugin: str, folder: Path, address: str, port: int, host_key: str, 
     Raises:
         PoolError: If sshd is not installed, or does not start.
     """
-    program = _find_program()
+    # Absolute, because sshd re-executes itself for each connection.
+    program = str(Path(find_program(["sshd"], "openssh-server", EXTRA_PATH)).absolute())
     check_port_free(plugin, address, port)
     write_private(folder / "host_key", host_key)
     write_private(folder / "authorized_keys", f"restrict,pty {admits}\n")
@@ -341,17 +336,6 @@ class _ServerKeeper:
             sys.stderr.write(f"sshd ended with status {status} and is restarted: {last_line(self._said)}\n")
             sys.stderr.flush()
             self._start_process()
-
-
-def _find_program() -> str:
-    path = os.pathsep.join((os.environ.get("PATH", os.defpath), EXTRA_PATH))
-    if found := shutil.which(PROGRAM, path=path):
-        return str(Path(found).absolute())  # absolute, because sshd re-executes itself for each connection
-    raise PoolError(
-        f"sshd is not installed on this node ({socket.gethostname()}). Install it "
-        "(Debian: apt-get install openssh-server), or use "
-        'sky.Image(apt=["openssh-server"]).'
-    )
 
 
 def _format_settings(folder: Path, address: str, port: int) -> str:

@@ -113,7 +113,21 @@ class _FrozenPart:
         return f"{type(self).__qualname__}({', '.join(shown)})"
 
 
-class AcceleratorModel(str):
+class _OlderFields:
+    """Method ``get`` of older generations, where these values are mappings."""
+
+    __slots__ = ()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a field by its older name, or ``default`` if the field does not exist or is unknown."""
+        try:
+            found = self[key]  # type: ignore[index]  # subclasses define it
+        except KeyError:
+            return default
+        return default if found is None else found
+
+
+class AcceleratorModel(_OlderFields, str):
     """Model of a node's GPUs as its driver names it: a text with the fields of older generations.
 
     ``["type"]``, ``["count"]``, ``["memory_gb"]`` and ``["is_trainium"]`` work, and so does ``get``.
@@ -164,22 +178,9 @@ class AcceleratorModel(str):
         fields = {"type": self.name, "count": self._count, "memory_gb": self.memory_gb}
         return (fields | {"is_trainium": self.name.startswith("Trainium")})[key]
 
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return a field by its older name, or ``default`` if the field does not exist or is unknown."""
-        return _get_field(self, key, default)
-
-
-def _get_field(value: Any, key: str, default: Any) -> Any:
-    """Return a field as ``get`` of a mapping does, with ``default`` for None."""
-    try:
-        found = value[key]
-    except KeyError:
-        return default
-    return default if found is None else found
-
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Peer(_FrozenPart, str):
+class Peer(_FrozenPart, _OlderFields, str):
     """Node of the pool. As text it is its address, as in the newest generation: ``",".join(info.peers)``.
 
     Attributes:
@@ -211,13 +212,9 @@ class Peer(_FrozenPart, str):
             return str.__getitem__(self, key)
         return {"node": self.node, "private_ip": self.address, "address": self.address}[key]
 
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return a field by its older name, or ``default``."""
-        return _get_field(self, key, default)
-
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Network(_FrozenPart):
+class Network(_FrozenPart, _OlderFields):
     """Network interface that connects a node to its peers.
 
     Attributes:
@@ -235,10 +232,6 @@ class Network(_FrozenPart):
     def __getitem__(self, key: str) -> Any:
         """Return a field by its older name: ``network["interface"]``, ``network["bandwidth_gbps"]``."""
         return {"interface": self.interface, "bandwidth_gbps": self.gbps}[key]
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return a field by its older name, or ``default``."""
-        return _get_field(self, key, default)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -340,7 +340,8 @@ class TorchrunEnvironment:
             not _by_plugin
             and self._info.rank == 0
             and group is not None
-            and not has_made_group(group)
+            and not group.is_initialized()
+            and group._default_pg_init_method is None  # PyTorch keeps it after the group is destroyed
             and mentions_package(fn, "torch.distributed")
         ):
             sys.stderr.write(ADVICE.format(ranks=self._info.world_size))
@@ -369,11 +370,6 @@ class TorchrunEnvironment:
 
 def _default_group(c10d: Any) -> Any:
     return c10d.group.WORLD if c10d is not None and c10d.is_initialized() else None
-
-
-def has_made_group(c10d: Any) -> bool:
-    """Check whether this process has, or had, a process group. PyTorch keeps the default store of a destroyed group."""
-    return bool(c10d.is_initialized() or c10d._default_pg_init_method is not None)
 
 
 def mentions_package(fn: Any, package: str) -> bool:

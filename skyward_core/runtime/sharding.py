@@ -78,7 +78,9 @@ def shard(
     rank, parts = info.rank if node is None else node, total_nodes or info.world_size
     if not 0 <= rank < parts:
         raise ValueError(f"shard() has no part {rank} of {parts} parts. Set node= and total_nodes=.")
-    part = _rank_slice(lengths[0], rank, parts, drop_last)
+    part, block = slice(rank, None, parts), lengths[0] // parts
+    if drop_last:
+        part = slice(rank * block, (rank + 1) * block)
     if not shuffle:
         taken = tuple(_take_slice(item, part) for item in data)
     else:
@@ -87,13 +89,6 @@ def shard(
         indices = order[part]
         taken = tuple(_take_indices(item, indices) for item in data)
     return taken[0] if len(taken) == 1 else taken
-
-
-def _rank_slice(length: int, rank: int, world_size: int, drop_last: bool) -> slice:
-    if drop_last:
-        block = length // world_size
-        return slice(rank * block, (rank + 1) * block)
-    return slice(rank, None, world_size)
 
 
 def _sized_length(data: Any) -> int:

@@ -88,10 +88,7 @@ def make_sanitizer(env: Mapping[str, str]) -> Callable[[str], str]:
     """
     redactor = Redactor(secret_values(env))
 
-    def sanitize(text: str) -> str:
-        return redactor.redact_text(strip_credentials(text)) if "://" in text else text
-
-    return sanitize
+    return lambda text: redactor.redact_text(strip_credentials(text)) if "://" in text else text
 
 
 def _is_plain_user(match: re.Match[str]) -> bool:

@@ -88,7 +88,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
     def given(line: str) -> Any:
         name, words = older_api_names._select_command(line.split())
-        return name, *older_api_names._parse_command_arguments(name, older_api_names._commands[name].fn, words)
+        return name, *older_api_names._parse_command_arguments(name, older_api_names._commands[name][0], words)
 
     return given
 

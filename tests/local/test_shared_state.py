@@ -19,10 +19,11 @@ import skyward_core as sky
 from skyward_core.plugins.built_in import shared_collections
 from skyward_core.plugins.built_in.shared_collections import Shared
 from skyward_core.plugins.redis_dict_queue_lock import SOCKET, private_folder
+from skyward_core.plugins.server_ports_and_certificates import EXTRA_PATH
 from tests.support.waiting import wait_until
 
 pytest.importorskip("redis", reason="the package redis is not installed")
-PATH = os.pathsep.join((os.environ["PATH"], shared_collections.EXTRA_PATH))
+PATH = os.pathsep.join((os.environ["PATH"], EXTRA_PATH))
 if not any(shutil.which(name, path=PATH) for name in shared_collections.PROGRAMS):
     pytest.skip("neither valkey-server nor redis-server is installed", allow_module_level=True)
 

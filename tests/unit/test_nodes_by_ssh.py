@@ -15,6 +15,7 @@ import skyward_core as sky
 from skyward_core.plugins import ssh_between_nodes
 from skyward_core.plugins.built_in.mpi import Mpi
 from skyward_core.plugins.plugin import check_plugins, check_standalone
+from skyward_core.plugins.server_ports_and_certificates import EXTRA_PATH
 from skyward_core.runtime.instance_info import InstanceInfo, Peer
 from tests.support.plugin_gang import free_port
 from tests.support.waiting import wait_until
@@ -43,7 +44,7 @@ def place(node: int, *addresses: str) -> InstanceInfo:
 
 
 def needs_sshd() -> None:
-    if not any(os.access(f"{folder}/sshd", os.X_OK) for folder in ssh_between_nodes.EXTRA_PATH.split(":")):
+    if not any(os.access(f"{folder}/sshd", os.X_OK) for folder in EXTRA_PATH.split(":")):
         pytest.skip("sshd is not installed: apt-get install openssh-server")
 
 

@@ -58,7 +58,7 @@ def test_a_server_that_ends_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "#!/bin/sh\ncat >/dev/null\necho starting\necho 'no such thing'\nexit 3\n"
     )
     program.chmod(0o700)
-    monkeypatch.setattr(shared_collections, "_find_program", lambda: str(program))
+    monkeypatch.setattr(shared_collections, "find_program", lambda *_: str(program))
     with (
         pytest.raises(sky.PoolError, match="ended with status 3: no such thing"),
         shared_collections.run_server(f"token of {tmp_path}", ("", "", ""), "127.0.0.1", 19000),

@@ -163,8 +163,7 @@ class Accelerate(Plugin):
             yield
 
     def _environment(self) -> dict[str, str]:
-        values: dict[str, str] = {}
-        values |= self._variables
+        values = dict(self._variables)
         if self.mixed_precision is not None:
             values["ACCELERATE_MIXED_PRECISION"] = self.mixed_precision
         if self.fsdp is not None:

@@ -12,8 +12,8 @@ import secrets
 import shutil
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -81,22 +81,15 @@ class Dask(ServerPlugin):
         wanted = [requirement("distributed", self.version), *(["bokeh"] if self.dashboard else [])]
         return with_pip(image, wanted)
 
-    @contextmanager
-    def around_app(self, info: InstanceInfo) -> Iterator[None]:
-        if info.node:
-            yield
-            return
-        with run_scheduler(self, info.address, self.port_of(info.pool)):
-            yield
+    def around_app(self, info: InstanceInfo) -> AbstractContextManager[object]:
+        return nullcontext() if info.node else run_scheduler(self, info.address, self.port_of(info.pool))
 
-    @contextmanager
-    def around_process(self, info: InstanceInfo) -> Iterator[None]:
+    def around_process(self, info: InstanceInfo) -> AbstractContextManager[object]:
         pool = place_in_pool()
         at = f"tls://{pool.head_addr}:{self.port_of(pool.pool)}"
         # Each rank has one Dask worker, in its worker for tasks if there is one.
         works = pool.world_size == 1 or (info.world_size == 1 and not info.worker)
-        with run_worker(self, pool, at) if works else client_settings(self, at):
-            yield
+        return run_worker(self, pool, at) if works else client_settings(self, at)
 
     def dashboard_at(self, pool: str) -> tuple[int, str] | None:
         """Return port and path of the dashboard on the head's loopback. None without a dashboard.
@@ -240,17 +233,14 @@ def _protect_pages(server: Any, token: str) -> None:
 
 
 @contextmanager
-def _run_server(start: Callable[[], Awaitable[Any]]) -> Iterator[None]:
+def _run_server(start: Callable[[], Coroutine[Any, Any, Any]]) -> Iterator[None]:
     """Run a server on a loop in its own thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="dask", daemon=True)
     thread.start()
 
-    async def begin() -> Any:
-        return await start()
-
     try:
-        server = asyncio.run_coroutine_threadsafe(begin(), loop).result()
+        server = asyncio.run_coroutine_threadsafe(start(), loop).result()
         try:
             yield
         finally:

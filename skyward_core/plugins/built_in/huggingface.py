@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
@@ -57,8 +57,7 @@ class HuggingFace(Plugin):
             return ()
         return (shlex.join(["python", "-c", _FETCH, *self.models]),)
 
-    @contextmanager
-    def around_process(self, info: InstanceInfo) -> Iterator[None]:
+    def around_process(self, info: InstanceInfo) -> AbstractContextManager[object]:
         if self.token:
             os.environ["HF_TOKEN"] = self.token
             if self.models:
@@ -68,7 +67,7 @@ class HuggingFace(Plugin):
                     snapshot_download(name)
         if "torch" in sys.modules:
             allow_cpu_gang(info)
-        yield
+        return nullcontext()
 
 
 PLUGIN = HuggingFace

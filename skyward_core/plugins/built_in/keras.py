@@ -86,12 +86,11 @@ def _set_seed(seed: int | None) -> None:
 def _spread_over_devices(seed: int | None) -> None:
     import jax
 
+    _set_seed(seed)
     if jax.device_count() == 1:
-        _set_seed(seed)
         return
     import keras
 
-    _set_seed(seed)
     if seed is None and jax.process_count() > 1:
         _share_seed()
     devices = keras.distribution.list_devices()

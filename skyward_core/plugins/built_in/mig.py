@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -58,8 +58,7 @@ class Mig(Plugin):
             " the GPUs lack the profile or are in use, or this user is not root' >&2; exit 1; }",
         )
 
-    @contextmanager
-    def around_process(self, info: InstanceInfo) -> Iterator[None]:
+    def around_process(self, info: InstanceInfo) -> AbstractContextManager[object]:
         slices = list_node_slices(self.profile)
         each = info.workers_per_rank
         if info.ranks_per_node * each > len(slices):
@@ -70,7 +69,7 @@ class Mig(Plugin):
                 use += f", concurrency={min(each, max(1, len(slices)))}"
             raise PoolError(f"{has}, but {needed} need one each. Use Worker({use}) or another profile.")
         os.environ["CUDA_VISIBLE_DEVICES"] = slices[info.local_rank * each + info.worker]
-        yield
+        return nullcontext()
 
 
 def slices_per_gpu(profile: str, gpu: Accelerator | None = None) -> int:

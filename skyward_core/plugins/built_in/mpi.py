@@ -7,18 +7,15 @@ https://github.com/pmodels/mpich/blob/main/doc/wiki/how_to/Using_the_Hydra_Proce
 
 from __future__ import annotations
 
-import os
-import shutil
-import socket
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.plugins.server_ports_and_certificates import ServerPlugin, set_variables
+from skyward_core.model.errors import UsageError
+from skyward_core.plugins.server_ports_and_certificates import ServerPlugin, find_program, set_variables
 from skyward_core.plugins.ssh_between_nodes import make_key_pair, secret_lines
 
 if TYPE_CHECKING:
@@ -78,8 +75,9 @@ class Mpi(ServerPlugin):
     def around_app(self, info: InstanceInfo) -> Iterator[None]:
         from skyward_core.plugins import ssh_between_nodes
 
-        if self._needs_launcher(info):
-            self._check_launcher()
+        if self.launcher and self._needs_launcher(info):
+            advice = f' {self.name}(launcher="") skips this check.'
+            find_program([self.launcher], self._package, str(Path(sys.executable).parent), advice=advice)
         if not ssh_between_nodes.has_remote_nodes(info):
             yield
             return
@@ -92,26 +90,13 @@ class Mpi(ServerPlugin):
             with ssh_between_nodes.run_sshd(self.name, folder, info.address, port, self.host[0], self.login[1]):
                 yield
 
-    @contextmanager
-    def around_process(self, info: InstanceInfo) -> Iterator[None]:
-        from skyward_core.plugins import ssh_between_nodes
+    def around_process(self, info: InstanceInfo) -> AbstractContextManager[object]:
+        from skyward_core.plugins.ssh_between_nodes import write_gang_hosts
 
-        with set_variables(
-            ssh_between_nodes.write_gang_hosts(info, self.slots or info.accelerators or info.ranks_per_node)
-        ):
-            yield
+        return set_variables(write_gang_hosts(info, self.slots or info.accelerators or info.ranks_per_node))
 
     def _needs_launcher(self, info: InstanceInfo) -> bool:
         return True
-
-    def _check_launcher(self) -> None:
-        path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
-        if self.launcher and not shutil.which(self.launcher, path=path):
-            raise PoolError(
-                f"{self.launcher} is not installed on this node ({socket.gethostname()}). Install it (Debian: apt-get "
-                f'install {self._package}), or use sky.Image(apt=["{self._package}"]). '
-                f'{self.name}(launcher="") skips this check.'
-            )
 
 
 PLUGIN = Mpi

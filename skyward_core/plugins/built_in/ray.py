@@ -114,10 +114,8 @@ class Ray(ServerPlugin):
                 await_server("ray start", node, lambda: STARTED in log.read_text(errors="replace"), START_TIMEOUT, log)
                 yield
 
-    @contextmanager
-    def around_process(self, info: InstanceInfo) -> Iterator[None]:
-        with set_variables(self._variables(info, self.port_of(info.pool))):
-            yield
+    def around_process(self, info: InstanceInfo) -> contextlib.AbstractContextManager[object]:
+        return set_variables(self._variables(info, self.port_of(info.pool)))
 
     def dashboard_at(self, pool: str) -> tuple[int, str] | None:
         """Return port and path of the dashboard on the head's loopback. None without a dashboard.

@@ -10,21 +10,22 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, ClassVar
 
-from skyward_core.model.errors import PoolError
 from skyward_core.plugins.plugin import requirement, with_pip
 from skyward_core.plugins.redis_dict_queue_lock import SOCKET, private_folder
 from skyward_core.plugins.server_ports_and_certificates import (
+    EXTRA_PATH,
     ServerPlugin,
     await_server,
     check_port_free,
     end_with_parent,
+    find_program,
     make_certificates,
     make_private_folder,
     stop_server,
@@ -80,13 +81,10 @@ class Shared(ServerPlugin):
     def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
         return with_pip(image, [requirement("redis", self.version)])
 
-    @contextmanager
-    def around_app(self, info: InstanceInfo) -> Iterator[None]:
+    def around_app(self, info: InstanceInfo) -> AbstractContextManager[object]:
         if info.node:
-            yield
-            return
-        with run_server(self.token, self.papers, info.address, self.port_of(info.pool)):
-            yield
+            return nullcontext()
+        return run_server(self.token, self.papers, info.address, self.port_of(info.pool))
 
     @contextmanager
     def around_process(self, info: InstanceInfo) -> Iterator[None]:
@@ -107,7 +105,6 @@ PLUGIN = Shared
 
 
 PROGRAMS = ("valkey-server", "redis-server")
-EXTRA_PATH = "/usr/sbin:/usr/local/bin:/usr/local/sbin"  # may be missing in the PATH of an SSH login
 START_TIMEOUT = 30.0  # seconds for the server to start
 GRACE = 5.0  # seconds for the server to end
 SHARE = 4  # the server uses at most 1/SHARE of the memory, so that shared data cannot cause ranks to be killed
@@ -127,7 +124,7 @@ def run_server(token: str, papers: tuple[str, str, str], address: str, port: int
     Raises:
         PoolError: If no server is installed, or if it does not start.
     """
-    program = _find_program()
+    program = find_program(PROGRAMS, "redis-server", EXTRA_PATH)
     folder = private_folder(token)
     make_private_folder(folder)
     child: subprocess.Popen[bytes] | None = None
@@ -147,18 +144,6 @@ def run_server(token: str, papers: tuple[str, str, str], address: str, port: int
         if child is not None:
             stop_server(child, GRACE)
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _find_program() -> str:
-    path = os.pathsep.join((os.environ.get("PATH", os.defpath), EXTRA_PATH))
-    for name in PROGRAMS:
-        if found := shutil.which(name, path=path):
-            return found
-    raise PoolError(
-        f"shared state requires {' or '.join(PROGRAMS)} on the head node ({socket.gethostname()}). "
-        "Install one (Debian: apt-get install redis-server), or use "
-        'sky.Image(apt=["redis-server"]).'
-    )
 
 
 def _tls_settings(folder: Path, papers: tuple[str, str, str], address: str, port: int) -> list[tuple[str, str]]:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
@@ -39,12 +38,11 @@ class TensorFlow(Plugin):
         package = "tensorflow[and-cuda]" if has_cuda(pool_spec) else "tensorflow"
         return with_pip(image, [requirement(package, self.version)])
 
-    @contextmanager
-    def around_process(self, info: InstanceInfo) -> Iterator[None]:
+    def around_process(self, info: InstanceInfo) -> AbstractContextManager[object]:
         if info.world_size > 1:
             os.environ["TF_CONFIG"] = json.dumps(make_tf_config(info))
             limit_threads(info)
-        yield
+        return nullcontext()
 
 
 def make_tf_config(info: InstanceInfo) -> dict[str, object]:

@@ -12,7 +12,7 @@ import socket
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -147,17 +147,14 @@ class Torch(Plugin):
         index = PipIndex(url=f"{WHEELS}/{self.cuda if has_cuda(pool_spec) else 'cpu'}", packages=tuple(packages))
         return with_pip(image, (requirement(name, version) for name, version in packages.items()), index)
 
-    @contextmanager
-    def around_process(self, info: InstanceInfo) -> Iterator[None]:
+    def around_process(self, info: InstanceInfo) -> AbstractContextManager[object]:
         if info.world_size > 1 and not any(name in os.environ for name in FLIGHT_RECORDER_VARIABLES):
             os.environ[FLIGHT_RECORDER_VARIABLES[0]] = FLIGHT_RECORDER_ENTRIES
         if not self.init:
             if info.world_size > 1:
                 set_permanent_variables(info)
-            yield
-            return
-        with process_group(info, self.backend):
-            yield
+            return nullcontext()
+        return process_group(info, self.backend)
 
 
 @contextmanager
