@@ -146,7 +146,7 @@ def test_a_machine_that_is_not_what_was_bought_is_named_and_exchanged_before_it_
     events = list(read_events(journal))
     said = [each.detail for each in events if isinstance(each, PoolState)]
     (named,) = [each for each in said if "is not what was bought" in each]
-    assert "it has 0 GPUs, and 1 x T4 of 16 GB were bought; another one is asked for" in named
+    assert "it has 0 GPUs instead of 1 x T4 of 16 GB; another one is asked for" in named
     ready = [each for each in events if isinstance(each, NodePhase) and each.phase == "ready"]
     assert sorted(each.node for each in ready) == [0, 1], "nothing counts before it was looked at"
     assert all("1 x Tesla T4 of 16 GB, disk " in each.detail for each in ready)

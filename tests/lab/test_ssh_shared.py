@@ -75,8 +75,7 @@ def test_a_look_tells_who_uses_what_and_leaves_nothing(shared: Lab) -> None:
     assert files(first) == before
     busy, display, full = told[first.address].gpus
     assert str(busy) == (
-        "GPU 0 (NVIDIA H100 80GB HBM3) is used by nobody (sleep, 4.2 GB) and somebody who cannot be seen from here "
-        "(process 99999, 0.1 GB)"
+        "GPU 0 (NVIDIA H100 80GB HBM3) is used by nobody (sleep, 4.2 GB) and unknown user (process 99999, 0.1 GB)"
     )
     assert (busy.util, busy.used, busy.total) == (93, 4 << 30, 80 << 30)
     assert display.is_free

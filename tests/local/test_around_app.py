@@ -322,5 +322,5 @@ def test_one_that_raises_beside_a_pool_that_is_up_is_named_and_the_pool_taken_do
 def test_plugins_that_do_not_go_together_are_refused_at_once():
     with pytest.raises(UsageError, match="given twice"):
         sky.Compute(plugins=[sky.plugins.torch(), sky.plugins.torch()])
-    with pytest.raises(UsageError, match=r"call it: Torch\(\)"):
+    with pytest.raises(UsageError, match=r"Call it: Torch\(\)"):
         sky.Compute(plugins=[sky.plugins.torch])  # type: ignore[list-item]

@@ -168,7 +168,7 @@ def test_an_async_function_gives_what_it_returns(pool: sky.Compute) -> None:
     assert Model().grown(1) >> pool == 2
     assert list(pool.map(plus, range(3))) == [1, 2, 3]
     assert said() @ pool == ["said"] * 4
-    with pytest.raises(TypeError, match=r"plus\(a: .* cannot be called so"):
+    with pytest.raises(TypeError, match=r"plus\(a: .* cannot be called with these arguments"):
         plus() >> pool  # type: ignore[call-overload]
 
 
@@ -325,7 +325,7 @@ def test_an_executor_runs_plain_functions(pool: sky.Compute) -> None:
             executor.submit(locked).result()
         with pytest.raises(sky.NotPicklableError, match="cannot travel to the nodes"):
             executor.submit(abs, threading.Lock()).result()  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="cannot be called so"):
+        with pytest.raises(TypeError, match="cannot be called with these arguments"):
             executor.submit(twice)  # type: ignore[call-arg]
         with pytest.raises(sky.UsageError, match="generator function"):
             executor.submit(counted, 3)

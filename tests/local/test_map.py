@@ -213,7 +213,7 @@ def test_an_item_that_takes_too_long_is_stopped(pool: sky.Compute) -> None:
     for wrong in (square(3), 3):
         with pytest.raises(TypeError, match="map"):
             pool.map(wrong, [])  # type: ignore[call-overload]
-    with pytest.raises(TypeError, match="cannot be called so"):
+    with pytest.raises(TypeError, match="cannot be called with these arguments"):
         list(pool.map(lambda: 1, [1]))
 
 

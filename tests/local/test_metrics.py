@@ -96,7 +96,7 @@ def test_scripts_and_programs_are_told_what_is_amiss(cli: Cli, tmp_path: Path, m
         told = [alert for alert in told if alert["kind"] == "nan"]
         assert told == [{"run": run.run} | found[0].to_json() | {"since": told[0]["since"]}]
         assert f"! run {run.run}: nan: rank 0 since " in cli("top", "amiss", "--once").stdout
-        with pytest.raises(sky.UsageError, match="has had no run nothing"):
+        with pytest.raises(sky.UsageError, match="has no run nothing"):
             compute.alerts("nothing")
         (tmp_path / "end").touch()
         run.result(60)

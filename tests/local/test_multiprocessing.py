@@ -325,6 +325,6 @@ def test_a_rank_that_imports_a_script_makes_no_pool(home: Path, tmp_path: Path) 
     script.write_text(NESTED)
     command = [sys.executable, "-m", "skyward_tui", "run", f"{script}:f", "--nodes", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90)
-    assert "makes a pool when it is imported" in done.stdout + done.stderr
+    assert "creates a pool when it is imported" in done.stdout + done.stderr
     assert done.returncode == 1
     assert len(list((home / "pools").iterdir())) == 1

@@ -84,7 +84,7 @@ async def test_what_only_some_providers_heed_is_asked_for_those_alone(
         await until(pilot, lambda: "budget   $25.50 in all" in screen_text(app))
         assert "waits    for up to 2:00:00" in screen_text(app)
         screen.query_one("#budget", Input).value = "much"
-        await until(pilot, lambda: "should be a number of dollars" in screen_text(app))
+        await until(pilot, lambda: "should be a number above 0" in screen_text(app))
         assert screen.query_one("#budget").has_class("-wrong")
         screen.query_one("#provider", Select).value = "local"
         await until(pilot, lambda: not market.display)
@@ -388,7 +388,7 @@ async def test_the_command_line_is_copied(app: SkywardApp, script: Path) -> None
         ({"nodes": "-3"}, "nodes", "not -3"),
         ({"nodes": ""}, "nodes", "Nodes is empty. Enter 1 to 1,024 or a range such as 2:8"),
         ({"ranks_per_node": "65"}, "ranks_per_node", "1 to 64"),
-        ({"name": "No Good"}, "name", "no pool name"),
+        ({"name": "No Good"}, "name", "not a pool name"),
         ({"name": "taken"}, "name", "already up"),
         ({"pool": "vanished"}, "pool", "has ended"),
         ({"plugins": ("torhc",)}, "plugins", "did you mean torch"),

@@ -127,7 +127,7 @@ async def test_it_is_exchanged_before_any_node_counts_and_the_ledger_knows_of_bo
     assert sorted(shop.sent) == [("m0", "at-m1"), ("m1", "at-m2"), ("m2", "at-m0")]
     assert not any(isinstance(each, events.NodePhase) and each.phase == "gone" for each in heard)
     said = " ".join(each.detail for each in heard if isinstance(each, events.PoolState))
-    assert "machine m1 of node 1 (host-m1) is not what was bought: it has 1 GPUs, and 2 x T4 of 16 GB" in said
+    assert "machine m1 of node 1 (host-m1) is not what was bought: it has 1 GPUs instead of 2 x T4 of 16 GB" in said
     assert "its clock is off by -" in said, "the played ones say 1970"
     receipt = await pool.down()
     assert receipt.created == 4 and receipt.ok

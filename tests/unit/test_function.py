@@ -155,7 +155,7 @@ def test_a_function_without_its_call(operate: Any, write: str) -> None:
 
     with pytest.raises(TypeError) as raised:
         operate(sky.function(f))
-    assert str(raised.value) == f"f is a function, not a call: call it, {write}"
+    assert str(raised.value) == f"f is a function, not a call. Call the function: {write}"
 
 
 def test_a_function_that_is_decorated_twice_is_one() -> None:
@@ -246,7 +246,7 @@ def test_a_method_has_its_object() -> None:
     assert pickle.loads(cloudpickle.dumps(pending)).local() == 6.0, "and takes it along"
     assert Trainer.train(Trainer(1.0), 3).local() == 3.0
     assert Trainer(2.0).plain(4).local() == 4 and Trainer(2.0).smallest(4, 3).local() == 3  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match=r"train\(epochs: 'int' = 1\).* cannot be called so"):
+    with pytest.raises(TypeError, match=r"train\(epochs: 'int' = 1\).* cannot be called with these arguments"):
         check_call(Trainer(2.0).train(1, 2), Trainer(2.0).train.fn)  # type: ignore[call-arg]
 
 
@@ -270,12 +270,12 @@ def test_an_argument_too_much_is_refused_at_the_call() -> None:
     not_typed: Any = fit, open_to_all, Model()  # a checker would refuse these, too
     fit_, open_, model = not_typed
     wrong: list[tuple[Any, str]] = [
-        (lambda: fit_(1, 2, 3), "fit.* cannot be called so: too many positional arguments"),
+        (lambda: fit_(1, 2, 3), "fit.* cannot be called with these arguments: too many positional arguments"),
         (lambda: fit_(1, epochs=3), "got an unexpected keyword argument 'epochs'"),
         (lambda: fit_(1, 2, b=3), "multiple values for argument 'b'"),
         (lambda: fit_(a=1), "positional.only"),
         (lambda: open_(1, a=2), "multiple values for argument 'a'"),
-        (lambda: model.score(1, 2), r"score\(x: 'int'\).* cannot be called so: too many"),
+        (lambda: model.score(1, 2), r"score\(x: 'int'\).* cannot be called with these arguments: too many"),
         (lambda: model.score(y=1), "unexpected keyword argument 'y'"),
     ]
     for call, why in wrong:

@@ -174,7 +174,7 @@ def test_it_does_as_a_list_where_that_changes_nothing() -> None:
 
 @pytest.mark.parametrize("name", ["append", "sort", "extend"])
 def test_what_would_change_it_says_what_to_do(name: str) -> None:
-    with pytest.raises(AttributeError, match=rf"no {name}\. Convert them with list\(values\)"):
+    with pytest.raises(AttributeError, match=rf"no method {name}\. Convert them with list\(values\)"):
         getattr(GroupValues([1]), name)
     assert not hasattr(GroupValues(), "nothing")
 

@@ -65,7 +65,7 @@ def at_a_client_without_redis() -> None:
     [
         (
             on_a_node_without_ray,
-            r"ray is not installed for /.*python.* on this node: .*sky\.Image\(pip=\[\"ray\"\]\)",
+            r"ray is not installed for /.*python.* on this node. .*sky\.Image\(pip=\[\"ray\"\]\)",
         ),
         (
             at_a_client_without_dask,

@@ -258,8 +258,8 @@ T4 = OrderedHardware("T4", 4, 16.0)
     [
         (MeasuredHardware(gpus=[("Tesla T4", 15.0)] * 4, disk=120.0), ""),
         (MeasuredHardware(gpus=[("Tesla T4", 15.0)] * 5), ""),
-        (MeasuredHardware(gpus=[("Tesla T4", 15.0)] * 3), "it has 3 GPUs, and 4 x T4 of 16 GB were bought"),
-        (MeasuredHardware(gpus=[]), "it has 0 GPUs, and 4 x T4 of 16 GB were bought"),
+        (MeasuredHardware(gpus=[("Tesla T4", 15.0)] * 3), "it has 3 GPUs instead of 4 x T4 of 16 GB"),
+        (MeasuredHardware(gpus=[]), "it has 0 GPUs instead of 4 x T4 of 16 GB"),
         (
             MeasuredHardware(gpus=[*[("Tesla T4", 15.0)] * 3, ("Tesla T4", 8.0)]),
             "one of its GPUs has 8.0 GB, but 4 x T4 of 16 GB",

@@ -236,7 +236,7 @@ def test_threads_and_exit_handlers_of_the_script_do_not_hold_us_up(build: Any) -
 
 
 def test_an_argument_the_function_does_not_take(build: Any) -> None:
-    with pytest.raises(ScriptError, match=r"f cannot be called so: .*'b'"):
+    with pytest.raises(ScriptError, match=r"f cannot be called with these arguments: .*'b'"):
         build("@sky.function\ndef f(a): ...\n", a=1, b=2)
 
 

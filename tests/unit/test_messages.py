@@ -695,7 +695,7 @@ def test_a_call_that_the_function_does_not_take_goes_nowhere(args: Any, kwargs: 
         return a + b + c
 
     for make in (make_task, lambda pending: list(make_tasks((add(1, 2), pending), (), None))):
-        with pytest.raises(TypeError, match=rf"add\(a.*c: 'int' = 0\).* cannot be called so: {why}"):
+        with pytest.raises(TypeError, match=rf"add\(a.*c: 'int' = 0\).* cannot be called with these arguments: {why}"):
             make(add(*args, **kwargs))
     assert call(make_task(add(1, 2, c=3))) == 6
 

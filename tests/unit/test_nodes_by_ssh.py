@@ -88,11 +88,11 @@ def test_nodes_on_one_host_need_neither_ssh_nor_keys(node: Path, monkeypatch: py
 
 
 def test_parameters_that_are_none_are_refused() -> None:
-    with pytest.raises(sky.UsageError, match="port must be from 1024 to 65535, not 80"):
+    with pytest.raises(sky.UsageError, match="port must be from 1024 to 65535, got 80"):
         sky.plugins.mpi(port=80)
     with pytest.raises(sky.UsageError, match="slots must be 1 or more, got 0"):
         sky.plugins.mpi(slots=0)
-    with pytest.raises(sky.UsageError, match="deepspeed and mpi do not go"):
+    with pytest.raises(sky.UsageError, match="deepspeed and mpi cannot be combined"):
         check_plugins([sky.plugins.mpi(), sky.plugins.deepspeed()])
     with pytest.raises(sky.UsageError, match="ssh between the nodes"):
         check_standalone([sky.plugins.mpi()])

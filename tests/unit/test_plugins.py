@@ -190,8 +190,8 @@ def test_plugins_that_go_together():
         ([make("a"), make("a")], "plugin a is given twice"),
         ([make("hub", requires=("torch",))], "plugin hub requires plugin torch before it"),
         ([make("hub", requires=("torch",)), make("torch")], "plugin hub requires plugin torch before it"),
-        ([make("a", conflicts=("b",)), make("b")], "a and b do not go together"),
-        ([make("b"), make("a", conflicts=("b",))], "a and b do not go together"),
+        ([make("a", conflicts=("b",)), make("b")], "a and b cannot be combined"),
+        ([make("b"), make("a", conflicts=("b",))], "a and b cannot be combined"),
         (["torch"], "'torch' is not a plugin"),
         ([Plugin()], "Plugin has no name"),
     ],
@@ -202,7 +202,7 @@ def test_plugins_that_do_not(given, message):
 
 
 def test_a_plugin_that_was_not_called():
-    with pytest.raises(UsageError, match=r"call it: Torch\(\)"):
+    with pytest.raises(UsageError, match=r"Call it: Torch\(\)"):
         check_plugins([plugins.torch])
 
 

@@ -78,7 +78,7 @@ def test_as_many_slices_as_the_gpu_gives(profile, gpu, count):
 @pytest.mark.parametrize(
     ("profile", "gpu", "words"),
     [
-        ("3g.40gb", "A100-40GB", "A100-40GB has no MIG profile '3g.40gb': Use 1g.5gb"),
+        ("3g.40gb", "A100-40GB", "A100-40GB has no MIG profile '3g.40gb'. Use 1g.5gb"),
         ("3g.40gb", "T4", "T4 has no MIG profiles in the catalogue"),
     ],
 )
@@ -136,4 +136,4 @@ def test_gpus_are_cut_once_while_the_node_is_prepared(tmp_path, listed, works, a
     log = tmp_path / "asked"
     assert (log.read_text().splitlines() if log.exists() else []) == asked
     assert done.returncode == (0 if works else 1)
-    assert works or "cannot be cut into MIG slices of 3g.40gb" in done.stderr
+    assert works or "cannot create MIG slices of 3g.40gb" in done.stderr

@@ -74,11 +74,11 @@ def test_keras_chooses_its_backend_for_every_process():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: plugins.keras(backend="theano"), "no backend of Keras: use jax, torch, tensorflow"),  # type: ignore[arg-type]
-        (lambda: plugins.accelerate(mixed_precision="int4"), "no mixed precision: use no, fp16"),  # type: ignore[arg-type]
-        (lambda: plugins.accelerate(fsdp={}, deepspeed={}), "not both"),
-        (lambda: plugins.mig(profile="half"), "no MIG profile"),
-        (lambda: plugins.mig(profile="9g.80gb"), "no MIG profile"),
+        (lambda: plugins.keras(backend="theano"), "not a backend of Keras. Use jax, torch, tensorflow"),  # type: ignore[arg-type]
+        (lambda: plugins.accelerate(mixed_precision="int4"), "not a mixed precision. Use no, fp16"),  # type: ignore[arg-type]
+        (lambda: plugins.accelerate(fsdp={}, deepspeed={}), "cannot be combined"),
+        (lambda: plugins.mig(profile="half"), "not a MIG profile"),
+        (lambda: plugins.mig(profile="9g.80gb"), "not a MIG profile"),
         (lambda: plugins.joblib(n_jobs=0), "n_jobs must be 1 or more"),
         (lambda: plugins.check_plugins([plugins.joblib(), plugins.sklearn()]), "cannot be combined"),
     ],

@@ -155,7 +155,7 @@ def test_unequal_lengths_are_named():
         (lambda: iter([1]), "list"),
         (lambda: "train.csv", "splitlines"),
         (lambda: b"bytes", "splitlines"),
-        (lambda: 5, "give a list"),
+        (lambda: 5, "use a list"),
         (lambda: np.array(3.0), "at least one dimension"),
         (lambda: tensor(3.0), "at least one dimension"),
         (image_folder, "DistributedSampler"),
