@@ -1,9 +1,9 @@
-"""What failure looks like: one rank raises, one is killed, the others would wait for ever.
+"""Failures: one rank raises, one rank is killed, the other ranks would wait forever.
 
 skyward-tui run example:broken --nodes 4
 skyward-tui run example:broken --nodes 4 --arg first=killed
 
-The first real failure is named as the root cause; ranks stopped because of it are collateral.
+Skyward reports the first failure as the root cause, and stops the remaining ranks.
 """
 
 import os
@@ -17,18 +17,18 @@ import skyward_core as sky
 
 @sky.function
 def broken(first: Literal["raised", "killed"] = "raised", after: float = 0.5) -> str:
-    """Rank 1 raises and rank 2 is killed, ``first`` names the one that comes first."""
+    """Let rank 1 raise and kill rank 2; ``first`` selects which of the two fails first."""
     rank = sky.instance_info().rank
-    print(f"rank {rank} is at work", flush=True)
+    print(f"rank {rank} is working", flush=True)
     if rank == 0:
-        return "done before the trouble began"
+        return "returned before the failures"
     if rank == 1:
         time.sleep(after if first == "raised" else 2 * after)
         raise ValueError("loss is nan at step 7")
     if rank == 2:
         time.sleep(after if first == "killed" else 2 * after)
-        os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does when memory runs out
-    threading.Event().wait()  # as in a collective whose peer is gone
+        os.kill(os.getpid(), signal.SIGKILL)  # like the kernel when memory is exhausted
+    threading.Event().wait()  # like a collective with a missing peer
     return "never"
 
 
@@ -38,4 +38,4 @@ if __name__ == "__main__":
             broken() @ compute
         except sky.RunError as error:
             print(f"root cause: rank {error.root_cause.rank}, {error.root_cause.message}")
-            print(f"kept: {error.results}")
+            print(f"results: {error.results}")

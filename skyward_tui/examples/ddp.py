@@ -1,8 +1,8 @@
-"""Train one small network on all ranks with PyTorch's DistributedDataParallel.
+"""Training of a small network on all ranks with PyTorch's DistributedDataParallel.
 
 skyward-tui run example:ddp --nodes 4 --plugin torch --arg epochs=5
 
-The torch plugin has set up the process group before the function starts; everything below is plain PyTorch.
+The torch plugin sets up the process group before the function starts. Everything below is plain PyTorch.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ import skyward_core as sky
 
 
 def make_data(samples: int, seed: int = 0) -> TensorDataset:
-    """Points in 16 dimensions and a smooth function of them, the same on every rank."""
+    """Return points in 16 dimensions and a smooth function of them, identical on every rank."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(samples, 16, generator=generator)
     direction = torch.randn(16, generator=generator)
@@ -26,15 +26,15 @@ def make_data(samples: int, seed: int = 0) -> TensorDataset:
 
 @sky.function
 def train(epochs: int = 5, batch_size: int = 64, lr: float = 0.01, samples: int = 8192) -> dict:
-    """Train, and return the final loss of all ranks together, with a hash of this rank's weights."""
+    """Train, and return the final loss over all ranks and a hash of this rank's weights."""
     torch.set_num_threads(1)  # the ranks share this machine's cores
     torch.manual_seed(0)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # the plugin has chosen which GPU
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # the plugin has selected the rank's GPU
     info = sky.instance_info()
     rank, world = info.rank, info.world_size
 
     data = make_data(samples)
-    sampler = DistributedSampler(data, world, rank)  # every rank sees its own part
+    sampler = DistributedSampler(data, world, rank)  # every rank gets its own part
     loader = DataLoader(data, batch_size=batch_size, sampler=sampler)
     model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 1)).to(device)
     if world > 1:
@@ -48,14 +48,14 @@ def train(epochs: int = 5, batch_size: int = 64, lr: float = 0.01, samples: int 
             x, y = x.to(device), y.to(device)
             loss = nn.functional.mse_loss(model(x), y)
             optimizer.zero_grad()
-            loss.backward()  # averages the gradients of all ranks on the way
+            loss.backward()  # also averages the gradients of all ranks
             optimizer.step()
             total += torch.tensor([loss.item() * len(x), len(x)], device=device)
         own = (total[0] / total[1]).item()
         if world > 1:
-            dist.all_reduce(total)  # the metric over all ranks, not over this one's part
+            dist.all_reduce(total)  # sums over all ranks
         mean = (total[0] / total[1]).item()
-        sky.log(epoch=epoch + 1, loss=own)  # the app draws these as lines
+        sky.log(epoch=epoch + 1, loss=own)  # the app charts these metrics
         print(f"epoch {epoch + 1}/{epochs} loss={mean:.4f} (rank {rank} of {world}: {own:.4f})", flush=True)
 
     weights = b"".join(bytes(p.detach().cpu().flatten().view(torch.uint8).tolist()) for p in model.parameters())

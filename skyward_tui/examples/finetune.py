@@ -1,9 +1,9 @@
-"""transformers' Trainer over a pool, on a tiny model with random weights and sentences made up here.
+"""Training with transformers' Trainer, on a tiny model with random weights and generated sentences.
 
 skyward-tui run example:finetune --nodes 2 --plugin torch --plugin huggingface --arg epochs=3
 
-The torch plugin has set up the process group, which the Trainer finds; everything below is plain transformers.
-Nothing is downloaded: for a real model, put AutoModelForSequenceClassification.from_pretrained(...) in its place.
+The torch plugin sets up the process group, which the Trainer uses. Everything below is plain transformers. Nothing is
+downloaded. To use a real model, replace it with AutoModelForSequenceClassification.from_pretrained(...).
 """
 
 import skyward_core as sky
@@ -14,7 +14,7 @@ GOOD, BAD = ("fine", "great", "lovely"), ("dull", "awful", "poor")
 @sky.function
 @sky.stdout(only="head")
 def finetune(epochs: int = 3, batch_size: int = 16, lr: float = 5e-3, samples: int = 512) -> dict:
-    """Teach the model which sentences praise; give the losses and what the evaluation says."""
+    """Train the model to recognize praise; return the first training loss and the evaluation loss."""
     import random
     import tempfile
 

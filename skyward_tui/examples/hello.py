@@ -1,4 +1,4 @@
-"""Add up the numbers below ``n``, every rank its share.
+"""Sum of the numbers below ``n``, of which every rank adds up a share.
 
 skyward-tui run example:hello --nodes 4
 """
@@ -8,7 +8,7 @@ import skyward_core as sky
 
 @sky.function
 def hello(n: int = 1_000_000) -> int:
-    """Sum this rank's shard of ``range(n)``; the shards' sums make the whole."""
+    """Return the sum of this rank's shard of ``range(n)``."""
     info = sky.instance_info()
     mine = sky.shard(range(n))  # rank 1 of 4 gets 1, 5, 9, ...
     print(f"rank {info.rank} of {info.world_size} on node {info.node}: {len(mine):,} numbers", flush=True)
@@ -16,7 +16,7 @@ def hello(n: int = 1_000_000) -> int:
 
 
 if __name__ == "__main__":
-    # `@` runs it on every rank and gives a list in rank order; leaving the block tears the pool down.
+    # `@` runs the function on every rank and returns a list in rank order. Leaving the block tears the pool down.
     with sky.Compute(provider=sky.Local(), nodes=4) as compute:
         sums = hello(1_000_000) @ compute
     print(f"{' + '.join(map(str, sums))} = {sum(sums)}")

@@ -1,8 +1,8 @@
-"""Linear regression by shard_map over a mesh of every device of the pool.
+"""Linear regression with shard_map over a mesh of all devices of the pool.
 
 skyward-tui run example:jax_mesh --nodes 2 --plugin jax --arg steps=50
 
-The jax plugin has called jax.distributed.initialize before the function starts; everything below is plain JAX.
+The jax plugin calls jax.distributed.initialize before the function starts. Everything below is plain JAX.
 """
 
 import skyward_core as sky
@@ -11,7 +11,7 @@ import skyward_core as sky
 @sky.function
 @sky.stdout(only="head")
 def descend(steps: int = 50, samples: int = 4096, features: int = 16, lr: float = 0.1) -> dict:
-    """Descend the gradient of the whole batch; give the final loss and how far the weights are off."""
+    """Run gradient descent on the whole batch; return the final loss and the error of the weights."""
     import jax
     import numpy as np
     from jax import numpy as jnp
@@ -24,7 +24,7 @@ def descend(steps: int = 50, samples: int = 4096, features: int = 16, lr: float 
     random = np.random.default_rng(0)  # the same on every rank
     truth = random.normal(size=features).astype("float32")
     x = random.normal(size=(samples, features)).astype("float32")
-    # drop_last gives contiguous blocks, which is how an array over a mesh is laid out.
+    # drop_last returns contiguous blocks, which match the layout of an array over a mesh.
     xs, ys = (
         jax.make_array_from_process_local_data(over_data, part) for part in sky.shard(x, x @ truth, drop_last=True)
     )

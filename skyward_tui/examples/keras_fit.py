@@ -1,8 +1,8 @@
-"""model.fit over a pool: Keras 3 on JAX, data parallel over every device.
+"""model.fit over a pool: Keras 3 on JAX, data-parallel over all devices.
 
 skyward-tui run example:keras_fit --nodes 2 --plugin jax --plugin keras --arg epochs=3
 
-The plugins have chosen the backend and set a DataParallel distribution; everything below is plain Keras.
+The plugins select the backend and set a DataParallel distribution. Everything below is plain Keras.
 """
 
 import skyward_core as sky
@@ -11,14 +11,14 @@ import skyward_core as sky
 @sky.function
 @sky.stdout(only="head")
 def fit(epochs: int = 3, batch_size: int = 64, samples: int = 4096) -> dict:
-    """Fit a small classifier; each rank feeds its own shard of every batch."""
+    """Fit a small classifier; each rank provides its own shard of every batch."""
     import keras
     import numpy as np
 
     random = np.random.default_rng(0)
     x = random.normal(size=(samples, 16)).astype("float32")
     y = (np.sin(x).sum(axis=1) > 0).astype("int32")
-    # Equal parts: all ranks must feed the same number of batches.
+    # Equal parts, because all ranks must provide the same number of batches.
     x_local, y_local = sky.shard(x, y, shuffle=True, seed=42, drop_last=True)
 
     model = keras.Sequential(

@@ -1,4 +1,4 @@
-"""A generator function: what it yields arrives while it still runs.
+"""Generator function whose values arrive while the function is running.
 
 skyward-tui run example:streaming --nodes 4 --arg steps=200
 """
@@ -12,7 +12,7 @@ import skyward_core as sky
 
 @sky.function
 def learn(steps: int = 100, pause: float = 0.05):
-    """Pretend to train: yield the metrics of every step."""
+    """Simulate training: yield the metrics of every step."""
     noise = random.Random(sky.instance_info().rank)
     for step in range(steps):
         time.sleep(pause)  # a real step would compute here

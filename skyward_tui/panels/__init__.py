@@ -1,1 +1,1 @@
-"""What the run screen is made of: a file for each panel, and a row for it in the table."""
+"""Panels of the run screen, one file each; ``ui/panel_table.py`` lists them."""

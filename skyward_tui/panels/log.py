@@ -1,4 +1,4 @@
-"""Log panes of ranks, the cause on top."""
+"""Panel with the logs of ranks, side by side, with a prompt and the last failure."""
 
 from __future__ import annotations
 
@@ -36,13 +36,12 @@ from skyward_tui.widgets.rank_state import FAILURES, link_note, no_output_reason
 
 
 def parse_time(text: str, newest: float) -> float | None:
-    """A time as a Unix time in seconds; None where it is none.
+    """Parse a time as a Unix time in seconds; return None if it is invalid.
 
     Args:
-        text: ``12:30``, ``12:30:05``, ``2026-11-24 12:30``, or ``-5m``: so long before the newest line, in s, m, h
-            or d.
-        newest: when that was printed. A time of day without a date is the latest such before it, by this machine's
-            time zone.
+        text: ``12:30``, ``12:30:05``, ``2026-11-24 12:30``, or ``-5m``: an offset before the newest line, in s, m, h or
+            d.
+        newest: Unix time of the newest line. A time without a date is the latest one before it, in local time.
     """
     text = text.strip()
     last = datetime.fromtimestamp(newest)
@@ -52,32 +51,32 @@ def parse_time(text: str, newest: float) -> float | None:
         if not re.match(r"\d\d?:", text):
             return datetime.fromisoformat(text).timestamp()
         at = datetime.combine(last, time.fromisoformat(f"0{text}" if text[1] == ":" else text))
-    except ValueError:  # the 25th hour
+    except ValueError:  # such as hour 25
         return None
     return (at - timedelta(days=at.timestamp() > newest)).timestamp()
 
 
-ROWS, ROWS_SHORT = 10, 5  # of a traceback: its last ones
+ROWS, ROWS_SHORT = 10, 5  # last rows of a traceback, in a tall and in a short panel
 
 
 class CauseLines(Static):
-    """The last lines of a rank's traceback, and how to read all of it."""
+    """Last lines of a rank's traceback."""
 
     DEFAULT_CSS = read_style_sheet(__file__, "cause_lines")
 
     def __init__(self) -> None:
         super().__init__()
         self._shown: object = ()
-        self.text = ""  # the whole traceback, while some of it is shown
+        self.text = ""  # the whole traceback, while the widget is shown
         self.display = False
 
     def show(self, run: RunView | None, rank: int | None, key: str, *, short: bool) -> None:
-        """Show why a rank failed, where it raised.
+        """Show the last lines of a rank's traceback, if the rank raised.
 
         Args:
-            rank: None for none.
-            key: what shows all failures, as a person reads it.
-            short: whether lines are few.
+            rank: The rank; None hides the widget.
+            key: Displayed name of the key that shows all errors.
+            short: Whether to show fewer lines.
         """
         outcome = None if run is None or rank is None or not run.counts.get("raised") else _raised_outcome(run, rank)
         shown = (outcome and outcome.error, key, short)
@@ -89,17 +88,16 @@ class CauseLines(Static):
         if outcome is not None and outcome.error is not None:
             error = outcome.error
             self.text = error.traceback
-            said = failure(outcome.kind, error.type, one_line(error.message))
+            text = failure(outcome.kind, error.type, one_line(error.message))
             lines = error.traceback.strip().splitlines()[-(ROWS_SHORT if short else ROWS) :]
             head = Content.assemble(
-                (f"{state_style('raised').glyph} {said}", "bold $text-error"),
-                (f"  {key} shows all", "$muted"),
+                (f"{state_style('raised').glyph} {text}", "bold $text-error"), (f"  ({key}: details)", "$muted")
             )
             self.update(Content("\n").join([head, *(Content.styled(line, "$text-error") for line in lines)]))
 
 
 def _raised_outcome(run: RunView, rank: int) -> Outcome | None:
-    """How the rank's latest function ended, where it raised and left a traceback."""
+    """Return the outcome of the rank's latest call, if it raised and has a traceback."""
     tasks = [task for task in list(run.tasks.values()) if task.rank == rank and task.outcome is not None]
     outcome = max(tasks, key=lambda task: task.began_at or 0.0).outcome if tasks else None
     if outcome is None or outcome.kind != "raised" or outcome.error is None or not outcome.error.traceback:
@@ -107,17 +105,17 @@ def _raised_outcome(run: RunView, rank: int) -> Outcome | None:
     return outcome
 
 
-MOST = 4
-MIN_COLUMN_WIDTH = 32  # cells that a log beside others has at least, where there is room for two of that
+MOST = 4  # logs side by side
+MIN_COLUMN_WIDTH = 32  # cells of each of two columns; a narrower panel stacks the logs
 
 
 class LogColumn(Vertical):
-    """One log of them."""
+    """One log with its head."""
 
     def __init__(self, rank: int, *, id: str | None = None) -> None:
         super().__init__()
         self.rank = rank
-        self.explained: object = None  # what its empty text was made of
+        self.explained: object = None  # state that the empty text describes
         self.pane = LogPane(id=id)
         self._head = Chrome(classes="log-head")
 
@@ -128,17 +126,17 @@ class LogColumn(Vertical):
     def on_mount(self) -> None:
         self.pane.can_focus = True
 
-    def head(self, said: Content) -> None:
-        """What stands above it, where there are others."""
-        self._head.show_line(said)
+    def head(self, text: Content) -> None:
+        """Set the head, which is shown only with several logs."""
+        self._head.show_line(text)
 
 
 class LogPanes(Container):
-    """The logs. One of them is looked at; the first is always there.
+    """Up to four logs; one of them is current.
 
     Attributes:
-        columns: from left to right, then downwards.
-        current: the one that is looked at.
+        columns: The logs from left to right, then downwards.
+        current: The log that keys apply to.
     """
 
     DEFAULT_CSS = read_style_sheet(__file__, "log_panes")
@@ -153,7 +151,7 @@ class LogPanes(Container):
 
     @property
     def ranks(self) -> Sequence[int]:
-        """Whose logs they are."""
+        """Ranks of the logs, in display order."""
         return [column.rank for column in self.columns]
 
     @property
@@ -161,19 +159,19 @@ class LogPanes(Container):
         return len(self.columns) > 1
 
     def select_rank(self, rank: int) -> None:
-        """Look at the log of a rank: at the one that is there, else the one that is looked at becomes it."""
-        found = next((column for column in self.columns if column.rank == rank), None)
-        if found is not None and found is not self.current:
+        """Make the log of a rank current; if it is not shown, the current column switches to the rank."""
+        column_of_rank = next((column for column in self.columns if column.rank == rank), None)
+        if column_of_rank is not None and column_of_rank is not self.current:
             had_focus = self.current.pane.has_focus
-            self.current = found
+            self.current = column_of_rank
             if had_focus:
-                found.pane.focus()
+                column_of_rank.pane.focus()
         self.current.rank = rank
         for column in self.columns:
             column.set_class(column is self.current, "-current")
 
     def add_rank(self, rank: int) -> LogColumn:
-        """Put the log of another rank beside them."""
+        """Add a column with the log of another rank."""
         column = LogColumn(rank)
         column.pane.wrap, column.pane.times = self.current.pane.wrap, self.current.pane.times
         self.columns.append(column)
@@ -182,22 +180,22 @@ class LogPanes(Container):
         return column
 
     def remove_rank(self, rank: int) -> None:
-        """Take the log of a rank away, unless it is the only one."""
-        gone = next((column for column in self.columns if column.rank == rank), None)
-        if gone is None or not self.has_several:
+        """Remove the column of a rank, unless it is the only one."""
+        removed = next((column for column in self.columns if column.rank == rank), None)
+        if removed is None or not self.has_several:
             return
-        had_focus = gone.pane.has_focus
-        place = self.columns.index(gone)
-        self.columns.remove(gone)
-        if gone is self.current:
+        had_focus = removed.pane.has_focus
+        place = self.columns.index(removed)
+        self.columns.remove(removed)
+        if removed is self.current:
             self.current = self.columns[max(0, place - 1)]
         if had_focus:
             self.current.pane.focus()
-        gone.remove()
+        removed.remove()
         self._arrange()
 
     def set_single(self, alone: bool) -> None:
-        """Whether only the one that is looked at is shown."""
+        """Show only the current log, or all logs."""
         for column in self.columns:
             column.display = column is self.current or not alone
         self._arrange(1 if alone else len(self.columns))
@@ -206,22 +204,24 @@ class LogPanes(Container):
         self._arrange()
 
     def _arrange(self, shown: int | None = None) -> None:
-        many = sum(column.display for column in self.columns) if shown is None else shown
-        across = next((n for n in (many, 2) if many % n == 0 and self.size.width // n >= MIN_COLUMN_WIDTH), 1)
+        shown_count = sum(column.display for column in self.columns) if shown is None else shown
+        across = next(
+            (n for n in (shown_count, 2) if shown_count % n == 0 and self.size.width // n >= MIN_COLUMN_WIDTH), 1
+        )
         if self.styles.grid_size_columns != across:
             self.styles.grid_size_columns = across
-        self.set_class(many > 1, "-several")
+        self.set_class(shown_count > 1, "-several")
 
 
 _GAP = "{run.previous_rank} and {run.next_rank} show each rank from its first line, {run.save} saves all"
-_TALL = 24  # rows from which more of a traceback has room
-_NEAR_END = 400  # lines in which a traceback is looked for
-_MAX_NAMED_RANKS = 6  # ranks with errors that the title names
+_TALL = 24  # rows; a lower panel shows fewer lines of a traceback
+_NEAR_END = 400  # last lines to search for a traceback
+_MAX_NAMED_RANKS = 6  # ranks with errors named in the title
 _TRACEBACK = "Traceback (most recent call last)"
 
 
 class LogPanel(RunPanel[LogPane]):
-    """Logs with their title and a prompt below them; what keys do is done to the one that is looked at."""
+    """Logs with a title, a prompt below, and keys that apply to the current log."""
 
     DEFAULT_CSS = read_style_sheet(__file__, "log")
 
@@ -229,11 +229,11 @@ class LogPanel(RunPanel[LogPane]):
         self.panes = LogPanes()
         super().__init__(row, show, self.pane)
         self._aligned = False
-        self._beside: list[int] = []  # ranks that were side by side when the screen was left
+        self._beside: list[int] = []  # ranks of saved columns that are not restored yet
         self._merged = False
         self._world = 0
         self._run: RunView | None = None
-        self._sought: LineMatch | None = None  # until another rank is looked at
+        self._sought: LineMatch | None = None  # line to scroll to; dropped when another rank is selected
         self.cause = CauseLines()
         self.prompt = TextLine(compact=True, id="prompt", select_on_focus=True)
         self._subject = ""
@@ -247,10 +247,8 @@ class LogPanel(RunPanel[LogPane]):
 
     @property
     def pane(self) -> LogPane:
-        """The log that is looked at."""
+        """The current log."""
         return self.panes.current.pane
-
-    # What it shows
 
     def update_view(self, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection) -> bool:
         self._merged, self._world, self._run = chosen.merged, pool.world_size, run
@@ -264,7 +262,7 @@ class LogPanel(RunPanel[LogPane]):
             changed = self._show_merged(pool, run, chosen)
         else:
             self._folded = None
-            # Each is looked at, whatever the others have.
+            # A list, because every column must be updated.
             changed = any([self._show_rank(column, pool, run) for column in self.panes.columns])
         rank = None if chosen.merged else chosen.rank
         self.cause.show(run, rank, first_key("run.errors", self.app.keys), short=self.size.height < _TALL)
@@ -280,7 +278,7 @@ class LogPanel(RunPanel[LogPane]):
         ring: Ring = book.merged
         if not chosen.collapsed:
             self._folded = None
-        else:  # the merged lines folded, as far as they have come
+        else:
             if self._folded is None or self._folded.source is not book.merged:
                 self._folded = CollapsedRing(book.merged)
             self._folded.update(pool.world_size)
@@ -301,14 +299,14 @@ class LogPanel(RunPanel[LogPane]):
 
     @property
     def is_untouched(self) -> bool:
-        """Whether nobody has moved in it, looks for something, or compares."""
+        """Whether the log follows its end without search, filter or other logs beside it."""
         pane = self.pane
         searched = pane.window.search is not None or pane.window.filter is not None
         alone = not self.panes.has_several
         return alone and pane.is_following and not searched and not self.has_class("-asking")
 
     def scroll_to_failure(self) -> bool:
-        """Have the newest traceback that the rank printed in view; whether there is one near the end."""
+        """Scroll to the newest traceback near the end of the log; return whether there is one."""
         ring = self.pane.window.ring
         begin = max(ring.first, ring.end - _NEAR_END)
         lines = ring.lines(begin, ring.end)
@@ -329,7 +327,7 @@ class LogPanel(RunPanel[LogPane]):
             if chosen.failed:
                 ranks = [f"r{rank}" for rank in failed_ranks(run)]
                 named = " ".join(ranks[:_MAX_NAMED_RANKS]) + (" …" if len(ranks) > _MAX_NAMED_RANKS else "")
-                subject = f"{self.heading}  ranks with errors: {named or 'none so far'}"
+                subject = f"{self.heading}  ranks with errors: {named or 'none yet'}"
         else:
             node = pool.nodes[chosen.rank // pool.ranks_per_node] if pool.nodes else None
             subject = f"{self.heading}  rank {chosen.rank}"
@@ -343,7 +341,7 @@ class LogPanel(RunPanel[LogPane]):
         return subject
 
     def _stored_lines(self, run: RunView, rank: int) -> Files | None:
-        """What reads the rank's lines in that run from the files; all ranks merged are not in one."""
+        """Return a function that reads the rank's stored lines of a run."""
         session = self.app.session
         if session is None:
             return None
@@ -352,7 +350,7 @@ class LogPanel(RunPanel[LogPane]):
     def _explain_empty(
         self, column: LogColumn, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection
     ) -> None:
-        """Say why there is no line to see."""
+        """Set the text of a log without lines to the reason."""
         if run is None:
             column.explained = None
             column.pane.empty_text = one_line(format_detail(pool)) or with_keys(self.row.empty, self.app.keys)
@@ -361,11 +359,10 @@ class LogPanel(RunPanel[LogPane]):
         if state != column.explained:
             column.explained = state
             ranks = range(pool.world_size)
-            asked = ranks if chosen.merged else ranks[column.rank : column.rank + 1]
-            column.pane.empty_text = no_output_reason(rank_states(pool, run, now, asked), run)
+            shown = ranks if chosen.merged else ranks[column.rank : column.rank + 1]
+            column.pane.empty_text = no_output_reason(rank_states(pool, run, now, shown), run)
 
     def update_titles(self) -> None:
-        """Bring the titles up to date."""
         pane = self.pane
         wrap = "  wrap" if pane.wrap else ""
         reading = "  reading files …" if pane.is_reading else ""
@@ -373,10 +370,8 @@ class LogPanel(RunPanel[LogPane]):
         self.set_titles(title, Content(_search_text(pane)))
         if self.panes.has_several and not self._merged:
             for column in self.panes.columns:
-                looked_for = _search_text(column.pane)
-                column.head(
-                    Content.assemble(f" rank {column.rank}  ", _mode_text(column.pane), f"  {looked_for}".rstrip())
-                )
+                search = f"  {_search_text(column.pane)}".rstrip()
+                column.head(Content.assemble(f" rank {column.rank}  ", _mode_text(column.pane), search))
 
     def saved_state(self) -> Mapping[str, str | bool]:
         beside = " ".join(str(rank) for rank in self.panes.ranks[1:])
@@ -390,12 +385,12 @@ class LogPanel(RunPanel[LogPane]):
         self._beside = [int(rank) for rank in str(kept.get("beside", "")).split() if rank.isdecimal()]
         if matcher := Matcher.parse(str(kept.get("filter", "")), invertible=True):
             self.pane.set_filter(matcher)
-            self.app.flash(f"the log is filtered as you left it: {matcher.text}")
+            self.app.flash(f"restored the log filter: {matcher.text}")
 
-    # Side by side
+    # Columns
 
     def _restore_columns(self) -> None:
-        """Those that stood there when the screen was left, once there is a pool with such ranks."""
+        """Restore the saved columns once the pool's ranks are known."""
         if self._beside and self._world:
             for rank in self._beside[: MOST - 1]:
                 if rank < self._world and rank not in self.panes.ranks:
@@ -406,31 +401,29 @@ class LogPanel(RunPanel[LogPane]):
     async def action_beside(self) -> None:
         shown, last = self.panes.ranks, self._world - 1
         if last < 1:
-            return self.app.flash("there is no other rank whose log could stand beside it")
+            return self.app.flash("the pool has only one rank")
         others = (rank for rank in range(shown[-1] + 1, shown[-1] + self._world))
         offered = next((rank % self._world for rank in others if rank % self._world not in shown), None)
-        question = f"Rank to put beside rank {self.panes.current.rank}, or to take away (0 to {last})"
+        question = f"Show next to rank {self.panes.current.rank} (rank 0-{last}; again: remove)"
         if (answer := await self.app.ask(question, "" if offered is None else str(offered))) is None:
             return
         if not answer.isdecimal() or int(answer) >= self._world:
-            return self.app.flash(f"no rank {answer}: there are ranks 0 to {self._world - 1}", "error")
+            return self.app.flash(f"rank {answer} does not exist: give 0 to {last}", "error")
         rank = int(answer)
         self.show()
         if rank in self.panes.ranks:
             if not self.panes.has_several:
-                return self.app.flash(f"rank {rank} is the one that is shown")
+                return self.app.flash(f"rank {rank} is already shown")
             return self._remove_column(rank)
         if len(self.panes.columns) == MOST:
-            return self.app.flash(
-                with_keys(f"{MOST} logs stand side by side at most; {{run.alone}} takes one away", self.app.keys)
-            )
+            return self.app.flash(with_keys(f"{MOST} logs at most ({{run.alone}}: close one)", self.app.keys))
         pane = self.panes.add_rank(rank).pane
         self.post_message(RankChosen(rank, False))
         self.screen.call_after_refresh(pane.focus)
 
     def action_alone(self) -> None:
         if not self.panes.has_several:
-            return self.app.flash(with_keys("one log is shown; {run.beside} puts another beside it", self.app.keys))
+            return self.app.flash(with_keys("only one log is shown ({run.beside}: add another)", self.app.keys))
         return self._remove_column(self.panes.current.rank)
 
     def _remove_column(self, rank: int) -> None:
@@ -446,11 +439,11 @@ class LogPanel(RunPanel[LogPane]):
         self._aligned = not self._aligned
         if self._aligned:
             if not self.panes.has_several:
-                self.app.flash(with_keys("{run.beside} puts another rank's log beside it first", self.app.keys))
+                self.app.flash(with_keys("only one log is shown ({run.beside}: add another)", self.app.keys))
             self._align()
 
     def _align(self) -> None:
-        """Have all others stand where the one that is looked at does, by time."""
+        """Scroll all other logs to the time of the current one."""
         pane = self.pane
         at = pane.top_line_time
         for column in self.panes.columns if self._aligned and not self._merged else ():
@@ -462,7 +455,7 @@ class LogPanel(RunPanel[LogPane]):
             elif at is not None:
                 column.pane.go_to_time(at)
 
-    # What it names
+    # External programs
 
     def action_editor(self) -> None:
         self.run_worker(open_in_editor(self.app, self._run, self._path_candidates()), group="editor", exclusive=True)
@@ -471,14 +464,12 @@ class LogPanel(RunPanel[LogPane]):
         self.run_worker(self._open_pager(), group="editor", exclusive=True)
 
     async def _open_pager(self) -> None:
-        """Have the log that is looked at read in the person's pager, as a whole."""
-        column = next((each for each in self.panes.columns if each.pane is self.pane), None)
-        rank = None if self._merged or column is None else column.rank
+        rank = None if self._merged else self.panes.current.rank
         lines, _ = await self._export_lines(self.pane, self._run, rank)
         await open_pager(self.app, "all.log" if rank is None else f"r{rank:03d}.log", lines)
 
     def _path_candidates(self) -> list[str]:
-        """Where a file and a line may be named: what is selected, else the hit, what is on the screen, the cause."""
+        """Return lines that may name a file and a line: selection, otherwise hit, otherwise screen and traceback."""
         pane = self.pane
         if selected := self.screen.get_selected_text():
             return selected.splitlines()
@@ -497,14 +488,14 @@ class LogPanel(RunPanel[LogPane]):
         near = reversed(pane.window.lines_before(pane.window.end, NEAR))
         newest = next((line.about.at for line in near if line.about.at), None)
         if newest is None:
-            return self.app.flash("nothing tells when these lines were printed")
+            return self.app.flash("these lines have no timestamps")
         at = parse_time(answer, newest)
         if at is None:
-            return self.app.flash(f"no time: {answer}; such as 12:30, 12:30:05 or -5m", "error")
+            return self.app.flash(f"invalid time {answer}: give 12:30, 12:30:05 or -5m", "error")
         self.show()
         pane.go_to_time(at)
 
-    # What is searched for
+    # Search and filter
 
     @property
     def context(self) -> str:
@@ -518,22 +509,20 @@ class LogPanel(RunPanel[LogPane]):
 
     def _show_prompt(self, what: str) -> None:
         self.show()
-        # What was hidden can take the focus only once it is displayed.
+        # A hidden prompt cannot take the focus before the next refresh.
         self.screen.call_after_refresh(self._open_prompt, what)
 
     def _open_prompt(self, what: str) -> None:
-        """Open the prompt: "find" or "filter"."""
         self._asking = what
         search = self.pane.window.search
-        found = "" if search is None else search.matcher.text
-        typed = found if what == "find" else self.pane.filter_text
+        searched = "" if search is None else search.matcher.text
         self.prompt.placeholder = "find: text or regular expression" if what == "find" else "show only (! inverts)"
-        self.prompt.value = typed
+        self.prompt.value = searched if what == "find" else self.pane.filter_text
         self.add_class("-asking")
         self.prompt.focus()
 
     def close_one(self) -> bool:
-        """Close the prompt, else drop the search, else the filter."""
+        """Close the prompt, otherwise the search, otherwise the filter."""
         if self.has_class("-asking"):
             self._close_prompt()
         elif self.pane.window.search is not None:
@@ -559,7 +548,7 @@ class LogPanel(RunPanel[LogPane]):
 
     def action_next_hit(self, step: int) -> None:
         if self.pane.window.search is None:
-            self.app.flash("nothing searched yet: / finds")
+            self.app.flash(with_keys("no search yet ({run.find}: find)", self.app.keys))
         elif not self.pane.hit_count:
             self.app.flash("no line matches", "error")
         elif step > 0:
@@ -567,7 +556,7 @@ class LogPanel(RunPanel[LogPane]):
         else:
             self.pane.action_previous_hit()
 
-    # How it is shown
+    # Display
 
     def action_follow(self) -> None:
         self.pane.action_follow()
@@ -592,10 +581,10 @@ class LogPanel(RunPanel[LogPane]):
             self._align()
 
     def on_log_pane_search_aborted(self, event: LogPane.SearchAborted) -> None:
-        self.app.flash(f"{event.text} would take for ever on a line of this log, and is not looked for", "error")
+        self.app.flash(f"search stopped: {event.text} is too slow (excessive backtracking)", "error")
         self.update_titles()
 
-    # What is taken out of it
+    # Export
 
     def clipboard_text(self) -> tuple[str, str] | None:
         return self.pane.visible_text(), "log lines"
@@ -613,43 +602,43 @@ class LogPanel(RunPanel[LogPane]):
         return PanelExport(files, next(filter(None, remarks), ""))
 
     async def _export_lines(self, pane: LogPane, run: RunView | None, rank: int | None) -> tuple[Iterable[str], str]:
-        """The lines of a rank, or of all, and what the person has to know of them."""
+        """Return the lines of a rank, or of all ranks (None), and a note for the user."""
         from skyward_tui.file_export import log_lines
 
         ring = pane.window.ring
         remark = f" (the last {count(ring.end - ring.first, 'line')})" if ring.first else ""
         session = self.app.session
         if run is not None and session is not None:
-            with suppress(UsageError):  # the ledger has not heard of it yet; then the ring has it all
+            with suppress(UsageError):  # the ledger does not know the run yet, so the ring has all lines
                 return log_lines(await asyncio.to_thread(session.run_logs, run.id), rank), ""
         return (f"{line}\n" for line in ring.lines(0, ring.end)), remark
 
 
 def failed_ranks(run: RunView | None) -> tuple[int, ...]:
-    """The ranks of a run that have failed of themselves."""
+    """Return the ranks of a run that failed themselves, not because of another rank."""
     if run is None:
         return ()
     return tuple(sorted({outcome.rank for outcome in run.outcomes() if outcome.kind in FAILURES}))
 
 
 def _mode_text(pane: LogPane) -> tuple[str, str]:
-    """Whether a log follows, and how it is painted."""
+    """Return whether a log follows its end, with the style."""
     if pane.is_following:
         return "FOLLOW", "$text-success"
     behind = f" +{count(pane.lines_behind, 'line')}" if pane.lines_behind else ""
-    return f"PAUSED{behind}, f follows", "$text-warning"
+    return f"PAUSED{behind} (f: follow)", "$text-warning"
 
 
 def _search_text(pane: LogPane) -> str:
-    """What is filtered by and searched for in a log, and how much of that there is."""
+    """Return filter and search of a log with their numbers of matches."""
     parts = []
     if pane.window.filter is not None:
-        typed = f"&{pane.filter_text} " if pane.filter_text else ""
-        parts.append(f"{typed}{count(len(pane.window.filter.numbers), 'line')}")
+        text = f"&{pane.filter_text} " if pane.filter_text else ""
+        parts.append(f"{text}{count(len(pane.window.filter.numbers), 'line')}")
     if pane.window.search is not None:
         parts.append(f"/{pane.window.search.matcher.text} {count(pane.hit_count, 'hit')}")
-    # What is before that, neither the ring nor files have, or not yet.
+    # Lines before that are not read, or no longer available.
     begin = max((hits.begin for hits in (pane.window.filter, pane.window.search) if hits is not None), default=0)
     if parts and begin:
-        parts.append(f"in the last {count(pane.window.end - begin, 'line')} only")
+        parts.append(f"searched the last {count(pane.window.end - begin, 'line')}")
     return "  ".join(parts)

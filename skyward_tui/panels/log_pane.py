@@ -1,8 +1,8 @@
-"""One scrollable pane of log lines with search and wrapping.
+"""Scrollable pane of log lines with search, filter and wrapping.
 
-Textual's own log widgets style every line that arrives; this one only paints what is on the screen, when the
-screen's pump asks, so that a flood costs no more than a trickle. It overrides ``render_lines``: borders and
-padding belong to its parent.
+Textual's log widgets style every line that arrives. This one styles only visible lines, at the screen's update
+interval, so that fast output costs no more than slow output. Since it overrides ``render_lines``, its parent draws
+borders and padding.
 """
 
 from __future__ import annotations
@@ -43,29 +43,29 @@ from skyward_tui.text.number_and_time_format import count
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet
 
-PATIENCE = 0.5  # seconds of the processor for one search of a line, or of a block of lines
+PATIENCE = 0.5  # seconds of CPU time for one search of a line, or of a block of lines
 
 Span = tuple[int, int, Callable[[int, int], list[Line]]]
-NEAR = 64  # lines after one of which nothing tells when it was printed, in which one with a time is looked for
+NEAR = 64  # following lines to search for a timestamp, if a line has none
 
 
-# What asks what a line does not have, where it begins or ends, or may go on from one into the next.
+# Constructs whose match in a block of lines may differ from a match in a single line: negations, anchors, newlines.
 _OF_ONE_LINE = re.compile(r"\(\?(?:[!>(]|<[!=]|[a-zA-Z]*[-s])|\\[AZsWDBnxuUN0-9]|\[\^|[*+?}]\+|\n")
 
 
-_FUZZY = re.compile(r"(?<!\\)\{(?!\d*,?\d*\})")  # a brace that regex, and not re, takes for a quantifier
+_FUZZY = re.compile(r"(?<!\\)\{(?!\d*,?\d*\})")  # a brace that regex, unlike re, treats as a fuzzy quantifier
 
 
 class Pattern:
-    """A regular expression. A search that backtracks for too long raises TimeoutError."""
+    """Regular expression whose search raises TimeoutError if it backtracks for too long."""
 
     def __init__(self, text: str, flags: int = 0) -> None:
         self._limit: dict[str, Any] = {}
         self._compiled: Any
-        if not re.search(r"[*+?{]", text):  # without a quantifier there is nothing to limit
+        if not re.search(r"[*+?{]", text):  # a pattern without quantifiers cannot backtrack excessively
             self._compiled = re.compile(text, flags)
             return
-        import regex  # late: it takes 20 ms, and most searches are for a word
+        import regex  # imported late: the import takes 20 ms, and most searches are for a word
 
         try:
             self._compiled = regex.compile(_FUZZY.sub(r"\\{", text), flags)
@@ -74,22 +74,24 @@ class Pattern:
         self._limit = {"timeout": PATIENCE, "concurrent": True}
 
     def matches(self, text: str) -> bool:
-        """Check whether there is a match in a text."""
         return self._compiled.search(text, **self._limit) is not None
 
     def spans(self, text: str) -> list[tuple[int, int]]:
-        """Return the places of the matches that are not empty."""
+        """Return the spans of all matches that are not empty."""
         return [found.span() for found in self._compiled.finditer(text, **self._limit) if found.end() > found.start()]
 
 
 @dataclass(frozen=True, slots=True)
 class Matcher:
-    """A search: a regular expression, or plain text where it is not one; small letters match capitals too.
+    """A search or filter: a regular expression, or literal text if the expression is invalid.
+
+    Lower-case patterns ignore case.
 
     Attributes:
-        among: how a line has to begin, too, where only some ranks' lines are wanted.
-        scan: the same for a text of many lines: it matches wherever a line of it does. None where that is not sure, or
-            would take much longer.
+        among: Pattern that the line's start must match, to select ranks.
+        scan: Pattern for a block of lines; it matches if any line of the block may match. None if a block search would
+            be
+            unreliable or slow.
     """
 
     text: str
@@ -100,7 +102,11 @@ class Matcher:
 
     @classmethod
     def parse(cls, text: str, *, invertible: bool = False) -> Matcher | None:
-        """``text`` as typed; with ``invertible`` a leading ``!`` turns it round. Empty gives None."""
+        """Parse a typed pattern; return None if it is empty.
+
+        Args:
+            invertible: Whether a leading ``!`` inverts the pattern.
+        """
         invert = invertible and text.startswith("!")
         body = text[1:] if invert else text
         if not body:
@@ -117,12 +123,12 @@ class Matcher:
 
     @classmethod
     def for_ranks(cls, ranks: Iterable[int], within: Matcher | None) -> Matcher:
-        """Of merged lines those of some ranks, and of these what ``within`` matches, where there is one."""
+        """Return a matcher for the merged lines of some ranks, restricted to the matches of ``within``."""
         among = re.compile("|".join(re.escape(rank_prefix(rank)) for rank in ranks) or "(?!)")
         return replace(within or cls("", Pattern("")), among=among)
 
     def may_match(self, text: str) -> bool:
-        """Whether any of many lines may match: one look at all of them, where the pattern allows that."""
+        """Check with one search whether any line of a block may match."""
         if self.invert or self.scan is None:
             return True
         if text.isascii():
@@ -138,7 +144,7 @@ class Matcher:
         return self.pattern.matches(plain(text)) is not self.invert
 
     def spans(self, shown: str) -> list[tuple[int, int]]:
-        """Where it matches in a line as shown."""
+        """Return the spans of matches in a displayed line."""
         if self.invert:
             return []
         try:
@@ -148,10 +154,10 @@ class Matcher:
 
 
 class MatchIndex:
-    """The numbers of the lines that match, kept up to date by looking at new lines only.
+    """Numbers of matching lines, updated incrementally.
 
     Attributes:
-        begin: the number from which on lines were looked at; :func:`search_files` sees to those before it.
+        begin: Number of the first searched line; :func:`search_files` searches earlier lines.
     """
 
     def __init__(self, matcher: Matcher, begin: int) -> None:
@@ -162,47 +168,46 @@ class MatchIndex:
         self._version = 0
 
     def update(self, window: LogViewport) -> None:
-        if isinstance(window.ring, CollapsedRing):  # who said a row is searched, too, and may grow
-            again = max(self.begin, window.ring.changed_since(self._version))
+        if isinstance(window.ring, CollapsedRing):  # the ranks of a collapsed line are searched, and may change
+            changed = max(self.begin, window.ring.changed_since(self._version))
             self._version = window.ring.version
-            if again < self._seen:
-                del self.numbers[bisect_left(self.numbers, again) :]
-                self._seen = again
+            if changed < self._seen:
+                del self.numbers[bisect_left(self.numbers, changed) :]
+                self._seen = changed
         lines = window.unfiltered(max(self._seen, window.oldest), window.end)
         for line in lines:
             if self.matcher.matches(line.text):
                 self.numbers.append(line.number)
             self._seen = line.number + 1
-        gone = bisect_left(self.numbers, window.first)
-        if gone > 4096 or gone > len(self.numbers) // 2:
-            del self.numbers[:gone]
+        evicted = bisect_left(self.numbers, window.first)
+        if evicted > 4096 or evicted > len(self.numbers) // 2:
+            del self.numbers[:evicted]
 
-    def shift(self, by: int) -> None:
-        """Lines got other numbers."""
-        self.numbers = [number + by for number in self.numbers]
-        self.begin += by
-        self._seen += by
+    def shift(self, offset: int) -> None:
+        """Add an offset to all line numbers."""
+        self.numbers = [number + offset for number in self.numbers]
+        self.begin += offset
+        self._seen += offset
 
     def add_earlier(self, numbers: list[int], begin: int = 0) -> None:
-        """Take what was found before the place where looking began, from ``begin`` on."""
+        """Add matches of earlier lines, of which the first searched one is ``begin``."""
         self.numbers = [*numbers, *self.numbers[bisect_left(self.numbers, self.begin) :]]
         self.begin = begin
 
 
 class LogViewport:
-    """A reader's window onto a ring, and onto the files before it.
+    """Readable lines of a ring, and of the files before it.
 
-    While :meth:`freeze` is in force, the lines that were there when it began stay readable although the ring
-    evicts them.
+    While frozen, the lines at the time of :meth:`freeze` stay readable although the ring evicts them.
 
     Attributes:
-        timed_out_text: a filter or a search that was given up, as it would take for ever on a line.
+        timed_out_text: Filter or search that was dropped because it was too slow.
     """
 
     def __init__(self, ring: Ring) -> None:
         self.ring = ring
         self.stored: StoredLines | None = None
-        self.base = 0  # the number of the ring's line 0
+        self.base = 0  # line number of the ring's line 0
         self.filter: MatchIndex | None = None
         self.search: MatchIndex | None = None
         self.timed_out_text = ""
@@ -210,12 +215,12 @@ class LogViewport:
 
     @property
     def oldest(self) -> int:
-        """Number of the oldest line of the ring, or held."""
+        """Number of the oldest line in memory."""
         return self._frozen_lines[0].number if self._frozen_lines else self.base + self.ring.first
 
     @property
     def first(self) -> int:
-        """Number of the oldest line that can be read."""
+        """Number of the oldest readable line."""
         return 0 if self.stored is not None and self.stored.count else self.oldest
 
     @property
@@ -223,10 +228,13 @@ class LogViewport:
         return self.base + self.ring.end
 
     def open_files(self, stored: StoredLines, base: int) -> int:
-        """Have the files before the ring, too; ``base`` is the number there of the ring's line 0.
+        """Add the files before the ring.
+
+        Args:
+            base: Line number in the files of the ring's line 0.
 
         Returns:
-            by how much the numbers of lines have grown.
+            Offset that was added to all line numbers.
         """
         shift, self.stored, self.base = base - self.base, stored, base
         self._frozen_lines = [line._replace(number=line.number + shift) for line in self._frozen_lines]
@@ -236,14 +244,14 @@ class LogViewport:
         return shift
 
     def freeze(self) -> None:
-        """Keep what is there now, whatever comes."""
+        """Keep the current lines readable."""
         self._frozen_lines = self._from_ring(0, self.end)
 
     def unfreeze(self) -> None:
         self._frozen_lines = []
 
     def update(self) -> None:
-        """Look at the lines that came since the last call."""
+        """Search the lines that were added since the last call."""
         for name in ("filter", "search"):
             hits: MatchIndex | None = getattr(self, name)
             try:
@@ -253,7 +261,7 @@ class LogViewport:
                 self.abort_search(hits)
 
     def abort_search(self, hits: MatchIndex | None) -> None:
-        """Look no more for what would take for ever."""
+        """Drop a filter or search that is too slow."""
         if hits is not None:
             self.filter = None if hits is self.filter else self.filter
             self.search = None if hits is self.search else self.search
@@ -268,7 +276,7 @@ class LogViewport:
         self.update()
 
     def unfiltered(self, start: int, stop: int) -> list[Line]:
-        """Lines by number, filter aside; those that nothing holds are left out."""
+        """Return lines by number, regardless of the filter; unavailable lines are omitted."""
         lines: list[Line] = []
         for low, high, read in self._spans():
             if (begin := max(start, low)) < (end := min(stop, high)):
@@ -276,7 +284,7 @@ class LogViewport:
         return lines
 
     def lines_after(self, number: int, count: int) -> list[Line]:
-        """The first ``count`` visible lines from ``number`` on."""
+        """Return the first ``count`` visible lines from ``number`` on."""
         if self.filter is not None:
             place = bisect_left(self.filter.numbers, max(number, self.first))
             return self._read_lines(self.filter.numbers[place : place + count])
@@ -287,7 +295,7 @@ class LogViewport:
         return lines
 
     def lines_before(self, number: int, count: int) -> list[Line]:
-        """The last ``count`` visible lines below ``number``, in order."""
+        """Return the last ``count`` visible lines below ``number``, in order."""
         if count <= 0:
             return []
         if self.filter is not None:
@@ -300,16 +308,21 @@ class LogViewport:
         return lines
 
     def _spans(self) -> list[Span]:
-        """What can be read, in order and without overlap."""
+        """Return the readable ranges of lines, in order and without overlap."""
         newest = self.base + self.ring.first
         spans: list[Span] = [(newest, self.end, self._from_ring)]
         if self._frozen_lines:
             held = self._frozen_lines[0].number
-            spans = [(held, min(newest, self._frozen_lines[-1].number + 1), self._from_held), *spans]
+            frozen: Span = (
+                held,
+                min(newest, self._frozen_lines[-1].number + 1),
+                lambda start, stop: self._frozen_lines[start - held : stop - held],
+            )
+            spans = [frozen, *spans]
             newest = held
         if self.stored is not None:
             spans = [(0, min(newest, self.stored.count), self.stored.read), *spans]
-            if self._frozen_lines and self.stored.count > spans[1][1]:  # what the ring has let go of since
+            if self._frozen_lines and self.stored.count > spans[1][1]:  # lines that the ring evicted since the freeze
                 between = (spans[1][1], min(spans[2][0], self.stored.count), self.stored.read)
                 spans.insert(2, between)
         return [span for span in spans if span[0] < span[1]]
@@ -318,18 +331,14 @@ class LogViewport:
         lines = self.ring.read(start - self.base, stop - self.base)
         return [line._replace(number=line.number + self.base) for line in lines] if self.base else lines
 
-    def _from_held(self, start: int, stop: int) -> list[Line]:
-        low = self._frozen_lines[0].number
-        return self._frozen_lines[start - low : stop - low]
-
     def count_newer(self, number: int) -> int:
-        """How many visible lines came after ``number``."""
+        """Return the number of visible lines after ``number``."""
         if self.filter is not None:
             return len(self.filter.numbers) - bisect_right(self.filter.numbers, number)
         return max(0, self.end - number - 1)
 
     def find_match(self, start: int, *, backwards: bool = False) -> int | None:
-        """The number of the next hit of the search from ``start`` on (inclusive), around the ends."""
+        """Return the number of the next hit from ``start`` on (inclusive), wrapping around the ends."""
         if self.search is None:
             return None
         numbers = self.search.numbers
@@ -344,7 +353,7 @@ class LogViewport:
         return numbers[bisect_left(numbers, start) % len(numbers)]
 
     def time_of(self, number: int) -> float | None:
-        """When a line was printed, or the next one of which that is known; None where none near it has a time."""
+        """Return when a line, or the next line with a timestamp, was printed; None if no near line has one."""
         for low, high, read in self._spans():
             if (begin := max(number, low)) < high:
                 for line in read(begin, min(high, begin + NEAR)):
@@ -353,9 +362,9 @@ class LogViewport:
         return None
 
     def first_since(self, at: float) -> int:
-        """The number of the first line that was printed at a time or later; the end's where there is none.
+        """Return the number of the first line printed at a time or later, or the end.
 
-        Lines stand in about the order of their times: where two ranks' clocks differ, it is near.
+        The result is approximate if clocks of ranks differ, because lines are only roughly sorted by time.
         """
         low, high = self.first, self.end
         while low < high:
@@ -376,13 +385,15 @@ class LogViewport:
         return [line for number in numbers for line in self.unfiltered(number, number + 1)]
 
 
-SLICE_LINES = 8_192, 524_288  # lines that are searched before what was found is shown: at first, and at most
-READ_LINES = 32_768  # lines that are read at once, at most, where each of them is looked at
+SLICE_LINES = 8_192, 524_288  # lines to search before showing matches: first slice, and maximum
+READ_LINES = 32_768  # lines per read; a larger read would delay cancellation
 
 
 async def search_earlier(window: LogViewport, hits: MatchIndex) -> AsyncIterator[list[int]]:
-    """Look through the files for a filter or a search of a window, as long as it is wanted, the newest lines first;
-    gives what has been found, piece by piece. What would take for ever is given up."""
+    """Search the files for a filter or search, the newest lines first, until the search is replaced; yield matches.
+
+    A search that is too slow is dropped.
+    """
     stored = window.stored
     size, most = SLICE_LINES
     while stored is not None and hits.begin and hits in (window.filter, window.search):
@@ -402,7 +413,7 @@ async def search_files(stored: StoredLines, matcher: Matcher, start: int, stop: 
     """Return the numbers of matching lines in ``[start, stop)``. Cancelling the caller ends the search.
 
     Raises:
-        TimeoutError: The search takes too long on a line.
+        TimeoutError: If the search of a line takes too long.
     """
     cancelled = Event()
     try:
@@ -425,20 +436,20 @@ def _matching_numbers(stored: StoredLines, matcher: Matcher, wanted: range, canc
 
 
 _PREFIX = re.compile(r"r\d{3,}\| ")
-_LABEL = re.compile(r"(?:(x\d+ *)|[xr]\d[^|]*)\| ")  # who said a collapsed line; all of them, first
+_LABEL = re.compile(r"(?:(x\d+ *)|[xr]\d[^|]*)\| ")  # ranks of a collapsed line; group 1 if all ranks printed it
 _PREFIX_COLORS = ("cyan", "green", "yellow", "magenta", "blue", "bright_red", "bright_cyan", "bright_green")
 _SIDEWAYS = 16  # cells per step
-_RELOAD_SECONDS = 2.0  # seconds between two looks into the files for what is missing
+_RELOAD_SECONDS = 2.0  # seconds between attempts to read missing lines from the files
 _NO_TIME = " " * len("12:00:01.23 ")
 
-Files = Callable[[], StoredLines]  # reads what the files hold now; may take long, and raise
+Files = Callable[[], StoredLines]  # reads the files; may block, and raise
 
 
 class LogPane(Widget, can_focus=True):
-    """A window onto a :class:`~skyward_core.views.log_buffer.LogRing`, and onto the files of older lines.
+    """View of a :class:`~skyward_core.views.log_buffer.LogRing`, and of the files with older lines.
 
-    The reader's place is an absolute line number and a row within it (``top``), or None while following the
-    newest line. The files are opened when somebody goes, or looks for something, beyond the ring.
+    The scroll position (``top``) is a line number and a row within the line, or None while following the newest line.
+    The files are opened only if the user scrolls or searches beyond the ring.
     """
 
     BINDINGS = bindings("log")
@@ -449,7 +460,7 @@ class LogPane(Widget, can_focus=True):
     empty_text: var[str] = var("")
 
     class StatusChanged(Message):
-        """What the title should say has changed."""
+        """The title is out of date."""
 
         ALLOW_SELECTOR_MATCH: ClassVar[set[str]] = set()
 
@@ -459,10 +470,10 @@ class LogPane(Widget, can_focus=True):
 
     @dataclass
     class SearchAborted(Message):
-        """A filter or a search would take for ever on a line, and is none any more.
+        """A filter or search was dropped because it was too slow.
 
         Attributes:
-            text: it.
+            text: The filter or search.
         """
 
         ALLOW_SELECTOR_MATCH: ClassVar[set[str]] = set()
@@ -475,28 +486,32 @@ class LogPane(Widget, can_focus=True):
         self.top: tuple[int, int] | None = None
         self.current_hit: int | None = None
         self.merged = False
-        self.gap_hint = ""  # what to do about lines that are not here
-        self.trouble = ""  # why the files could not be read
+        self.gap_hint = ""  # advice shown in place of missing lines
+        self.trouble = ""  # error while reading the files
         self._files: Files | None = None
         self._filter: Matcher | None = None
         self._only: tuple[int, ...] | None = None
         self._opening = False
-        self._goal: int | None = None  # the number of a line that is to be in view once the files are read
-        self._looked_at = -math.inf  # when a gap made us look into the files
+        self._goal: int | None = None  # line to scroll to once the files are read
+        self._gap_checked_at = -math.inf  # monotonic time of the last read that a gap caused
         self._left = 0
         self._painted_version = -1
         self._cache: dict[int, tuple[str, list[Strip]]] = {}
         self._rows: list[Strip] = []
-        self._painted_rows: list[tuple[int, int]] = []  # line number and row within it, for every painted row
-
-    # What it shows
+        self._painted_rows: list[tuple[int, int]] = []  # line number and row within the line, for every painted row
 
     def show(self, ring: Ring, *, merged: bool = False, files: Files | None = None, goal: int | None = None) -> None:
-        """Look at another ring, and at a line of the files by its number; the filter and the search stay."""
+        """Show another ring with the current filter and search.
+
+        Args:
+            merged: Whether lines begin with their rank.
+            files: Reads older lines.
+            goal: Line of the files to scroll to.
+        """
         if ring is self.window.ring:
             return
         old = self.window
-        self.window, self._files, self.trouble, self._looked_at = LogViewport(ring), files, "", -math.inf
+        self.window, self._files, self.trouble, self._gap_checked_at = LogViewport(ring), files, "", -math.inf
         self.window.set_filter(old.filter.matcher if old.filter else None)
         self.window.set_search(old.search.matcher if old.search else None)
         self.top, self.merged, self.current_hit, self._goal = None, merged, None, goal
@@ -506,17 +521,17 @@ class LogPane(Widget, can_focus=True):
 
     @property
     def is_reading(self) -> bool:
-        """Whether files are being read, or searched."""
+        """Whether files are being read or searched."""
         return self._opening
 
     @property
     def _is_missing_lines(self) -> bool:
-        """Whether there may be lines before the ring's that the files have and we do not."""
+        """Whether the files may have lines that are not loaded."""
         stored = self.window.stored
         return self._files is not None and (stored is None or stored.count < self.window.oldest)
 
     def _load_files(self, then: Callable[[], None] | None = None) -> None:
-        """Have what the files hold besides the ring, search it, and do something then."""
+        """Read and search the files, then call ``then``."""
         if self._files is not None and not self._opening:
             self._opening = True
             self.run_worker(self._open_files(self.window, self._files, then), group="files")
@@ -544,10 +559,10 @@ class LogPane(Widget, can_focus=True):
             self._opening = False
             self._repaint()
             if self._goal is not None and window is not self.window:
-                self._load_files()  # another ring came meanwhile
+                self._load_files()  # the pane shows another ring now
 
     async def _search_files(self, window: LogViewport) -> None:
-        """The newest lines first, and what is found there is shown before the others are looked at."""
+        """Search the files for filter and search, showing the matches of each slice at once."""
         for hits in filter(None, (window.filter, window.search)):
             async for numbers in search_earlier(window, hits):
                 if window is not self.window:
@@ -566,7 +581,7 @@ class LogPane(Widget, can_focus=True):
         self._painted_rows = [(number + shift, row) for number, row in self._painted_rows]
 
     def repaint_if_changed(self) -> bool:
-        """Called a few times a second: paint if new lines show. Returns whether anything is new."""
+        """Repaint if visible lines changed; return whether there are new lines."""
         version = self.window.ring.version
         if version == self._painted_version:
             return False
@@ -583,12 +598,12 @@ class LogPane(Widget, can_focus=True):
 
     @property
     def _has_changing_lines(self) -> bool:
-        """Whether lines that are there may still change: the labels of collapsed ones grow."""
+        """Whether existing lines may change, as the labels of collapsed lines do."""
         return isinstance(self.window.ring, CollapsedRing)
 
     @property
     def lines_behind(self) -> int:
-        """Lines below the last one on the screen."""
+        """Number of lines below the last visible one."""
         if self.top is None:
             return 0
         return self.window.count_newer(self._painted_rows[-1][0] if self._painted_rows else self.top[0])
@@ -598,7 +613,7 @@ class LogPane(Widget, can_focus=True):
         return len(self.window.search.numbers) if self.window.search else 0
 
     def visible_text(self) -> str:
-        """The lines on the screen, whole, as plain text."""
+        """Return the visible lines, unwrapped, as plain text."""
         numbers = sorted({number for number, _ in self._painted_rows})
         return "\n".join(
             parse(line.text).plain for number in numbers for line in self.window.unfiltered(number, number + 1)
@@ -606,14 +621,14 @@ class LogPane(Widget, can_focus=True):
 
     @property
     def top_line_time(self) -> float | None:
-        """When the topmost line on the screen was printed, as far as anybody knows."""
+        """Unix time of the topmost visible line; None if unknown."""
         top = self.top or (self._painted_rows[0] if self._painted_rows else None)
         return None if top is None else self.window.time_of(top[0])
 
     # Searching and filtering
 
     def set_filter(self, matcher: Matcher | None) -> None:
-        """Show only what matches; the ranks that :meth:`set_ranks` names stay the only ones."""
+        """Show only matching lines, of the ranks given to :meth:`set_ranks`."""
         self._filter = matcher
         shown = matcher if self._only is None else Matcher.for_ranks(self._only, matcher)
         self.window.set_filter(shown)
@@ -624,17 +639,17 @@ class LogPane(Widget, can_focus=True):
 
     @property
     def filter_text(self) -> str:
-        """What is filtered by, as it was typed; "" for nothing."""
+        """Filter as typed; "" without a filter."""
         return "" if self._filter is None else self._filter.text
 
     def set_ranks(self, ranks: tuple[int, ...] | None) -> None:
-        """Of merged lines show those of some ranks only; None shows all."""
+        """Show only some ranks of merged lines; None shows all."""
         if ranks != self._only:
             self._only = ranks
             self.set_filter(self._filter)
 
     def set_search(self, matcher: Matcher | None) -> None:
-        """Search for something; goes to the newest hit above the end, where there is one."""
+        """Search, and go to the newest hit."""
         self.window.set_search(matcher)
         self._report_aborted()
         self.current_hit = None
@@ -644,7 +659,7 @@ class LogPane(Widget, can_focus=True):
         self._repaint()
 
     def _report_aborted(self) -> None:
-        """Say of what was given up that it was."""
+        """Post a message if a filter or search was dropped."""
         if self.window.timed_out_text:
             self.post_message(self.SearchAborted(self.window.timed_out_text))
             self.window.timed_out_text = ""
@@ -678,7 +693,7 @@ class LogPane(Widget, can_focus=True):
     # Moving
 
     def scroll_to_line(self, number: int) -> None:
-        """Have a line in view, with what came after it; where it follows and that is on the screen, nothing moves."""
+        """Scroll to a line and the lines after it; a followed log keeps following if the line is already visible."""
         if not self.is_following or self.window.end - number > self.size.height:
             self._stop_above(number, 1)
 
@@ -719,8 +734,7 @@ class LogPane(Widget, can_focus=True):
             self._load_files(self._to_start)
 
     def go_to_time(self, at: float) -> None:
-        """Have the first line at the top that was printed at a time or later (Unix time); files are read for that
-        where the ring has let go of it. Where nothing was printed since, the last line is at the top."""
+        """Scroll to the first line printed at a Unix time or later, otherwise to the last line."""
         self._to_time(at)
         oldest = self.window.time_of(self.window.first)
         if self._is_missing_lines and (oldest is None or at < oldest):
@@ -742,15 +756,15 @@ class LogPane(Widget, can_focus=True):
             self._left = min(max(0, self._left + steps * _SIDEWAYS), CELL_LIMIT)
             self._repaint()
 
-    def _up(self, rows: int, *, look: bool = True) -> None:
+    def _up(self, rows: int, *, load: bool = True) -> None:
         if self.top is None and not self._is_full:
             return
         number, row = self.top or self._painted_rows[0]
         while rows > row:
             above = self.window.lines_before(number, 1)
             if not above:
-                if look and self._is_missing_lines:
-                    self._load_files(partial(self._up, rows - row, look=False))
+                if load and self._is_missing_lines:
+                    self._load_files(partial(self._up, rows - row, load=False))
                 row = rows = 0
                 break
             rows -= row + 1
@@ -759,7 +773,7 @@ class LogPane(Widget, can_focus=True):
         self._stop_at((number, row - rows))
 
     def _down(self, top: tuple[int, int], rows: int) -> None:
-        """Move down; reaching the end means to follow again."""
+        """Move down; reaching the end resumes following."""
         row = top[1] + rows
         for line in self.window.lines_after(top[0], rows + 1):
             height = len(self._strips(line))
@@ -831,7 +845,7 @@ class LogPane(Widget, can_focus=True):
         self.post_message(self.StatusChanged(self))
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        if not self.is_attached:  # taken away, and painted once more
+        if not self.is_attached:  # Textual may paint a removed widget once more
             return [Strip.blank(crop.width)] * crop.height
         width, height = self.size
         base = self.rich_style
@@ -866,12 +880,12 @@ class LogPane(Widget, can_focus=True):
             rows = self._rows_of(self.window.lines_after(first, height + 1), base)[skip : skip + height]
         self._painted_rows = [place for place, _ in rows]
         if not rows and self.empty_text:
-            said = textwrap.wrap(self.empty_text, max(20, width - 1))[:height]
-            return [Strip([Segment(f" {line}", base + Style(dim=True))]) for line in said]
+            wrapped = textwrap.wrap(self.empty_text, max(20, width - 1))[:height]
+            return [Strip([Segment(f" {line}", base + Style(dim=True))]) for line in wrapped]
         return [strip for _, strip in rows]
 
     def _rows_of(self, lines: list[Line], base: Style) -> list[tuple[tuple[int, int], Strip]]:
-        """Lines as rows. Where lines are missing between them, or before the oldest, a row says how many."""
+        """Return lines as rows, with a notice in place of missing lines."""
         rows: list[tuple[tuple[int, int], Strip]] = []
         expected = 0 if lines and lines[0].number == self.window.first else None
         for line in lines:
@@ -882,32 +896,27 @@ class LogPane(Widget, can_focus=True):
         return rows
 
     def _gap(self, missing: int, base: Style) -> Strip:
-        if not self._opening and time.monotonic() - self._looked_at > _RELOAD_SECONDS:
-            self._looked_at = time.monotonic()
+        if not self._opening and time.monotonic() - self._gap_checked_at > _RELOAD_SECONDS:
+            self._gap_checked_at = time.monotonic()
             self.call_later(self._load_files)
-        reason = "being read …" if self._opening else self.trouble or self.gap_hint or "not held here"
-        text = f"⋯ {count(missing, 'line')} before this: {reason}"
+        reason = "being read …" if self._opening else self.trouble or self.gap_hint or "not available"
+        text = f"⋯ {count(missing, 'line')} omitted: {reason}"
         return Strip([Segment(text, base + Style(dim=True, italic=True))], cell_len(text)).crop(
             0, max(1, self.size.width)
         )
 
     def _strips(self, line: Line, base: Style | None = None) -> list[Strip]:
-        """The rows of one line, from the cache where its text is still the same."""
+        """Return the rows of one line, cached while its text is unchanged."""
         cached = self._cache.get(line.number)
         if cached is not None and cached[0] is line.text:
             return cached[1]
         base = base or self.rich_style
-        if line.about.stream == "err":
-            base += self._error_style
+        if line.about.stream == "err":  # italic, for terminals without colours
+            base += Style(color=Color.parse(self.app.theme_variables["warning"]).rich_color, italic=True)
         head = self._time_of(line) if self.times else None
         strips = self._cut(parse(line.text), base, line.number == self.current_hit, head)
         self._cache[line.number] = (line.text, strips)
         return strips
-
-    @property
-    def _error_style(self) -> Style:
-        """What a rank wrote to its standard error: another colour, and slanted where there are none."""
-        return Style(color=Color.parse(self.app.theme_variables["warning"]).rich_color, italic=True)
 
     def _time_of(self, line: Line) -> Segment:
         at = line.about.at
@@ -917,7 +926,7 @@ class LogPane(Widget, can_focus=True):
         return Segment(shown, self.rich_style + Style(dim=True))
 
     def _cut(self, parsed: ParsedLine, base: Style, is_current: bool, head: Segment | None = None) -> list[Strip]:
-        """Style one line and cut it into rows of the pane's width; ``head`` comes before it."""
+        """Style one line, with ``head`` before it, and cut it into rows of the pane's width."""
         segments = self._segments(parsed, base, is_current)
         if head is not None:
             segments.insert(0, head)
@@ -937,7 +946,9 @@ class LogPane(Widget, can_focus=True):
             color = _PREFIX_COLORS[int(prefix[0][1:-2]) % len(_PREFIX_COLORS)]
             layers.append((0, prefix.end(), Style(color=color)))
         if self.window.search is not None and (spans := self.window.search.matcher.spans(text)):
-            mark = self._hit_style(is_current)
+            back = Color.parse(self.app.theme_variables["warning" if is_current else "warning-darken-3"])
+            contrast = back.get_contrast_text(1).rich_color
+            mark = Style(bgcolor=back.rich_color, color=contrast, underline=is_current)
             layers += [(a, b, mark) for a, b in spans]
         if not layers:
             return [Segment(text, base)] if text else []
@@ -950,11 +961,6 @@ class LogPane(Widget, can_focus=True):
                     style += layer
             segments.append(Segment(text[start:stop], style))
         return segments
-
-    def _hit_style(self, is_current: bool) -> Style:
-        variables = self.app.theme_variables
-        back = Color.parse(variables["warning" if is_current else "warning-darken-3"])
-        return Style(bgcolor=back.rich_color, color=back.get_contrast_text(1).rich_color, underline=is_current)
 
     def _selected(self, strip: Strip, span: tuple[int, int]) -> Strip:
         start, stop = span

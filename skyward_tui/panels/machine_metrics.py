@@ -1,4 +1,4 @@
-"""Metrics of machines in a grid and over time."""
+"""Panel with machine metrics, as a grid and over time."""
 
 from __future__ import annotations
 
@@ -38,10 +38,12 @@ Span = tuple[float, float]
 
 
 def gpu_rows(machine: MachineView, name: str, whole: str | float, width: int, x: Span) -> list[str]:
-    """A row for each of its GPUs.
+    """Return a row of bars for each GPU of a machine.
 
     Args:
-        name, whole: the figure, and the one that it is a part of, or how much of it is all.
+        name: Metric to show.
+        whole: Maximum of the metric: a number, or the name of another metric.
+        x: (first, last) Unix time of the row.
     """
     rows = []
     for track in machine.gpus:
@@ -50,16 +52,16 @@ def gpu_rows(machine: MachineView, name: str, whole: str | float, width: int, x:
     return rows
 
 
-def _bars(trace: Trace, full: float, columns: int, x: Span) -> str:
-    """What it was on average in each part of the time; what was not measured is as it was before."""
+def _bars(trace: Trace, full: float, width: int, x: Span) -> str:
+    """Return the mean of each time step as a share of ``full``; steps without data repeat the previous bar."""
     at, values = trace
-    if not len(at) or columns < 1:
+    if not len(at) or width < 1:
         return ""
-    step = (x[1] - x[0]) / columns or 1.0
+    step = (x[1] - x[0]) / width or 1.0
     shown: list[str] = []
     first = bisect_left(at, x[0])
-    for column in range(columns):
-        end = bisect_right(at, x[0] + step * (column + 1)) if column < columns - 1 else len(at)
+    for column in range(width):
+        end = bisect_right(at, x[0] + step * (column + 1)) if column < width - 1 else len(at)
         if end > first:
             part = fmean(values[first:end]) / full
             bar = _BARS[1 + min(7, max(0, int(part * 8)))]
@@ -70,57 +72,61 @@ def _bars(trace: Trace, full: float, columns: int, x: Span) -> str:
     return "".join(shown)
 
 
-def _use(machine: MachineView) -> list[tuple[float, float]]:
+def _mean_utilization(machine: MachineView) -> list[tuple[float, float]]:
     traces = [track.trace("util") for track in machine.gpus]
     traces = [trace for trace in traces if len(trace.at)]
     if not traces:
         return []
-    shortest = min(len(trace.at) for trace in traces)  # all were measured at once
+    shortest = min(len(trace.at) for trace in traces)  # all GPUs are sampled at the same times
     columns = zip(*(trace.values[-shortest:] for trace in traces), strict=True)
     return list(zip(traces[0].at[-shortest:], map(fmean, columns), strict=True))
 
 
 CELL = 5  # columns of a GPU
-FRESH_SECONDS = 10.0  # in which figures come again, where they come at all
-REPAINT_SECONDS = 0.9  # between two looks at figures that keep coming, of each node at another time
-# Where there is no GPU, what curves can show of a node: its name, the figure, its unit, and how much of it is all; None
-# for the greatest that any node has had.
+FRESH_SECONDS = 10.0  # seconds; working samplers send new data well within this time
+REPAINT_SECONDS = 0.9  # seconds between updates, because nodes send their samples at different times
+# Metrics of nodes without GPUs: label, metric, unit, and maximum (a number, or a metric's name; None: the greatest
+# value of any node).
 HOST_METRICS: tuple[tuple[str, str, Unit, str | float | None], ...] = (
-    ("cpu", "cpu", "%", 100.0),
+    ("CPU", "cpu", "%", 100.0),
     ("memory", "memory_used", "B", "memory_total"),
     ("net in", "net_in", "B/s", None),
     ("net out", "net_out", "B/s", None),
     ("disk read", "disk_read", "B/s", None),
-    ("disk written", "disk_write", "B/s", None),
-    ("waiting for a processor", "cpu_pressure", "%", 100.0),
-    ("waiting for memory", "memory_pressure", "%", 100.0),
-    ("waiting for a disk", "io_pressure", "%", 100.0),
+    ("disk write", "disk_write", "B/s", None),
+    ("CPU pressure", "cpu_pressure", "%", 100.0),
+    ("memory pressure", "memory_pressure", "%", 100.0),
+    ("I/O pressure", "io_pressure", "%", 100.0),
 )
-HEAT_STEPS = (0.25, 0.5, 0.75)  # where the next colour begins
+HEAT_STEPS = (0.25, 0.5, 0.75)  # lower bounds of mild, warm, hot
 HEAT_NAMES = ("cold", "mild", "warm", "hot")
-# Head, figure or figures that are added up, and width, of what stands before the GPUs.
+# Title, metrics to add up, and width of the columns before the GPUs.
 NODE_COLUMNS = (
     ("cpu", ("cpu",), 6), ("memory", ("memory_used",), 7), ("net in", ("net_in",), 12), ("net out", ("net_out",), 12),
-    ("disk", ("disk_read", "disk_write"), 12), ("free", ("spool_free",), 10),
+    ("disk I/O", ("disk_read", "disk_write"), 12), ("disk free", ("spool_free",), 11),
 )  # fmt: skip
-FEW_COLUMNS = 2  # of these where GPUs need the room
+FEW_COLUMNS = 2  # columns that remain in narrow panels with GPUs
 _UNITS = {"cpu": "%", "net_in": "B/s", "net_out": "B/s", "disk_read": "B/s", "spool_free": "B"}
 _NODE = 6
-# Of a GPU that has a row of its own.
+# Metric, unit and prefix of the columns of a GPU row.
 GPU_ROW_METRICS: tuple[tuple[str, Unit, str], ...] = (
     ("util", "%", ""), ("mem_used", "B", ""), ("mem_total", "B", "of "), ("power", "W", ""), ("temp", "°C", ""),
 )  # fmt: skip
 GPU_WIDTHS = (6, 10, 12, 8, 7)
-LEAST_CURVE = 24  # columns below which nothing is drawn beside the figures
-_LEAST_ROWS = 4  # for few nodes
-MOST_ROWS = 9  # of a node
-MOST_BELOW = 4  # of a node's curve that stands below its figures
-DRAWN_EVERY = 5  # samples after which it is drawn anew
+LEAST_CURVE = 24  # columns that a curve needs
+_LEAST_ROWS = 4  # panel rows with few nodes, so that curves fit
+MOST_ROWS = 9  # rows of a node
+MOST_BELOW = 4  # rows of a curve below a node's metrics
+DRAWN_EVERY = 5  # samples between redraws of a curve
 
 
 class _NodeRow(NamedTuple):
-    """A node's line: ``remark`` says what is amiss there, ``odd`` which figures of which GPU (None: its own) are
-    unlike the other nodes'."""
+    """Line of a node.
+
+    Attributes:
+        remark: Problems of the node.
+        odd: Names of outlier metrics by GPU; None for the node's own.
+    """
 
     machine: MachineView
     cells: list[Segment]
@@ -129,7 +135,7 @@ class _NodeRow(NamedTuple):
 
 
 class MachineGrid(PaintedLines):
-    """One line a node; its figures are painted anew when they are."""
+    """Grid with one line per node."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         *(f"grid--{heat}" for heat in HEAT_NAMES), "grid--muted", "grid--amiss", "grid--curve"
@@ -138,30 +144,32 @@ class MachineGrid(PaintedLines):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._book: MachineMetrics | None = None
+        self._metrics: MachineMetrics | None = None
         self._now = 0.0
-        self._looked_at = -FRESH_SECONDS
+        self._updated_at = -FRESH_SECONDS
         self._seen: object = None
         self._plain = Style()
         self._top = 0
-        self._metric_index = 0  # its place in SHOWN, or in HOST_SHOWN
-        self._scale: MetricScale | None = None  # of what is shown of GPUs
-        self._outliers: dict[Place, list[str]] = {}  # what is far from all others, when figures came last
-        self._remarks = 0  # nodes with which something is amiss, then
+        self._metric_index = 0  # in GPU_METRICS, or in HOST_METRICS without GPUs
+        self._scale: MetricScale | None = None  # scale of the shown GPU metric
+        self._outliers: dict[Place, list[str]] = {}  # names of outlier metrics at the last update
+        self._remarks = 0  # nodes with problems at the last update
         self._curves: dict[int, tuple[object, list[list[Segment]]]] = {}
 
     def update(self, metrics: MachineMetrics, now: float) -> bool:
-        """Look at a pool's machines; says whether anything is new."""
+        """Show the machines of a pool; return whether anything changed."""
         stale = tuple(node for node, machine in metrics.nodes.items() if not machine.is_fresh(now))
         seen = (id(metrics), metrics.version, stale)
-        # By our own clock: that of a replay may stand still.
-        soon = self._seen is not None and self._book is metrics and monotonic() - self._looked_at < REPAINT_SECONDS
-        if seen == self._seen or soon:
+        # The monotonic clock, because a replay's clock may be paused.
+        too_soon = (
+            self._seen is not None and self._metrics is metrics and monotonic() - self._updated_at < REPAINT_SECONDS
+        )
+        if seen == self._seen or too_soon:
             return False
-        if metrics is not self._book:
+        if metrics is not self._metrics:
             self._curves.clear()
             self._scale = None
-        self._book, self._now, self._seen, self._looked_at = metrics, now, seen, monotonic()
+        self._metrics, self._now, self._seen, self._updated_at = metrics, now, seen, monotonic()
         if self._has_gpus:
             self._scale_of(metrics).update(metrics)
         self._outliers = outlier_metrics(metrics)
@@ -171,20 +179,20 @@ class MachineGrid(PaintedLines):
 
     @property
     def total_rows(self) -> int:
-        """How many there are, with the head, and a few to see curves of where nodes are few."""
-        if self._book is None:
+        """Number of rows with the head, and a minimum that leaves space for curves."""
+        if self._metrics is None:
             return 1
-        return 1 + max(_LEAST_ROWS, len(self._book.nodes) + self._remarks)
+        return 1 + max(_LEAST_ROWS, len(self._metrics.nodes) + self._remarks)
 
     @property
     def has_fresh_data(self) -> bool:
-        """Whether figures have come of late."""
-        return monotonic() - self._looked_at < FRESH_SECONDS
+        """Whether the grid was updated recently."""
+        return monotonic() - self._updated_at < FRESH_SECONDS
 
     @property
     def subject(self) -> str:
-        """What the cells show."""
-        return self._scale_of(self._book).label if self._book and self._has_gpus else ""
+        """Label of the shown GPU metric, or ""."""
+        return self._scale_of(self._metrics).label if self._metrics and self._has_gpus else ""
 
     def _scale_of(self, metrics: MachineMetrics) -> MetricScale:
         shown = GPU_METRICS[self._metric_index % len(GPU_METRICS)]
@@ -194,35 +202,29 @@ class MachineGrid(PaintedLines):
 
     @property
     def _host_figure(self) -> tuple[str, str, Unit, str | float | None]:
-        """What curves of nodes show, some of which may have no GPU."""
+        """Shown node metric; CPU if any node has GPUs, because their metric is selected instead."""
         return HOST_METRICS[0 if self._has_gpus else self._metric_index % len(HOST_METRICS)]
-
-    def _full(self, machine: MachineView) -> float:
-        """What the whole height of a node's curve is."""
-        whole = self._host_figure[-1]
-        return machine.host.latest.get(whole, 0.0) if isinstance(whole, str) else self._most
 
     @property
     def _most(self) -> float:
-        """The greatest value that any node has had of what curves show, so that all have one scale."""
+        """Maximum of the shown node metric over all nodes, so that all curves have the same scale."""
         _, name, _, whole = self._host_figure
-        if isinstance(whole, float) or self._book is None:
+        if isinstance(whole, float) or self._metrics is None:
             return whole if isinstance(whole, float) else 0.0
-        return max((machine.host.maximum(name) for machine in self._book.nodes.values()), default=0.0)
+        return max((machine.host.maximum(name) for machine in self._metrics.nodes.values()), default=0.0)
 
     @property
     def _host_metric_text(self) -> str:
-        """What curves of nodes show, in words."""
         name, _, unit, whole = self._host_figure
-        said = ", of all of it" if isinstance(whole, str) else f" of {quantity(self._most, unit)}"
-        return f"{name}{said}, ←→ another"
+        share_of = " %" if isinstance(whole, str) or unit == "%" else f", 0 to {quantity(self._most, unit)}"
+        return f"{name}{share_of} (←→ metric)"
 
     @property
     def _has_gpus(self) -> bool:
-        return self._book is not None and any(machine.gpus for machine in self._book.nodes.values())
+        return self._metrics is not None and any(machine.gpus for machine in self._metrics.nodes.values())
 
     def _has_problem(self, node: int, machine: MachineView) -> bool:
-        """Whether something is said of a node, below its figures where there is no room beside them."""
+        """Check whether a node has a remark, which may need a row of its own."""
         if not machine.is_fresh(self._now):
             return False
         odd = any(of == node for of, _ in self._outliers)
@@ -231,7 +233,7 @@ class MachineGrid(PaintedLines):
     # Moving
 
     def action_step(self, step: int) -> None:
-        most = max(0, len(self._book.nodes if self._book else ()) - self._room)
+        most = max(0, len(self._metrics.nodes if self._metrics else ()) - self._room)
         self._top = min(max(0, self._top + step), most)
         self.refresh_if_changed()
 
@@ -242,15 +244,15 @@ class MachineGrid(PaintedLines):
         self.action_step(10**9 if end else -(10**9))
 
     def action_sideways(self, steps: int) -> None:
-        """Another figure in the cells."""
-        if self._book is None:
+        """Show another metric."""
+        if self._metrics is None:
             return
-        places = available_metrics(self._book) if self._has_gpus else list(range(len(HOST_METRICS)))
+        places = available_metrics(self._metrics) if self._has_gpus else list(range(len(HOST_METRICS)))
         here = places.index(self._metric_index) if self._metric_index in places else 0
         self._metric_index = places[(here + steps) % len(places)]
         if self._has_gpus:
-            self._scale_of(self._book)
-        self._seen = None  # the title says which
+            self._scale_of(self._metrics)
+        self._seen = None  # forces an update of the title
         self.refresh_if_changed()
 
     # Painting
@@ -260,10 +262,10 @@ class MachineGrid(PaintedLines):
         return max(1, self.size.height - 1)
 
     def paint(self, width: int, height: int) -> list[Strip]:
-        metrics = self._book
+        metrics = self._metrics
         if metrics is None or not width or not height:
             return []
-        self._plain = self.rich_style  # which Textual works out each time that it is asked
+        self._plain = self.rich_style  # Textual computes the property at each access
         odd = self._outliers
         nodes = list(metrics.nodes.items())[self._top : self._top + self._room]
         drawn = []
@@ -282,37 +284,37 @@ class MachineGrid(PaintedLines):
         lines = [head]
         for node, machine in nodes:
             row = self._row(node, machine, odd)
-            said = Segment(f"  {row.remark}", self._plain + self._style("amiss"))
-            if not row.remark or Segment.get_line_length([*row.cells, said]) <= width:
-                lines.append([*row.cells, said])
-            else:  # there is no room beside it
-                lines += [row.cells, [Segment(" " * _NODE, self._plain), said]]
+            remark = Segment(f"  {row.remark}", self._plain + self._style("amiss"))
+            if not row.remark or Segment.get_line_length([*row.cells, remark]) <= width:
+                lines.append([*row.cells, remark])
+            else:
+                lines += [row.cells, self._remark_row(row.remark)]
         strips = [Strip(line) for line in lines[:height]]
         return [strip.extend_cell_length(width, self._plain).crop(0, width) for strip in strips]
 
     def _rows_with_side_curves(
         self, rows: list[_NodeRow], span: tuple[float, float], width: int, height: int
     ) -> list[Strip]:
-        """Rows with what each node was at until now beside them, where there is room; else none."""
+        """Return rows with curves on their right; none if they do not fit."""
         before = max(Segment.get_line_length(row.cells) for row in rows)
         tall, room = min(MOST_ROWS, (height - 1) // len(rows)), width - before - 2
-        # What is said of a node stands below its figures, or there is no place for it.
+        # Remarks need a second row.
         if room < LEAST_CURVE or tall < 1 or (tall == 1 and any(row.remark for row in rows)):
             return []
         by_gpu = any(_shows_gpus(row.machine, tall) for row in rows)
-        what = self.subject if by_gpu else "use of GPUs of 100 %" if self._has_gpus else self._host_metric_text
+        metric = self.subject if by_gpu else "GPU utilization %" if self._has_gpus else self._host_metric_text
         head = [*self._head(), Segment(" " * (before - Segment.get_line_length(self._head())), self._plain)]
-        said = Segment(f"  {what}, for {duration(span[1] - span[0])}", self._plain + self._style("muted"))
-        strips = [Strip([*head, said])]
+        title = Segment(f"  {metric}, last {duration(span[1] - span[0])}", self._plain + self._style("muted"))
+        strips = [Strip([*head, title])]
         for row in rows:
             curve = self._curve(row.machine, room, tall, span)
-            told = [row.cells]
+            lines = [row.cells]
             if _shows_gpus(row.machine, tall):
-                told += [self._gpu_row(row.machine, gpu, row.odd) for gpu in range(tall - 1)]
+                lines += [self._gpu_row(row.machine, gpu, row.odd) for gpu in range(tall - 1)]
             elif row.remark:
-                told.append(self._remark_row(row.remark))
+                lines.append(self._remark_row(row.remark))
             for at in range(tall):
-                cells = _clipped(told[at], before) if at < len(told) else []
+                cells = _clipped(lines[at], before) if at < len(lines) else []
                 gap = Segment(" " * (before + 2 - Segment.get_line_length(cells)), self._plain)
                 strips.append(Strip([*cells, gap, *curve[at]] if at < len(curve) else cells))
         return strips
@@ -320,9 +322,9 @@ class MachineGrid(PaintedLines):
     def _rows_with_curves_below(
         self, rows: list[_NodeRow], span: tuple[float, float], width: int, height: int
     ) -> list[Strip]:
-        """Rows with what each node was at until now below them, in a narrow panel that has lines for it; else none."""
-        said = 1 if any(row.remark for row in rows) else 0
-        tall, room = min(MOST_BELOW, (height - 1) // len(rows) - 1 - said), width - _NODE - 1
+        """Return rows with curves below them, for narrow panels; none if they do not fit."""
+        remark_rows = 1 if any(row.remark for row in rows) else 0
+        tall, room = min(MOST_BELOW, (height - 1) // len(rows) - 1 - remark_rows), width - _NODE - 1
         if tall < 2 or room < LEAST_CURVE:
             return []
         strips = [Strip(self._head())]
@@ -340,32 +342,33 @@ class MachineGrid(PaintedLines):
         return [Segment(f"{'':{_NODE}}  {remark}", self._plain + self._style("amiss"))]
 
     def _curve(self, machine: MachineView, width: int, height: int, x: tuple[float, float]) -> list[list[Segment]]:
-        """What it was at, row by row. A column stands for seconds: it is drawn again once it may be another."""
+        """Return the curve of a machine, cached until a column of the curve may change."""
         whole = self._scale.whole if self._scale else 0.0
-        about = (machine.host.seen // DRAWN_EVERY, width, height, self._plain, self._metric_index, whole)
+        key = (machine.host.seen // DRAWN_EVERY, width, height, self._plain, self._metric_index, whole)
         kept = self._curves.get(id(machine))
-        if kept is not None and kept[0] == about:
+        if kept is not None and kept[0] == key:
             return kept[1]
         style = self._plain + self._style("curve")
         if self._scale and _shows_gpus(machine, height):
-            told = ["", *gpu_rows(machine, self._scale.metric.metric, whole, width, x)]
+            lines = ["", *gpu_rows(machine, self._scale.metric.metric, whole, width, x)]
         else:
-            tall = height if height < 3 else height - 1
-            points, full = _use(machine), 100.0
+            canvas_height = height if height < 3 else height - 1
+            points, full = _mean_utilization(machine), 100.0
             if not machine.gpus:
                 points = list(zip(*machine.host.trace(self._host_figure[1]), strict=True))
-                full = self._full(machine) or 1.0
-            canvas = Canvas(width, tall, x, (0.0, full))
+                maximum = self._host_figure[-1]
+                full = (machine.host.latest.get(maximum, 0.0) if isinstance(maximum, str) else self._most) or 1.0
+            canvas = Canvas(width, canvas_height, x, (0.0, full))
             canvas.draw_line(points, 1)
-            if tall > 1:
+            if canvas_height > 1:
                 canvas.fill(1)
-            told = ["".join(text for text, _ in canvas.runs(row)) for row in range(tall)]
-        rows = [[Segment(text, style)] for text in told]
-        self._curves[id(machine)] = about, rows
+            lines = ["".join(text for text, _ in canvas.runs(row)) for row in range(canvas_height)]
+        rows = [[Segment(text, style)] for text in lines]
+        self._curves[id(machine)] = key, rows
         return rows
 
     def _gpu_row(self, machine: MachineView, gpu: int, odd: dict[int | None, list[str]]) -> list[Segment]:
-        """A GPU's own figures, and what is amiss with it."""
+        """Return a GPU's metrics and problems."""
         if gpu >= len(machine.gpus):
             return []
         figures = machine.gpus[gpu].latest
@@ -379,7 +382,7 @@ class MachineGrid(PaintedLines):
 
     def _head(self) -> list[Segment]:
         names = "".join(f"{head:>{width}}" for head, _, width in self._columns)
-        gpus = f"  GPUs, {self.subject}, ←→ another" if self._has_gpus else ""
+        gpus = f"  GPUs: {self.subject} (←→ metric)" if self._has_gpus else ""
         return [Segment(f" {'node':<{_NODE - 1}}{names}{gpus}", self._style("muted"))]
 
     @property
@@ -390,7 +393,7 @@ class MachineGrid(PaintedLines):
         odd = {gpu: names for (n, gpu), names in outliers.items() if n == node}
         cells = [Segment(f" {f'n{node}':<{_NODE - 1}}", self._plain)]
         if not machine.is_fresh(self._now):
-            cells.append(Segment(f" {machine.why or 'no figures of now'}", self._style("muted")))
+            cells.append(Segment(f" {machine.why or 'no data'}", self._style("muted")))
             return _NodeRow(machine, cells, "", odd)
         cells += [self._figure(machine.host, *column[1:]) for column in self._columns]
         remarks = [machine.why, problem_text({}, odd.get(None, ()))]
@@ -399,10 +402,10 @@ class MachineGrid(PaintedLines):
         room = (self.size.width - Segment.get_line_length(cells)) // CELL
         shown = len(machine.gpus) if len(machine.gpus) <= room else max(0, room - 1)
         for gpu, track in enumerate(machine.gpus):
-            said = problem_text(track.latest, odd.get(gpu, ()))
+            problem = problem_text(track.latest, odd.get(gpu, ()))
             if gpu < shown:
-                cells.append(self._cell(track, bad=bool(said)))
-            remarks.append(f"GPU {gpu}: {said}" if said else "")
+                cells.append(self._cell(track, bad=bool(problem)))
+            remarks.append(f"GPU {gpu}: {problem}" if problem else "")
         if hidden := len(machine.gpus) - shown:
             cells.append(Segment(f"{f'+{hidden}':>{CELL - 1}}", self._style("muted")))
         return _NodeRow(machine, cells, "; ".join(filter(None, remarks)), odd)
@@ -433,25 +436,24 @@ class MachineGrid(PaintedLines):
 
 
 def _shows_gpus(machine: MachineView, height: int) -> bool:
-    """Whether there is a row for each of its GPUs below its own."""
+    """Check whether each GPU has a row of its own below its node's row."""
     return 0 < len(machine.gpus) < height
 
 
 def _clipped(row: list[Segment], width: int) -> list[Segment]:
-    """As much of a row as there is room for."""
-    told = list(Segment.adjust_line_length(row, width, pad=False))
-    if Segment.get_line_length(row) > width and told:
-        told[-1] = Segment(told[-1].text[:-1] + "…", told[-1].style)
-    return told
+    clipped = list(Segment.adjust_line_length(row, width, pad=False))
+    if Segment.get_line_length(row) > width and clipped:
+        clipped[-1] = Segment(clipped[-1].text[:-1] + "…", clipped[-1].style)
+    return clipped
 
 
 class MachinesPanel(RunPanel[MachineGrid]):
-    """All machines of the pool, measured once somebody looks at a run there: before, a start is under way."""
+    """Machines of the pool, sampled once a run is selected, so that sampling does not slow down the pool's start."""
 
     DEFAULT_CSS = read_style_sheet(__file__, "machines")
     CALM = True
     FITS_ROWS = True
-    SCOPED_CSS = False  # where machines are measured, the grid is another one
+    SCOPED_CSS = False  # the style sheet also changes the screen's grid
     MAIN = MachineGrid
     _measured_pool = ""
 
@@ -463,11 +465,11 @@ class MachinesPanel(RunPanel[MachineGrid]):
         metrics, session = pool.machines, self.app.session
         if metrics is None and run is not None and pool.state == "up" and session and self._measured_pool != pool.key:
             self._measured_pool = pool.key
-            session.start_sampling(pool.key)  # what comes of it is in the view, also why there is nothing
-        there = metrics is not None and bool(metrics.nodes)
-        changed = there != self.has_content
-        self.has_content = there
-        if metrics is not None and there:
+            session.start_sampling(pool.key)  # the view receives the samples, or the error
+        has_nodes = metrics is not None and bool(metrics.nodes)
+        changed = has_nodes != self.has_content
+        self.has_content = has_nodes
+        if metrics is not None and has_nodes:
             changed |= self.main.update(metrics, now)
             if changed:
                 self.set_titles(Content(f"{self.heading}  {self.main.subject}".rstrip()))

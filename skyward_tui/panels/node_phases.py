@@ -1,4 +1,4 @@
-"""Nodes and the phases of their start."""
+"""Panel with the nodes of a pool: startup phases, messages and job steps."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from skyward_tui.widgets.rank_state import FAILURES, link_note
 from skyward_tui.widgets.virtual_list import VirtualList
 
 _PHASE_ORDER = PHASES[:-1]
-ROOMY = 90  # cells in which a node's way, and its steps, have room
-_NOTHING_HERE = "nothing was said of its way, or only where the pool was started"
-MAX_DETAIL_LINES = 12  # lines that were said of a node, below it, at most
+ROOMY = 90  # cells; narrower rows show either the phase or the job steps
+_NO_MESSAGES = "no startup messages from this node on this machine"
+MAX_DETAIL_LINES = 12  # messages below an expanded node
 _LEAST = 3
-_MOST_OF_POOL = 3  # lines that are said of all of it
+_MOST_OF_POOL = 3  # lines of the pool's own state
 _CURSOR = "$block-cursor-foreground on $block-cursor-background bold"
 _LABEL = 5  # cells of a node's name
 
 
 class PhaseBoard(VirtualList[NodeView]):
-    """One row per node, with a cursor; the ones that are not ready come first where there are many."""
+    """List of nodes with a cursor; nodes that need attention come first if not all fit."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._rows: list[tuple[int, Content]] = []  # each with the index of the node that it is about
-        self._order: list[int] = []  # in the order in which they stand here
+        self._rows: list[tuple[int, Content]] = []  # each with the index of its node
+        self._order: list[int] = []  # node indices in display order
         self._chosen = -1  # the node under the cursor
-        self._open: set[int] = set()  # nodes of which there stands what was said
+        self._open: set[int] = set()  # nodes whose messages are shown
         self._pool: tuple[PoolView, float, RunView | None] | None = None
         self._head: list[Content] = []
         self._state: object = None
         self._steps: Mapping[int, Sequence[StepOnNode]] = {}
 
     def update(self, pool: PoolView, now: float, run: RunView | None = None) -> bool:
-        """Look at a pool; returns whether anything is new.
+        """Show a pool; return whether anything changed.
 
         Args:
-            run: that is looked at; of a job, its steps stand beside each node.
+            run: Selected run; if it is a job, its steps are shown beside each node.
         """
         job = "" if run is None else run.job
         state = (pool.version, job, pool.logs.version if job else 0, refresh_token([pool], now), self.size)
@@ -71,19 +71,19 @@ class PhaseBoard(VirtualList[NodeView]):
         return True
 
     def _pool_detail(self, pool: PoolView) -> list[str]:
-        """What is said of the pool as a whole: all of it, where its nodes leave room for that."""
+        """Return the pool's state, wrapped if the nodes leave enough rows."""
         lines = format_detail(pool).splitlines()[:_MOST_OF_POOL]
-        whole = [part for line in lines for part in textwrap.wrap(line, max(20, self.size.width - 2))]
-        has_room = len(whole[:_MOST_OF_POOL]) + len(pool.nodes) <= self.size.height
-        return whole[:_MOST_OF_POOL] if has_room else lines
+        wrapped = [part for line in lines for part in textwrap.wrap(line, max(20, self.size.width - 2))]
+        wrapped = wrapped[:_MOST_OF_POOL]
+        return wrapped if len(wrapped) + len(pool.nodes) <= self.size.height else lines
 
     def _rows_of(self, node: NodeView, now: float) -> Iterator[tuple[int, Content]]:
         yield node.index, self._node(node, now)
         if node.index in self._open:
             room = max(_LEAST, self.size.height - len(self._head) - 1)
-            most = min(MAX_DETAIL_LINES, room)  # the last one stays in sight
-            nothing = _NOTHING_HERE if node.phase == "ready" else "nothing was said of it so far"
-            for at, _, line in node.said[-most:] or [(node.since, "", nothing)]:
+            most = min(MAX_DETAIL_LINES, room)  # the last message must be visible
+            no_messages = _NO_MESSAGES if node.phase == "ready" else "no messages yet"
+            for at, _, line in node.said[-most:] or [(node.since, "", no_messages)]:
                 yield node.index, Content.styled(f"      {clock(at)}  {line}", "$muted")
 
     def _force_update(self) -> None:
@@ -101,7 +101,7 @@ class PhaseBoard(VirtualList[NodeView]):
         self.action_step(len(self._order) if end else -len(self._order))
 
     def action_open(self) -> None:
-        """Show what was said of the node under the cursor, or no more."""
+        """Show or hide the messages of the node under the cursor."""
         self._open ^= {self._chosen}
         self._force_update()
 
@@ -122,7 +122,7 @@ class PhaseBoard(VirtualList[NodeView]):
         return range(rows[0], rows[-1] + 1) if rows and self.has_focus else super().required_range()
 
     def _is_quiet(self, node: NodeView) -> bool:
-        """Whether nobody need look at a node first."""
+        """Check whether a node is ready and has no problems."""
         steps = self._steps.get(node.index, ())
         problems = any(step.late or step.state in FAILURES for step in steps)
         return node.phase == "ready" and not (link_note(node) or node.notice or problems)
@@ -143,29 +143,29 @@ class PhaseBoard(VirtualList[NodeView]):
         reached = len(_PHASE_ORDER) if node.phase == "gone" else _PHASE_ORDER.index(node.phase) + 1
         style = "$muted" if node.phase == "gone" else mark.style
         parts = [(f" n{node.index:<3}", "bold")]
-        # Who is at a job's step is ready; where there is little room, the step is worth more.
+        # A node with a job step is ready, so a narrow row shows only the step.
         if node.phase != "ready" or not self._steps.get(node.index) or self.size.width >= ROOMY:
             parts += [
                 ("■" * reached, style),
                 ("□" * (len(_PHASE_ORDER) - reached), "$muted"),
                 (f" {mark.text:<11}", mark.style),
-                (f"{_phase_time(node, now):>6}", "$muted"),
+                (f"{(age if node.phase in ('ready', 'gone') else duration)(now - node.since):>6}", "$muted"),
             ]
         if node.retry_at is not None and node.retry_at > now:
             parts.append((f"  retry {duration(node.retry_at - now)}", "$text-warning"))
-        if said := preemption_text(node, now):
-            parts.append((f"  ! {said}", "$text-error" if node.is_preempted else "$text-warning"))
+        if notice := preemption_text(node, now):
+            parts.append((f"  ! {notice}", "$text-error" if node.is_preempted else "$text-warning"))
         if note := link_note(node):
             parts.append((f"  ! {note}", "$text-error"))
         elif steps := self._steps.get(node.index):
             parts += _steps(steps)
-        elif said := node.detail or node.address:
-            parts.append((f"  {clip(said, 160)}", "$muted"))
+        elif detail := node.detail or node.address:
+            parts.append((f"  {clip(detail, 160)}", "$muted"))
         return Content.assemble(*parts)
 
 
 def _steps(steps: Sequence[StepOnNode]) -> Iterator[tuple[str, str]]:
-    """The steps of a job on a node, the newest first, which is never cut off, with the time in each."""
+    """Yield the job steps of a node with their durations, the newest first."""
     for step in reversed(steps):
         mark = state_style(step.state)
         lasts = duration if step.state == "running" else precise_duration
@@ -173,16 +173,11 @@ def _steps(steps: Sequence[StepOnNode]) -> Iterator[tuple[str, str]]:
         style = "$muted" if step.state in ("returned", "collateral") else mark.style
         yield f"  {mark.glyph} {clip(step.name, 20)}{time}", style
         if step.late:
-            yield " ! others wait for it", "$text-warning"
-
-
-def _phase_time(node: NodeView, now: float) -> str:
-    """How long it has been where it is: by the second while it is on its way."""
-    return (age if node.phase in ("ready", "gone") else duration)(now - node.since)
+            yield " ! other nodes wait for it", "$text-warning"
 
 
 class NodesPanel(RunPanel[PhaseBoard]):
-    """The nodes, phase by phase."""
+    """Nodes and their startup phases."""
 
     MAIN = PhaseBoard
     FITS_ROWS = True

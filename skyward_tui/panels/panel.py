@@ -1,4 +1,4 @@
-"""What all panels of the run screen have in common: a numbered box, a look at each pulse, what the screen asks."""
+"""Base class of the run screen's panels: a numbered box, periodic updates, and hooks for the screen."""
 
 from __future__ import annotations
 
@@ -18,12 +18,18 @@ if TYPE_CHECKING:
 
 Main = TypeVar("Main", bound=Widget)
 
-BORDER = 2  # rows of a panel that are its border
+BORDER = 2  # rows of a panel's border
 
 
 class RunSelection(NamedTuple):
-    """What of a run is looked at: a rank, or all of them merged, and then perhaps equal lines as one, or only those of
-    ranks that have failed."""
+    """Selected rank of a run, or all ranks merged.
+
+    Attributes:
+        rank: The selected rank.
+        merged: Whether all ranks are merged.
+        collapsed: Whether equal lines of merged ranks are shown once.
+        failed: Whether only failed ranks are merged.
+    """
 
     rank: int
     merged: bool
@@ -32,11 +38,11 @@ class RunSelection(NamedTuple):
 
 
 class PanelExport(NamedTuple):
-    """What a panel has that is worth a file.
+    """Content that a panel saves to files.
 
     Attributes:
-        files: text, by how the file's name ends.
-        remark: what the person has to know of it.
+        files: Text chunks by file name suffix.
+        remark: Note for the user.
     """
 
     files: Mapping[str, Iterable[str]]
@@ -47,15 +53,15 @@ class RunPanel(Panel, Generic[Main]):
     """One panel of the run screen.
 
     Args:
-        row: of the table.
-        show: has the screen give this panel a place, as if it had the focus.
-        main: The widget that takes the focus; without it a ``MAIN``.
+        row: Row of the panel table.
+        show: Makes the panel visible, as if it had the focus.
+        main: Widget that takes the focus; a new ``MAIN`` by default.
 
     Attributes:
         MAIN: Type of the widget that takes the focus.
-        FITS_ROWS: Whether the panel has no use for more rows than its main widget has.
-        CALM: whether what it awaits is looked at more seldom where nothing goes on in the pool.
-        has_content: whether there is anything to see; what hides is away otherwise.
+        FITS_ROWS: Whether the panel never needs more rows than its main widget has.
+        CALM: Whether ``needs_polling`` may be honored less often while the pool is idle.
+        has_content: Whether there is anything to show; panels with ``hides`` are hidden otherwise.
     """
 
     app: SkywardApp
@@ -75,81 +81,87 @@ class RunPanel(Panel, Generic[Main]):
         yield self.main
 
     def update_view(self, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection) -> bool:
-        """Look at the pool and one of its runs, a few times a second: what has not changed must cost next to nothing.
+        """Show the current state of a pool and of one run.
+
+        Called a few times a second, so a call without changes must be cheap.
 
         Args:
             now: Unix time in seconds.
 
         Returns:
-            Whether it shows anything new.
+            Whether the panel changed.
         """
         raise NotImplementedError
 
     @property
     def needs_polling(self) -> bool:
-        """Whether something may come of which no event tells, so that it wants to look once a second."""
+        """Whether the content may change without an event, so that the panel needs an update every second."""
         return False
 
     @property
     def preferred_rows(self) -> int | None:
-        """Rows that all that it has takes, its border among them; None where it has a use for any number."""
+        """Rows for all content, with the border; None if the panel can use any number of rows."""
         main: Any = self.main
         return main.total_rows + BORDER if self.FITS_ROWS else None
 
     @property
     def heading(self) -> str:
-        """How its title begins."""
+        """First words of the title."""
         return f"{self.row.number} {self.row.title}"
 
     @property
     def context(self) -> str:
-        """What is looked at in it, as :data:`skyward_tui.ui.actions.HINTS` calls it."""
+        """Key of the panel in :data:`skyward_tui.ui.actions.HINTS`."""
         return f"run.{self.row.id}"
 
     def above(self) -> Iterable[Widget]:
-        """What stands above all panels; its style sheet says at which sizes."""
+        """Yield widgets above all panels; the style sheet shows them at some sizes."""
         return ()
 
     def offers(self, action: str) -> bool:
-        """Whether a key of the screen, by the id of its action, is worth a hint, as far as this panel knows."""
+        """Check whether a screen action is worth a hint.
+
+        Args:
+            action: Id of the action.
+        """
         return True
 
     def saved_state(self) -> Mapping[str, str | bool]:
-        """What of how it looks is kept for the next time, by names that no other panel gives."""
+        """Return display options to save, under names that are unique among all panels."""
         return {}
 
     def restore(self, kept: Mapping[str, str | bool]) -> None:
-        """Look as it did when that was kept, as far as it makes sense."""
+        """Restore saved display options; ignore invalid ones."""
 
     @property
     def is_untouched(self) -> bool:
-        """Whether nobody has moved in it."""
+        """Whether the user has not scrolled or moved in the panel."""
         return True
 
     def scroll_to_failure(self) -> bool:
-        """Show where the rank that was chosen failed; whether that was found."""
+        """Scroll to the failure of the selected rank; return False if it was not found."""
         return True
 
     def scroll_to_match(self, found: LineMatch) -> None:
-        """Have a line in view that was found in the log of the rank that is chosen."""
+        """Scroll to a line that was found in the log of the selected rank."""
 
     def close_one(self) -> bool:
-        """Close what is open in it, one thing at a time; whether there was one."""
+        """Close one temporary element, such as a search; return whether there was one."""
         return False
 
     @property
     def run_to_cancel(self) -> str:
-        """The run that the key for that cancels while it is looked at; "" for the one that the screen shows."""
+        """Run that the cancel key cancels while the panel has the focus; "" for the run on the screen."""
         return ""
 
     def cancel_side_effects(self, run: RunView) -> str:
-        """What is cancelled with a run, as far as this panel knows, in words."""
+        """Return a sentence about what else is cancelled with a run, or ""."""
         return ""
 
     def clipboard_text(self) -> tuple[str, str] | None:
-        """What the copy key takes while it is looked at, and what that is called."""
+        """Return the text for the copy key and its description, or None."""
         return None
 
     async def exported_files(self, run: RunView | None, chosen: RunSelection) -> PanelExport:
-        """What the save key writes of it."""
+        """Return the files for the save key."""
         return PanelExport({})

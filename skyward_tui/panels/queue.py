@@ -1,4 +1,4 @@
-"""The queue of a pool."""
+"""Panel with the queue of a pool."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from skyward_tui.widgets.virtual_list import CursorList
 
 
 class QueueList(CursorList[QueueRow]):
-    """The runs of a pool, those that have nodes first."""
+    """Runs of a pool that hold or wait for nodes; holders come first."""
 
     _now = 0.0
 
@@ -31,17 +31,17 @@ class QueueList(CursorList[QueueRow]):
     def row(self, index: int, width: int) -> Content:
         row, here = self.rows[index], index == self.cursor and self.has_focus
         mark = state_style("waiting" if row.waits else "running")
-        has = f"has {format_ranges(row.nodes)}" if row.nodes else "its calls wait for ranks that others have"
-        has = waiting_reason(row, self._now) if row.waits else has
+        holds = f"on nodes {format_ranges(row.nodes)}" if row.nodes else "calls wait for ranks of other runs"
+        note = waiting_reason(row, self._now) if row.waits else holds
         age = duration(max(0.0, self._now - row.since))
-        text = clip(f"{fit_width(row.name, 16)} {age:>6}  {has}", max(0, width - 4))
+        text = clip(f"{fit_width(row.name, 16)} {age:>6}  {note}", max(0, width - 4))
         return Content.assemble(
             ("▸ " if here else "  ", "$text-accent"), (f"{mark.glyph} ", mark.style), (text, "bold" if here else "")
         )
 
 
 class QueuePanel(RunPanel[QueueList]):
-    """There as long as a run waits, or several go on."""
+    """Queue, shown while a run waits for nodes or several runs are active."""
 
     SCOPED_CSS = False
     DEFAULT_CSS = read_style_sheet(__file__, "queue")
@@ -53,15 +53,15 @@ class QueuePanel(RunPanel[QueueList]):
         seen = (pool.version, int(now))
         if seen == self._seen:
             return False
-        first, self._seen = self._seen[0] != pool.version, seen
-        if not first and not self.has_content:
+        has_events, self._seen = self._seen[0] != pool.version, seen
+        if not has_events and not self.has_content:
             return False
         rows = queue_rows(pool)
         waiting = sum(row.waits for row in rows)
         self.has_content = bool(waiting) or len(rows) > 1
         self.border_title = f"{self.heading}  {waiting} waiting" if waiting else self.heading
         self.main.update(rows, now)
-        return first
+        return has_events
 
     @property
     def needs_polling(self) -> bool:

@@ -1,4 +1,4 @@
-"""Metrics that ranks log, as charts."""
+"""Panel with charts of the metrics that ranks log."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.braille_chart import SCALE, Canvas, bounds, framed, spark
 from skyward_tui.widgets.virtual_list import PaintedLines
 
-REPAINT_SECONDS = 0.5  # between two looks at numbers that keep coming
-MANY_RANKS = 128  # ranks of which all are looked at half as often
-MAX_NAMED_OUTLIERS = 4  # of those that are far from all others
+REPAINT_SECONDS = 0.5  # seconds between updates while metrics arrive
+MANY_RANKS = 128  # each further group of that many ranks adds one REPAINT_SECONDS, to bound the load
+MAX_NAMED_OUTLIERS = 4  # outlier ranks named in the title
 NAMES_SHOWN = 64
 _NAME, _VALUE = 12, 9  # columns
 _OTHERS, _CHOSEN, _HAIR = 1, 2, 3
-_LEAST_WIDTH, _LEAST_HEIGHT = 40, 6  # cells of one of many charts
+_LEAST_WIDTH, _LEAST_HEIGHT = 40, 6  # cells of a chart in the grid
 
 
 class MetricsPane(PaintedLines):
-    """What a run's ranks sent, looked at no more than twice a second however fast they send."""
+    """Charts of a run's metrics, updated at most twice a second."""
 
     BINDINGS = [*bindings("panel"), *bindings("numbers")]  # noqa: RUF012
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -54,31 +54,29 @@ class MetricsPane(PaintedLines):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.names: list[str] = []
-        self.counters: list[str] = []  # the last of the names, which only count
+        self.counters: list[str] = []  # names of counters, such as step; they come last in names
         self.name_shown = ""
         self.ranks: list[int] = []
         self._chosen_name = False
-        self._book: MetricStore | None = None
-        self._bands: dict[str, IncrementalBand] = {}  # of the run's numbers, by name
+        self._metrics: MetricStore | None = None
+        self._bands: dict[str, IncrementalBand] = {}  # by metric name
         self._run = ""
         self._rank: int | None = 0
         self._seen: object = None
-        self._looked_at = 0.0
+        self._updated_at = 0.0
         self.log_scale = self.smooth = False
-        self.all = False  # whether there is a chart of each name
-        self.instant: float | None = None  # Unix time of the hairline
-        self._span: tuple[float, float] | None = None  # of the charts that were painted last
-        self._columns = 1  # of each of them
-        self._lefts: list[int] = []  # where each of them begins
+        self.all = False  # whether all metrics are charted
+        self.instant: float | None = None  # Unix time of the cursor line
+        self._span: tuple[float, float] | None = None  # (first, last) Unix time of the painted charts
+        self._columns = 1  # cells of each painted chart
+        self._lefts: list[int] = []  # first column of each painted chart
         self._plain = Style()
 
-    # What it shows
-
     def update(self, metrics: MetricStore, run: str, rank: int | None) -> bool:
-        """Look at a run's numbers, of one rank before the others, or with None of all merged.
+        """Show a run's metrics with one rank highlighted, or the median of all ranks (None).
 
         Returns:
-            Whether it looked: numbers that keep coming wait for their turn.
+            Whether the pane was updated, which happens at limited intervals.
         """
         if run != self._run:
             self._run, self._chosen_name, self.name_shown, self.names = run, False, "", []
@@ -87,14 +85,14 @@ class MetricsPane(PaintedLines):
             self._seen = None
         seen = (run, rank, metrics.version)
         now = monotonic()
-        turned = rank != self._rank or self._seen is None
-        pause = REPAINT_SECONDS * (1 + len(self.ranks) // MANY_RANKS)
-        if seen == self._seen or (not turned and now - self._looked_at < pause):
+        is_other = rank != self._rank or self._seen is None
+        interval = REPAINT_SECONDS * (1 + len(self.ranks) // MANY_RANKS)
+        if seen == self._seen or (not is_other and now - self._updated_at < interval):
             return False
-        self._book, self._rank, self._seen, self._looked_at = metrics, rank, seen, now
+        self._metrics, self._rank, self._seen, self._updated_at = metrics, rank, seen, now
         self.ranks = metrics.ranks(run)
-        telling, self.counters = sort_names(metrics, run)
-        self.names = (telling + self.counters)[:NAMES_SHOWN]
+        charted, self.counters = sort_names(metrics, run)
+        self.names = (charted + self.counters)[:NAMES_SHOWN]
         if not self._chosen_name and self.names:
             self.name_shown = self.names[0]
         self.refresh_if_changed()
@@ -102,23 +100,23 @@ class MetricsPane(PaintedLines):
 
     @property
     def subject(self) -> str:
-        """Whose numbers these are."""
-        whose = f"rank {self._rank}"
+        """Shown ranks, display options and outliers, for the title."""
+        subject = f"rank {self._rank}"
         if self._rank is None:
             many = len(self.ranks)
-            whose = f"median of {many} ranks" if many > 1 else f"rank {self.ranks[0]} alone"
-        whose += f"  at {duration(self.instant - self._span[0])}" if self.instant is not None and self._span else ""
-        whose += "  log scale" if self.log_scale else ""
-        whose += "  smoothed" if self.smooth else ""
+            subject = f"median of {many} ranks" if many > 1 else f"only rank {self.ranks[0]}"
+        subject += f"  at {duration(self.instant - self._span[0])}" if self.instant is not None and self._span else ""
+        subject += "  log scale" if self.log_scale else ""
+        subject += "  smoothed" if self.smooth else ""
         odd = self._outlier_ranks(self.name_shown)
         if not odd:
-            return whose
+            return subject
         more = f" and {len(odd) - MAX_NAMED_OUTLIERS} more" if len(odd) > MAX_NAMED_OUTLIERS else ""
-        return f"! far off: {', '.join(f'r{rank}' for rank in odd[:MAX_NAMED_OUTLIERS])}{more}  {whose}"
+        return f"! outlier: {', '.join(f'r{rank}' for rank in odd[:MAX_NAMED_OUTLIERS])}{more}  {subject}"
 
     def _outlier_ranks(self, name: str) -> list[int]:
-        """The ranks whose last values are far from all others'; none before there are enough of them to say so."""
-        return [] if self._book is None else self._book.outlier_ranks(self._run, name)
+        """Return the ranks whose latest values are outliers; none if there are too few ranks."""
+        return [] if self._metrics is None else self._metrics.outlier_ranks(self._run, name)
 
     def action_step(self, step: int) -> None:
         if self.names:
@@ -134,7 +132,7 @@ class MetricsPane(PaintedLines):
         self.action_step(len(self.names) if end else -len(self.names))
 
     def action_sideways(self, steps: int) -> None:
-        """Move the hairline by a column, from the newest numbers on."""
+        """Move the cursor line by columns; it appears at the newest values."""
         if self._span is not None:
             at = self._span[1] if self.instant is None else self.instant
             self._show_hairline(time_column(at, self._columns, self._span) + steps)
@@ -145,14 +143,14 @@ class MetricsPane(PaintedLines):
             self._force_repaint()
 
     def hide_hairline(self) -> bool:
-        """Take the hairline away; whether there was one."""
-        there, self.instant = self.instant is not None, None
-        if there:
+        """Hide the cursor line; return whether it was shown."""
+        was_shown, self.instant = self.instant is not None, None
+        if was_shown:
             self._force_repaint()
-        return there
+        return was_shown
 
     def _force_repaint(self) -> None:
-        """Have the title say what is shown now, too."""
+        """Repaint, and let the next update refresh the title."""
         self._seen = None
         self.refresh_if_changed()
 
@@ -176,7 +174,7 @@ class MetricsPane(PaintedLines):
             self._on_pointer(event)
 
     def _on_pointer(self, event: events.MouseEvent) -> None:
-        """Put the hairline where the mouse is in a chart, or choose the name in whose row it is."""
+        """Move the cursor line to the mouse, if the mouse is in a chart."""
         if not self.all and event.y < self._list_height():
             return
         left = max((left for left in self._lefts if left <= event.x), default=None)
@@ -192,14 +190,14 @@ class MetricsPane(PaintedLines):
         self.refresh()
 
     def _list_height(self) -> int:
-        """Rows for the names: half of the pane at most, and none where there is one name and little room."""
+        """Return the rows for the names, at most half of the pane."""
         return min(len(self.names), max(1, self.size.height // 2))
 
     def paint(self, width: int, height: int) -> list[Strip]:
-        metrics = self._book
+        metrics = self._metrics
         if metrics is None or not self.names or not width:
             return []
-        self._plain = self.rich_style  # which Textual works out each time that it is asked
+        self._plain = self.rich_style  # Textual computes the property at each access
         self._lefts = []
         if self.all and width >= _LEAST_WIDTH and height >= _LEAST_HEIGHT:
             rows = self._grid(metrics, width, height)
@@ -208,7 +206,7 @@ class MetricsPane(PaintedLines):
         return [row.extend_cell_length(width, self._plain).crop(0, width) for row in rows]
 
     def _list(self, metrics: MetricStore, width: int, height: int) -> list[Strip]:
-        """A row for each name, and the chosen one as a chart below."""
+        """Return a row for each name, and a chart of the selected metric below."""
         listed = self._list_height()
         place = self.names.index(self.name_shown)
         top = min(max(0, place - listed + 1), len(self.names) - listed)
@@ -220,13 +218,13 @@ class MetricsPane(PaintedLines):
         return rows
 
     def _grid(self, metrics: MetricStore, width: int, height: int) -> list[Strip]:
-        """A chart of each name, of one time, as many as there is room for; what only counts is told in a row below."""
-        telling = [name for name in self.names if name not in self.counters]
+        """Return charts of as many metrics as fit, on one time axis; counters are listed in a row below."""
+        charted = [name for name in self.names if name not in self.counters]
         height -= bool(self.counters)
-        across = max(1, min(width // _LEAST_WIDTH, len(telling)))
-        down = max(1, min(height // _LEAST_HEIGHT, -(-len(telling) // across)))
-        place = telling.index(self.name_shown) if self.name_shown in telling else len(telling) - 1
-        names = telling[place // (across * down) * across * down :][: across * down]
+        across = max(1, min(width // _LEAST_WIDTH, len(charted)))
+        down = max(1, min(height // _LEAST_HEIGHT, -(-len(charted) // across)))
+        place = charted.index(self.name_shown) if self.name_shown in charted else len(charted) - 1
+        names = charted[place // (across * down) * across * down :][: across * down]
         charts = [self._chart_of(metrics, name, width // across) for name in names]
         self._span = time_span(charts)
         rows: list[Strip] = []
@@ -250,7 +248,7 @@ class MetricsPane(PaintedLines):
         return rows
 
     def _counter_text(self, metrics: MetricStore, name: str) -> Segment:
-        """What a name that only counts is at."""
+        """Return a counter's name and current value."""
         cursor = self.get_component_rich_style("numbers--cursor")
         return Segment(
             f" {name} {self._latest(metrics, name)} ",
@@ -258,7 +256,7 @@ class MetricsPane(PaintedLines):
         )
 
     def _title(self, name: str, chart: Chart, width: int) -> Strip:
-        """The name, what it is worth, and what all ranks span."""
+        """Return a chart's title: name, value, and the range over all ranks."""
         span = "" if chart.low is None or chart.high is None else f"  {number(chart.low)} to {number(chart.high)}"
         value = "–" if chart.value is None else number(chart.value)
         mark = " !" if self._outlier_ranks(name) else ""
@@ -275,13 +273,15 @@ class MetricsPane(PaintedLines):
         )  # fmt: skip
 
     def _latest(self, metrics: MetricStore, name: str) -> str:
-        """What a name is worth at the instant, or now."""
+        """Return the value of a metric at the cursor line, or the latest one."""
         if self.instant is None:
-            then: dict[int, float] = metrics.latest_by_rank(self._run, name)
+            by_rank: dict[int, float] = metrics.latest_by_rank(self._run, name)
         else:
             traces = metrics.traces(self._run, name).items()
-            then = {rank: value for rank, each in traces if (value := value_at(each, self.instant)) is not None}
-        values = list(then.values()) if self._rank is None else [then[self._rank]] if self._rank in then else []
+            by_rank = {rank: value for rank, each in traces if (value := value_at(each, self.instant)) is not None}
+        values = (
+            list(by_rank.values()) if self._rank is None else [by_rank[self._rank]] if self._rank in by_rank else []
+        )
         if not values:
             return "–"
         finite = [value for value in values if isfinite(value)]
@@ -302,11 +302,15 @@ class MetricsPane(PaintedLines):
         return self.get_component_rich_style(f"numbers--{name}")
 
     def _draw_chart(self, chart: Chart, width: int, height: int, left: int) -> list[Strip]:
-        """A chart in so many cells, with its scales; beginning at a column of the pane."""
+        """Return the rows of a chart with its scales.
+
+        Args:
+            left: First column of the chart in the pane.
+        """
         spanned = bounds(chart.lines)
         muted = self._style("muted")
         if spanned is None or self._span is None:
-            reason = " no number above 0" if self.log_scale and chart.value is not None else " no finite number so far"
+            reason = " no value above 0" if self.log_scale and chart.value is not None else " no finite value yet"
             rows = [Strip([Segment(clip(reason, width), muted)]), *[Strip([])] * (height - 1)]
             return [row.extend_cell_length(width, self._plain) for row in rows]
         low, high = spanned[1]
@@ -325,15 +329,15 @@ class MetricsPane(PaintedLines):
         return [row.extend_cell_length(width, self._plain).crop(0, width) for row in rows]
 
     def _scale_text(self, value: float) -> str:
-        """A value of the scale, which may be of logarithms."""
+        """Return the label of a scale value, which is a logarithm on a log scale."""
         return f"{10**value if self.log_scale else value:.3g}"
 
 
 class MetricsPanel(RunPanel[MetricsPane]):
-    """The numbers of the chosen rank, or of all."""
+    """Metrics of the selected rank, or of all ranks."""
 
     DEFAULT_CSS = read_style_sheet(__file__, "numbers")
-    SCOPED_CSS = False  # where there are numbers, the grid is another one
+    SCOPED_CSS = False  # the style sheet also changes the screen's grid
     MAIN = MetricsPane
 
     def saved_state(self) -> Mapping[str, str | bool]:
@@ -350,9 +354,9 @@ class MetricsPanel(RunPanel[MetricsPane]):
     def update_view(self, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection) -> bool:
         rank = None if chosen.merged else chosen.rank
         changed = run is not None and self.main.update(pool.metrics, run.id, rank)
-        there = run is not None and bool(self.main.names)
-        changed |= there != self.has_content
-        self.has_content = there
-        if there:
+        has_metrics = run is not None and bool(self.main.names)
+        changed |= has_metrics != self.has_content
+        self.has_content = has_metrics
+        if has_metrics:
             self.set_titles(Content(f"{self.heading}  {self.main.subject}"))
         return changed

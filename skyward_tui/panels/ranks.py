@@ -1,4 +1,4 @@
-"""Ranks and their states, heat."""
+"""Panel with the states of ranks, or a heat map by a metric."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _USE, _MEMORY = "use %", "memory %"
 
 
 class HeatCell(NamedTuple):
-    """One rank's figure.
+    """A rank's cell of the heat map.
 
     Attributes:
-        shade: one of :data:`SHADES`.
-        text: the value.
+        shade: One of :data:`SHADES`.
+        text: The value.
     """
 
     shade: str
@@ -53,11 +53,11 @@ class HeatCell(NamedTuple):
 
 
 class HeatMap(NamedTuple):
-    """All ranks' by one figure.
+    """Ranks shaded by one metric.
 
     Attributes:
-        of: by rank; who has no figure is not in it.
-        legend: from what to what the shades are.
+        of: Cells by rank; ranks without a value are missing.
+        legend: Range of values that the shades span.
     """
 
     of: Mapping[int, HeatCell]
@@ -68,7 +68,7 @@ EMPTY_HEAT_MAP = HeatMap({}, "")
 
 
 def heat_metrics(pool: PoolView, run: RunView | None, now: float) -> list[str]:
-    """What ranks can be shown by now, their state first."""
+    """Return the metrics that ranks can be coloured by, state first."""
     machines = pool.machines
     fresh = machines is not None and any(each.is_fresh(now) for each in machines.nodes.values())
     names = sort_names(pool.metrics, run.id)[0] if run is not None else []
@@ -76,8 +76,10 @@ def heat_metrics(pool: PoolView, run: RunView | None, now: float) -> list[str]:
 
 
 def heat_map(pool: PoolView, run: RunView | None, figure: str, now: float) -> HeatMap:
-    """The ranks by one of :func:`figures`. Shares of a machine are of all of it; numbers that ranks send are from the
-    least to the greatest of any of them."""
+    """Return the heat map of one of :func:`heat_metrics`.
+
+    Machine metrics are scaled from 0 to 100 %, metrics of ranks from their minimum to their maximum.
+    """
     if figure in (_USE, _MEMORY):
         values = _machine_values(pool, figure, now)
         low, high, ends = 0.0, 100.0, ("0", "100 %")
@@ -104,8 +106,8 @@ def _shade(value: float, low: float, high: float) -> str:
 
 
 def _machine_values(pool: PoolView, figure: str, now: float) -> dict[int, float]:
-    """Of each rank's GPUs the mean; where there are none, of its node."""
-    found: dict[int, float] = {}
+    """Return the mean over each rank's GPUs; nodes without GPUs count as a whole."""
+    values_by_rank: dict[int, float] = {}
     nodes = {} if pool.machines is None else pool.machines.nodes
     for rank in range(pool.world_size):
         machine = nodes.get(pool.node_of(rank))
@@ -114,14 +116,14 @@ def _machine_values(pool: PoolView, figure: str, now: float) -> dict[int, float]
         tracks = _rank_gpus(rank % pool.ranks_per_node, pool.ranks_per_node, machine.gpus) or [machine.host]
         values = [value for track in tracks if (value := _value(track, figure)) is not None]
         if values:
-            found[rank] = sum(values) / len(values)
-    return found
+            values_by_rank[rank] = sum(values) / len(values)
+    return values_by_rank
 
 
 def _rank_gpus(local: int, ranks: int, gpus: Sequence[MetricHistory]) -> Sequence[MetricHistory]:
-    """Those that a rank has, where they can be shared out evenly; else all of its node."""
-    each, left = divmod(len(gpus), ranks)
-    return gpus[local * each : (local + 1) * each] if each and not left else gpus
+    """Return the GPUs of a rank, if they divide evenly among the node's ranks, otherwise all of them."""
+    each, remainder = divmod(len(gpus), ranks)
+    return gpus[local * each : (local + 1) * each] if each and not remainder else gpus
 
 
 def _value(track: MetricHistory, figure: str) -> float | None:
@@ -137,27 +139,31 @@ _CURSOR = "$block-cursor-foreground on $block-cursor-background bold"
 
 @dataclass
 class RankChosen(Message):
-    """A rank was chosen; ``opened`` with enter, to read its log."""
+    """A rank was selected; ``opened`` if with enter, to read its log."""
 
     rank: int
     opened: bool
 
 
 class RankList(VirtualList[RankState]):
-    """Every rank's state, and a cursor on the chosen one. All of it is one widget, however many ranks."""
+    """States of all ranks with a cursor; a single widget, because thousands of ranks must stay fast."""
 
     selected: var[int] = var(0, always_update=True)
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.states: list[RankState] = []
-        self._per_node = 8  # ranks of a node that stand together in the grid
+        self._per_node = 8  # ranks in a group of the grid
         self._warning = ("", "")
         self._pulse = ChangeHighlight(self)
 
     def update(self, states: list[RankState], warning: tuple[str, str] = ("", ""), *, moves: bool = False) -> None:
-        """Other states; and what the line says behind them, with its style; with ``moves`` what has changed stands
-        out for a moment."""
+        """Show new states.
+
+        Args:
+            warning: Text behind the line of ranks, with its style.
+            moves: Whether to highlight changed ranks for a moment.
+        """
         if (states, warning) != (self.states, self._warning):
             self._pulse.update({state.rank: state.state for state in states}, moves=moves)
             self.states, self._warning = states, warning
@@ -167,7 +173,7 @@ class RankList(VirtualList[RankState]):
 
     @property
     def mode(self) -> str:
-        """line, cards, table or grid: what fits."""
+        """Layout that fits: line, cards, table or grid."""
         many, height = len(self.states), self.size.height
         if height < 2:
             return "line"
@@ -182,7 +188,7 @@ class RankList(VirtualList[RankState]):
         return 3 if self.size.height >= 3 * len(self.states) - 1 else 2
 
     def _per_row(self, width: int) -> int:
-        """Ranks in one row of the grid: as many nodes as fit, or as many ranks where one does not."""
+        """Return the ranks per row of the grid: whole nodes, if at least one fits."""
         nodes = (width - _LABEL + 1) // (2 * self._per_node + 1)
         return self._per_node * nodes if nodes else max(1, (width - _LABEL) // 2)
 
@@ -262,7 +268,7 @@ class RankList(VirtualList[RankState]):
         states = self.states[start : start + per_row]
         per_node, selected, lit = self._per_node, self.selected, self._pulse.highlighted
         parts: list[tuple[str, str]] = [(f"{f'r{start}':<{_LABEL}}", "$muted")]
-        # Neighbours that look alike are one part: each costs as much to paint, however long it is.
+        # Merge neighbours with equal style: the cost of painting depends on the number of parts.
         for place, state in enumerate(states, 1):
             (glyph, its_own), gap = state.glyph, "  " if place % per_node == 0 else " "
             before, style = parts[-1]
@@ -276,7 +282,7 @@ class RankList(VirtualList[RankState]):
         return Content.assemble(*parts)
 
     def _style_of(self, state: RankState) -> str:
-        """Its state's, which stands out where it has just changed."""
+        """Return the style of a state, highlighted after a change."""
         style = state_style(state.state).style
         return f"{style} {HIGHLIGHT_STYLE}" if state.rank in self._pulse.highlighted else style
 
@@ -294,7 +300,7 @@ class RankList(VirtualList[RankState]):
         )  # fmt: skip
 
     def tally(self) -> Content:
-        """How many ranks are in which state, failures first."""
+        """Return the number of ranks in each state, failures first."""
         parts = [(f" {text.removesuffix(' ')}", style) for text, style in tally_parts(self.states)]
         if quiet := sum(state.quiet is not None for state in self.states):
             parts += [(f" {quiet} quiet ", "$text-warning")]
@@ -343,7 +349,7 @@ class RankList(VirtualList[RankState]):
             case "table":
                 self._choose(row)
             case "grid" if event.y >= 1 and event.x >= _LABEL:
-                # Between two nodes there is a blank column more.
+                # Groups are separated by an additional blank column.
                 group, column = divmod(event.x - _LABEL, 2 * self._per_node + 1)
                 rank = (row - 1) * self._per_row(self.size.width) + group * self._per_node
                 self._choose(rank + min(column // 2, self._per_node - 1))
@@ -354,18 +360,17 @@ def _figure(state: RankState) -> str:
 
 
 def _time(state: RankState) -> str:
-    """How long it ran, or has been running."""
+    """Return the duration of a rank's state."""
     if state.seconds is None:
         return ""
     return duration(state.seconds) if state.state in ("running", *STARTUP_TEXTS) else precise_duration(state.seconds)
 
 
 class RanksPanel(RunPanel[RankList]):
-    """All ranks, with how many are in which state, by that or by a figure; one line of them above, where one panel has
-    the whole screen."""
+    """All ranks with a tally in the title, and a one-line strip of ranks for sizes that show only one panel."""
 
     DEFAULT_CSS = read_style_sheet(__file__, "ranks")
-    SCOPED_CSS = False  # the line above is not within this panel
+    SCOPED_CSS = False  # the style sheet also styles the strip, which is outside of the panel
     MAIN = RankList
 
     def __init__(self, row: PanelSpec, show: Callable[[], None]) -> None:
@@ -375,14 +380,14 @@ class RanksPanel(RunPanel[RankList]):
         self._state: object = None
         self._quiet: tuple[str, frozenset[int]] = ("", frozenset())
         self._heat_metric = STATE
-        self._figures = [STATE]  # what there was to show them by when they were looked at last
+        self._figures = [STATE]  # available metrics at the last update
 
     def action_heat(self) -> None:
-        """Show them by the next figure that there is, and by their state again."""
+        """Colour ranks by the next available metric, or by state again."""
         place = self._figures.index(self._heat_metric) if self._heat_metric in self._figures else -1
         self._heat_metric, self._state = self._figures[(place + 1) % len(self._figures)], None
         if len(self._figures) == 1:
-            self.app.flash("ranks have no figures yet: they come of sky.log(...), and of machines once measured")
+            self.app.flash("no metrics yet to colour ranks by: call sky.log(...), or wait for machine metrics")
 
     def offers(self, action: str) -> bool:
         return action != "run.heat" or len(self._figures) > 1
@@ -391,20 +396,20 @@ class RanksPanel(RunPanel[RankList]):
         return {"ranks_by": self._heat_metric}
 
     def restore(self, kept: Mapping[str, str | bool]) -> None:
-        by = kept.get("ranks_by")
-        self._heat_metric = by if isinstance(by, str) else STATE
+        metric = kept.get("ranks_by")
+        self._heat_metric = metric if isinstance(metric, str) else STATE
 
     def above(self) -> Iterable[Widget]:
         yield self._line
 
     def update_view(self, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection) -> bool:
-        turned = self.main.selected != chosen.rank
-        if turned:
+        is_other_rank = self.main.selected != chosen.rank
+        if is_other_rank:
             self.main.selected = self._line.selected = chosen.rank
-        # What a rank printed last shows in its card: once a second, while it prints, is enough to read it.
+        # Cards show the last printed line; one update a second is enough to read it.
         state = (pool.version, run and (run.id, run.version), refresh_token([pool], now))
         if state == self._state:
-            return turned
+            return is_other_rank
         self._state = state
         self._figures = heat_metrics(pool, run, now)
         states = rank_states(pool, run, now)
@@ -414,7 +419,10 @@ class RanksPanel(RunPanel[RankList]):
             for each in states
         ]
         if not self.app.read_only:
-            states = [self._with_breakpoint_hint(each) if each.state == "paused" else each for each in states]
+            hint = f"{first_key('run.debug', self.app.keys)}: debug"
+            states = [
+                replace(each, text=f"{each.note} ({hint})") if each.state == "paused" else each for each in states
+            ]
         self.main.update(states, moves=self.app.has_motion)
         self._line.update(states, _preemption_warning(pool, now))
         legend = f"{self._heat_metric} {heat.legend} " if heat.legend else ""
@@ -422,24 +430,20 @@ class RanksPanel(RunPanel[RankList]):
         self._notify_quiet_ranks("" if run is None else run.id, states)
         return True
 
-    def _with_breakpoint_hint(self, state: RankState) -> RankState:
-        """One that waits at a breakpoint, with how to get there from here."""
-        return replace(state, text=f"{state.note}: {first_key('run.debug', self.app.keys)} debugs it")
-
     def _notify_quiet_ranks(self, run: str, states: list[RankState]) -> None:
-        """Say once which ranks have not been heard for longer than usual, and what to do about it."""
+        """Flash once which ranks are unusually quiet, and the key for their stacks."""
         quiet = {state.rank: state.quiet for state in states if state.quiet is not None}
         before = self._quiet[1] if self._quiet[0] == run else frozenset()
         self._quiet = (run, frozenset(quiet))
         if new := quiet.keys() - before:
             ranks, key = format_ranges(new), first_key("run.stacks", self.app.keys)
-            named = f"rank {ranks} has" if len(new) == 1 else f"ranks {ranks} have"
-            since = duration(max(quiet[rank] for rank in new))
-            self.app.flash(f"{named} been quiet for {since}: {key} shows where each rank is")
+            named = f"rank {ranks}" if len(new) == 1 else f"ranks {ranks}"
+            silence = duration(max(quiet[rank] for rank in new))
+            self.app.flash(f"{named}: no output for {silence} ({key}: stacks)")
 
 
 def _preemption_warning(pool: PoolView, now: float) -> tuple[str, str]:
-    """Which machine goes next, with its style; the line has no other place for that."""
+    """Return the next preempted node with its style, for the strip of ranks."""
     if (node := next_preempted(pool.nodes)) is None:
         return "", ""
     style = "$text-error" if node.is_preempted else "$text-warning"

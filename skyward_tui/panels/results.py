@@ -1,4 +1,4 @@
-"""What the ranks gave back."""
+"""Panel with the results of a run, its trials and its written files."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from skyward_core.views.pool_view import TrialSheet
     from skyward_core.views.sweep_trials import TrialTableSource
 
-LISTING_SECONDS = 5.0  # seconds between two looks at what ranks have written
+LISTING_SECONDS = 5.0  # seconds between two listings of written files, each of which asks every node
 
 
 class ResultsPanel(RunPanel[ResultsPane]):
-    """The results, with how many there are and how many ranks have failed."""
+    """Results of the run, with the numbers of ended and failed ranks in the title."""
 
     MAIN = ResultsPane
     FITS_ROWS = True
@@ -44,11 +44,11 @@ class ResultsPanel(RunPanel[ResultsPane]):
     def __init__(self, row: PanelSpec, show: Callable[[], None]) -> None:
         super().__init__(row, show)
         self._listing: Future[FileListing] | None = None
-        self._about: tuple[str, str] | None = None  # the run that was asked about, and how it was with it
+        self._about: tuple[str, str] | None = None  # id and state of the run whose files were listed
         self._listed_at = 0.0
-        self._boards: dict[str, Future[TrialTableSource]] = {}  # of the run that is shown, if it is one of a sweep
+        self._boards: dict[str, Future[TrialTableSource]] = {}  # trials of the shown run, by its id
         self._trials, self._seen = TrialLines(), ("", 0, 0)
-        self._shows_own_results = False  # of a sweep by gangs, the run's own results are shown
+        self._shows_own_results = False  # of a run in a gang sweep, instead of the sweep's trials
 
     def update_view(self, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection) -> bool:
         changed = self.main.update(run)
@@ -61,12 +61,12 @@ class ResultsPanel(RunPanel[ResultsPane]):
             keys = self.app.keys
             if self.main.trials is not None:
                 left, right, turn = (first_key(f"panel.{each}", keys) for each in ("left", "right", "open"))
-                parts.append((f"  {left} {right} sort, {turn} turns", "$muted"))
+                parts.append((f"  {left}{right} sort column, {turn} reverse", "$muted"))
             if (sheet := self._sheet(run)) is not None and sheet.gang:
-                what = "all trials" if self._shows_own_results else "this run's own"
-                parts.append((f"  {first_key('run.trials', keys)} {what}", "$muted"))
+                other = "all trials" if self._shows_own_results else "this run only"
+                parts.append((f"  {first_key('run.trials', keys)}: {other}", "$muted"))
             if failed:
-                parts.append((f"  ✗ {failed}, {first_key('run.errors', self.app.keys)} shows why", "$text-error"))
+                parts.append((f"  {failed} failed ({first_key('run.errors', keys)}: details)", "$text-error"))
             self.set_titles(Content.assemble(*parts))
         return changed
 
@@ -75,15 +75,15 @@ class ResultsPanel(RunPanel[ResultsPane]):
         return self._listing is not None or not all(board.done() for board in self._boards.values())
 
     def _update_trials(self, pool: PoolView, run: RunView | None, now: float) -> bool:
-        """Of a sweep, show its trials; the session is asked once what they are."""
+        """Show the trials if the run belongs to a sweep; the session is asked once per run."""
         session = self.app.session
         if run is None or run.kind not in ("sweep", "broadcast") or session is None:
             return False
-        asked = self._boards.get(run.id)
-        if asked is None:
+        request = self._boards.get(run.id)
+        if request is None:
             self._boards = {run.id: session.trials(pool.key, run)}
             return False
-        if not asked.done() or isinstance(asked.exception(), NoTrials):
+        if not request.done() or isinstance(request.exception(), NoTrials):
             return False
         sheet = self._sheet(run)
         if sheet is not None and sheet.gang and self._shows_own_results:
@@ -91,18 +91,18 @@ class ResultsPanel(RunPanel[ResultsPane]):
         runs = [run]
         if sheet is not None and sheet.gang:
             runs = [pool.runs[each] for each in sheet.runs.values() if each in pool.runs]
-        # What they log meanwhile is looked at once a second.
-        goes_on = any(each.state == "running" for each in runs)
-        seen = run.id, len(runs) + sum(each.version for each in runs), int(now) if goes_on else 0
+        # Metrics of running trials are read once a second.
+        is_running = any(each.state == "running" for each in runs)
+        seen = run.id, len(runs) + sum(each.version for each in runs), int(now) if is_running else 0
         if self.main.trials is not None and self._seen == seen:
             return False
         self._seen = seen
         try:
-            board = asked.result()
+            board = request.result()
         except SkywardError as error:
             self.app.flash(format_error(error), "error")
             return False
-        if board.sheet.gang and self._has_lost_run(board, pool):  # by the view; the ledger knows what came of it
+        if board.sheet.gang and self._has_lost_run(board, pool):  # the view dropped the run; the ledger has its outcome
             self._boards, self._seen = {run.id: session.trials(pool.key, run)}, ("", 0, 0)
             return False
         here = run.id if board.sheet.gang else ""
@@ -114,22 +114,22 @@ class ResultsPanel(RunPanel[ResultsPane]):
 
     @staticmethod
     def _has_lost_run(board: TrialTableSource, pool: PoolView) -> bool:
-        """Whether a run of a sweep by gangs is in its pool no more, nor on the board."""
-        held = [run in pool.runs for run in board.sheet.runs.values()]
-        before = len(held) - held[::-1].index(True) if True in held else 0
-        runs = list(board.sheet.runs.values())[:before]
-        return any(not here and (run, 0) not in board.earlier for run, here in zip(runs, held, strict=False))
+        """Check whether a run of a gang sweep is neither in the pool's view nor in the table."""
+        runs = list(board.sheet.runs.values())
+        while runs and runs[-1] not in pool.runs:  # runs that have not started yet
+            runs.pop()
+        return any(run not in pool.runs and (run, 0) not in board.earlier for run in runs)
 
     def _sheet(self, run: RunView) -> TrialSheet | None:
-        """What a run is a sweep of, or one of; None where it is none, or that is not known yet."""
-        asked = self._boards.get(run.id)
-        return asked.result().sheet if asked and asked.done() and not asked.exception() else None
+        """Return the sweep that a run belongs to; None if there is none, or if it is not known yet."""
+        request = self._boards.get(run.id)
+        return request.result().sheet if request and request.done() and not request.exception() else None
 
     def action_turn_trials(self) -> None:
         run = self.main.run
         sheet = None if run is None else self._sheet(run)
         if sheet is None or not sheet.gang:
-            return self.app.flash("this run is none of a sweep by gangs: its results are all that there is")
+            return self.app.flash("this run does not belong to a gang sweep: it has no other trials")
         self._shows_own_results = not self._shows_own_results
         self.main.show_trials(None if self._shows_own_results else self._trials)
         self._seen = ("", 0, 0)
@@ -138,22 +138,22 @@ class ResultsPanel(RunPanel[ResultsPane]):
         sheet = self._sheet(run)
         if sheet is None or not sheet.gang:
             return ""
-        return f"The whole sweep of {count(len(sheet.tasks), 'combination')} is cancelled with it"
+        return f"This cancels the whole sweep of {count(len(sheet.tasks), 'combination')}"
 
     def _update_files(self, pool: PoolView, run: RunView | None, now: float) -> bool:
-        """Have its nodes asked what ranks wrote, now and then while the run goes on, and once when it is over."""
-        if (asked := self._listing) is not None:
-            if not asked.done():
+        """List the files of a run, every few seconds while it runs, and once after its end."""
+        if (request := self._listing) is not None:
+            if not request.done():
                 return False
             self._listing = None
             try:
-                files, trouble = asked.result().files, ""
+                files, trouble = request.result().files, ""
             except (SkywardError, OSError) as error:
                 files, trouble = [], format_error(error)
             key = first_key("run.fetch", self.app.keys)
             return self._about is not None and self.main.show_files(self._about[0], files, trouble, key)
         session = self.app.session
-        if pool.is_over and self._about is not None:  # so are its nodes, and what was on them
+        if pool.is_over and self._about is not None:  # the nodes and their files are gone
             run_id, self._about = self._about[0], None
             return self.main.show_files(run_id, [], "", "")
         if session is None or run is None or not pool.is_live or not self.main.size.height:
@@ -168,12 +168,12 @@ class ResultsPanel(RunPanel[ResultsPane]):
     async def action_diff(self) -> None:
         run = self.main.run
         if run is None or len(run.outcomes()) < 2:
-            return self.app.flash("there are no two results yet that could be compared")
+            return self.app.flash("fewer than two results to compare")
         ranks = sorted(run.tasks)
         odd = {rank for each in find_disagreements(run) for rank in each.ranks}
         usual = next((rank for rank in ranks if rank not in odd), ranks[0])
         other = next((rank for rank in (*sorted(odd), *ranks) if rank != usual), usual)
-        answer = await self.app.ask("Compare the results of two, such as 0,1", f"{usual},{other}")
+        answer = await self.app.ask("Ranks whose results to compare, such as 0,1", f"{usual},{other}")
         if answer is None:
             return
         with flash_errors(self.app):
@@ -185,14 +185,14 @@ class ResultsPanel(RunPanel[ResultsPane]):
 
     @work(exclusive=True, group="export")
     async def action_export(self) -> None:
-        """Write results, in a thread: large values are copied, and pyarrow is loaded."""
+        """Write results in a thread, because copying large values and importing pyarrow take time."""
         from skyward_tui.file_export import ENDINGS, check_output, write_results
 
         run = self.main.run
         if run is None or not run.ended:
-            return self.app.flash("there is no result yet that could be written")
+            return self.app.flash("no result to export yet")
         kinds, session = f"{', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}", self.app.session
-        name = await self.app.ask(f"Write results to ({kinds})", f"{run.pool}-{run.id}-results{ENDINGS[0]}")
+        name = await self.app.ask(f"Export results to file ({kinds})", f"{run.pool}-{run.id}-results{ENDINGS[0]}")
         if name is None or session is None:
             return
 

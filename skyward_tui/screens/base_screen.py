@@ -1,4 +1,4 @@
-"""What all screens share; the command palette."""
+"""Base classes of all screens, the status of a pool, and the entries of the command palette."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 Rows = TypeVar("Rows", bound=CursorList[Any])
 
-_EDITING = ("enter", "space", "backspace", "home", "end")  # keys that a field takes for itself
-NUMBERS = 3  # of what the first rank logged, in the header
+_EDITING = ("enter", "space", "backspace", "home", "end")  # keys that a focused text field handles
+NUMBERS = 3  # metrics of the first rank in the header
 
 
 class BaseScreen(DismissOnceScreen[Result]):
-    """A screen with breadcrumbs and hints; the app calls :meth:`tick` a few times a second while on top."""
+    """Screen with breadcrumbs and hints; while it is on top, the app calls :meth:`tick` several times a second."""
 
     SCOPE: ClassVar[str] = ""
     DEFAULT_CSS = read_style_sheet(__file__, "base")
@@ -48,7 +48,7 @@ class BaseScreen(DismissOnceScreen[Result]):
     def __init__(self) -> None:
         super().__init__()
         self._replay_line: ReplayLine | None = None
-        self._hint_bar = HintBar()  # what is said before the screen is there stands in it then
+        self._hint_bar = HintBar()  # created early, for messages before the screen is composed
 
     def compose(self) -> ComposeResult:
         yield Breadcrumbs("replay" if self.app.REPLAYS else "read-only" if self.app.read_only else "")
@@ -62,45 +62,48 @@ class BaseScreen(DismissOnceScreen[Result]):
         yield TooSmall()
 
     def saved_state(self) -> ScreenState:
-        """What of how it looks is kept for the next one of its kind."""
+        """Return display options for the next screen of this type."""
         return {}
 
     @property
     def reopen_state(self) -> ScreenState:
-        """What the next start needs to open it again where the app is left here; empty where it does not."""
+        """State with which the next start reopens the screen; empty if it does not."""
         return {}
 
     def body(self) -> ComposeResult:
         raise NotImplementedError
 
     def on_idle(self) -> None:
-        """All that was asked to be painted is known."""
-        asked = self._dirty_widgets or self._layout_required or self._repaint_required
-        if asked and self.is_current and not self.app._batch_count and self.app.immediate_repaint.consume_paint():
+        """Repaint immediately after a key, once all its messages are handled."""
+        is_dirty = self._dirty_widgets or self._layout_required or self._repaint_required
+        if is_dirty and self.is_current and not self.app._batch_count and self.app.immediate_repaint.consume_paint():
             self._on_timer_update()
 
     def on_resize(self) -> None:
-        """What has the focus stays in sight."""
+        """Keep the focused widget visible."""
         if self.focused is not None:
             self.call_after_refresh(self.focused.scroll_visible, animate=False)
 
     def action_back(self) -> None:
-        """Go back to the screen below."""
         self.dismiss()
 
     @property
     def can_leave(self) -> bool:
-        """Whether one may go elsewhere from here just now."""
+        """Whether the user may leave the screen now."""
         return True
 
     def action_go_back(self, crumbs: int) -> None:
-        """Go back to the nearest screen that stands where the way of so many crumbs leads, or is on it."""
-        way = self.query_one(Breadcrumbs).trail[:crumbs]
+        """Return to the screen of a breadcrumb, or to the nearest screen below it.
+
+        Args:
+            crumbs: Number of breadcrumbs up to the clicked one.
+        """
+        clicked = self.query_one(Breadcrumbs).trail[:crumbs]
         below = [screen for screen in reversed(self.app.screen_stack[:-1]) if isinstance(screen, BaseScreen)]
-        trails = [screen.query_one(Breadcrumbs).trail for screen in below]
-        there = [at for at, trail in enumerate(trails) if trail == way]
-        near = [at for at, trail in enumerate(trails) if trail[:crumbs] == way]
-        target = below[(there or near)[0]] if there or near else None
+        trails = [(screen, screen.query_one(Breadcrumbs).trail) for screen in below]
+        exact = [screen for screen, trail in trails if trail == clicked]
+        deeper = [screen for screen, trail in trails if trail[:crumbs] == clicked]
+        target = next(iter(exact or deeper), None)
         while target is not None and (top := self.app.screen) is not target:
             if not isinstance(top, BaseScreen) or not top.can_leave:
                 return
@@ -109,26 +112,28 @@ class BaseScreen(DismissOnceScreen[Result]):
             self.app.pop_screen()
 
     def refresh_token(self, now: float) -> object:
-        """Another value whenever the screen wants its pulse although no pool has news. Asked ten times a second."""
+        """Return a value that changes whenever the screen needs a tick without news of pools; called very often."""
         replay = self.app.replay
         state = None if replay is None else replay.state()
         of_replay = state and (int(state.now), state.playing, state.speed, state.behind)
         return self._hint_bar.has_message(self.app.wall_time()), of_replay, self.time_token(now)
 
     def time_token(self, now: float) -> object:
-        """Another value whenever time alone changes what is shown, or something that is awaited may have come of which
-        nobody is told. It must cost nothing."""
+        """Return a value that changes whenever time alone changes the content; must be cheap.
+
+        Screens that await results without an event include them.
+        """
         return idle_token(now)
 
     def tick(self, now: float) -> None:
-        """Show what has changed."""
+        """Show the current state."""
         self._show_hints()
         if self._replay_line is not None and self.app.replay is not None:
             self._replay_line.show(self.app.replay, self.app.keys)
 
     @property
     def context(self) -> str:
-        """What has the focus, as ``actions.HINTS`` calls it."""
+        """Key of the focused part of the screen in :data:`skyward_tui.ui.actions.HINTS`."""
         return self.SCOPE
 
     def _show_hints(self) -> None:
@@ -141,11 +146,11 @@ class BaseScreen(DismissOnceScreen[Result]):
         self._hint_bar.show(self._hints_for(hints), self._hints_for(last), self.app.wall_time())
 
     def is_hint_worthy(self, action: Action) -> bool:
-        """Whether an action that can be done is worth a hint now."""
+        """Check whether an available action is worth a hint."""
         return True
 
     def _hints_for(self, actions: Iterable[Action]) -> list[Hint]:
-        """Keys and labels of what can be done now; no key that would be typed into a field instead."""
+        """Return keys and labels of available actions, without keys that the focused field would handle."""
         typing = isinstance(self.focused, Input)
         hints = []
         for action in actions:
@@ -156,19 +161,23 @@ class BaseScreen(DismissOnceScreen[Result]):
             ]
             if not keys:
                 continue
-            beside = f" {first_key(action.partner, self.app.keys)}" if action.partner else ""
-            hints.append((keys[0] + beside, action.label))
+            partner = f" {first_key(action.partner, self.app.keys)}" if action.partner else ""
+            hints.append((keys[0] + partner, action.label))
         return hints
 
     def flash(self, text: str, kind: str = "info") -> None:
-        """Show a message in the hint line, safe to show whatever is in it: "info", "done" or "error"."""
+        """Show a message in the hint line; control characters are replaced.
+
+        Args:
+            kind: "info", "done" or "error".
+        """
         now = self.app.wall_time()
         self._hint_bar.flash(sanitize_line(text), kind, now + FLASH_SECONDS)
         if self._hint_bar.is_attached:
             self._hint_bar.show((), (), now)
 
     async def save_files(self, files: Mapping[str, Iterable[str]], remark: str = "") -> None:
-        """Write files into the current folder, all or none; show their names, or why they cannot be written."""
+        """Write files into the current folder, all or none, and show their names or the error."""
         from skyward_tui.file_export import brace_names, save_all, save_error_text
 
         folder = current_folder()
@@ -180,11 +189,11 @@ class BaseScreen(DismissOnceScreen[Result]):
 
 
 class ListScreen(BaseScreen[None], Generic[Rows]):
-    """A screen about the rows of one list, which has the focus.
+    """Screen with one list, which has the focus.
 
     Attributes:
         listed: The list.
-        WORDS: Placeholder of the line whose words filter the list; "" for none.
+        WORDS: Placeholder of the filter field; "" without a filter.
     """
 
     WORDS: ClassVar[str] = ""
@@ -213,7 +222,7 @@ class ListScreen(BaseScreen[None], Generic[Rows]):
         self.set_class(bool(event.value.strip()), "-finding")
 
     def stop_finding(self) -> bool:
-        """Close the line of words, and show all rows again; return whether it was open."""
+        """Close the filter field and show all rows; return whether it was open."""
         if finding := self.has_class("-finding"):
             self.remove_class("-finding")
             self.query_one("#words", Input).value = ""
@@ -232,23 +241,23 @@ class ListScreen(BaseScreen[None], Generic[Rows]):
 
 
 def newest_run(pool: PoolView) -> RunView | None:
-    """The run opened last."""
+    """Return the run that was opened last."""
     return next(reversed(list(pool.runs.values())), None)
 
 
 def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content]:
-    """State of a run and of its pool, and the money: parts for the header, what matters most first."""
+    """Return the state of a pool and of a run, and the costs, for the header; the most important first."""
     parts: list[Content] = []
     if run is not None:
         mark = state_style(run.state)
         parts.append(
             Content.styled(f"{mark.glyph} {mark.word.upper()} {run.ended:,}/{run.total:,}", f"bold {mark.style}")
         )
-    if going := [node for node in pool.nodes if node.is_preempted and now < (node.notice_ends_at or now + 1)]:
-        # Seconds count: before what may leave no room for it.
-        said = preemption_text(going[0], now).partition(" (")[0]
-        more = f" +{len(going) - 1}" if going[1:] else ""
-        parts.append(Content.styled(f"! n{going[0].index} {said}{more}", "$text-error"))
+    if preempted := [node for node in pool.nodes if node.is_preempted and now < (node.notice_ends_at or now + 1)]:
+        # Placed before less urgent parts, which may not fit.
+        notice = preemption_text(preempted[0], now).partition(" (")[0]
+        more = f" +{len(preempted) - 1}" if preempted[1:] else ""
+        parts.append(Content.styled(f"! n{preempted[0].index} {notice}{more}", "$text-error"))
     if run is not None:
         for kind in ("raised", "exited", "lost"):
             if many := run.counts.get(kind):
@@ -266,16 +275,16 @@ def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content
     state = Content.styled(f"pool {mark.text}", mark.style)
     parts.append(state)
     parts.append(Content.styled(f"{pool.nodes_ready}/{count(pool.node_count, 'node')}", "$muted"))
-    if (left := pool.lease_left(now)) is not None:
-        parts.append(Content.styled(f"ends in {time_left(left)}", "$text-warning"))
+    if (lease_left := pool.lease_left(now)) is not None:
+        parts.append(Content.styled(f"ends in {time_left(lease_left)}", "$text-warning"))
     if pool.state not in ("up", "gone"):
-        # A pool that is not as it should be matters more than its money.
+        # A problem of the pool is more important than its costs.
         parts.insert(0, parts.pop(parts.index(state)))
     return parts
 
 
 def commands(app: SkywardApp, screen: Screen[Any]) -> Iterator[SystemCommand]:
-    """Every action that the screen would take now, with its keys."""
+    """Yield palette entries for all actions that the screen accepts now."""
     scopes = (screen.SCOPE, "app") if isinstance(screen, BaseScreen) else ("app",)
     if app.REPLAYS:
         scopes = ("replay", *scopes)

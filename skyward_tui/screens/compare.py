@@ -1,4 +1,4 @@
-"""Two runs side by side."""
+"""Screen that compares two runs side by side."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from skyward_core.client.run_comparison import Comparison
 
 
-LEFT, RIGHT = 1, 2  # who owns a cell of the chart
+LEFT, RIGHT = 1, 2  # indices of the runs' styles
 STYLES = ("", "$text-accent", "$text-warning")
 
 
 class ComparisonList(VirtualList[ComparedLine]):
-    """The rows; what differs is marked. Which number is drawn goes by ``name_shown``."""
+    """Rows of the comparison, with differences marked; ``name_shown`` is the charted metric."""
 
     def __init__(self) -> None:
         super().__init__(id="rows")
@@ -39,7 +39,11 @@ class ComparisonList(VirtualList[ComparedLine]):
         self.name_shown = ""
 
     def update(self, lines: Sequence[ComparedLine], names: Sequence[str]) -> None:
-        """Take rows, and the numbers that there are curves of."""
+        """Show rows.
+
+        Args:
+            names: Metrics that can be charted.
+        """
         self.rows, self.names = list(lines), list(names)
         if self.name_shown not in self.names:
             curves = (name for name in self.names if name.lower() not in COUNTERS)
@@ -47,7 +51,7 @@ class ComparisonList(VirtualList[ComparedLine]):
         self.refresh()
 
     def select_metric(self, steps: int) -> None:
-        """Have another number drawn."""
+        """Chart another metric."""
         if self.names:
             at = (self.names.index(self.name_shown) + steps) % len(self.names)
             self.name_shown = self.names[at]
@@ -73,7 +77,7 @@ class ComparisonList(VirtualList[ComparedLine]):
 
 
 class CurveComparison(Widget):
-    """One number of both over the time since each began."""
+    """Chart of one metric of both runs, over the time since each started."""
 
     DEFAULT_CSS = read_style_sheet(__file__, "comparison")
 
@@ -83,10 +87,10 @@ class CurveComparison(Widget):
         self._note = ""
 
     def show(self, left: Points, right: Points, note: str) -> None:
-        """Draw these.
+        """Show two curves.
 
         Args:
-            note: what stands there where there is nothing to draw.
+            note: Text shown if there is nothing to draw.
         """
         self._curves, self._note = (left, right), note
         self.refresh()
@@ -98,10 +102,10 @@ class CurveComparison(Widget):
 
 
 class CompareScreen(BaseScreen[None]):
-    """Reads both as it opens.
+    """Comparison of two runs, which are read when the screen opens.
 
     Args:
-        left, right: ids of the runs.
+        left, right: Ids of the runs.
     """
 
     SCOPE = "compare"
@@ -115,7 +119,7 @@ class CompareScreen(BaseScreen[None]):
 
     def body(self) -> ComposeResult:
         yield Panel(ComparisonList(), id="both", title="two runs")
-        yield Panel(CurveComparison(), id="chart", title="numbers")
+        yield Panel(CurveComparison(), id="chart", title="metrics")
 
     def on_mount(self) -> None:
         self.query_one(ComparisonList).focus()
@@ -124,7 +128,7 @@ class CompareScreen(BaseScreen[None]):
 
     def tick(self, now: float) -> None:
         runs = [
-            Content.styled(f"━ {run}", f"bold {STYLES[who]}") for who, run in zip((LEFT, RIGHT), self._ids, strict=True)
+            Content.styled(f"━ {run}", f"bold {style}") for style, run in zip(STYLES[LEFT:], self._ids, strict=True)
         ]
         self.query_one(Breadcrumbs).update_trail(["pools", "history", "compare"], runs)
         super().tick(now)
@@ -133,7 +137,7 @@ class CompareScreen(BaseScreen[None]):
     async def _load(self) -> None:
         session = self.app.session
         if session is None:
-            return self.flash(self.app.session_error or "the ledger is not read yet", "error")
+            return self.flash(self.app.session_error or "still reading the ledger", "error")
         with flash_errors(self.app):
             self._comparison = await wait_shielded(session.compare(*self._ids))
             if self.is_attached:
@@ -148,15 +152,15 @@ class CompareScreen(BaseScreen[None]):
         listed.update(list(comparison_lines(found, self.app.clock(), task_note)), names)
         name = listed.name_shown
         left, right = found.left.curve(name), found.right.curve(name)
-        # No curve is told from the other by its colour alone.
+        # The title names both final values, because colours alone do not distinguish the curves.
         ends = [
             f"{run} ends at {number(curve[-1][1])}"
             for run, curve in zip(self._ids, (left, right), strict=True)
             if curve
         ]
-        title = f"{name}, median of ranks: {', '.join(ends)}" if ends else name or "numbers"
+        title = f"{name}, median of ranks: {', '.join(ends)}" if ends else name or "metrics"
         self.query_one("#chart", Panel).border_title = title
-        note = "neither has logged numbers" if not names else "no numbers of these are kept here any more"
+        note = "neither run logged metrics" if not names else "these metrics are no longer stored"
         self.query_one(CurveComparison).show(left, right, note)
 
     def action_number(self, steps: int) -> None:

@@ -1,4 +1,4 @@
-"""An error: cause, traceback, what came before."""
+"""Screen with a run's failures: root cause, tracebacks, source, and the time before each failure."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
 from skyward_tui.widgets.rank_state import append_block, block_room, last_lines
 from skyward_tui.widgets.source_view import CodePosition, StackCode
 
-CURVE_SECONDS = 600.0  # seconds that are drawn, at most
-_ROWS, _ROWS_TALL, _TALL = 3, 5, 34  # of a curve, and in a panel that is so tall
-_LEAST_LOG = 6  # rows below which curves give way to lines
+CURVE_SECONDS = 600.0  # seconds before a failure that are charted
+_ROWS, _ROWS_TALL, _TALL = 3, 5, 34  # rows of a curve; in a tall panel; of a tall panel
+_LEAST_LOG = 6  # log rows that must fit, otherwise a curve is omitted
 _PERCENT = (0.0, 100.0)
 
 Line = Sequence[tuple[float, float]]
 
 
 class FailureContextView(Widget, can_focus=False):
-    """One rank's. What the views have not, is not shown."""
+    """Machine metrics and output just before one rank's failure."""
 
     DEFAULT_CSS = read_style_sheet(__file__, "before_failure")
 
@@ -59,7 +59,7 @@ class FailureContextView(Widget, can_focus=False):
         self._subject: tuple[PoolView, RunView, Outcome] | None = None
 
     def show(self, pool: PoolView | None, run: RunView, outcome: Outcome) -> None:
-        """Show what was before another failure."""
+        """Show another failure."""
         self._subject = None if pool is None else (pool, run, outcome)
         self.refresh()
 
@@ -80,7 +80,7 @@ class FailureContextView(Widget, can_focus=False):
             others = last_lines(pool, run, None, block_room(rows, height))
             append_block(rows, "last lines of all ranks", others, width)
         if not rows:
-            rows.append(Content.styled("its machine was not measured, and it printed nothing", "$muted"))
+            rows.append(Content.styled("no machine metrics and no output before the failure", "$muted"))
         return Content("\n").join(rows[:height])
 
 
@@ -99,9 +99,9 @@ def _lines(node: int, machine: MachineView) -> Iterator[tuple[str, Line]]:
     yield f"memory of n{node}", _percent_curve(machine.host, "memory_used", "memory_total")
     if machine.gpus:
         number, fullest = max(enumerate(machine.gpus), key=lambda each: memory_share(each[1].latest))
-        yield f"memory of its GPU {number}", _percent_curve(fullest, "mem_used", "mem_total")
-        yield f"use of its GPU {number}", _points(fullest, "util")
-    yield f"processors of n{node}", _points(machine.host, "cpu")
+        yield f"memory of GPU {number}", _percent_curve(fullest, "mem_used", "mem_total")
+        yield f"utilization of GPU {number}", _points(fullest, "util")
+    yield f"CPU of n{node}", _points(machine.host, "cpu")
 
 
 def _points(track: MetricHistory, name: str) -> Line:
@@ -113,13 +113,13 @@ def _percent_curve(track: MetricHistory, used: str, whole: str) -> Line:
     return [(at, 100 * value / total) for at, value in _points(track, used)] if total else []
 
 
-_BESIDE = 120  # columns from which there is room beside a traceback
-_FRAMES = 3  # of a traceback of which the code is shown
+_BESIDE = 120  # columns; a wider screen shows the context beside the traceback
+_FRAMES = 3  # innermost frames whose source is shown
 _ORDER = ("raised", "exited", "lost", "collateral")
 
 
 def failures(run: RunView) -> list[Outcome]:
-    """Outcomes that are no results: root cause first, collateral last, ranks in order within a kind."""
+    """Return all outcomes except results: the root cause first, ranks stopped because of it last."""
     root = run.root_cause.rank if run.root_cause else None
     failed = [outcome for outcome in run.outcomes() if outcome.kind != "returned"]
     return sorted(
@@ -129,7 +129,7 @@ def failures(run: RunView) -> list[Outcome]:
 
 
 def failure_report(outcome: Outcome, figures: FailureMetrics | None = None) -> str:
-    """One failure, whole, as text, with what its machine was measured at last before."""
+    """Return a failure as text, with the last machine metrics before it."""
     head = f"rank {outcome.rank} on node {outcome.node} {outcome.kind} after {precise_duration(outcome.seconds)}"
     if outcome.signal is not None:
         head += f", ended by {signal_name(outcome.signal)}"
@@ -145,7 +145,7 @@ def failure_report(outcome: Outcome, figures: FailureMetrics | None = None) -> s
 
 
 class ErrorsScreen(BaseScreen[int | None]):
-    """Returns a rank whose log is to be read, or None."""
+    """Failures of a run; returns a rank whose log to open, or None."""
 
     SCOPE = "errors"
     BINDINGS = bindings("errors")
@@ -162,7 +162,7 @@ class ErrorsScreen(BaseScreen[int | None]):
         self._code = StackCode(id="code")
         trace = Panel(VerticalScroll(Static(id="traceback")), self._code, id="trace", title="traceback")
         self._before = FailureContextView()
-        yield Horizontal(trace, Panel(self._before, id="before", title="before it"), id="sides")
+        yield Horizontal(trace, Panel(self._before, id="before", title="just before"), id="sides")
 
     def _options(self) -> list[Option]:
         return [Option(self._row(outcome, first=i == 0), id=str(i)) for i, outcome in enumerate(self._outcomes)]
@@ -172,14 +172,14 @@ class ErrorsScreen(BaseScreen[int | None]):
         cause = first and self._run.root_cause is not None
         dim = outcome.kind == "collateral"
         error = outcome.error
-        said = failure(outcome.kind, error.type, one_line(error.message)) if error else ""
-        if outcome.signal is not None and signal_name(outcome.signal) not in said:
-            said = f"{signal_name(outcome.signal)}: {said}".rstrip(": ")
+        text = failure(outcome.kind, error.type, one_line(error.message)) if error else ""
+        if outcome.signal is not None and signal_name(outcome.signal) not in text:
+            text = f"{signal_name(outcome.signal)}: {text}".rstrip(": ")
         return Content.assemble(
             (" ROOT CAUSE " if cause else "            ", "bold $text-error" if cause else ""),
             (f" r{outcome.rank:<4}n{outcome.node:<4}", "$muted" if dim else "bold"),
             (f"{mark.text:<14}", mark.style),
-            (said, "$muted" if dim else ""),
+            (text, "$muted" if dim else ""),
         )
 
     def on_mount(self) -> None:
@@ -192,12 +192,12 @@ class ErrorsScreen(BaseScreen[int | None]):
 
     def tick(self, now: float) -> None:
         counts = [
-            Content.styled(f"{state_style(kind).glyph} {many} {kind}", state_style(kind).style)
+            Content.styled(f"{state_style(kind).glyph} {many} {state_style(kind).word}", state_style(kind).style)
             for kind in _ORDER
             if (many := self._run.counts.get(kind))
         ]
         self.query_one(Breadcrumbs).update_trail(["pools", self._run.pool, self._run.function, "errors"], counts)
-        if self._shown_report != self._failure_report(self._chosen):  # the kernel's log tells of a GPU a moment later
+        if self._shown_report != self._failure_report(self._chosen):  # a GPU error in the kernel's log arrives later
             self._show(self.query_one(OptionList).highlighted or 0)
         super().tick(now)
 
@@ -215,19 +215,19 @@ class ErrorsScreen(BaseScreen[int | None]):
         self.run_worker(self._show_code(outcome), group="code", exclusive=True)
 
     async def _show_code(self, outcome: Outcome) -> None:
-        """The person's own lines around where it failed, the innermost first, as far as their files are here."""
+        """Show the user's source lines at the failure, the innermost first, if the files are on this machine."""
         found = [] if outcome.error is None else list(source_positions(outcome.error.traceback.splitlines()))
         frames = [StackFrame("", name, line) for name, line in dict.fromkeys(found) if not is_library(name)]
         folders = await source_folders(self.app, self._run)
         sources = await asyncio.to_thread(lambda: [find_source(frame, folders) for frame in frames[:_FRAMES]])
         if self.is_attached:
-            told = [
+            positions = [
                 CodePosition(self._head_of(frame, source, folders), source)
                 for frame, source in zip(frames, sources, strict=False)
                 if source is not None
             ]
-            self._code.update(told)
-            self.query_one("#trace").set_class(bool(told), "-code")
+            self._code.update(positions)
+            self.query_one("#trace").set_class(bool(positions), "-code")
 
     def _head_of(self, frame: StackFrame, source: SourceFile, folders: Sequence[Path]) -> Content:
         place = f"{short_file(frame.file, tuple(map(str, folders)))}:{frame.line}"

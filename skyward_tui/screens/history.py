@@ -1,4 +1,4 @@
-"""Past runs, searched."""
+"""Screen with past runs, a search over their facts and logs, and a preview."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ if TYPE_CHECKING:
     from skyward_tui.ui.saved_state import ScreenState
 
 
-TYPING_SECONDS = 0.3  # seconds after the last letter in which nothing is looked for
+TYPING_SECONDS = 0.3  # seconds after the last key before a search starts
 
 
 class LogSearcher:
-    """Looks step by step, as long as somebody looks at the screen.
+    """Search of stored logs, step by step, paused while another screen covers the history.
 
     Args:
-        screen: the history.
+        screen: The history screen.
 
     Attributes:
-        matches: where the words are in what runs printed, by the run.
-        changes: how often that has changed.
+        matches: First match by run.
+        changes: Version of ``matches``.
     """
 
     def __init__(self, screen: BaseScreen[None]) -> None:
@@ -67,23 +67,23 @@ class LogSearcher:
         self.matches: Mapping[str, LineMatch] = {}
         self.changes = 0
         self._search: LogSearch | None = None
-        self._stepping: LogSearch | None = None  # the one of which a step goes on just now
-        self._typing: Timer | None = None  # until nobody has typed for a moment
+        self._stepping: LogSearch | None = None  # search with a running worker
+        self._typing: Timer | None = None  # delays a search while the user types
 
     @property
     def is_searching(self) -> bool:
-        """Whether something is still to be looked through."""
+        """Whether logs remain to be searched."""
         return self._search is not None and not self._search.done
 
-    def schedule_search(self, look: Callable[[], None]) -> None:
+    def schedule_search(self, search: Callable[[], None]) -> None:
         """Drop the results, and search for the new words once the user has stopped typing."""
         self.reset()
         if self._typing is not None:
             self._typing.stop()
-        self._typing = self._screen.set_timer(TYPING_SECONDS, look)
+        self._typing = self._screen.set_timer(TYPING_SECONDS, search)
 
     def search(self, runs: Sequence[PastRun], words: Sequence[str]) -> None:
-        """Look for the words in what all runs printed, from the newest on."""
+        """Search the logs of runs for words, the newest run first."""
         self.reset()
         session = self._screen.app.session
         if session is not None and words and runs:
@@ -97,7 +97,7 @@ class LogSearcher:
         self.changes += 1
 
     def resume(self) -> None:
-        """Go on where somebody looks at the screen again."""
+        """Continue the search when the screen is shown again."""
         search = self._search
         if search is not None and search is not self._stepping:
             self._stepping = search
@@ -121,25 +121,25 @@ class LogSearcher:
                 self._stepping = None
 
     def progress(self) -> list[Content]:
-        """How far logs have been looked through, until they all are; and what nobody could read."""
+        """Return the progress of the search, and the number of unreadable logs."""
         search, parts = self._search, list[Content]()
         if search is None:
             return parts
         if not search.done:
-            text = f"looking in logs: {search.searched:,} of {search.runs:,}"
+            text = f"searching logs: {search.searched:,} of {search.runs:,}"
             parts.append(Content.styled(text, "$muted"))
         if search.unread:
             parts.append(Content.styled(f"{count(search.unread, 'log')} not readable", "$text-warning"))
         return parts
 
 
-_ROOMY = 120  # columns from which all facts of a run are shown
+_ROOMY = 120  # columns; narrower lists omit some columns
 
 
 class PastRunList(CursorList[PastRun]):
-    """All runs that are found, in the order that is chosen."""
+    """Sortable list of past runs, with marks."""
 
-    TITLES = MappingProxyType({"what": "ARGUMENTS, OR WHAT FAILED"})
+    TITLES = MappingProxyType({"what": "ARGUMENTS / ERROR", "took": "TIME"})
     SORT_COLUMNS = COLUMNS
     LARGEST_FIRST = ("when", "took", "cost")
     MARGIN = 4
@@ -147,7 +147,7 @@ class PastRunList(CursorList[PastRun]):
 
     def __init__(self) -> None:
         super().__init__(id="list")
-        self.marked: list[str] = []  # ids of runs, in the order in which they were marked
+        self.marked: list[str] = []  # ids of runs, in the order of marking
         self._found: Sequence[PastRun] = ()
         self._now = 0.0
         self._in_logs: Mapping[str, LineMatch] = {}
@@ -162,17 +162,17 @@ class PastRunList(CursorList[PastRun]):
         now: float,
         in_logs: Mapping[str, LineMatch] | None = None,
     ) -> None:
-        """Take what is found.
+        """Show runs.
 
         Args:
-            note: what stands there where that is nothing.
-            in_logs: where in the logs of some of them, by id.
+            note: Text shown without runs.
+            in_logs: Match in the log, by run.
         """
         self._found, self.note, self._now, self._in_logs = found, note, now, in_logs or {}
         self._sort_again()
 
     def tick(self, now: float) -> None:
-        """Time goes on, which is shown of what goes on: once a second."""
+        """Refresh the durations of unfinished runs once a second."""
         if int(now) != int(self._now):
             self._now = now
             if any(run.ended_at is None for run in self.rows):
@@ -182,7 +182,7 @@ class PastRunList(CursorList[PastRun]):
         self.set_rows(sorted_runs(self._found, self.sort_column, self._now, falling=self.is_descending))
 
     def toggle_mark(self) -> None:
-        # Two can be compared: of more, the one that was marked first is unmarked.
+        # A comparison takes two runs, so a third mark replaces the oldest one.
         if (run := self.chosen) is None or not run.run:
             return
         if run.run in self.marked:
@@ -207,7 +207,7 @@ class PastRunList(CursorList[PastRun]):
         in_log, mark = self._in_logs.get(row.run), state_style(row.state)
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.opened_at))
         note = one_line(row.note) if in_log is None else in_log.note
-        what = _join_halves(note, row.figures_note if in_log is None else "", self.last_width(width))
+        what = _join_notes(note, row.figures_note if in_log is None else "", self.last_width(width))
         cells = {
             "when": (when if width >= _ROOMY else ago(self._now - row.opened_at), "$muted"),
             "run": (row.run, "$muted"),
@@ -224,23 +224,23 @@ class PastRunList(CursorList[PastRun]):
         yield from self.cells(cells, width)
 
 
-def _join_halves(what: str, figures: str, room: int) -> str:
-    """Why a run failed, and what its machine was at before; where both are too long, half of the room for each."""
-    if not (what and figures):
-        return clip(what or figures, room)
-    return clip(f"{clip(what, max(room // 2, room - len(figures) - 3))} · {figures}", room)
+def _join_notes(note: str, figures: str, room: int) -> str:
+    """Join the error of a run and its machine metrics; each gets at least half of the width."""
+    if not (note and figures):
+        return clip(note or figures, room)
+    return clip(f"{clip(note, max(room // 2, room - len(figures) - 3))} · {figures}", room)
 
 
-_CHART = 6  # rows of a curve
-_RESULTS = 8  # of which each has a line
+_CHART = 6  # rows of the chart
+_RESULTS = 8  # lines for results
 _ERROR = 6  # lines of a root cause
-_LEFT = 0.4  # of the width
-_BESIDE = 90  # columns from which lines and curves stand beside what it is, else below
-_TOGETHER = ("mean", "min", "max")  # of all results that are numbers
+_LEFT = 0.4  # share of the left column
+_BESIDE = 90  # columns; a narrower preview has one column
+_STATISTICS = ("mean", "min", "max")  # of results that are numbers
 
 
 class RunPreview(Widget, can_focus=False):
-    """One run. It reads nothing: what is not told it yet is not shown."""
+    """Preview of one run, built from data that the screen has read."""
 
     DEFAULT_CSS = read_style_sheet(__file__, "run_look")
 
@@ -249,27 +249,27 @@ class RunPreview(Widget, can_focus=False):
         self._shown: object = None
         self._run: PastRun | None = None
         self._preview: RunPreviewData | None = None
-        self._found: LineMatch | None = None
+        self._match: LineMatch | None = None
         self._now = 0.0
         self._chart = MetricsChart()
-        self._trials: TrialLines | None = None  # of a sweep: what curves of its trials, end to end, do not tell
+        self._trials: TrialLines | None = None  # of a sweep, shown instead of the chart
 
     def update(
-        self, run: PastRun | None, seen: RunPreviewData | None, now: float, found: LineMatch | None = None
+        self, run: PastRun | None, data: RunPreviewData | None, now: float, match: LineMatch | None = None
     ) -> None:
-        """Show another one.
+        """Show a run.
 
         Args:
-            seen: what was read of it; None while it is read.
-            found: where in its log the words are that are looked for.
+            data: Stored data of the run; None while it is being read.
+            match: Match of the search in the run's log.
         """
-        shown = (run, id(seen), int(now) if run is not None and run.ended_at is None else 0, found)
+        shown = (run, id(data), int(now) if run is not None and run.ended_at is None else 0, match)
         if shown != self._shown:
-            self._shown, self._run, self._preview, self._now, self._found = shown, run, seen, now, found
+            self._shown, self._run, self._preview, self._now, self._match = shown, run, data, now, match
             self._trials = None
-            if run is not None and seen is not None and seen.trials is not None:
+            if run is not None and data is not None and data.trials is not None:
                 self._trials = TrialLines()
-                self._trials.update(seen.trials, seen.book, run.run)
+                self._trials.update(data.trials, data.book, run.run)
             self.refresh()
 
     def render(self) -> Content:
@@ -278,15 +278,11 @@ class RunPreview(Widget, can_focus=False):
             return Content("")
         if width < _BESIDE:
             above = self._left_column(self._run, width)
-            more = self._right_column(self._run, width, height - len(above) - 1)
-            rows = [*above, Content(""), *more]
+            rows = [*above, Content(""), *self._right_column(self._run, width, height - len(above) - 1)]
             return Content("\n").join(row.truncate(width) for row in rows[:height])
         left_width = max(1, int(width * _LEFT) - 2)
         right_width = max(1, width - left_width - 3)
-        left, right = (
-            self._left_column(self._run, left_width),
-            self._right_column(self._run, right_width, height),
-        )
+        left, right = self._left_column(self._run, left_width), self._right_column(self._run, right_width, height)
         rows = []
         for at in range(min(height, max(len(left), len(right)))):
             cell = left[at].truncate(left_width) if at < len(left) else Content("")
@@ -312,10 +308,10 @@ class RunPreview(Widget, can_focus=False):
             yield run.error, "$text-error"
         if run.figures_note:
             yield run.figures_note, "$text-warning"
-        if self._found is not None:
+        if self._match is not None:
             yield "", ""
-            yield self._found.location_text, "$text-accent"
-            yield f"  {self._found.line}", ""
+            yield self._match.location_text, "$text-accent"
+            yield f"  {self._match.line}", ""
         if run.script or run.arguments:
             yield "", ""
             yield run.script or "arguments", "$muted"
@@ -325,8 +321,8 @@ class RunPreview(Widget, can_focus=False):
             yield from _results(self._preview.view)
 
     def _right_column(self, run: PastRun, width: int, height: int) -> list[Content]:
-        seen = self._preview
-        if seen is None:
+        data = self._preview
+        if data is None:
             return [Content.styled("reading …", "$muted")] if run.run else []
         if self._trials is not None:
             shown = [self._trials.row(at, width) for at in range(min(len(self._trials), max(0, height - 1)))]
@@ -334,26 +330,26 @@ class RunPreview(Widget, can_focus=False):
             room = height - len(rows) - 1
             return [*rows, Content(""), *self._trials.chart_rows(width, room)] if room > 0 else rows
         tall = max(_CHART, height // 2 - 1)
-        rows = self._chart.rows(seen.book, id(seen), run.run, width, tall)
+        rows = self._chart.rows(data.book, id(data), run.run, width, tall)
         room = block_room(rows, height)
-        printed = [plain(text).rstrip() for text in list(seen.lines)[-room:]] if room > 0 else []
-        append_block(rows, f"last lines of rank {seen.rank}", printed, width)
+        printed = [plain(text).rstrip() for text in list(data.lines)[-room:]] if room > 0 else []
+        append_block(rows, f"last lines of rank {data.rank}", printed, width)
         if not rows:
-            rows.append(Content.styled("nothing was printed, or nothing of it is kept here any more", "$muted"))
+            rows.append(Content.styled("no output, or its log is no longer stored", "$muted"))
         return rows
 
 
 def _results(run: RunView) -> Iterator[Part]:
-    """What ranks gave: numbers together, else each of the first ones."""
+    """Yield statistics of numeric results, otherwise the first results."""
     tasks = [task for _, task in sorted(run.tasks.items()) if task.outcome is not None]
     if not tasks:
         return
     yield "", ""
     yield ", ".join(f"{many:,} {state_style(kind).word}" for kind, many in run.counts.items() if many), "$muted"
-    if together := run.aggregate():
-        for name, stats in list(together.items())[:_RESULTS]:
-            said = "  ".join(f"{each} {number(stats[each])}" for each in _TOGETHER)
-            yield f"  {sanitize_line(name)}  {said}", ""
+    if aggregate := run.aggregate():
+        for name, stats in list(aggregate.items())[:_RESULTS]:
+            text = "  ".join(f"{each} {number(stats[each])}" for each in _STATISTICS)
+            yield f"  {sanitize_line(name)}  {text}", ""
         return
     for task in tasks[:_RESULTS]:
         yield f"  r{task.rank} {one_line(task_note(task))}", ""
@@ -361,21 +357,21 @@ def _results(run: RunView) -> Iterator[Part]:
         yield f"  and {count(len(tasks) - _RESULTS, 'other')}", "$muted"
 
 
-_NO_RUN = "There has been no run yet: {pools.new} on the list of pools launches a script."
-REST_SECONDS = 0.15  # seconds for which the cursor stays on a run before that is read
-MAX_PREVIEWS = 64  # runs of which what was read is kept
-_AROUND = 2  # rows of the screen that are neither the list's nor those below it
-_HEAD = 3  # rows of a list that are no runs
-_LEAST = 8  # rows that are worth showing of what the cursor is on
-_TALL, _WIDE, _PART = 30, 100, 0.45  # where both have their part, however long the list is
-REFRESH_SECONDS = 2.0  # seconds between two looks at the ledger, where runs begin and end
+_NO_RUN = "No runs yet. {pools.new} on the list of pools: launch a script."
+REST_SECONDS = 0.15  # seconds that the cursor must rest on a run before its preview is read
+MAX_PREVIEWS = 64  # cached previews
+_AROUND = 2  # rows around the panels
+_HEAD = 3  # rows of the list's border and head
+_LEAST = 8  # rows that the preview needs
+_TALL, _WIDE, _PART = 30, 100, 0.45  # from this height and width on, a long list leaves space for the preview
+REFRESH_SECONDS = 2.0  # seconds between reads of the ledger while runs start and end
 
 
 class HistoryScreen(ListScreen[PastRunList]):
-    """Reads the ledger when it opens, and again when a run has begun or ended.
+    """Past runs; the ledger is read when the screen opens, and after a run has started or ended.
 
     Args:
-        inbox: show the failures of late that nobody has dismissed, of all pools.
+        inbox: Whether to show only recent undismissed failures, of all pools.
     """
 
     SCOPE = "history"
@@ -391,16 +387,16 @@ class HistoryScreen(ListScreen[PastRunList]):
         self._failed = ""
         self._read_at: float | None = None
         self._shown: object = None
-        self._seen: object = None  # what went on when the ledger was read
+        self._seen: object = None  # token of the runs when the ledger was read
         self._log_searcher = LogSearcher(self)
-        self._previews: dict[str, RunPreviewData] = {}  # of runs, as far as they were read
+        self._previews: dict[str, RunPreviewData] = {}  # by run
         self._previewed: PastRun | None = None  # the run under the cursor
-        self._rest: Timer | None = None  # until the cursor has rested there
+        self._rest: Timer | None = None  # delays reading until the cursor rests
 
     def body(self) -> ComposeResult:
         yield Panel(self.listed, id="runs", title=self._title)
         self._preview_pane = RunPreview()
-        yield Panel(self._preview_pane, id="look", title="chosen")
+        yield Panel(self._preview_pane, id="look", title="details")
         yield self.words_line()
 
     def on_mount(self) -> None:
@@ -415,9 +411,8 @@ class HistoryScreen(ListScreen[PastRunList]):
         return {"screen": self.SCOPE, "inbox": self._shows_failures}
 
     def time_token(self, now: float) -> object:
-        """What goes on is timed; and what has begun or ended is read a moment later."""
-        going = any(run.ended_at is None for run in self._runs) or self._runs_token() != self._seen
-        return int(now) if going else super().time_token(now)
+        is_active = any(run.ended_at is None for run in self._runs) or self._runs_token() != self._seen
+        return int(now) if is_active else super().time_token(now)
 
     def tick(self, now: float) -> None:
         listed = self.listed
@@ -441,16 +436,16 @@ class HistoryScreen(ListScreen[PastRunList]):
         )
 
     def _layout_preview(self, runs: int) -> None:
-        """The list has the rows that it needs, what the cursor is on the rest: where there is room for both."""
-        room, wanted = self.size.height - _AROUND, runs + _HEAD
-        roomy = self.size.height >= _TALL and self.size.width >= _WIDE
-        most = max(wanted if wanted + _LEAST <= room else 0, int(room * _PART) if roomy else 0)
-        there = bool(runs and most)
-        self.query_one("#look").display = there
-        self.query_one("#runs").styles.height = max(_HEAD + 1, min(wanted, most)) if there else "1fr"
+        """Give the list the rows that it needs, and the preview the rest, if both fit."""
+        room, needed = self.size.height - _AROUND, runs + _HEAD
+        is_large = self.size.height >= _TALL and self.size.width >= _WIDE
+        most = max(needed if needed + _LEAST <= room else 0, int(room * _PART) if is_large else 0)
+        is_shown = bool(runs and most)
+        self.query_one("#look").display = is_shown
+        self.query_one("#runs").styles.height = max(_HEAD + 1, min(needed, most)) if is_shown else "1fr"
 
     def _show_preview(self, chosen: PastRun | None, now: float) -> None:
-        """Below the list, where there is room; it is read once the cursor rests."""
+        """Show the preview of the selected run; read it once the cursor rests."""
         if not self.query_one("#look").display:
             return
         run = "" if chosen is None else chosen.run
@@ -468,8 +463,8 @@ class HistoryScreen(ListScreen[PastRunList]):
         session = self.app.session
         with flash_errors(self.app):
             if session is not None:
-                seen = await wait_shielded(session.preview_run(run))
-                self._previews = {**dict(list(self._previews.items())[-MAX_PREVIEWS:]), run: seen}
+                data = await wait_shielded(session.preview_run(run))
+                self._previews = {**dict(list(self._previews.items())[-MAX_PREVIEWS:]), run: data}
                 if self.is_attached:
                     self.tick(self.app.clock())
 
@@ -484,7 +479,7 @@ class HistoryScreen(ListScreen[PastRunList]):
         return parts + self._log_searcher.progress()
 
     def _runs_token(self) -> object:
-        """Another value where a run has begun or ended, as far as the app knows."""
+        """Return a value that changes when a run starts or ends."""
         pools = self.app.pools()
         runs = [(run.id, run.state) for pool in pools if not pool.is_over for run in pool.runs.values()]
         return len(pools), runs
@@ -495,32 +490,32 @@ class HistoryScreen(ListScreen[PastRunList]):
         if self._read_at is None:
             return "reading the ledger …"
         if self._log_searcher.is_searching:
-            return "no run is like that so far: what they printed is looked through …"
+            return "no matching run yet; searching the logs …"
         if self._runs:
-            return "no run is like that: other words, or none, show more"
+            return "no matching run; change or clear the filter"
         if self._shows_failures:
-            return "No run has failed of which you have not said that you know."
+            return "No undismissed failures."
         return with_keys(_NO_RUN, self.app.keys)
 
     @work(group="history", exclusive=True)
-    async def _read(self, *, again: bool = False) -> None:
+    async def _read(self, *, search_logs: bool = False) -> None:
         session = self.app.session
         if session is None:
             self._failed = self.app.session_error
             return
         self._seen = self._runs_token()
         try:
-            asked = session.failures() if self._shows_failures else session.past_runs(RunSearch())
-            self._runs, self._failed = await wait_shielded(asked), ""
+            future = session.failures() if self._shows_failures else session.past_runs(RunSearch())
+            self._runs, self._failed = await wait_shielded(future), ""
         except SkywardError as error:
             self._failed = format_error(error)
         self._read_at = self.app.clock()
-        if again:
+        if search_logs:
             self._search_logs()
         if self.is_attached:
             self.tick(self.app.clock())
 
-    # Finding
+    # Search
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self._search = RunSearch(tuple(event.value.split()), self._search.failed)
@@ -540,7 +535,7 @@ class HistoryScreen(ListScreen[PastRunList]):
         self._search = RunSearch(self._search.words, not self._search.failed)
         self.tick(self.app.clock())
 
-    # Acting
+    # Actions
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action in ("dismiss_chosen", "dismiss_all") and not self._shows_failures:
@@ -556,7 +551,7 @@ class HistoryScreen(ListScreen[PastRunList]):
     def action_compare(self) -> None:
         marked = self.listed.marked
         if len(marked) < 2:
-            return self.flash(f"mark two runs with {first_key('history.mark', self.app.keys)}, then compare them")
+            return self.flash(f"mark two runs to compare ({first_key('history.mark', self.app.keys)}: mark)")
         self.app.show_comparison(*marked)
 
     def action_dismiss_chosen(self) -> None:
@@ -569,7 +564,7 @@ class HistoryScreen(ListScreen[PastRunList]):
     @work(group="dismiss")
     async def _dismiss(self, runs: list[str]) -> None:
         session = self.app.session
-        with flash_errors(self.app, "could not dismiss it: "):
+        with flash_errors(self.app, "could not dismiss the failure: "):
             if session is not None:
                 await wait_shielded(session.dismiss(runs))
                 self._read()
@@ -580,10 +575,10 @@ class HistoryScreen(ListScreen[PastRunList]):
             self.app.show_run(chosen.key, chosen.run, self._log_searcher.matches.get(chosen.run))
 
     def action_again(self) -> None:
-        self._read(again=True)
+        self._read(search_logs=True)
         self.flash("reading the ledger …")
 
     def action_back(self) -> None:
-        """The words first, then the screen."""
+        """Clear the filter, otherwise leave the screen."""
         if not self.stop_finding():
             self.dismiss()

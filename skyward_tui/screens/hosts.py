@@ -1,4 +1,4 @@
-"""SSH hosts, alone and shared."""
+"""Screen with groups of SSH hosts and the users of their GPUs."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from skyward_core.model.machines import Check
 
 
-_ROOMY = 110  # columns from which a GPU's model is shown
+_ROOMY = 110  # columns; narrower lists omit the GPU model
 
 
 @dataclass(frozen=True)
 class HostRow:
-    """A group, a host of it, or a GPU of that."""
+    """A group, a host of the group, or a GPU of the host."""
 
     group: HostGroup
     host: str = ""
@@ -49,7 +49,7 @@ class HostRow:
 
 
 class HostList(CursorList[HostRow]):
-    """Groups in the order of their files."""
+    """Groups in the order of their files, with hosts and GPUs."""
 
     def __init__(self) -> None:
         super().__init__(id="list")
@@ -59,11 +59,11 @@ class HostList(CursorList[HostRow]):
         return row.group.name, row.host, row.gpu.id if row.gpu else ""
 
     def update(self, groups: Sequence[HostGroup], seen: Mapping[str, HostGpuUsage], note: str) -> None:
-        """Show what is known now.
+        """Show groups.
 
         Args:
-            seen: by host; of one that is not there nothing is known yet.
-            note: what stands there where there is no group.
+            seen: Probe result by host; missing until the first probe ends.
+            note: Text shown without groups.
         """
         self._seen, self.note = seen, note
         self.set_rows(list(_rows(groups, seen)))
@@ -79,8 +79,8 @@ class HostList(CursorList[HostRow]):
             return [(clip(name, width), "bold"), (clip(where, max(0, width - len(name))), "$muted")]
         if row.gpu is None:
             name, room = f"  {sanitize_line(row.host):<20} ", max(0, width - 23)
-            said, style = self._state(row.host)
-            return [(clip(name, width), ""), (clip(said, room), style)]
+            text, style = self._state(row.host)
+            return [(clip(name, width), ""), (clip(text, room), style)]
         gpu = row.gpu
         model = f"{clip(sanitize_line(gpu.model), 24):<24} " if width >= _ROOMY else ""
         head = f"    GPU {sanitize_line(gpu.number):<4} {model}{utilization(gpu):>5} {memory(gpu):>16}  "
@@ -92,11 +92,11 @@ class HostList(CursorList[HostRow]):
 
     def _state(self, host: str) -> tuple[str, str]:
         if (seen := self._seen.get(host)) is None:
-            return "◌ looking …", "$muted"
+            return "◌ probing …", "$muted"
         if not seen.reached:
             return f"✗ {seen.why}", "$text-error"
         if seen.why or not seen.gpus:
-            return seen.why or "no GPU that our user may use", "$muted"
+            return seen.why or "no GPU that the SSH user may use", "$muted"
         return free_text(seen), "$text-success" if any(gpu.is_free for gpu in seen.gpus) else "$text-warning"
 
 
@@ -109,11 +109,11 @@ def _rows(groups: Sequence[HostGroup], seen: Mapping[str, HostGpuUsage]) -> Iter
                 yield from (HostRow(group, host, gpu) for gpu in seen[host].gpus)
 
 
-_NONE = "No groups of hosts yet: {hosts.group} begins one, in the skyward.toml of the state folder."
+_NONE = "No host groups yet. {hosts.group}: new group."
 
 
 class HostsScreen(ListScreen[HostList]):
-    """It looks at the hosts when it opens, and again when it is told to: each look is a login."""
+    """Host groups; hosts are probed only when the screen opens and on request, because each probe is a login."""
 
     SCOPE = "hosts"
     BINDINGS = bindings("hosts")
@@ -127,14 +127,14 @@ class HostsScreen(ListScreen[HostList]):
         self._writing = asyncio.Lock()
         self._seen: dict[str, HostGpuUsage] = {}
         self._checked: dict[str, list[Check]] = {}
-        self._looking = 0
-        self._looked_at: float | None = None
-        self._changes = 0  # of all that is shown
+        self._probes = 0  # probes in progress
+        self._probed_at: float | None = None
+        self._changes = 0  # version of the content
         self._shown: object = None
 
     def body(self) -> ComposeResult:
         yield Panel(self.listed, id="hosts", title="hosts")
-        yield Panel(VerticalScroll(Static(id="detail")), id="host", title="chosen")
+        yield Panel(VerticalScroll(Static(id="detail")), id="host", title="details")
 
     def on_mount(self) -> None:
         self.action_again()
@@ -144,7 +144,7 @@ class HostsScreen(ListScreen[HostList]):
 
     def tick(self, now: float) -> None:
         if (listed := next(iter(self.query(HostList)), None)) is None:
-            return  # a screen that goes has lost its list before it is gone
+            return  # a closing screen loses its list first
         if self._shown != self._changes:
             self._shown = self._changes
             listed.update(self._groups, self._seen, self._note())
@@ -159,17 +159,17 @@ class HostsScreen(ListScreen[HostList]):
         if gpus:
             free = sum(gpu.is_free for gpu in gpus)
             parts.append(Content.styled(f"{free} of {count(len(gpus), 'GPU')} free", "$text-success" if free else ""))
-        if away := sum(not seen.reached for seen in self._seen.values()):
-            parts.append(Content.styled(f"✗ {count(away, 'host')} not reached", "$text-error"))
-        if self._looking:
-            parts.append(Content.styled("◌ looking …", "$text-warning"))
-        elif self._looked_at is not None:
-            parts.append(Content.styled(f"looked {ago(now - self._looked_at)}", "$muted"))
+        if unreachable := sum(not seen.reached for seen in self._seen.values()):
+            parts.append(Content.styled(f"✗ {count(unreachable, 'host')} not reached", "$text-error"))
+        if self._probes:
+            parts.append(Content.styled("◌ probing …", "$text-warning"))
+        elif self._probed_at is not None:
+            parts.append(Content.styled(f"updated {ago(now - self._probed_at)}", "$muted"))
         return parts
 
     def _note(self) -> str:
         if not self._is_read:
-            return "reading the groups of hosts …"
+            return "reading host groups …"
         return f"✗ {self._failed}" if self._failed else with_keys(_NONE, self.app.keys)
 
     def _detail(self, row: HostRow | None) -> Content:
@@ -181,7 +181,7 @@ class HostsScreen(ListScreen[HostList]):
         if row.gpu is not None:
             lines.append((f"{row.gpu}\n", ""))
             for each in row.gpu.processes:
-                lines.append((f"process {each.pid}: {each}{'' if each.computes else ', which only draws'}\n", "$muted"))
+                lines.append((f"process {each.pid}: {each}{'' if each.computes else ' (graphics only)'}\n", "$muted"))
         elif row.host in self._checked:
             for check in self._checked[row.host]:
                 mark = state_style(check.state)
@@ -197,10 +197,10 @@ class HostsScreen(ListScreen[HostList]):
         return Content.assemble(
             (sanitize_line(group.name), "bold"),
             f"  {', '.join(map(sanitize_line, group.hosts))}\n",
-            ("a run on them:  ", "$muted"),
+            ("run on these:  ", "$muted"),
             (f"skyward-tui run SCRIPT --hosts {sanitize_line(group.name)}{takes}\n", "$text-accent"),
             *(f"{line}\n" for line in usage_by_user(gpus)),
-            (f"of {sanitize_line(str(group.file))}", "$muted"),
+            (f"in {sanitize_line(str(group.file))}", "$muted"),
         )
 
     def _mark_changed(self) -> None:
@@ -208,10 +208,8 @@ class HostsScreen(ListScreen[HostList]):
         if self.is_attached:
             self.tick(self.app.clock())
 
-    # Looking
-
     async def _load_groups(self) -> None:
-        """Read the files, which may lie on a disk that is slow."""
+        """Read the groups, in a thread because the disk may be slow."""
         try:
             self._groups, self._failed = await run_in_daemon_thread(ssh_hosts.groups), ""
         except (SkywardError, OSError) as error:
@@ -221,32 +219,32 @@ class HostsScreen(ListScreen[HostList]):
 
     @work(group="look")
     async def _probe_hosts(self, *hosts: str) -> None:
-        """Look at some hosts, or at all."""
-        meant = list(hosts) or list(dict.fromkeys(host for group in self._groups for host in group.hosts))
-        if not meant:
+        """Probe the given hosts, or all."""
+        probed = list(hosts) or list(dict.fromkeys(host for group in self._groups for host in group.hosts))
+        if not probed:
             return
         loop = asyncio.get_running_loop()
 
-        def heard(seen: HostGpuUsage) -> None:
+        def show(seen: HostGpuUsage) -> None:
             self._seen[seen.host] = seen
             self._mark_changed()
 
-        def said(seen: HostGpuUsage) -> None:
-            with suppress(RuntimeError):  # the loop has ended: nobody waits
-                loop.call_soon_threadsafe(heard, seen)
+        def on_result(seen: HostGpuUsage) -> None:
+            with suppress(RuntimeError):  # the app has exited
+                loop.call_soon_threadsafe(show, seen)
 
-        for host in meant:
+        for host in probed:
             self._seen.pop(host, None)
-        self._looking += 1
+        self._probes += 1
         self._mark_changed()
         try:
             with flash_errors(self.app):
-                await run_in_daemon_thread(partial(ssh_hosts.list_gpu_use, meant, said))
-                self._looked_at = self.app.clock()
+                await run_in_daemon_thread(partial(ssh_hosts.list_gpu_use, probed, on_result))
+                self._probed_at = self.app.clock()
         finally:
-            self._looking -= 1
-            for host in meant:  # also of a look that failed there is none to wait for
-                self._seen.setdefault(host, HostGpuUsage(host, (), "the look failed", False))
+            self._probes -= 1
+            for host in probed:  # hosts without a result must not be shown as pending
+                self._seen.setdefault(host, HostGpuUsage(host, (), "the probe failed", False))
             self._mark_changed()
 
     @work(group="read", exclusive=True)
@@ -260,13 +258,11 @@ class HostsScreen(ListScreen[HostList]):
             return
         self.flash(f"checking {sanitize_line(row.host)} …")
         with flash_errors(self.app):
-            self._checked[row.host] = found = await run_in_daemon_thread(partial(ssh_hosts.check, row.host))
-            wrong = [check for check in found if check.state == "fail"]
-            said = wrong[0].detail if wrong else "all that a pool needs is there"
-            self.flash(f"{row.host}: {said}", "error" if wrong else "done")
+            self._checked[row.host] = checks = await run_in_daemon_thread(partial(ssh_hosts.check, row.host))
+            problems = [check for check in checks if check.state == "fail"]
+            result = problems[0].detail if problems else "ready"
+            self.flash(f"{row.host}: {result}", "error" if problems else "done")
             self._mark_changed()
-
-    # Its key
 
     @work(group="trust", exclusive=True)
     async def action_trust(self) -> None:
@@ -274,14 +270,16 @@ class HostsScreen(ListScreen[HostList]):
 
         if (row := self.listed.chosen) is None or not row.host:
             return
-        self.flash(f"asking {sanitize_line(row.host)} for its key …")
+        self.flash(f"fetching the host key of {sanitize_line(row.host)} …")
         with flash_errors(self.app):
             shown = await run_in_daemon_thread(partial(ssh_hosts.fetch_host_key, row.host))
             if shown.is_known():
-                return self.flash(f"the key of {sanitize_line(row.host)} is known: {shown.key.fingerprint}", "done")
+                return self.flash(
+                    f"the host key of {sanitize_line(row.host)} is known: {shown.key.fingerprint}", "done"
+                )
             if not await self.app.push_screen_wait(HostKeyScreen(shown.key, starts=False)):
-                return self.flash("it was not accepted")
-            self.flash(f"written to {sanitize_line(str(shown.accept()))}", "done")
+                return self.flash("the key was not accepted")
+            self.flash(f"saved the key in {sanitize_line(str(shown.accept()))}", "done")
             self._probe_hosts(row.host)
 
     # Groups
@@ -294,17 +292,17 @@ class HostsScreen(ListScreen[HostList]):
             return chosen is not None
         return True
 
-    def _edit(self, change: Callable[[], None], said: str) -> None:
-        """Change a file, and look at what is new."""
-        # The app's worker and not this screen's: how it ended is said although the screen is left.
-        self.app.run_worker(self._write(change, said), group="hosts", exclusive=False)
+    def _edit(self, change: Callable[[], None], message: str) -> None:
+        """Change a file, and probe new hosts."""
+        # A worker of the app, so that the result is shown even if the user leaves this screen.
+        self.app.run_worker(self._write(change, message), group="hosts", exclusive=False)
 
-    async def _write(self, change: Callable[[], None], said: str) -> None:
+    async def _write(self, change: Callable[[], None], message: str) -> None:
         with flash_errors(self.app):
             async with self._writing:
                 await run_in_daemon_thread(change)
                 await self._load_groups()
-            self.app.flash(said, "done")
+            self.app.flash(message, "done")
             new = [host for group in self._groups for host in group.hosts if host not in self._seen]
             if new and self.is_attached:
                 self._probe_hosts(*dict.fromkeys(new))
@@ -314,10 +312,8 @@ class HostsScreen(ListScreen[HostList]):
         if (row := self.listed.chosen) is None:
             return
         if host := await self.app.ask(f"Host to add to {sanitize_line(row.group.name)}"):
-            self._edit(
-                partial(row.group.add_host, host),
-                f"{sanitize_line(host)} is in {sanitize_line(row.group.name)} now",
-            )
+            message = f"added {sanitize_line(host)} to {sanitize_line(row.group.name)}"
+            self._edit(partial(row.group.add_host, host), message)
 
     @work(group="edit", exclusive=True)
     async def action_group(self) -> None:
@@ -325,20 +321,18 @@ class HostsScreen(ListScreen[HostList]):
             return
         if host := await self.app.ask(f"First host of {sanitize_line(name)}"):
             file = self.listed.chosen.group.file if self.listed.chosen else None
-            self._edit(
-                partial(ssh_hosts.new_group, name, host, file),
-                f"{sanitize_line(name)} has {sanitize_line(host)}",
-            )
+            message = f"created {sanitize_line(name)} with {sanitize_line(host)}"
+            self._edit(partial(ssh_hosts.new_group, name, host, file), message)
 
     @work(group="edit", exclusive=True)
     async def action_rename(self) -> None:
         if (row := self.listed.chosen) is None:
             return
         old = row.host or row.group.name
-        new = await self.app.ask(f"Another name for {sanitize_line(old)}", sanitize_line(old))
+        new = await self.app.ask(f"New name of {sanitize_line(old)}", sanitize_line(old))
         if new and new != old:
             change = partial(row.group.replace_host, old, new) if row.host else partial(row.group.rename, new)
-            self._edit(change, f"{sanitize_line(old)} is called {sanitize_line(new)} now")
+            self._edit(change, f"renamed {sanitize_line(old)} to {sanitize_line(new)}")
 
     @work(group="edit", exclusive=True)
     async def action_remove(self) -> None:
@@ -346,8 +340,8 @@ class HostsScreen(ListScreen[HostList]):
             return
         group = sanitize_line(row.group.name)
         what = f"host {sanitize_line(row.host)} of {group}" if row.host else f"group {group}"
-        text = f"Take {what} out of\n{sanitize_line(str(row.group.file))}?\n\nThe machines themselves stay as they are."
-        choices = [("no", "Keep it", False), ("yes", "Take it out", True)]
+        text = f"Remove {what} from\n{sanitize_line(str(row.group.file))}?\n\nThe machines themselves do not change."
+        choices = [("no", "Cancel", False), ("yes", "Remove", True)]
         if await self.app.push_screen_wait(ChoiceScreen("Remove", text, choices, escape="no")) == "yes":
             change = partial(row.group.remove_host, row.host) if row.host else row.group.delete
-            self._edit(change, f"{what} is gone")
+            self._edit(change, f"removed {what}")

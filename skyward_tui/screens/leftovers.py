@@ -1,4 +1,4 @@
-"""Leftovers: resources of ours that cloud accounts still hold."""
+"""Screen with leftovers: resources of this user's pools that cloud accounts still hold."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from skyward_core.client.session_interface import SessionInterface
 
 
-_ROOMY = 120  # columns from which every fact of a thing is shown
+_ROOMY = 120  # columns; narrower lists omit some columns
 
 
 class LeftoverList(CursorList[LeftoverRow]):
-    """Things by pool, then what others made, then places that could not be looked at."""
+    """Resources by pool, then those of other ledgers, then accounts that could not be scanned."""
 
     TITLES = MappingProxyType({"STATE": "  STATE"})
 
@@ -83,10 +83,10 @@ class LeftoverList(CursorList[LeftoverRow]):
 
 
 class LeftoversScreen(ListScreen[LeftoverList]):
-    """It looks when it opens, and changes nothing until somebody says so.
+    """Leftovers, scanned when the screen opens, and deleted only after confirmation.
 
     Args:
-        known: what the app has found before; shown until the accounts have answered.
+        known: Earlier scan, shown until the accounts have answered.
     """
 
     SCOPE = "leftovers"
@@ -97,24 +97,24 @@ class LeftoversScreen(ListScreen[LeftoverList]):
         super().__init__(LeftoverList())
         self._found = known
         self._failed = ""
-        self._looking_since: float | None = None
-        self._looked_at: float | None = None
+        self._scan_started_at: float | None = None
+        self._scanned_at: float | None = None
         self._everywhere = False
-        self._ledgers: tuple[str, ...] = ()  # those of others that are meant, too
+        self._ledgers: tuple[str, ...] = ()  # other ledgers whose resources are included
 
     def body(self) -> ComposeResult:
-        yield Panel(self.listed, title="what accounts hold")
-        yield Panel(Static(id="detail"), id="thing", title="chosen")
+        yield Panel(self.listed, title="account inventory")
+        yield Panel(Static(id="detail"), id="thing", title="details")
 
     def on_mount(self) -> None:
         self._scan()
 
     def time_token(self, now: float) -> object:
-        looks = self._looking_since is not None
-        return id(self._found), self._failed, int(now) if looks else super().time_token(now)
+        is_scanning = self._scan_started_at is not None
+        return id(self._found), self._failed, int(now) if is_scanning else super().time_token(now)
 
     def tick(self, now: float) -> None:
-        self.query_one(Breadcrumbs).update_trail(["pools", "what is left"], self._status(now))
+        self.query_one(Breadcrumbs).update_trail(["pools", "leftovers"], self._status(now))
         self.listed.update(self._found, self._note(), now)
         chosen = self.listed.chosen
         self.query_one("#detail", Static).update(Content(row_detail(chosen, now) if chosen else ""))
@@ -122,29 +122,29 @@ class LeftoversScreen(ListScreen[LeftoverList]):
 
     def _status(self, now: float) -> list[Content]:
         parts = []
-        if self._looking_since is not None:
-            parts.append(Content.styled(f"◌ asking accounts … {duration(now - self._looking_since)}", "$text-warning"))
+        if self._scan_started_at is not None:
+            parts.append(
+                Content.styled(f"◌ scanning accounts … {duration(now - self._scan_started_at)}", "$text-warning")
+            )
         if self._found is not None and self._found.removable:
             parts.append(Content.styled(f"! {leftovers_amount(self._found.removable)} left", "$text-error"))
         if self._found is not None and self._found.unknown:
-            parts.append(Content.styled(f"! {len(self._found.unknown)} not known", "$text-warning"))
-        if self._looked_at is not None and self._looking_since is None:
-            parts.append(Content.styled(f"looked {ago(now - self._looked_at)}", "$muted"))
-        parts.append(Content.styled("all regions" if self._everywhere else "regions that pools were in", "$muted"))
+            parts.append(Content.styled(f"! {len(self._found.unknown)} unchecked", "$text-warning"))
+        if self._scanned_at is not None and self._scan_started_at is None:
+            parts.append(Content.styled(f"scanned {ago(now - self._scanned_at)}", "$muted"))
+        parts.append(Content.styled("all regions" if self._everywhere else "regions used before", "$muted"))
         return parts
 
     def _note(self) -> str:
-        """What stands there where nothing is listed."""
+        """Return the text for an empty list."""
         if self._failed:
             return f"✗ {self._failed}"
-        if self._looking_since is not None:
-            return "asking the accounts what is there …"
+        if self._scan_started_at is not None:
+            return "scanning the accounts …"
         if self.app.session is None:
             return self.app.session_error or "reading the ledger …"
-        where = "in all regions" if self._everywhere else "where pools have been, nor in the usual region"
-        return f"Nothing that was made from here is there {where}."
-
-    # Looking
+        where = "in any region" if self._everywhere else "in the default region or in regions used before"
+        return f"No cloud resources from this machine {where}."
 
     @work(group="look", exclusive=True)
     async def _scan(self) -> None:
@@ -153,19 +153,21 @@ class LeftoversScreen(ListScreen[LeftoverList]):
         session = self.app.session
         if session is None:
             return
-        self._looking_since = self.app.clock()
+        self._scan_started_at = self.app.clock()
         try:
-            # Every provider that has accounts, as it is by its name: the ledger may be lost.
-            asked = dict.fromkeys(await asyncio.to_thread(scannable_providers), ())
+            # All providers with accounts, with default settings, because the ledger may be lost.
+            providers = dict.fromkeys(await asyncio.to_thread(scannable_providers), ())
             self._found = await wait_shielded(
-                session.scan_leftovers(asked, everywhere=self._everywhere, ledgers=self._ledgers)
+                session.scan_leftovers(providers, everywhere=self._everywhere, ledgers=self._ledgers)
             )
         except (SkywardError, OSError) as error:
             self._failed = format_error(error)
         else:
             self._failed = ""
-            self._looked_at = self.app.clock()
-        self._looking_since = None  # who is broken off has one after it that looks
+            self._scanned_at = self.app.clock()
+        self._scan_started_at = (
+            None  # not in a finally block: a newer scan that cancelled this one has set its own time
+        )
 
     def _rescan(self) -> None:
         if self.is_attached:
@@ -191,12 +193,12 @@ class LeftoversScreen(ListScreen[LeftoverList]):
         return action.call != "everywhere" or not self._everywhere
 
     def _pool_of(self, row: LeftoverRow) -> str:
-        """The key of the pool that can be opened for a row, or ""."""
+        """Return the key of a row's pool that the app can open, or ""."""
         found = row.found
         return found.pool if found is not None and found.pool and self.app.find_pool(found.pool) else ""
 
     def _deletable_of_pool(self, row: LeftoverRow) -> list[JudgedLeftover]:
-        """All that nobody needs of the pool of what is chosen."""
+        """Return all leftovers of a row's pool."""
         if row.found is None or self._found is None:
             return []
         of = row.found.thing
@@ -211,7 +213,7 @@ class LeftoversScreen(ListScreen[LeftoverList]):
             return
         if chosen.ledger:
             self._ledgers = tuple(dict.fromkeys((*self._ledgers, chosen.ledger)))
-            self.flash(f"looking at what ledger {chosen.ledger} made, too …")
+            self.flash(f"scanning resources of ledger {chosen.ledger}, too …")
             self._scan()
         elif pool := self._pool_of(chosen):
             self.app.show_pool(pool)
@@ -237,12 +239,11 @@ class LeftoversScreen(ListScreen[LeftoverList]):
 
 
 class DeleteLeftoversScreen(TypedConfirmation[None]):
-    """Where a machine is among it, a word must be typed; else the focus is on Cancel. Closing it stops nothing that
-    has begun.
+    """Confirmation of a deletion. Machines require a typed word. Closing the dialog does not stop a started deletion.
 
     Args:
-        scan: what is to be ended.
-        ended: called once that is over.
+        scan: Leftovers to delete.
+        ended: Called after the deletion.
     """
 
     DEFAULT_CSS = read_style_sheet(__file__, "end_left")
@@ -250,14 +251,14 @@ class DeleteLeftoversScreen(TypedConfirmation[None]):
 
     def __init__(self, scan: LeftoverScan, ended: Callable[[], None]) -> None:
         super().__init__()
-        self.heading = f"End {leftovers_amount(scan.removable)}?"
+        self.heading = f"Delete {leftovers_amount(scan.removable)}?"
         self._found = scan
         self._on_deleted = ended
         self._started_at = 0.0
         if any(each.thing.is_machine for each in scan.removable):
             names = {each.thing.pool for each in scan.removable}
             name = names.pop() if len(names) == 1 else ""
-            # A name is a tag, which may be anything.
+            # The name is a tag in the account, so it may contain any characters.
             self.word = name.strip() if name.isascii() and name.isprintable() else ""
             self.word = self.word or str(len(scan.removable))
 
@@ -268,23 +269,22 @@ class DeleteLeftoversScreen(TypedConfirmation[None]):
 
     def buttons(self) -> Iterable[Button]:
         yield Button("Cancel", id="cancel", compact=True)
-        yield Button("End it", id="end", variant="error", compact=True, disabled=bool(self.word))
+        yield Button("Delete", id="end", variant="error", compact=True, disabled=bool(self.word))
 
     def _question(self, refused: str = "") -> Content:
-        parts = [("\nWhat nobody has fetched from there goes with it.", "$text-warning")]
+        parts = [("\nResults that were not fetched from them are lost.", "$text-warning")]
         others = {(each.thing.ledger, each.thing.owner) for each in self._found.removable if not each.thing.ours}
         for ledger, owner in sorted(others):
-            said = f"\n! of ledger {ledger} ({owner}): whether it is in use there cannot be told from here"
-            parts.append((said, "$text-warning"))
+            parts.append((f"\n! ledger {ledger} ({owner}) may still use these resources", "$text-warning"))
         if self.word:
-            what = "how many things" if self.word == str(len(self._found.removable)) else "the pool's name"
-            parts += [(f"\n\nType {what}, ", ""), (self.word, "bold $text-accent"), (", to end it:", "")]
+            what = "the number of resources" if self.word == str(len(self._found.removable)) else "the pool's name"
+            parts += [(f"\n\nType {what}, ", ""), (self.word, "bold $text-accent"), (", to confirm:", "")]
         if refused:
-            parts.append((f"\n✗ nothing was ended: {refused}", "$text-error"))
+            parts.append((f"\n✗ nothing was deleted: {refused}", "$text-error"))
         return Content.assemble(*parts)
 
-    def reject(self, said: str) -> None:
-        self.query_one("#ask", Static).update(self._question(said))
+    def reject(self, reason: str) -> None:
+        self.query_one("#ask", Static).update(self._question(reason))
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         if event.button.id == "end":
@@ -294,39 +294,39 @@ class DeleteLeftoversScreen(TypedConfirmation[None]):
 
     def action_close(self) -> None:
         if not self.has_started:
-            self.app.flash("nothing was ended")
+            self.app.flash("nothing was deleted")
         self.dismiss()
-
-    # Ending
 
     def confirm(self) -> None:
         if not self.has_started and (session := self.app.session) is not None:
             self._started_at = self.app.clock()
-            self.start("Ending", self._delete(session))
+            self.start("Deleting", self._delete(session))
 
     def show_progress(self) -> None:
-        took = duration(self.app.clock() - self._started_at)
-        said = f"ending {leftovers_amount(self._found.removable)} … {took}\n\nUntil the account says that it is gone."
-        self.show_facts(Content(said))
+        elapsed = duration(self.app.clock() - self._started_at)
+        text = (
+            f"deleting {leftovers_amount(self._found.removable)} … {elapsed}\n\nWaiting for the account's confirmation."
+        )
+        self.show_facts(Content(text))
 
     async def _delete(self, session: SessionInterface) -> None:
         try:
             remains = await wait_shielded(session.remove_leftovers(self._found))
         except (SkywardError, OSError) as error:
             remains = [format_error(error)]
-        many = count(len(self._found.removable), "thing")
+        deleted = f"deleted and verified: {count(len(self._found.removable), 'resource')}"
         if remains:
-            self.app.flash(f"still there: {remains[0]}", "error")
+            self.app.flash(f"not deleted: {remains[0]}", "error")
         else:
-            self.app.flash(f"ended, and verified gone: {many}", "done")
+            self.app.flash(deleted, "done")
         self._on_deleted()
         self.app.scan_leftovers()
         if not self.is_attached:
             return
         self.progress_timer.stop()
-        self.finish("Something may be left" if remains else "Ended, nothing of it left", gone=not remains)
-        lines = [(f"✗ still there: {sanitize_line(each)}\n", "$text-error") for each in remains]
-        self.show_facts(Content.assemble(*(lines or [(f"✓ ended, and verified gone: {many}", "$text-success")])))
+        self.finish("Some leftovers may remain" if remains else "All deleted", gone=not remains)
+        lines = [(f"✗ not deleted: {sanitize_line(each)}\n", "$text-error") for each in remains]
+        self.show_facts(Content.assemble(*(lines or [(f"✓ {deleted}", "$text-success")])))
 
     def on_mount(self) -> None:
         self.call_after_refresh(self.fit_to_screen)

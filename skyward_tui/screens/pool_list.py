@@ -1,4 +1,4 @@
-"""The list of pools."""
+"""Root screen of the app: the list of pools."""
 
 from __future__ import annotations
 
@@ -53,8 +53,7 @@ COLUMNS = (UNSORTED, "pool", "state", "nodes", "ranks", "provider", "use", "age"
 
 
 def utilization_text(pool: PoolView, now: float) -> str:
-    """How busy its GPUs are, and how many there are, or else its processors; "" where nobody has measured them of
-    late."""
+    """Return GPU count and utilization, or CPU utilization without GPUs; "" without recent data."""
     metrics = pool.machines
     if metrics is None or pool.is_over or not any(each.is_fresh(now) for each in metrics.nodes.values()):
         return ""
@@ -63,18 +62,17 @@ def utilization_text(pool: PoolView, now: float) -> str:
 
 
 def _mean_utilization(pool: PoolView) -> float:
-    """The mean, in percent."""
+    """Return the mean utilization in percent."""
     if pool.machines is None or pool.is_over:
         return 0.0
-    found = pool.machines.latest("util") or pool.machines.latest("cpu")
-    return sum(found.values()) / len(found) if found else 0.0
+    by_device = pool.machines.latest("util") or pool.machines.latest("cpu")
+    return sum(by_device.values()) / len(by_device) if by_device else 0.0
 
 
 def filter_and_sort(pools: Sequence[PoolView], words: Iterable[str], by: str, *, falling: bool) -> list[PoolView]:
-    """Those that have all of some words in what is said of them, by one of :data:`COLUMNS`; what is equal stays as it
-    stood."""
-    wanted = [word.casefold() for word in words]
-    found = [pool for pool in pools if all(word in _searchable_text(pool) for word in wanted)]
+    """Return the pools whose text contains all words, sorted by one of :data:`COLUMNS`; the sort is stable."""
+    folded = [word.casefold() for word in words]
+    found = [pool for pool in pools if all(word in _searchable_text(pool) for word in folded)]
     if by == UNSORTED:
         return found[::-1] if falling else found
     keys: dict[str, Callable[[PoolView], Any]] = {
@@ -97,15 +95,13 @@ def _searchable_text(pool: PoolView) -> str:
     return "\n".join((pool.name, pool.provider, state_style(pool.state).word, *last)).casefold()
 
 
-_AROUND, _HEAD = 2, 3  # rows of the screen, and of a list, that are none of its own
-_LEAST = 6  # rows that are worth it
-_LEAST_LIST = 8  # rows of the list, however few pools there are
-LOOK = 2.0  # seconds between two looks at the ledger
-
-
-LEDGER_SECONDS = 1.0  # seconds within which the ledger knows what has ended
-_ROOMY = 96  # columns from which every fact of a pool is shown
-_BESIDE = 120  # columns from which the pool under the cursor shows beside the list
+_AROUND, _HEAD = 2, 3  # rows around the screen's panels, and of a list's border and head
+_LEAST = 6  # rows that recent runs need
+_LEAST_LIST = 8  # rows of the list with few pools
+LOOK = 2.0  # seconds between reads of the ledger
+LEDGER_SECONDS = 1.0  # seconds; the ledger records an ended run within this time
+_ROOMY = 96  # columns; narrower lists omit some columns
+_BESIDE = 120  # columns; a wider screen shows a preview of the selected pool
 _WELCOME = """
   No pools yet.
 
@@ -118,7 +114,7 @@ _WELCOME = """
 
 
 class PoolList(CursorList["PoolView"]):
-    """A row per pool, with marks.
+    """One row per pool, with marks.
 
     Attributes:
         filter_words: Words that the text of each shown pool contains.
@@ -126,7 +122,7 @@ class PoolList(CursorList["PoolView"]):
     """
 
     app: SkywardApp
-    TITLES = MappingProxyType({"age": "AGE/ENDED", "run": " RUN"})
+    TITLES = MappingProxyType({"run": " RUN"})
     SORT_COLUMNS = COLUMNS
     LARGEST_FIRST = ("nodes", "ranks", "use", "$/h")
 
@@ -136,8 +132,8 @@ class PoolList(CursorList["PoolView"]):
         self.marked: set[str] = set()
         self._all: list[PoolView] = []
         self._now = 0.0
-        self._costs = False  # whether one of them costs something; else there is no column for it
-        self._use_width = 0  # cells of the column with their use; none where none is measured
+        self._costs = False  # whether any pool has a price; otherwise there is no price column
+        self._use_width = 0  # cells of the utilization column; 0 without data
         self._state: object = None
         self._pulse = ChangeHighlight(self)
 
@@ -162,13 +158,13 @@ class PoolList(CursorList["PoolView"]):
         self.set_rows(filter_and_sort(self._all, self.filter_words, self.sort_column, falling=self.is_descending))
 
     def set_filter(self, words: tuple[str, ...]) -> None:
-        """Show only those that have some words in what is said of them."""
+        """Show only pools whose text contains all words."""
         self.filter_words = words
         self.sort()
         self.refresh()
 
     def toggle_mark(self) -> None:
-        """Mark the pool under the cursor, or unmark it, and go on to the next one."""
+        """Toggle the mark of the selected pool, and move to the next pool."""
         if self.chosen is not None:
             self.marked ^= {self.chosen.key}
             self.action_step(1)
@@ -179,9 +175,9 @@ class PoolList(CursorList["PoolView"]):
 
     @property
     def teardown_pools(self) -> list[PoolView]:
-        """Those that a teardown is about: the marked ones, else the one under the cursor, as far as they are there."""
-        meant = [pool for pool in self._all if pool.key in self.marked] if self.marked else [self.chosen]
-        return [pool for pool in meant if pool is not None and not pool.is_over]
+        """Marked pools, otherwise the selected one, without pools that have ended."""
+        pools = [pool for pool in self._all if pool.key in self.marked] if self.marked else [self.chosen]
+        return [pool for pool in pools if pool is not None and not pool.is_over]
 
     def visible_rows(self) -> list[Content]:
         if self.rows:
@@ -189,7 +185,7 @@ class PoolList(CursorList["PoolView"]):
         if self.note:
             return [Content("\n  " + self.note)]
         if self._all:
-            return [self.empty_text("no pool is like that: other words, or none, show more")]
+            return [self.empty_text("no matching pool; change or clear the filter")]
         return [Content.from_markup(with_keys(_WELCOME, self.app.keys)), *_first_steps(*self.size)]
 
     def columns(self, width: int) -> Sequence[tuple[str, int | None]]:
@@ -201,7 +197,7 @@ class PoolList(CursorList["PoolView"]):
 
     def _name_width(self, width: int) -> int:
         longest = max([len("POOL▲"), *(cell_len(pool.name) for pool in self._all)])
-        # A name says most: what the last run is called gives way to it.
+        # The pool's name has priority over the last run's name.
         return max(min(longest, 12), min(longest, width - (66 if width >= _ROOMY else 58)))
 
     def parts(self, row: PoolView, width: int) -> Iterator[Part]:
@@ -225,25 +221,25 @@ class PoolList(CursorList["PoolView"]):
         }
         yield "◆" if pool.key in self.marked else " ", "$text-accent"
         yield from self.cells(cells, width)
-        left = pool.lease_left(now)
-        if left is not None:  # before what may be cut off
-            yield f"ends in {time_left(left)}  ", "$text-warning"
-        if taken := next_preempted(pool.nodes):
-            style = "$text-error" if taken.is_preempted else "$text-warning"
-            yield f"n{taken.index} {preemption_text(taken, now)}  ", style
+        lease_left = pool.lease_left(now)
+        if lease_left is not None:  # first, because the end of the row may be cut off
+            yield f"ends in {time_left(lease_left)}  ", "$text-warning"
+        if node := next_preempted(pool.nodes):
+            style = "$text-error" if node.is_preempted else "$text-warning"
+            yield f"n{node.index} {preemption_text(node, now)}  ", style
         if (run := newest_run(pool)) is not None:
-            shown = state_style(run.state)
-            # Of a pool that is over and was not opened yet, only how its runs ended is known.
-            of = f" {run.ended:,}/{run.total:,}" if run.counts or run.state == "running" else ""
-            yield f"{shown.text} {run.function}{of}", "$muted" if pool.is_over else shown.style
-        if left is None and run is None and pool.detail:
-            said = one_line(format_detail(pool)).removeprefix(f"pool {pool.name} ")  # which stands in its row
-            yield clip(said, 160), "$muted"
+            run_mark = state_style(run.state)
+            # Counts of an ended pool are unknown until it is opened.
+            progress = f" {run.ended:,}/{run.total:,}" if run.counts or run.state == "running" else ""
+            yield f"{run_mark.text} {run.function}{progress}", "$muted" if pool.is_over else run_mark.style
+        if lease_left is None and run is None and pool.detail:
+            # The row already names the pool.
+            yield clip(one_line(format_detail(pool)).removeprefix(f"pool {pool.name} "), 160), "$muted"
 
 
 def _first_steps(width: int, height: int) -> list[Content]:
-    """What there is to try, where there is room for it."""
-    from skyward_tui.launch_form.form import example_paths, script_summary  # they are read: behind the first paint
+    """Return the examples to try, if they fit."""
+    from skyward_tui.launch_form.form import example_paths, script_summary  # imported after the first paint
 
     known = example_paths()
     if height < _WELCOME.count("\n") + len(known) + 4:
@@ -257,15 +253,14 @@ def _first_steps(width: int, height: int) -> list[Content]:
         for path in known
     ]
     demo = (
-        ("  Without any machine ", "$muted"),
+        ("  Demo with 32 simulated GPUs: ", "$muted"),
         ("skyward-tui --demo", "bold"),
-        (" plays a run of 32 GPUs.", "$muted"),
     )
     return [Content("  Examples:"), *rows, Content(""), Content.assemble(*demo)]
 
 
 class PoolsScreen(ListScreen[PoolList]):
-    """The root of the app."""
+    """Root screen of the app."""
 
     SCOPE = "pools"
     BINDINGS = bindings("pools")
@@ -274,13 +269,13 @@ class PoolsScreen(ListScreen[PoolList]):
 
     def __init__(self) -> None:
         super().__init__(PoolList())
-        self._versions = self._failed = 0  # of the pools listed, and their runs
+        self._versions = self._failed = 0  # sum of the pools' versions, and number of failed runs
         self._preview: PoolPreview | None = None
-        self._measured_pools: set[str] = set()  # keys of pools whose machines we have had measured
+        self._measured_pools: set[str] = set()  # keys of pools whose machines are sampled
         self._recent: Sequence[PastRun] = ()
         self._recent_runs: RecentRuns | None = None
         self._recent_read_at: float | None = None
-        self._recent_token: object = None  # what went on when the ledger was read
+        self._recent_token: object = None  # runs known when the ledger was read
 
     def body(self) -> ComposeResult:
         yield Horizontal(Vertical(Panel(self.listed, id="pools", title="pools"), id="left"), id="sides")
@@ -301,9 +296,8 @@ class PoolsScreen(ListScreen[PoolList]):
                 Content.styled(f"spent {money(sum(pool.spent(now) for pool in costing))}", "$muted"),
             ]
         if app.failures:
-            key = first_key("pools.failures", app.keys)
-            said = f"✗ {count(app.failures, 'failure')} ({key})"
-            status.insert(0, Content.styled(said, "$text-error"))
+            text = f"✗ {count(app.failures, 'failure')} ({first_key('pools.failures', app.keys)})"
+            status.insert(0, Content.styled(text, "$text-error"))
         if app.leftovers is not None and app.leftovers.removable:
             status.insert(0, Content.styled(f"! {leftovers_amount(app.leftovers.removable)} left", "$text-error"))
         listed = self.listed
@@ -324,14 +318,12 @@ class PoolsScreen(ListScreen[PoolList]):
         super().tick(now)
 
     def _show_preview(self, chosen: PoolView | None, now: float) -> None:
-        """Beside the list, where there is room for both."""
-        there = chosen is not None and self.size.width >= _BESIDE
-        self.set_class(there, "-preview")
-        if chosen is None or not there:
+        """Show a preview of the selected pool, if the screen is wide enough."""
+        is_shown = chosen is not None and self.size.width >= _BESIDE
+        self.set_class(is_shown, "-preview")
+        if chosen is None or not is_shown:
             return
-        from skyward_tui.widgets.pool_preview_and_recent_runs import (
-            PoolPreview,  # what it needs is loaded behind the first paint
-        )
+        from skyward_tui.widgets.pool_preview_and_recent_runs import PoolPreview  # imported after the first paint
 
         if self._preview is None:
             self._preview = PoolPreview()
@@ -341,24 +333,24 @@ class PoolsScreen(ListScreen[PoolList]):
         self._measure(chosen)
 
     def _show_recent(self, pools: Sequence[PoolView], now: float) -> None:
-        """Show recent runs below the list, if it leaves room for them; nothing is read, nor loaded, before."""
-        wanted = max(_LEAST_LIST, len(pools) + _HEAD)
-        there = self.has_class("-preview") and self.size.height - _AROUND - wanted >= _LEAST
-        going = len(pools), [(run.id, run.state) for pool in pools for run in list(pool.runs.values())]
+        """Show recent runs below the list, if they fit; the ledger is read only then."""
+        list_rows = max(_LEAST_LIST, len(pools) + _HEAD)
+        fits = self.has_class("-preview") and self.size.height - _AROUND - list_rows >= _LEAST
+        token = len(pools), [(run.id, run.state) for pool in pools for run in list(pool.runs.values())]
         due = self._recent_read_at is None or time.monotonic() - self._recent_read_at > LOOK
-        if there and due and going != self._recent_token and self.app.session is not None:
-            self._recent_token, self._recent_read_at = going, math.inf
+        if fits and due and token != self._recent_token and self.app.session is not None:
+            self._recent_token, self._recent_read_at = token, math.inf
             self._read_recent(self.app.session)
-        there = there and bool(self._recent)
-        self.set_class(there, "-below")
-        self.query_one("#pools").styles.height = wanted if there else "1fr"
-        if there:
+        is_shown = fits and bool(self._recent)
+        self.set_class(is_shown, "-below")
+        self.query_one("#pools").styles.height = list_rows if is_shown else "1fr"
+        if is_shown:
             from skyward_tui.widgets.pool_preview_and_recent_runs import RecentRuns
 
             if self._recent_runs is None:
                 self._recent_runs = RecentRuns()
                 key = first_key("pools.history", self.app.keys)
-                title = Content.assemble("recent runs", (f"  {key} shows all", "$muted"))
+                title = Content.assemble("recent runs", (f"  ({key}: all)", "$muted"))
                 self.query_one("#left").mount(Panel(self._recent_runs, id="recent", title=title))
             self._recent_runs.update(self._recent, now)
 
@@ -369,20 +361,20 @@ class PoolsScreen(ListScreen[PoolList]):
         try:
             self._recent = [run for run in await wait_shielded(session.past_runs(RunSearch())) if run.run]
         except (SkywardError, OSError):
-            self._recent = ()  # the list of past runs says why
+            self._recent = ()  # the history screen shows the error
         finally:
             self._recent_read_at = time.monotonic()
-        # Of an app that ends, the screen loses its list before it goes.
+        # An exiting app removes the screen's list first.
         if self.app.is_running and self.is_attached and self.is_current:
             self.tick(self.app.clock())
 
     def _measure(self, chosen: PoolView) -> None:
-        """Have the machines measured of a pool that somebody looks at, where something goes on."""
+        """Start sampling the machines of the selected pool if it has a running run."""
         session = self.app.session
-        goes_on = chosen.state == "up" and any(run.state == "running" for run in chosen.runs.values())
-        if session is not None and goes_on and chosen.machines is None and chosen.key not in self._measured_pools:
+        is_busy = chosen.state == "up" and any(run.state == "running" for run in chosen.runs.values())
+        if session is not None and is_busy and chosen.machines is None and chosen.key not in self._measured_pools:
             self._measured_pools.add(chosen.key)
-            session.start_sampling(chosen.key)  # what comes of it is in the view, also why there is nothing
+            session.start_sampling(chosen.key)  # the view receives the samples, or the error
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         chosen = self.listed.chosen
@@ -418,14 +410,14 @@ class PoolsScreen(ListScreen[PoolList]):
     def action_down(self) -> None:
         from skyward_tui.dialogs.confirmations import TeardownScreen
 
-        if meant := self.listed.teardown_pools:
-            self.app.push_screen(TeardownScreen([pool.key for pool in meant]))
+        if pools := self.listed.teardown_pools:
+            self.app.push_screen(TeardownScreen([pool.key for pool in pools]))
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self._change_list(partial(self.listed.set_filter, tuple(event.value.split())))
 
     def action_back(self) -> None:
-        """The words first, then the marks."""
+        """Clear the filter, otherwise the marks."""
         if not self.stop_finding():
             self._change_list(self.listed.unmark)
 
@@ -433,7 +425,7 @@ class PoolsScreen(ListScreen[PoolList]):
         self.app.show_leftovers()
 
     def _count_failures(self, pools: list[PoolView]) -> None:
-        """Once a run has failed, wherever it was."""
+        """Let the app count undismissed failures after a run of any pool has failed."""
         if (versions := sum(pool.version for pool in pools)) == self._versions:
             return
         self._versions = versions
@@ -464,4 +456,4 @@ class PoolsScreen(ListScreen[PoolList]):
 
     def action_refresh(self) -> None:
         self.app.refresh_pools()
-        self.flash("looking for pools …")
+        self.flash("refreshing pools …")

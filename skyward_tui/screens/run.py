@@ -1,4 +1,4 @@
-"""A run: its panels in a grid."""
+"""Screen of a pool and one of its runs: panels in a grid."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _SEVERE: tuple[AlertKind, ...] = ("gpu", "nan", "stall", "memory")
 
 
 class AlertStrip(Chrome):
-    """The worst one with its rank or machine and since when, and how many more there are; away while there is none."""
+    """Line with the most severe alert and the number of further alerts; hidden without alerts."""
 
     DEFAULT_CSS = read_style_sheet(__file__, "alert_strip")
 
@@ -50,7 +50,7 @@ class AlertStrip(Chrome):
         self._alerts: Sequence[Alert] = ()
 
     def show(self, alerts: Sequence[Alert]) -> None:
-        """Show them, the worst first."""
+        """Show alerts, the most severe first."""
         self._alerts = alerts
         self.set_class(bool(alerts), "-there")
         self.show_line(alert_line(alerts, self.app.size.width))
@@ -60,8 +60,7 @@ class AlertStrip(Chrome):
 
 
 def alert_line(alerts: Sequence[Alert], width: int) -> Content:
-    """``✗ NaN  rank 5 since 12:01:07: loss is NaN from step 103 on  +2 more``; of little room the words take what is
-    left."""
+    """Return a line such as ``✗ NaN  rank 5 since 12:01:07: loss is NaN from step 103 on  +2 more``."""
     if not alerts:
         return Content("")
     worst = alerts[0]
@@ -73,9 +72,9 @@ def alert_line(alerts: Sequence[Alert], width: int) -> Content:
 
 
 def alert_messages(new: Sequence[Alert]) -> Iterator[tuple[str, str, str]]:
-    """Title, text, and the kind of message: one for each kind, so that 256 ranks with the same trouble are one.
+    """Yield title, text and message kind, once per kind of alert, however many ranks it concerns.
 
-    A stall is told by the panel of ranks, with the key that shows where they are.
+    Stalls are reported by the panel of ranks, with the key for stacks.
     """
     for kind in dict.fromkeys(alert.kind for alert in new if alert.kind != "stall"):
         first, *others = (alert for alert in new if alert.kind == kind)
@@ -88,64 +87,65 @@ def alert_messages(new: Sequence[Alert]) -> Iterator[tuple[str, str, str]]:
 
 
 def severe_alerts(new: Sequence[Alert]) -> Iterator[Alert]:
-    """Those for which somebody should be called: the first of each kind."""
+    """Yield the first alert of each severe kind, for notifications outside of the app."""
     firsts = {alert.kind: alert for alert in reversed(new) if alert.kind in _SEVERE}
     yield from firsts.values()
 
 
-LEAST_COLUMNS, LEAST_ROWS = 16, 4  # that any panel keeps
+LEAST_COLUMNS, LEAST_ROWS = 16, 4  # minimum size of a panel
 STEP_COLUMNS, STEP_ROWS = 4, 2
 
 
 class BorderOffsets(NamedTuple):
-    """By how many cells borders stand elsewhere than usual.
+    """Offsets in cells by which the user has moved borders.
 
     Attributes:
-        left: the one right of the first column, to the right.
-        below: the one above the second row, upwards.
+        left: Offset of the border right of the first column, to the right.
+        below: Offset of the border above the second row, upwards.
     """
 
     left: int = 0
     below: int = 0
 
 
-def resize_tracks(usual: Sequence[Scalar], place: int, by: int, room: int, least: int) -> tuple[Scalar, ...]:
-    """Columns or rows, of which one has other cells than usual; all as usual where none is counted in cells.
+def resize_tracks(usual: Sequence[Scalar], place: int, offset: int, room: int, least: int) -> tuple[Scalar, ...]:
+    """Return grid columns or rows with one of them resized; unchanged if its size is not in cells.
 
     Args:
-        place: of the one.
-        room: cells of all together.
-        least: cells that it, and what is beside it, keep.
+        usual: Sizes in the style sheet.
+        place: Index of the resized track.
+        offset: Cells to add.
+        room: Cells of all tracks together.
+        least: Cells that each track keeps.
     """
     if len(usual) <= place or usual[place].unit != Unit.CELLS:
         return tuple(usual)
     fixed = sum(int(each.value) for at, each in enumerate(usual) if at != place and each.unit == Unit.CELLS)
     others = least * sum(each.unit != Unit.CELLS for at, each in enumerate(usual) if at != place)
-    cells = max(least, min(int(usual[place].value) + by, room - fixed - others))
+    cells = max(least, min(int(usual[place].value) + offset, room - fixed - others))
     return (*usual[:place], usual[place]._replace(value=float(cells)), *usual[place + 1 :])
 
 
 class PanelGrid(Container):
-    """Its style sheet says how it is divided at each size; who uses it moves that."""
+    """Grid whose style sheet defines a layout for each size; the user can move its borders."""
 
     def __init__(self, *panels: Widget, id: str) -> None:
         super().__init__(*panels, id=id)
         self.moved = BorderOffsets()
-        self._drags = ""
-        self._from = (0, 0)
+        self._dragged = ""  # border that is being dragged
+        self._drag_start = (0, 0)
         self._before = BorderOffsets()
 
     def saved_borders(self) -> Mapping[str, str]:
-        """How borders were moved, to be kept."""
+        """Return the offsets of borders to save."""
         return {"left": str(self.moved.left), "below": str(self.moved.below)}
 
     def restore_borders(self, kept: Mapping[str, str | bool]) -> None:
-        """Have borders where they were; what is no number is nothing."""
-        left, below = (_number(kept.get(name)) for name in ("left", "below"))
-        self.move_borders(BorderOffsets(left, below))
+        """Restore saved offsets; ignore invalid ones."""
+        self.move_borders(BorderOffsets(*(_number(kept.get(name)) for name in ("left", "below"))))
 
     def grow(self, panel: Widget, steps: int) -> None:
-        """Give a panel more cells, or fewer, in both directions."""
+        """Enlarge a panel by steps in both directions; negative steps shrink it."""
         region = panel.region
         right = 1 if region.x > self.content_region.x else -1
         low = 1 if region.y > self.content_region.y else -1
@@ -153,12 +153,12 @@ class PanelGrid(Container):
         self.move_borders(BorderOffsets(left - right * steps * STEP_COLUMNS, below + low * steps * STEP_ROWS))
 
     def move_borders(self, moved: BorderOffsets) -> None:
-        """Have the borders elsewhere."""
+        """Set the offsets of borders."""
         self.moved = moved
         self.lay_out()
 
     def lay_out(self) -> None:
-        """Divide the room as the style sheet says, and as the borders were moved."""
+        """Apply the style sheet's layout with moved borders and without unneeded rows."""
         base, inline, room = self.styles.base, self.styles.inline, self.content_region.size
         columns, rows = tuple(base.grid_columns or ()), tuple(base.grid_rows or ())
         wide = resize_tracks(columns, 0, self.moved.left, room.width, LEAST_COLUMNS)
@@ -169,7 +169,7 @@ class PanelGrid(Container):
         inline.grid_rows = None if rows == high else " ".join(map(str, high))
 
     def _shrink_rows(self, usual: Sequence[Scalar], across: int) -> tuple[Scalar, ...]:
-        """Rows without the cells that no panel in them has a use for: what is not counted in cells gets these."""
+        """Return rows without the cells that no panel in them needs; flexible rows get those cells."""
         needs: list[list[int | None]] = [[] for _ in usual]
         row = column = 0
         for panel in self.children:
@@ -181,12 +181,12 @@ class PanelGrid(Container):
             if row < len(needs):
                 needs[row].append(getattr(panel, "preferred_rows", None))
             column += span
-        found = list(usual)
-        for at, (size, wanted) in enumerate(zip(usual, needs, strict=True)):
-            known = [each for each in wanted if each is not None]
-            if size.unit == Unit.CELLS and known and len(known) == len(wanted):
-                found[at] = size._replace(value=min(size.value, float(max(LEAST_ROWS, *known))))
-        return tuple(found)
+        shrunk = list(usual)
+        for at, (size, needed) in enumerate(zip(usual, needs, strict=True)):
+            known = [each for each in needed if each is not None]
+            if size.unit == Unit.CELLS and known and len(known) == len(needed):
+                shrunk[at] = size._replace(value=min(size.value, float(max(LEAST_ROWS, *known))))
+        return tuple(shrunk)
 
     def on_resize(self) -> None:
         self.lay_out()
@@ -194,7 +194,7 @@ class PanelGrid(Container):
     # The mouse
 
     def _border_at(self, x: int, y: int) -> str:
-        """Which border is there, of the screen's cells: left, below, or none."""
+        """Return the border at a position on the screen: "left", "below" or ""."""
         area = self.content_region
         shown = [child.region for child in self.children if child.display and child.region.area]
         across = {region.right for region in shown if region.x == area.x and region.right < area.right}
@@ -204,44 +204,43 @@ class PanelGrid(Container):
         return "left" if any(x in (edge - 1, edge) for edge in across) else ""
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        self._drags = self._border_at(event.screen_x, event.screen_y)
-        if self._drags:
-            self._from, self._before = (event.screen_x, event.screen_y), self.moved
+        self._dragged = self._border_at(event.screen_x, event.screen_y)
+        if self._dragged:
+            self._drag_start, self._before = (event.screen_x, event.screen_y), self.moved
             self.capture_mouse()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        if self._drags == "left":
-            self.move_borders(self._before._replace(left=self._before.left + event.screen_x - self._from[0]))
-        elif self._drags == "below":
-            self.move_borders(self._before._replace(below=self._before.below + self._from[1] - event.screen_y))
+        if self._dragged == "left":
+            self.move_borders(self._before._replace(left=self._before.left + event.screen_x - self._drag_start[0]))
+        elif self._dragged == "below":
+            self.move_borders(self._before._replace(below=self._before.below + self._drag_start[1] - event.screen_y))
 
     def on_mouse_up(self) -> None:
-        if self._drags:
-            self._drags = ""
+        if self._dragged:
+            self._dragged = ""
             self.release_mouse()
 
 
 def _number(text: str | bool | None) -> int:
-    known = isinstance(text, str) and text.removeprefix("-").isdecimal() and len(text) < 5
-    return int(text) if known and isinstance(text, str) else 0
+    return int(text) if isinstance(text, str) and text.removeprefix("-").isdecimal() and len(text) < 5 else 0
 
 
-FAILURE_SECONDS = 5.0  # in which the last lines of a rank that failed may still come
-CALM_SECONDS = 3  # seconds between two looks at what comes of itself, where nothing goes on
-LOOK_SECONDS = 0.5  # between two looks for what is amiss
+FAILURE_SECONDS = 5.0  # seconds in which the last lines of a failed rank may still arrive
+CALM_SECONDS = 3  # seconds between updates of calm panels while the pool is idle
+ALERT_SECONDS = 0.5  # seconds between checks for alerts
 
 
 class RunScreen(BaseScreen[None]):
-    """Watch a pool. Without a run named it shows the newest one, and moves on to the next when that opens.
+    """Screen of a pool. Without a given run, it shows the newest run, and switches when the next one opens.
 
     Args:
-        pool: key of the pool.
-        run: id of a run of it.
-        found: a line of its log, to be in view first.
+        pool: Key of the pool.
+        run: Id of a run of the pool.
+        found: Log line to scroll to.
     """
 
     SCOPE = "run"
-    AUTO_FOCUS = ""  # the first panel would have it for a moment, and seem to be looked at
+    AUTO_FOCUS = ""  # otherwise the first panel would have the focus for a moment
     BINDINGS = bindings("run")
     DEFAULT_CSS = read_style_sheet(__file__, "run")
 
@@ -252,19 +251,19 @@ class RunScreen(BaseScreen[None]):
     def __init__(self, pool: str, run: str | None = None, found: LineMatch | None = None) -> None:
         super().__init__()
         self.key, self.run_id, self._found_match = pool, run, found
-        self.collapsed = self.only_failed = False  # where all ranks are shown
+        self.collapsed = self.only_failed = False  # of the merged log
         self._view: PoolView | None = None
         self._is_pulsing = False
         self._awaits_run = False
         self._notified_run = ""  # the failed run whose root cause was flashed
-        self._led = 0  # the rank that nobody but we chose
-        self._leads_until = 0.0  # by when its log is to be shown where it failed
+        self._auto_rank = 0  # rank that the screen, not the user, has selected
+        self._scroll_until = 0.0  # monotonic time until which to scroll to the rank's failure
         self.panels: dict[str, RunPanel[Any]] = {}
         self._crumbs: Breadcrumbs | None = None
         self._alerts, self._strip = AlertWatch(), AlertStrip()
         self._alerts_of: PoolView | None = None
-        self._looked: tuple[object, float] = (None, 0.0)
-        self._needs: object = None  # of the panels, when they were laid out
+        self._alerts_checked: tuple[object, float] = (None, 0.0)  # version of the data, and monotonic time
+        self._needs: object = None  # sizes that the panels needed at the last layout
 
     def body(self) -> ComposeResult:
         yield self._strip
@@ -293,40 +292,40 @@ class RunScreen(BaseScreen[None]):
         if self._awaits_run:
             self.active = STARTUP_PANEL
         self.tick(self.app.clock())
-        left_at = self.panels.get(str(kept.get("panel", HOME_PANEL)), self.panels[HOME_PANEL])
-        if self._awaits_run or not left_at.has_content or left_at is self.panels[HOME_PANEL]:
+        last = self.panels.get(str(kept.get("panel", HOME_PANEL)), self.panels[HOME_PANEL])
+        if self._awaits_run or not last.has_content or last is self.panels[HOME_PANEL]:
             self.panels[HOME_PANEL].main.focus()
-        else:  # and nothing else before: of a grid that is zoomed all but the one that has the focus are hidden
-            self.action_panel(left_at.row.id)
+        else:  # without focusing another panel first, because a zoomed grid hides all others
+            self.action_panel(last.row.id)
         if self.pool.is_over if self.pool is not None else self.app.session is not None:
             self.run_worker(self._load_recorded_pool(), group="recall")
 
     def saved_state(self) -> Mapping[str, str | bool]:
-        found: dict[str, str | bool] = {"panel": self.active, "zoom": self.has_class("-zoom")}
-        found |= {"merged": self.merged, "collapsed": self.collapsed, "only_failed": self.only_failed}
+        state: dict[str, str | bool] = {"panel": self.active, "zoom": self.has_class("-zoom")}
+        state |= {"merged": self.merged, "collapsed": self.collapsed, "only_failed": self.only_failed}
         for panel in self.panels.values():
-            found |= panel.saved_state()
-        return {**found, **self._grid.saved_borders()}
+            state |= panel.saved_state()
+        return {**state, **self._grid.saved_borders()}
 
     @property
     def reopen_state(self) -> Mapping[str, str | bool]:
         return {"screen": self.SCOPE, "pool": self.key, "run": self.run_id or ""}
 
     async def _load_recorded_pool(self) -> None:
-        """Have a pool that is over read from what was kept of it; :attr:`pool` finds it."""
+        """Load an ended pool from its recording."""
         if self.app.session is None:
             return
-        with flash_errors(self.app, "what was kept of this pool cannot be read: "):
+        with flash_errors(self.app, "cannot read the recording of this pool: "):
             await wait_shielded(self.app.session.load_ended_pool(self.key))
             if self.run_id and self.pool is not None and self.run is None:
-                said = f"run {self.run_id} is older than what is shown of its pool: skyward-tui results {self.run_id}"
-                self.flash(said, "error")
+                text = f"run {self.run_id} is not in the recording: use skyward-tui results {self.run_id}"
+                self.flash(text, "error")
 
-    # What it looks at
+    # State
 
     @property
     def pool(self) -> PoolView | None:
-        """The view of the pool; the last one known once the session has dropped it."""
+        """View of the pool; the last known view after the session has dropped it."""
         if not self._is_pulsing:
             self._view = self.app.find_pool(self.key) or self._view
         return self._view
@@ -366,7 +365,7 @@ class RunScreen(BaseScreen[None]):
         if pool is None:
             return super().time_token(now)
         heartbeat = refresh_token([pool], now)
-        if heartbeat > 0:  # by the second, whatever is awaited
+        if heartbeat > 0:  # already updated every second
             return heartbeat
         for panel in self.panels.values():
             if panel.needs_polling:
@@ -377,21 +376,21 @@ class RunScreen(BaseScreen[None]):
 
     def tick(self, now: float) -> None:
         self._view = self.app.find_pool(self.key) or self._view
-        self._is_pulsing = True  # each hint asks for the pool: among many it is looked for once
+        self._is_pulsing = True  # each hint needs the pool; find it only once
         try:
             self._tick(now)
         finally:
             self._is_pulsing = False
 
     def _tick(self, now: float) -> None:
-        # To look for it each time costs an idle app more than anything else here.
+        # Cached, because the query would be the most expensive part of an idle tick.
         if (crumbs := self._crumbs) is None or not crumbs.is_attached:
             crumbs = self._crumbs = next(iter(self.query(Breadcrumbs)), None)
-        if crumbs is None:  # a key came before what it is to show, or after that has gone
+        if crumbs is None:  # not composed yet, or already removed
             return
         pool = self.pool
         if pool is None:
-            crumbs.update_trail(["pools", self.key.partition(".")[0]], [Content("no such pool (any more)")])
+            crumbs.update_trail(["pools", self.key.partition(".")[0]], [Content("this pool does not exist")])
             super().tick(now)
             return
         run = self.run
@@ -405,47 +404,46 @@ class RunScreen(BaseScreen[None]):
         if any([panel.update_view(pool, run, now, chosen) for panel in self.panels.values()]):
             self._arrange_panels()
         self._check_alerts(pool, run, now)
-        if time.monotonic() < self._leads_until and (
+        if time.monotonic() < self._scroll_until and (
             not self._is_untouched or self.panels[HOME_PANEL].scroll_to_failure()
         ):
-            self._leads_until = 0.0
+            self._scroll_until = 0.0
         if failed is not None and (cause := failed.root_cause) is not None:
-            said = failure(cause.outcome, cause.type, one_line(cause.message))
+            text = failure(cause.outcome, cause.type, one_line(cause.message))
             key = first_key("run.errors", self.app.keys)
-            self.flash(f"{cause.rank_prefix}{cause.outcome}, {said} ({key} shows all)", "error")
+            self.flash(f"{cause.rank_prefix}{cause.outcome}, {text} ({key}: details)", "error")
         if self._awaits_run and run is not None:
-            # What came up is watched first, then what it prints; the focus was there all along.
+            # Switch from the startup panel to the log, which already has the focus.
             self._awaits_run = False
             self.active = HOME_PANEL
         super().tick(now)
 
     @property
     def _is_untouched(self) -> bool:
-        """Whether the person is where the screen has put them."""
-        here = self.rank == self._led and not self.merged and self.active in (HOME_PANEL, STARTUP_PANEL)
+        """Whether the user has not moved since the screen selected rank and panel."""
+        here = self.rank == self._auto_rank and not self.merged and self.active in (HOME_PANEL, STARTUP_PANEL)
         return here and all(panel.is_untouched for panel in self.panels.values())
 
     def _show_failed_rank(self, run: RunView) -> None:
-        """A run that fails shows the rank that it failed by, unless the person looks at something else."""
+        """Select the rank of the root cause, unless the user has selected something else."""
         self._notified_run = run.id
         if self._is_untouched and run.root_cause is not None and run.root_cause.rank >= 0:
-            self.rank = self._led = run.root_cause.rank
-            self._leads_until = time.monotonic() + FAILURE_SECONDS
+            self.rank = self._auto_rank = run.root_cause.rank
+            self._scroll_until = time.monotonic() + FAILURE_SECONDS
 
     def _check_alerts(self, pool: PoolView, run: RunView | None, now: float) -> None:
-        """Once a second while a run goes on, for silence is no news; else only where something has come."""
+        """Check for alerts after events, and every second during a run, because silence produces no event."""
         if run is None:
             return self._strip.show([])
         if pool is not self._alerts_of:
-            # Another view of the same pool may be of an earlier time, in a replay, or of a later one.
+            # A new view, after a seek in a replay, may be of an earlier or later time.
             self._alerts_of, self._alerts = pool, AlertWatch()
-        state, since = alerts_cache_key(pool, run, now), time.monotonic()
-        before, looked = self._looked
-        if state == before or since - looked < LOOK_SECONDS:
+        state, checked_at = alerts_cache_key(pool, run, now), time.monotonic()
+        if state == self._alerts_checked[0] or checked_at - self._alerts_checked[1] < ALERT_SECONDS:
             return
-        self._looked = state, since
-        found, new = self._alerts.check(pool, run, now)
-        self._strip.show(found)
+        self._alerts_checked = state, checked_at
+        alerts, new = self._alerts.check(pool, run, now)
+        self._strip.show(alerts)
         if run.state == "running":
             for title, text, severity in alert_messages(new):
                 self.flash(f"{title}  {text}", severity)
@@ -453,12 +451,11 @@ class RunScreen(BaseScreen[None]):
                 self.app.notify_user(Notification("alert", pool.name, run.id, alert.who, alert.words))
 
     def _arrange_panels(self) -> None:
-        """Only what has something to show has a place; of two that have one place, the one that is looked at."""
+        """Show panels with content; of panels that share a place, show the active one."""
         for name, panel in self.panels.items():
-            row, there = panel.row, panel.has_content
-            if row.hides:
-                self.set_class(there, f"-{name}")
-                panel.set_class(not there, "-away")
+            if panel.row.hides:
+                self.set_class(panel.has_content, f"-{name}")
+                panel.set_class(not panel.has_content, "-away")
         for place in {panel.row.instead_of for panel in self.panels.values()} - {""}:
             others = [each for each in self.panels.values() if each.row.instead_of == place and each.has_content]
             sharing = [*others, self.panels[place]]
@@ -470,9 +467,9 @@ class RunScreen(BaseScreen[None]):
         needs = [(panel.preferred_rows, panel.has_content, panel.has_class("-spare")) for panel in self.panels.values()]
         if needs != self._needs or self._grid.moved != BorderOffsets():
             self._needs = needs
-            self.call_after_refresh(self._grid.lay_out)  # by other classes it is divided otherwise
+            self.call_after_refresh(self._grid.lay_out)  # the changed classes select another layout
 
-    # Choosing
+    # Selection
 
     def watch_active(self, active: str) -> None:
         for name, panel in self.panels.items():
@@ -504,7 +501,7 @@ class RunScreen(BaseScreen[None]):
         self.active = name
         if panel.main.focusable:
             panel.main.focus()
-        else:  # it was hidden, and can take the focus only once it is displayed
+        else:  # a hidden panel cannot take the focus before the next refresh
             self.call_after_refresh(panel.main.focus)
 
     def action_step_rank(self, step: int) -> None:
@@ -526,7 +523,7 @@ class RunScreen(BaseScreen[None]):
         if (answer := await self.app.ask(f"Go to rank (0 to {last})")) is None:
             return
         if not answer.isdigit() or int(answer) > last:
-            return self.flash(f"no rank {answer}: there are ranks 0 to {last}", "error")
+            return self.flash(f"rank {answer} does not exist: give 0 to {last}", "error")
         self._choose(int(answer))
 
     def action_step_run(self, step: int) -> None:
@@ -535,7 +532,7 @@ class RunScreen(BaseScreen[None]):
             return
         ids = list(pool.runs)
         place = min(max(0, ids.index(run.id) + step), len(ids) - 1)
-        # The newest one is not pinned, so that the next run shows when it opens.
+        # The newest run is not pinned: the screen then switches to the next run when it opens.
         self.run_id = ids[place] if place < len(ids) - 1 else None
         self.flash(f"run {place + 1} of {len(ids)}")
         self.tick(self.app.clock())
@@ -554,7 +551,7 @@ class RunScreen(BaseScreen[None]):
         self.merged, self.collapsed = True, False
         self.tick(self.app.clock())
 
-    # What is shown
+    # Layout and export
 
     def action_zoom(self) -> None:
         self.toggle_class("-zoom")
@@ -569,8 +566,8 @@ class RunScreen(BaseScreen[None]):
     def action_copy(self) -> None:
         if selected := self.get_selected_text():
             self.app.copy(selected, "selection")
-        elif taken := self.panels[self.active].clipboard_text() or self.panels[HOME_PANEL].clipboard_text():
-            self.app.copy(*taken)
+        elif content := self.panels[self.active].clipboard_text() or self.panels[HOME_PANEL].clipboard_text():
+            self.app.copy(*content)
 
     @work(exclusive=True, group="save")
     async def action_save(self) -> None:
@@ -580,12 +577,12 @@ class RunScreen(BaseScreen[None]):
         stem = pool.name if run is None else f"{pool.name}-{run.id}"
         files, remarks = dict[str, Iterable[str]](), ""
         for panel in self.panels.values():
-            kept = await panel.exported_files(run, chosen)
-            files |= {f"{stem}-{end}": text for end, text in kept.files.items()}
-            remarks += kept.remark
+            export = await panel.exported_files(run, chosen)
+            files |= {f"{stem}-{suffix}": text for suffix, text in export.files.items()}
+            remarks += export.remark
         await self.save_files(files, remarks)
 
-    # Acting on the run and the pool
+    # Actions on the run and the pool
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "down":
@@ -597,17 +594,17 @@ class RunScreen(BaseScreen[None]):
     def action_fetch(self) -> None:
         pool, run, session = self.pool, self.run, self.app.session
         if pool is None or run is None or session is None:
-            return self.flash("no run whose files could be fetched")
-        self.flash(f"fetching the files of run {run.id}")
-        # The app's worker and not this screen's: what is under way comes although the screen is left.
+            return self.flash("no run to fetch files from")
+        self.flash(f"fetching the files of run {run.id} …")
+        # A worker of the app, so that the download continues if the user leaves this screen.
         self.app.run_worker(self._fetch(session, pool.key, run.id), name="fetch", exclusive=False)
 
     async def _fetch(self, session: SessionInterface, pool: str, run: str) -> None:
         from skyward_tui.file_export import fetch_summary
 
         with flash_errors(self.app, f"run {run}: "):
-            said, good = fetch_summary(await wait_shielded(session.fetch_files(pool, run)))
-            self.app.flash(f"run {run}: {said}", "done" if good else "error")
+            summary, is_complete = fetch_summary(await wait_shielded(session.fetch_files(pool, run)))
+            self.app.flash(f"run {run}: {summary}", "done" if is_complete else "error")
 
     def action_errors(self) -> None:
         run = self.run
@@ -623,21 +620,21 @@ class RunScreen(BaseScreen[None]):
     def action_stacks(self) -> None:
         pool, run = self.pool, self.run
         if pool is None or not pool.is_live:
-            return self.flash("there are no ranks any more whose stacks could be taken")
+            return self.flash("no stacks: the pool is not running")
         self.app.show_stacks(pool.key, run.id if run is not None else "", self._go_to_rank)
 
     def action_debug(self) -> None:
         pool = self.pool
-        waiting = [] if pool is None else find_paused(pool)
-        if pool is None or not waiting:
-            return self.flash("no rank waits at a breakpoint")
-        rank = self.rank if self.rank in waiting else waiting[0]
+        paused = [] if pool is None else find_paused(pool)
+        if pool is None or not paused:
+            return self.flash("no rank is at a breakpoint")
+        rank = self.rank if self.rank in paused else paused[0]
         self._run_in_terminal("debug", f"{pool.name}:{rank}")
 
     def action_shell(self) -> None:
         pool = self.pool
         if pool is None or not pool.is_live:
-            return self.flash("the pool is not up any more: there is no node to log in to")
+            return self.flash("no node to log in to: the pool is not running")
         self._run_in_terminal("ssh", pool.name, str(pool.node_of(self.rank or 0)))
 
     def action_dashboard(self) -> None:
@@ -647,16 +644,16 @@ class RunScreen(BaseScreen[None]):
 
     @work(group="terminal", exclusive=True)
     async def _run_in_terminal(self, *words: str) -> None:
-        """Have a command of ours in place of the app, until it ends."""
+        """Run a skyward-tui command in the terminal; the app is suspended until it ends."""
         from skyward_tui.ui.suspend_for_programs import SuspendNotSupported, own_command, run_in_terminal
 
         command = own_command(*words)
         try:
             await run_in_terminal(self.app, *command)
         except SuspendNotSupported:
-            self.flash(f"this terminal cannot be given away: skyward-tui {' '.join(words)}", "error")
+            self.flash(f"cannot suspend the app here: run skyward-tui {' '.join(words)} in a terminal", "error")
         except OSError as error:
-            self.flash(f"skyward-tui {words[0]} cannot be started: {error}", "error")
+            self.flash(f"cannot start skyward-tui {words[0]}: {error}", "error")
 
     @work(group="cancel")
     async def action_cancel(self) -> None:
@@ -668,22 +665,22 @@ class RunScreen(BaseScreen[None]):
         if run is None:
             return self.flash("no run to cancel")
         if run.state != "running":
-            return self.flash(f"run {run.id} has ended ({run.state}): there is nothing to cancel")
-        waits = pool is not None and any(each.run == run.id for each in pool.waiting)
-        what = "It waits for nodes, and is not begun" if waits else "Its ranks are stopped"
-        more = "".join(f"{said}. " for panel in self.panels.values() if (said := panel.cancel_side_effects(run)))
-        text = f"Cancel {run.function} ({run.id})? {more}{what}; the pool stays up."
-        choices = [("keep", "Let it go on", False), ("cancel-run", "Cancel the run", True)]
+            return self.flash(f"run {run.id} has already ended ({run.state})")
+        is_queued = pool is not None and any(each.run == run.id for each in pool.waiting)
+        effect = "The run is queued and will not start" if is_queued else "Its ranks are stopped"
+        more = "".join(f"{text}. " for panel in self.panels.values() if (text := panel.cancel_side_effects(run)))
+        text = f"Cancel {run.function} ({run.id})? {more}{effect}. The pool stays up."
+        choices = [("keep", "Keep running", False), ("cancel-run", "Cancel run", True)]
         question = ChoiceScreen("Cancel the run?", text, choices, escape="keep")
         if await self.app.push_screen_wait(question) == "cancel-run" and self.app.session is not None:
             with flash_errors(self.app):
                 await wait_shielded(self.app.session.cancel(self.key, run.id))
                 if run.state == "running":
-                    self.flash(f"run {run.id} is being cancelled: its ranks are told to stop")
+                    self.flash(f"cancelling run {run.id} …")
                 elif run.state == "cancelled":
-                    self.flash(f"run {run.id} is cancelled", "done")
+                    self.flash(f"run {run.id} was cancelled", "done")
                 else:
-                    self.flash(f"run {run.id} had ended ({run.state}) before it could be cancelled")
+                    self.flash(f"run {run.id} ended ({run.state}) before the cancellation")
 
     def action_down(self) -> None:
         from skyward_tui.dialogs.confirmations import TeardownScreen
@@ -700,22 +697,22 @@ class RunScreen(BaseScreen[None]):
 
         run, session = self.run, self.app.session
         if run is None or session is None:
-            return self.flash("no run that could be launched again")
+            return self.flash("no run to launch again")
         with flash_errors(self.app):
-            found = await wait_shielded(session.load_launch(run.id))
-            if isinstance(found, LaunchRecord):
-                form = form_from_request(found.absolute_request())
+            record = await wait_shielded(session.load_launch(run.id))
+            if isinstance(record, LaunchRecord):
+                form = form_from_request(record.absolute_request())
             else:
                 from skyward_tui.launch_form.job_form import form_from_shell
 
-                form = form_from_shell(found, run.id)
-            live = self._view is not None and self._view.is_live
-            self.app.show_launch(self.key if live else "", form)
-            if found.joined and not live:
-                self.app.flash("its pool was made by another launch, and is over: say what the new one is like")
+                form = form_from_shell(record, run.id)
+            is_live = self._view is not None and self._view.is_live
+            self.app.show_launch(self.key if is_live else "", form)
+            if record.joined and not is_live:
+                self.app.flash("the pool of this run no longer exists: choose settings for a new pool")
 
     def action_back(self) -> None:
-        """One thing at a time: what is open in a panel, zoom, then the screen."""
+        """Close one element of a panel, otherwise the zoom, otherwise the screen."""
         if any(panel.close_one() for panel in self.panels.values()):
             return
         if self.has_class("-zoom"):
@@ -730,7 +727,7 @@ class RunScreen(BaseScreen[None]):
 
 
 def _delegate_to_panel(row: str, call: str) -> Callable[..., object]:
-    """An action of the screen that a panel does, wherever the focus is."""
+    """Return an action of the screen that calls a method of a panel."""
 
     def action(screen: RunScreen, *arguments: object) -> object:
         return getattr(screen.panels[row], call)(*arguments)

@@ -1,4 +1,4 @@
-"""Settings."""
+"""Screen that shows and changes the user's settings and keys."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _NARROW_NAME, _NARROW_VALUE, _ROOMY = 24, 16, 100
 
 @dataclass(frozen=True)
 class SettingRow:
-    """A setting, or the name of those that follow.
+    """A setting or key, or a heading.
 
     Attributes:
-        name: its table and its name in there; "" for a heading.
-        shown: what it is now, as a person reads it; the words of a heading.
-        help: what it does, in a sentence.
-        is_own: whether the person has set it.
-        remark: why what they have set does not hold; "" where it does.
+        name: Name with its table, such as ``app.theme``; "" for a heading.
+        shown: Displayed value; text of a heading.
+        help: Description.
+        is_own: Whether the user has set the value.
+        remark: Reason why the user's value is not in effect, or "".
     """
 
     name: str
@@ -53,7 +53,7 @@ class SettingRow:
 
 
 class SettingList(CursorList[SettingRow]):
-    """Settings with what they do beside them."""
+    """List of settings with descriptions."""
 
     def __init__(self) -> None:
         super().__init__(id="list")
@@ -67,10 +67,10 @@ class SettingList(CursorList[SettingRow]):
         return row.name
 
     def update(self, rows: Sequence[SettingRow], note: str) -> None:
-        """Show these; the cursor stays on its setting.
+        """Show rows; the cursor stays on its setting.
 
         Args:
-            note: what stands there where there are none.
+            note: Text shown without rows.
         """
         self.note = note
         self.set_rows(rows)
@@ -87,9 +87,9 @@ class SettingList(CursorList[SettingRow]):
 
     def parts(self, row: SettingRow, width: int) -> Iterator[Part]:
         name, cell = (_NAME, _VALUE) if width >= _ROOMY else (_NARROW_NAME, _NARROW_VALUE)
-        value = ("$text-error" if row.remark else "$text-accent") if row.is_own else "$muted"
+        value_style = ("$text-error" if row.remark else "$text-accent") if row.is_own else "$muted"
         yield f" {fit_width(row.name, name)} ", ""
-        yield f"{fit_width(row.shown, cell)} ", value
+        yield f"{fit_width(row.shown, cell)} ", value_style
         room = max(0, width - name - cell - 4)
         yield clip(row.remark or row.help, room), "$text-error" if row.remark else "$muted"
 
@@ -98,16 +98,16 @@ class SettingList(CursorList[SettingRow]):
         self._skip_headings(1 if rows > 0 else -1)
 
     def _skip_headings(self, step: int) -> None:
-        """Let the cursor stand on no heading; the first row is one."""
+        """Move the cursor off a heading; the first row is always one."""
         if self.rows and not self.rows[self.cursor].name:
             self.cursor = min(max(1, self.cursor + step), len(self.rows) - 1)
 
 
-_TABLES = {"app": "Looks", "notify": "Being called"}
+_TABLES = {"app": "Appearance", "notify": "Notifications"}
 
 
 class SettingsScreen(ListScreen[SettingList]):
-    """Lists them, says what holds and whose wish that is, and writes changes to the person's own file."""
+    """Settings with the values in effect; changes are written to the user's own file."""
 
     SCOPE = "settings"
     BINDINGS = bindings("settings")
@@ -123,46 +123,46 @@ class SettingsScreen(ListScreen[SettingList]):
 
     def body(self) -> ComposeResult:
         yield Panel(self.listed, title="settings")
-        yield Panel(Static(id="detail"), id="about", title="chosen")
+        yield Panel(Static(id="detail"), id="about", title="details")
 
     def on_mount(self) -> None:
         self.run_worker(self._load(), group="read")
         self._show()
 
     def tick(self, now: float) -> None:
-        found = [Content.styled(f"/{sanitize_line(self._words)}", "$text-accent")] if self._words else []
-        self.query_one(Breadcrumbs).update_trail(["pools", "settings"], found)
+        search = [Content.styled(f"/{sanitize_line(self._words)}", "$text-accent")] if self._words else []
+        self.query_one(Breadcrumbs).update_trail(["pools", "settings"], search)
         self.query_one("#detail", Static).update(self._detail(self.listed.chosen))
         super().tick(now)
 
     def _detail(self, row: SettingRow | None) -> Content:
         if row is None:
             return Content("")
-        whose = "set by you" if row.is_own else "the default"
-        lines = [(row.name, "bold"), (f"  {row.shown}, {whose}\n{row.help}\n", "")]
+        source = "set by you" if row.is_own else "default"
+        lines = [(row.name, "bold"), (f"  {row.shown} ({source})\n{row.help}\n", "")]
         if row.remark:
             lines.append((f"✗ {row.remark}\n", "$text-error"))
         return Content.assemble(*lines, (f"in {sanitize_line(str(settings.settings_path()))}", "$muted"))
 
-    # What there is
+    # Reading
 
     async def _load(self) -> None:
-        """Read the file, which may lie on a disk that is slow."""
+        """Read the settings, in a thread because the disk may be slow."""
         try:
             self._given, self._failed = await run_in_daemon_thread(settings.user_values), ""
         except (SkywardError, OSError) as error:
             self._given, self._failed = {}, format_error(error)
         self._is_read = True
-        if self.is_attached and self.listed.is_attached:  # a screen that goes loses its list first
+        if self.is_attached and self.listed.is_attached:  # a closing screen loses its list first
             self._show()
 
     def _show(self) -> None:
         words = self._words.casefold()
         rows: list[SettingRow] = []
-        for heading, of_it in self._all_rows():
-            fitting = [row for row in of_it if words in f"{row.name} {row.help} {row.shown}".casefold()]
-            rows += [SettingRow("", heading), *fitting] if fitting else []
-        note = f"nothing has {sanitize_line(self._words)} in it" if self._words else "reading the settings …"
+        for heading, section in self._all_rows():
+            matching = [row for row in section if words in f"{row.name} {row.help} {row.shown}".casefold()]
+            rows += [SettingRow("", heading), *matching] if matching else []
+        note = f"no setting matches {sanitize_line(self._words)}" if self._words else "reading the settings …"
         if self._failed:
             note = f"✗ {self._failed}"
         self.listed.update(rows if self._is_read and not self._failed else [], note)
@@ -171,16 +171,13 @@ class SettingsScreen(ListScreen[SettingList]):
     def _all_rows(self) -> Iterator[tuple[str, list[SettingRow]]]:
         refused = self.app.user_settings.refused
         for table, heading in _TABLES.items():
-            of_table = [each for each in settings.SETTINGS if each.name.startswith(f"{table}.")]
-            yield heading, [self._row(each, refused) for each in of_table]
+            yield heading, [self._row(each, refused) for each in settings.SETTINGS if each.name.startswith(f"{table}.")]
         requested = {id.removeprefix("keys."): keys for id, keys in self._given.items() if id.startswith("keys.")}
         texts = {id: keys for id, keys in requested.items() if isinstance(keys, str)}
         _, wrong = resolve_keymap(texts)
         for scope, heading in SCOPES.items():
-            yield (
-                f"Keys: {heading}",
-                [self._key_row(each, requested, (*wrong, *refused)) for each in actions_in(scope)],
-            )
+            rows = [self._key_row(each, requested, (*wrong, *refused)) for each in actions_in(scope)]
+            yield f"Keys: {heading}", rows
 
     def _row(self, setting: UserSetting, refused: tuple[str, ...]) -> SettingRow:
         value = self._given.get(setting.name, setting.default)
@@ -189,20 +186,15 @@ class SettingsScreen(ListScreen[SettingList]):
         if unit and isinstance(value, int | float) and not isinstance(value, bool):
             shown = f"{value:g} {unit}"
         empty = SKYWARD.name if setting.kind == "theme" else "none"
-        return SettingRow(
-            setting.name,
-            shown or empty,
-            setting.help,
-            setting.name in self._given,
-            _remark(setting.name, refused),
-        )
+        is_own = setting.name in self._given
+        return SettingRow(setting.name, shown or empty, setting.help, is_own, _remark(setting.name, refused))
 
     def _key_row(self, action: Action, requested: Mapping[str, Any], refused: tuple[str, ...]) -> SettingRow:
         name = f"{settings.KEYS_TABLE}.{action.id}"
         shown = "  ".join(action.shown_keys(self.app.keys))
         return SettingRow(name, shown, action.help, action.id in requested, _remark(name, refused))
 
-    # Changing it
+    # Changes
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         chosen = self.listed.chosen
@@ -222,7 +214,7 @@ class SettingsScreen(ListScreen[SettingList]):
         (setting,) = (each for each in settings.SETTINGS if each.name == row.name)
         now = self._given.get(row.name, setting.default)
         if setting.kind == "flag":
-            # Of two presses the second one turns what the first one has written.
+            # The value is read when the change runs: a second press must toggle the result of the first.
             return self._edit(
                 lambda: settings.change(row.name, not self._given.get(row.name, setting.default)), row.name
             )
@@ -235,7 +227,7 @@ class SettingsScreen(ListScreen[SettingList]):
 
             return await self.app.push_screen_wait(ThemePicker(sorted(self.app.available_themes), self.app.theme))
         text = f"{now:g}" if isinstance(now, float) else sanitize_line(f"{now}")
-        return await self.app.ask(f"{row.name} (esc leaves it)", text)
+        return await self.app.ask(f"{row.name} (esc: keep)", text)
 
     async def _change_key(self, id: str, row: SettingRow) -> None:
         from skyward_tui.dialogs.pickers import KeyScreen
@@ -253,8 +245,7 @@ class SettingsScreen(ListScreen[SettingList]):
             self._edit(partial(settings.reset, row.name), row.name)
 
     def _edit(self, change: Callable[[], None], name: str) -> None:
-        # The app's worker and not this screen's: what was changed holds, or is said to have failed, although the screen
-        # is left.
+        # A worker of the app, so that the change is applied and errors are shown even if the user leaves this screen.
         self.app.run_worker(self._write(change, name), group="settings", exclusive=False)
 
     async def _write(self, change: Callable[[], None], name: str) -> None:
@@ -263,8 +254,8 @@ class SettingsScreen(ListScreen[SettingList]):
                 await run_in_daemon_thread(change)
                 own = await run_in_daemon_thread(settings.load_user_settings)
             except (SkywardError, OSError) as error:
-                said = f"{name} is as it was: " if isinstance(error, OSError) else ""
-                return self.app.flash(said + format_error(error), "error")
+                prefix = f"{name} is unchanged: " if isinstance(error, OSError) else ""
+                return self.app.flash(prefix + format_error(error), "error")
             self.app.apply_settings(own)
             await self._load()
         row = next((row for row in self.listed.rows if row.name == name), None)
@@ -273,7 +264,7 @@ class SettingsScreen(ListScreen[SettingList]):
 
     @work(group="edit", exclusive=True)
     async def action_find(self) -> None:
-        words = await self.app.ask("Show only what has these words in it", self._words)
+        words = await self.app.ask("Show settings with these words", self._words)
         self._words = words or ""
         self._show()
 
@@ -286,17 +277,17 @@ class SettingsScreen(ListScreen[SettingList]):
 
 
 def _value(setting: UserSetting, text: str) -> str | float:
-    """What was typed, as it is written down."""
+    """Return a typed value in the setting's type."""
     if setting.kind not in ("seconds", "megabytes"):
         return text
     try:
         return float(text)
     except ValueError:
-        return text  # which is refused in words
+        return text  # the settings report the error
 
 
 def _remark(name: str, refused: tuple[str, ...]) -> str:
-    """Why what is set does not hold."""
+    """Return the reason why a setting is not in effect, or ""."""
     for each in refused:
         _, is_of_it, reason = each.partition(f": {name} is not used: ")
         if is_of_it:

@@ -1,4 +1,4 @@
-"""Stacks and profiles of ranks."""
+"""Screen with the stacks of all ranks, and profiles of single ranks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from skyward_tui.source_lookup_and_editor import SourceFile, find_source, source
 from skyward_tui.terminal_info import current_folder
 from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.number_and_time_format import ago, clip, clock, count, duration, fit_width
-from skyward_tui.ui.actions import Action, bindings
+from skyward_tui.ui.actions import Action, bindings, with_keys
 from skyward_tui.ui.refresh_and_repaint import refresh_token
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet, state_style
@@ -50,12 +50,19 @@ from skyward_tui.widgets.rank_state import RankState, last_line, rank_states
 from skyward_tui.widgets.source_view import CodePosition, StackCode
 from skyward_tui.widgets.virtual_list import VirtualList
 
-_MAX_POSITION_CELLS = 34  # cells at most of where a rank is
+_MAX_POSITION_CELLS = 34  # cells of the column with source positions
 
 
 @dataclass(frozen=True, slots=True)
 class StackRank:
-    """A row. ``chosen``: it is of the stack that is looked at; ``late``: it is where others are not."""
+    """Row of the list of ranks.
+
+    Attributes:
+        where: Source position.
+        line: Last printed line.
+        chosen: Whether the rank belongs to the selected group.
+        late: Whether the rank is outside of the collective that others are in.
+    """
 
     state: RankState
     where: str
@@ -65,7 +72,7 @@ class StackRank:
 
 
 class StackRankList(VirtualList[StackRank], can_focus=False):
-    """Those of the chosen stack first; nothing to go to, the stacks above have the cursor."""
+    """Ranks of the selected group first, then other ranks."""
 
     def update(self, rows: list[StackRank]) -> None:
         if rows != self.rows:
@@ -103,21 +110,21 @@ class StackRankList(VirtualList[StackRank], can_focus=False):
         return f"{fit_width(text, widest)}  "
 
     def _quiet_column(self, text: str) -> str:
-        """A column where somebody is quiet, else none."""
+        """Return a cell of the column for quiet ranks, or "" if no rank is quiet."""
         return f"{text:>7}  " if any(row.state.quiet is not None for row in self.rows) else ""
 
 
-PROFILE_SECONDS = 10.0  # seconds for which a rank is looked at
-LOOK_SECONDS = 0.5  # between two looks at the ranks while something keeps coming
+PROFILE_SECONDS = 10.0  # seconds of sampling
+REFRESH_SECONDS = 0.5  # seconds between updates of the list of ranks
 _NAMED = 14  # cells for the ranks of a group
 
 
 class StacksScreen(BaseScreen[int | None]):
-    """Returns a rank whose log is to be read, or None.
+    """Stacks grouped by position; returns a rank whose log to open, or None.
 
     Args:
-        pool: key of the pool.
-        run: id of the run; "" for the pool.
+        pool: Key of the pool.
+        run: Id of the run; "" for the pool.
     """
 
     SCOPE = "stacks"
@@ -132,7 +139,7 @@ class StacksScreen(BaseScreen[int | None]):
         self._sources: dict[tuple[str, int], SourceFile | None] = {}
         self._failure = ""
         self._busy = False
-        self._looked: tuple[object, float] = (None, 0.0)
+        self._shown: tuple[object, float] = (None, 0.0)  # version of the listed ranks, and monotonic time
         self._listed, self._board = OptionList(compact=True), StackRankList(id="ranks")
         self._all_threads = False
 
@@ -141,7 +148,7 @@ class StacksScreen(BaseScreen[int | None]):
         yield Panel(self._listed, id="groups", title="ranks")
         with Container(id="detail"):
             yield Panel(VerticalScroll(Static(id="stack")), id="frames")
-            yield Panel(StackCode(id="code"), id="source", title="where they stand")
+            yield Panel(StackCode(id="code"), id="source", title="source")
         yield Panel(self._board, id="each", title="each rank")
 
     def on_mount(self) -> None:
@@ -167,18 +174,17 @@ class StacksScreen(BaseScreen[int | None]):
 
     @property
     def _group(self) -> StackGroup | None:
-        """The chosen ranks."""
+        """Selected group of ranks."""
         place = self._listed.highlighted
         return self._groups[place] if place is not None and place < len(self._groups) else None
 
     def time_token(self, now: float) -> object:
-        """The ranks' states are timed by the second."""
         view = self._view
         return super().time_token(now) if view is None else refresh_token([view], now)
 
     def _state(self, now: float) -> str:
         if self._busy:
-            return "taking them"
+            return "reading stacks"
         if self._stacks is None:
             return ""
         since = now - self._stacks.at
@@ -186,8 +192,6 @@ class StacksScreen(BaseScreen[int | None]):
 
     def is_hint_worthy(self, action: Action) -> bool:
         return action.id != "stacks.signal" or (self._stacks is not None and bool(self._stacks.askable))
-
-    # Taking them
 
     def action_again(self) -> None:
         self._start_read(signal=False)
@@ -204,21 +208,21 @@ class StacksScreen(BaseScreen[int | None]):
             return
         ranks = before.askable if signal and before is not None else None
         try:
-            told = await wait_shielded(session.stacks(self._pool, self._run, ranks, signal=signal))
+            stacks = await wait_shielded(session.stacks(self._pool, self._run, ranks, signal=signal))
         except (SkywardError, OSError) as error:
             self._failure = format_error(error)
         else:
             self._failure = ""
-            self._stacks = told if before is None or ranks is None else merge_stacks(before, told)
+            self._stacks = stacks if before is None or ranks is None else merge_stacks(before, stacks)
             self._sources = await self._read_sources(self._stacks)
         finally:
             self._busy = False
-        # Who waits long may have left; and the parts of a screen go first as the app ends.
+        # The user may have left the screen meanwhile, and an exiting app removes a screen's widgets first.
         if self in self.app.screen_stack and self.query("#verdict"):
             self._show()
 
     async def _read_sources(self, stacks: Stacks) -> dict[tuple[str, int], SourceFile | None]:
-        """The code where ranks stand."""
+        """Return the source files of all groups' positions."""
         folders = await source_folders(self.app, self._run_view)
         frames = [frame for group in group_stacks(stacks) if (frame := calling_frame(group.frames))]
         found = await asyncio.to_thread(lambda: [find_source(frame, folders) for frame in frames])
@@ -227,11 +231,11 @@ class StacksScreen(BaseScreen[int | None]):
     @work
     async def action_signal(self) -> None:
         if self._stacks is None or not (ranks := self._stacks.askable):
-            return self.flash("there is no rank that only a signal could ask")
+            return self.flash("no rank needs a signal")
         named = f"{count(len(ranks), 'rank')} ({format_ranges(ranks)})"
         text = f"{named} cannot be read: {self._unreadable_reason(ranks)}. {SIGNAL}."
-        choices = [("keep", "Leave them alone", False), ("send-signal", "Send it", True)]
-        question = ChoiceScreen("Send the ranks a signal?", text, choices, escape="keep")
+        choices = [("keep", "Cancel", False), ("send-signal", "Send signal", True)]
+        question = ChoiceScreen("Get stacks by signal?", text, choices, escape="keep")
         if await self.app.push_screen_wait(question) == "send-signal":
             self._start_read(signal=True)
 
@@ -239,7 +243,7 @@ class StacksScreen(BaseScreen[int | None]):
         found = self._stacks.ranks if self._stacks is not None else ()
         return sanitize_line(next((each.why for each in found if each.rank in ranks), ""))
 
-    # Showing them
+    # Display
 
     def _show(self) -> None:
         listed = self._listed
@@ -256,17 +260,18 @@ class StacksScreen(BaseScreen[int | None]):
     def _show_verdict(self) -> None:
         lines: list[Content] = []
         if self._failure:
-            lines.append(Content.styled(f"not taken: {self._failure}", "$text-error"))
+            lines.append(Content.styled(f"cannot read stacks: {self._failure}", "$text-error"))
         if self._stacks is None:
-            lines += [Content.styled("taking the stacks of all ranks …", "$muted")] if self._busy else []
+            lines += [Content.styled("reading the stacks of all ranks …", "$muted")] if self._busy else []
         else:
-            said = summarize_collectives(self._stacks)
-            lines += [Content.styled(line, "bold") for line in said]
-            if not said:
-                lines.append(Content.styled("no rank is inside of a collective that is known here", "$muted"))
+            summary = summarize_collectives(self._stacks)
+            lines += [Content.styled(line, "bold") for line in summary]
+            if not summary:
+                lines.append(Content.styled("no rank is in a known collective", "$muted"))
             if ranks := self._stacks.askable:
-                text = f"{format_ranges(ranks)} can be asked by a signal only: {self._unreadable_reason(ranks)}"
-                lines.append(Content.styled(text, "$text-warning"))
+                named = f"rank {format_ranges(ranks)}" if len(ranks) == 1 else f"ranks {format_ranges(ranks)}"
+                text = f"{named}: {self._unreadable_reason(ranks)}; {{stacks.signal}}: get stacks by signal instead"
+                lines.append(Content.styled(with_keys(text, self.app.keys), "$text-warning"))
         self.query_one("#verdict", Static).update(Content("\n").join(lines))
 
     def _row(self, group: StackGroup) -> Content:
@@ -278,7 +283,7 @@ class StacksScreen(BaseScreen[int | None]):
         )
 
     def _show_stack(self) -> None:
-        """That of the chosen ranks; where there is room, those of others below."""
+        """Show the stacks and the source of the selected group, then those of other groups."""
         if (group := self._group) is None:
             return
         lines = self._frames(group)
@@ -288,51 +293,39 @@ class StacksScreen(BaseScreen[int | None]):
         self.query_one("#frames", Panel).set_titles(Content(self._title(group)))
         self.query_one("#stack", Static).update(Content("\n").join(lines))
         self.query_one("#frames VerticalScroll", VerticalScroll).scroll_home(animate=False)
-        # The lines around where each group stands, that of the chosen one first.
         others = [each for each in self._groups if each is not group and calling_frame(each.frames)]
         self.query_one(StackCode).update([self._code_position(each) for each in (group, *others)])
-        self._looked = (None, 0.0)
+        self._shown = (None, 0.0)
         self._show_ranks(self.app.clock())
 
-    def _show_code(self) -> None:
-        """The lines around where each group stands, that of the chosen one first."""
-        place = self._listed.highlighted
-        if place is not None and place < len(self._groups):
-            first = self._groups[place]
-            told = [
-                first,
-                *(group for group in self._groups if group is not first and calling_frame(group.frames)),
-            ]
-            self.query_one(StackCode).update([self._code_position(group) for group in told])
-
     def _code_position(self, group: StackGroup) -> CodePosition:
-        who = f"{'rank' if len(group.stacks) == 1 else 'ranks'} {group.ranks}"
+        ranks = f"{'rank' if len(group.stacks) == 1 else 'ranks'} {group.ranks}"
         if (frame := calling_frame(group.frames)) is None:
-            missing = sanitize_line(group.state_text) or "in no code of the person's"
-            return CodePosition(Content.styled(who, "bold"), None, missing)
+            missing = sanitize_line(group.state_text) or "no user code on the stack"
+            return CodePosition(Content.styled(ranks, "bold"), None, missing)
         place = f"{short_file(frame.file, self._folders)}:{frame.line}"
-        head = Content.assemble((who, "bold"), "  ", (place, "$text-accent"))
+        head = Content.assemble((ranks, "bold"), "  ", (place, "$text-accent"))
         source, run = self._sources.get((frame.file, frame.line)), self._run_view
         if source is not None and run is not None and source.changed_at > run.opened_at:
             head = Content.assemble(head, ("  ! changed since the run began", "$text-warning"))
-        return CodePosition(head, source, "its file is not on this machine")
+        return CodePosition(head, source, "the file is not on this machine")
 
     def _show_ranks(self, now: float) -> None:
-        """Every rank, those of the chosen stack first, then those that few others are with."""
+        """List all ranks: the selected group first, then small groups, which are probably late."""
         view, run = self._view, self._run_view
         if view is None or not self._groups:
             return
-        seen, at = self._looked
-        news = (view.changes, refresh_token([view], now))
-        if seen == news or (seen is not None and monotonic() - at < LOOK_SECONDS):
+        shown, at = self._shown
+        version = (view.changes, refresh_token([view], now))
+        if shown == version or (shown is not None and monotonic() - at < REFRESH_SECONDS):
             return
-        self._looked = (news, monotonic())
+        self._shown = (version, monotonic())
         states = {state.rank: state for state in rank_states(view, run, now)}
         chosen = self._listed.highlighted
         most = max(len(group.stacks) for group in self._groups)
-        told = sorted(enumerate(self._groups), key=lambda each: (each[0] != chosen, len(each[1].stacks)))
+        by_size = sorted(enumerate(self._groups), key=lambda each: (each[0] != chosen, len(each[1].stacks)))
         rows: dict[int, StackRank] = {}
-        for place, group in told:
+        for place, group in by_size:
             late = group.collective is None and bool(group.frames) and len(group.stacks) < most
             for stack in group.stacks:
                 if (state := states.get(stack.rank)) is not None and stack.rank not in rows:
@@ -345,7 +338,7 @@ class StacksScreen(BaseScreen[int | None]):
     @staticmethod
     def _title(group: StackGroup) -> str:
         ranks = "rank" if len(group.stacks) == 1 else "ranks"
-        return f"{ranks} {group.ranks}" + (": the innermost call first" if group.frames else "")
+        return f"{ranks} {group.ranks}" + (": innermost call first" if group.frames else "")
 
     def _frames(self, group: StackGroup) -> list[Content]:
         if not group.frames:
@@ -366,7 +359,7 @@ class StacksScreen(BaseScreen[int | None]):
     def on_option_list_option_selected(self) -> None:
         self.action_log()
 
-    # What can be done with them
+    # Actions
 
     def action_threads(self) -> None:
         self._all_threads = not self._all_threads
@@ -384,14 +377,14 @@ class StacksScreen(BaseScreen[int | None]):
         if session is None or group is None:
             return
         rank = group.stacks[0].rank
-        self.flash(f"looking at rank {rank} for {PROFILE_SECONDS:g} s")
+        self.flash(f"profiling rank {rank} for {PROFILE_SECONDS:g} s …")
         with flash_errors(self.app):
-            seen = parse_profile(await wait_shielded(session.profile(self._pool, rank, PROFILE_SECONDS)))
-            rows = profile_table(seen) if seen.samples else [("it was idle each time", "", "")]
+            profile = parse_profile(await wait_shielded(session.profile(self._pool, rank, PROFILE_SECONDS)))
+            rows = profile_table(profile) if profile.samples else [("all samples were idle", "", "")]
             lines = [f"{itself:>7}  {total:>10}  {line}" for itself, total, line in rows]
-            self.query_one("#frames", Panel).set_titles(Content(f"rank {rank}: where its time went"))
+            self.query_one("#frames", Panel).set_titles(Content(f"rank {rank}: profile"))
             self.query_one("#stack", Static).update(Content("\n").join(map(Content, lines)))
-            await self.save_files(profile_files(seen, f"{self._pool.partition('.')[0]}-{self._run}-r{rank}"))
+            await self.save_files(profile_files(profile, f"{self._pool.partition('.')[0]}-{self._run}-r{rank}"))
 
     def _text(self) -> str:
         found = self._stacks

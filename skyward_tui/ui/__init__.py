@@ -1,1 +1,1 @@
-"""Parts that all screens share: actions, themes, hints, style sheets."""
+"""Infrastructure of all screens: actions, themes, style sheets, terminal driver."""

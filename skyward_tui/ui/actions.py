@@ -1,8 +1,8 @@
-"""Every action with its key; the panels.
+"""Registry of all actions and their keys.
 
-Screens take their bindings from here, and so do the hint line, the help, the palette and
-``docs/reference/keys.md``. The keys that go to the panels of the run screen are made from the table of those.
-The ids are what a ``[keys]`` table in the person's ``skyward.toml`` remaps (``"log.follow" = "f"``).
+Bindings, hints, help, the command palette and ``docs/reference/keys.md`` are generated from this table. The keys that focus the
+panels of the run screen come from the table of panels. The ``[keys]`` table of the user's ``skyward.toml`` remaps
+actions by their ids (``"log.follow" = "f"``).
 """
 
 from __future__ import annotations
@@ -20,47 +20,47 @@ from skyward_tui.ui.panel_table import PANELS
 
 SCOPES = {
     "app": "Everywhere",
-    "replay": "Replay of a record",
+    "replay": "Replay of a recording",
     "pools": "Pools",
     "history": "Past runs",
     "compare": "Two runs side by side",
-    "leftovers": "What accounts hold",
-    "hosts": "Hosts (groups of skyward.toml, and who uses their GPUs)",
-    "settings": "Settings (your own skyward.toml)",
+    "leftovers": "Leftovers in cloud accounts",
+    "hosts": "Hosts (groups in skyward.toml)",
+    "settings": "Settings (your skyward.toml)",
     "launch": "Launch form",
     "run": "Pool and run",
-    "panel": "Panels (ranks, nodes, numbers)",
-    "numbers": "Numbers (in their panel)",
+    "panel": "Panels (ranks, nodes, metrics)",
+    "numbers": "Metrics panel",
     "log": "Log pane",
     "errors": "Errors",
-    "stacks": "Stacks (where every rank is)",
+    "stacks": "Stacks of all ranks",
     "files": "Pickers (file, Python, accelerator)",
     "presets": "Presets (of the launch form)",
     "choice": "Lists (function, pool, provider, packages)",
     "toggles": "Check boxes (plugins, options)",
-    "fold": "Parts of a form that fold",
+    "fold": "Collapsible sections of a form",
     "dialog": "Dialogs",
     "help": "Help (the list of keys)",
-    "teardown": "Tearing down",
-    "jump": "Jump (letters on all that can have the focus)",
+    "teardown": "Teardown",
+    "jump": "Jump (a letter for each focusable widget)",
     "hostkey": "Unknown host key",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing a person can do.
+    """A user action.
 
     Attributes:
         id: ``scope.name``.
-        keys: comma-separated keys, in Textual's names.
-        call: the Textual action.
-        label: one or two words, for the hint line; empty where it is not hinted.
-        help: a sentence for the help, the palette and the documentation.
-        dangerous: whether it ends something.
-        changes: whether it makes or changes something beside this app, and ends nothing.
-        priority: whether it wins over the focused widget.
-        partner: id of the action whose key is hinted beside this one's.
+        keys: Comma-separated keys, in Textual's names.
+        call: The Textual action.
+        label: One or two words for the hint line; empty if the action is never hinted.
+        help: Sentence for the help, the palette and the documentation.
+        dangerous: Whether the action ends or deletes something.
+        changes: Whether the action creates or changes something outside this app, and ends nothing.
+        priority: Whether the binding wins over the focused widget.
+        partner: Id of the action whose key is hinted next to this one's.
     """
 
     id: str
@@ -79,99 +79,95 @@ class Action:
 
     @property
     def is_read_only(self) -> bool:
-        """Whether who may only look may do it."""
+        """Whether a read-only session allows the action."""
         return not (self.dangerous or self.changes)
 
     def shown_keys(self, keymap: Mapping[str, str] = MappingProxyType({})) -> tuple[str, ...]:
-        """The keys as a person reads them.
+        """Return the displayed names of the keys.
 
         Args:
-            keymap: the person's own keys, by id.
+            keymap: The user's own keys by action id.
         """
         return tuple(_SHOWN.get(key) or format_key(key) for key in keymap.get(self.id, self.keys).split(","))
 
 
-_SHOWN = {"enter": "enter", "backspace": "backspace"}  # Textual shows arrows for these
+_SHOWN = {"enter": "enter", "backspace": "backspace"}  # Textual would display arrows
 
-PAGES = "Open a web page of the pool's head: Ray's or Dask's dashboard, a TensorBoard, a Jupyter"
-_SIDEWAYS = ", in the grid; the hairline of numbers; the column that trials are sorted by"
+PAGES = "Open a dashboard of the pool: Ray, Dask, TensorBoard or Jupyter"
+_SIDEWAYS = " in the grid; move the metrics cursor; change the sort column of trials"
 ACTIONS: tuple[Action, ...] = (
     Action("app.help", "question_mark,f1", "app.help", "keys", "Show every key"),
     Action("app.palette", "colon,ctrl+p", "app.command_palette", "", "Open the command palette"),
     Action("app.quit", "ctrl+q", "app.ask_quit", "", "Quit; asks first while pools are up", priority=True),
-    Action("app.suspend", "ctrl+z", "app.suspend_process", "", "Back to the shell for a while; fg returns"),
-    Action("app.about", "f12", "app.about", "", "About this app and this machine, to paste into a bug report"),
-    Action("app.jump", "apostrophe,ctrl+l", "app.jump", "", "Jump: type the letter of where to go"),
+    Action("app.suspend", "ctrl+z", "app.suspend_process", "", "Suspend to the shell; fg returns"),
+    Action("app.about", "f12", "app.about", "", "Show versions and machine details for a bug report"),
+    Action("app.jump", "apostrophe,ctrl+l", "app.jump", "", "Jump: type the letter shown at a target"),
     # Replay
-    Action("replay.pause", "p", "replay_pause", "play", "Pause or go on; at its end, from the beginning"),
-    Action("replay.back", "comma", "replay_skip(-10)", "10 s", "Back by 10 s", partner="replay.on"),
-    Action("replay.on", "full_stop", "replay_skip(10)", "", "On by 10 s"),
+    Action("replay.pause", "p", "replay_pause", "play", "Pause or resume; at the end, restart"),
+    Action("replay.back", "comma", "replay_skip(-10)", "10 s", "Go back 10 s", partner="replay.on"),
+    Action("replay.on", "full_stop", "replay_skip(10)", "", "Go forward 10 s"),
     Action(
-        "replay.far_back", "less_than_sign", "replay_skip(-60)", "1 min", "Back by a minute", partner="replay.far_on"
+        "replay.far_back", "less_than_sign", "replay_skip(-60)", "1 min", "Go back one minute", partner="replay.far_on"
     ),
-    Action("replay.far_on", "greater_than_sign", "replay_skip(60)", "", "On by a minute"),
+    Action("replay.far_on", "greater_than_sign", "replay_skip(60)", "", "Go forward one minute"),
     Action(
-        "replay.slower", "minus", "replay_speed(0.5)", "speed", "Half as fast; x0.25 at least", partner="replay.faster"
+        "replay.slower",
+        "minus",
+        "replay_speed(0.5)",
+        "speed",
+        "Halve the speed; x0.25 at least",
+        partner="replay.faster",
     ),
-    Action("replay.faster", "plus,equals_sign", "replay_speed(2)", "", "Twice as fast; x64 at most"),
-    Action("replay.failure", "E", "replay_failure", "failure", "Stop shortly before the first failure"),
+    Action("replay.faster", "plus,equals_sign", "replay_speed(2)", "", "Double the speed; x64 at most"),
+    Action("replay.failure", "E", "replay_failure", "failure", "Seek to just before the first failure"),
     # Pools
     Action("pools.open", "enter", "open", "open", "Open the pool"),
     Action("pools.new", "n", "new", "new", "Launch a script on a new pool"),
-    Action("pools.launch", "L", "launch_here", "launch here", "Launch a script on the chosen pool"),
-    Action("pools.down", "X", "down", "tear down", "Tear the pool down, or all that are marked", dangerous=True),
+    Action("pools.launch", "L", "launch_here", "launch here", "Launch a script on the selected pool"),
+    Action("pools.down", "X", "down", "tear down", "Tear down the pool, or all marked pools", dangerous=True),
     Action("pools.dashboard", "P", "dashboard", "", PAGES),
-    Action("pools.refresh", "r", "refresh", "", "Look for pools again"),
-    Action("pools.leftovers", "w", "leftovers", "what is left", "See what cloud accounts hold, and what of it is left"),
+    Action("pools.refresh", "r", "refresh", "", "Refresh the list of pools"),
+    Action("pools.leftovers", "w", "leftovers", "leftovers", "Show leftovers in cloud accounts"),
     Action("pools.quit", "q", "app.ask_quit", "quit", "Quit; asks first while pools are up"),
-    Action("pools.history", "H", "history", "history", "See every past run"),
-    Action("pools.hosts", "s", "hosts", "hosts", "See your hosts, and who uses their GPUs"),
-    Action("pools.settings", "comma", "settings", "settings", "See and change your settings: looks, calls, keys"),
-    Action("pools.failures", "F", "failures", "failures", "See failures of late that nobody has dismissed"),
-    Action("pools.find", "slash", "find", "find", "Show only pools that have some words; esc shows all"),
-    Action("pools.mark", "space", "mark", "mark", "Mark the pool: those that are marked are torn down"),
-    Action("pools.turn", "t", "turn", "", "Turn the order round; ← and → choose the column"),
-    Action("pools.back", "escape", "back", "", "Show all again; then unmark all"),
+    Action("pools.history", "H", "history", "history", "Show past runs"),
+    Action("pools.hosts", "s", "hosts", "hosts", "Show hosts and the users of their GPUs"),
+    Action("pools.settings", "comma", "settings", "settings", "Settings: appearance, notifications, keys"),
+    Action("pools.failures", "F", "failures", "failures", "Show recent failures"),
+    Action("pools.find", "slash", "find", "find", "Filter pools by words; esc shows all"),
+    Action("pools.mark", "space", "mark", "mark", "Mark the pool for teardown"),
+    Action("pools.turn", "t", "turn", "", "Reverse order; ← and → choose the column"),
+    Action("pools.back", "escape", "back", "", "Clear the filter, then all marks"),
     # Past runs
-    Action("history.open", "enter", "open", "open", "Open the run: its log, numbers and results"),
-    Action("history.find", "slash", "find", "find", "Show only runs that have some words; esc shows all again"),
-    Action("history.failed", "f", "failed", "failures", "Show only what failed, or all"),
-    Action("history.turn", "t", "turn", "", "Turn the order round; ← and → choose the column"),
+    Action("history.open", "enter", "open", "open", "Open the run: its log, metrics and results"),
+    Action("history.find", "slash", "find", "find", "Filter runs by words; esc shows all"),
+    Action("history.failed", "f", "failed", "failures", "Show only failures, or all runs"),
+    Action("history.turn", "t", "turn", "", "Reverse order; ← and → choose the column"),
     Action("history.mark", "space", "mark", "mark", "Mark the run; two can be marked"),
-    Action("history.compare", "c", "compare", "compare", "Compare the two runs that are marked"),
-    Action("history.dismiss", "d", "dismiss_chosen", "dismiss", "Of failures: tell of this one no more", changes=True),
-    Action(
-        "history.dismiss_all",
-        "D",
-        "dismiss_all",
-        "dismiss all",
-        "Of failures: tell of none listed any more",
-        changes=True,
-    ),
-    Action("history.again", "r", "again", "", "Read the ledger again"),
-    Action("history.back", "escape,q", "back", "back", "Show all again, then back to the pools"),
+    Action("history.compare", "c", "compare", "compare", "Compare the two marked runs"),
+    Action("history.dismiss", "d", "dismiss_chosen", "dismiss", "Dismiss the failure of this run", changes=True),
+    Action("history.dismiss_all", "D", "dismiss_all", "dismiss all", "Dismiss all listed failures", changes=True),
+    Action("history.again", "r", "again", "", "Reload the ledger"),
+    Action("history.back", "escape,q", "back", "back", "Clear the filter, then back to the pools"),
     # Two runs side by side
-    Action("compare.next", "n", "number(1)", "next number", "Draw the next number"),
-    Action("compare.previous", "N", "number(-1)", "", "Draw the number before"),
+    Action("compare.next", "n", "number(1)", "next metric", "Chart the next metric"),
+    Action("compare.previous", "N", "number(-1)", "", "Chart the previous metric"),
     Action("compare.copy", "y", "copy", "copy", "Copy all rows"),
     Action("compare.back", "escape,q", "back", "back", "Back to the past runs"),
-    # What accounts hold
-    Action("leftovers.open", "enter", "open", "open", "Open the pool, or look at what another ledger made"),
-    Action("leftovers.end", "X", "end", "end it", "End what is left of that thing's pool", dangerous=True),
-    Action("leftovers.end_all", "E", "end_all", "end all", "End all that is left", dangerous=True),
-    Action("leftovers.again", "r", "again", "look again", "Look again"),
-    Action("leftovers.everywhere", "a", "everywhere", "all regions", "Look in all regions, or where pools have been"),
+    # Leftovers
+    Action("leftovers.open", "enter", "open", "open", "Open the pool, or show its resources"),
+    Action("leftovers.end", "X", "end", "delete", "Delete the leftovers of this pool", dangerous=True),
+    Action("leftovers.end_all", "E", "end_all", "delete all", "Delete all leftovers", dangerous=True),
+    Action("leftovers.again", "r", "again", "refresh", "Scan the accounts again"),
+    Action("leftovers.everywhere", "a", "everywhere", "all regions", "Scan all regions, or only regions used before"),
     Action("leftovers.back", "escape,q", "back", "back", "Back to the pools"),
     # Hosts
-    Action("hosts.again", "r", "again", "look again", "Look again who uses which GPU"),
-    Action("hosts.check", "c", "check", "check", "Check the host: what works there, in words"),
-    Action(
-        "hosts.trust", "t", "trust", "its key", "Show the host's key, and accept it where it is not known", changes=True
-    ),
+    Action("hosts.again", "r", "again", "refresh", "Refresh the users of all GPUs"),
+    Action("hosts.check", "c", "check", "check", "Check whether the host is ready for pools"),
+    Action("hosts.trust", "t", "trust", "host key", "Show the host's key; accept an unknown key", changes=True),
     Action("hosts.add", "a", "add", "add host", "Add a host to the group", changes=True),
-    Action("hosts.group", "n", "group", "new group", "Begin a group of hosts", changes=True),
-    Action("hosts.rename", "e", "rename", "rename", "Call the group, or the host, otherwise", changes=True),
-    Action("hosts.remove", "d", "remove", "remove", "Take the host, or the group, out; asks first", changes=True),
+    Action("hosts.group", "n", "group", "new group", "Create a group of hosts", changes=True),
+    Action("hosts.rename", "e", "rename", "rename", "Rename the group or host", changes=True),
+    Action("hosts.remove", "d", "remove", "remove", "Remove the host or group; asks first", changes=True),
     Action("hosts.back", "escape,q", "back", "back", "Back to the pools"),
     # Settings
     Action(
@@ -179,82 +175,70 @@ ACTIONS: tuple[Action, ...] = (
         "enter",
         "change",
         "change",
-        "Change it; a flag the other way round, a key by pressing it",
+        "Change the value; toggle a flag; press a key to bind it",
         changes=True,
     ),
-    Action("settings.forget", "d", "forget", "default", "Have the default hold again", changes=True),
-    Action("settings.find", "slash", "find", "find", "Show only what has some words in it; esc shows all again"),
+    Action("settings.forget", "d", "forget", "default", "Reset to default", changes=True),
+    Action("settings.find", "slash", "find", "find", "Filter settings by words; esc shows all"),
     Action("settings.back", "escape,q", "back", "back", "Back to the pools"),
     # Launch form
     Action("launch.launch", "ctrl+r", "launch", "launch", "Create the pool and launch", priority=True, changes=True),
     Action("launch.files", "ctrl+o,o", "files", "pick a script", "Pick a script or a packaged example"),
-    Action("launch.python", "ctrl+n", "pythons", "", "Pick the Python that the script is loaded with"),
-    Action("launch.accelerators", "ctrl+g", "accelerators", "", "Pick an accelerator: offers, catalogue"),
-    Action("launch.copy", "ctrl+y,y", "copy_command", "copy command", "Copy it as a command line"),
-    Action("launch.script", "ctrl+t,Y", "copy_script", "", "Copy the same thing as a Python script"),
+    Action("launch.python", "ctrl+n", "pythons", "", "Pick the Python that loads the script"),
+    Action("launch.accelerators", "ctrl+g", "accelerators", "", "Pick an accelerator from offers or the catalogue"),
+    Action("launch.copy", "ctrl+y,y", "copy_command", "copy command", "Copy the launch as a command line"),
+    Action("launch.script", "ctrl+t,Y", "copy_script", "", "Copy the launch as a Python script"),
     Action("launch.presets", "f4", "presets", "presets", "Fill the form from a preset of skyward.toml"),
-    Action(
-        "launch.save", "f3", "save_preset", "", "Save what the form says as a preset, in skyward.toml", changes=True
-    ),
-    Action("launch.view", "f2", "turn_plan", "turn plan", "Plan, command line or Python, where not all of it fits"),
+    Action("launch.save", "f3", "save_preset", "", "Save the form as a preset in skyward.toml", changes=True),
+    Action("launch.view", "f2", "turn_plan", "next view", "Show plan, command line or Python, if they do not all fit"),
     Action("launch.next", "down", "app.focus_next", "", "Next field (tab too)"),
     Action("launch.previous", "up", "app.focus_previous", "", "Previous field (shift+tab too)"),
     Action("launch.plan_down", "pagedown", "scroll_plan(1)", "", "Scroll the plan down"),
     Action("launch.plan_up", "pageup", "scroll_plan(-1)", "", "Scroll the plan up"),
-    Action("launch.back", "escape", "back", "back", "Back, nothing launched"),
+    Action("launch.back", "escape", "back", "back", "Back without launching"),
     # Pool and run
     Action(
         "run.previous_rank", "left_square_bracket", "step_rank(-1)", "rank", "Previous rank", partner="run.next_rank"
     ),
     Action("run.next_rank", "right_square_bracket", "step_rank(1)", "", "Next rank"),
     Action("run.rank", "r", "ask_rank", "", "Go to a rank by number"),
-    Action("run.merge", "a", "merge", "all ranks", "All ranks merged, or one rank again"),
-    Action("run.collapse", "u", "collapse", "", "All ranks, equal lines as one, or each again"),
-    Action("run.only_failed", "M", "only_failed", "", "All ranks merged, but only those with errors; or all again"),
-    Action("run.errors", "e", "errors", "errors", "Ranks with errors: root cause, tracebacks"),
-    Action("run.find", "slash", "find", "find", "Find in the log; next and previous hit go on"),
+    Action("run.merge", "a", "merge", "all ranks", "Merge the logs of all ranks, or show one rank"),
+    Action("run.collapse", "u", "collapse", "", "Merge ranks, collapse equal lines"),
+    Action("run.only_failed", "M", "only_failed", "", "Merge only ranks with errors, or all ranks"),
+    Action("run.errors", "e", "errors", "errors", "Show errors: root cause, tracebacks"),
+    Action("run.find", "slash", "find", "find", "Find in log; n and N go to the next and previous hit"),
     Action("run.next_hit", "n", "next_hit(1)", "", "Next hit"),
     Action("run.previous_hit", "N", "next_hit(-1)", "", "Previous hit"),
-    Action("run.filter", "ampersand", "filter", "filter", "Show only the lines that match; ! first inverts"),
+    Action("run.filter", "ampersand", "filter", "filter", "Show only matching lines; a leading ! inverts"),
     Action("run.follow", "f", "follow", "follow", "Follow the newest line"),
-    Action("run.pause", "space", "pause", "pause", "Pause or follow"),
-    Action("run.zoom", "z", "zoom", "zoom", "Give the panel the whole screen, or take it back"),
-    Action("run.grow", "right_parenthesis", "grow(1)", "", "Give the panel more room; borders can be dragged, too"),
-    Action("run.shrink", "left_parenthesis", "grow(-1)", "", "Give the panel less room"),
-    Action("run.even", "B", "even", "", "Give all panels their usual room"),
-    Action("run.times", "t", "times", "", "Show when each line was printed, or not"),
-    Action("run.wrap", "w", "wrap", "", "Wrap long lines"),
+    Action("run.pause", "space", "pause", "pause", "Pause or follow the log"),
+    Action("run.zoom", "z", "zoom", "zoom", "Zoom panel"),
+    Action("run.grow", "right_parenthesis", "grow(1)", "", "Enlarge the panel; borders can also be dragged"),
+    Action("run.shrink", "left_parenthesis", "grow(-1)", "", "Shrink the panel"),
+    Action("run.even", "B", "even", "", "Reset layout"),
+    Action("run.times", "t", "times", "", "Show or hide the time of each line"),
+    Action("run.wrap", "w", "wrap", "", "Wrap long lines, or cut them"),
     Action("run.diff", "d", "diff", "", "Compare two ranks' results, value by value"),
-    Action("run.export", "W", "export", "export", "Write the results to a CSV, JSON, Parquet or pickle file"),
-    Action("run.trials", "U", "turn_trials", "", "Of a sweep by gangs: all of its trials, or this run's own results"),
+    Action("run.export", "W", "export", "export", "Export the results to a CSV, JSON, Parquet or pickle file"),
+    Action("run.trials", "U", "turn_trials", "", "Show all trials of the sweep, or this run's results"),
     Action("run.time", "T", "time", "", "Go to a time in the log: 12:30, or -5m before its newest line"),
-    Action("run.editor", "O", "editor", "", "Open your editor where the traceback in view, or the hit, points"),
-    Action("run.pager", "vertical_line", "pager", "", "Read the whole log in your $PAGER, in this terminal"),
-    Action("run.copy", "y", "copy", "copy", "Copy the selection, or what the panel shows"),
+    Action("run.editor", "O", "editor", "", "Open the traceback in view, or the hit, in your editor"),
+    Action("run.pager", "vertical_line", "pager", "", "Open the whole log in your $PAGER"),
+    Action("run.copy", "y", "copy", "copy", "Copy the selection, or the panel's content"),
     Action("run.save", "S", "save", "save", "Save this log, and results as JSON and CSV"),
-    Action("run.fetch", "o", "fetch", "fetch files", "Fetch the files that its ranks wrote, to outputs/", changes=True),
-    Action("run.stacks", "s", "stacks", "stacks", "Where every rank is, and who has not joined a collective"),
     Action(
-        "run.debug",
-        "D",
-        "debug",
-        "debug",
-        "Debug the rank that waits at a breakpoint: its pdb, in this terminal",
-        changes=True,
+        "run.fetch", "o", "fetch", "fetch files", "Fetch the files that the ranks wrote into outputs/", changes=True
     ),
+    Action("run.stacks", "s", "stacks", "stacks", "Show the stacks of all ranks, and ranks missing from a collective"),
     Action(
-        "run.shell",
-        "dollar_sign",
-        "shell",
-        "",
-        "Open a shell on the chosen rank's node, by ssh, in this terminal",
-        changes=True,
+        "run.debug", "D", "debug", "debug", "Debug the rank at a breakpoint with pdb in this terminal", changes=True
     ),
+    Action("run.shell", "dollar_sign", "shell", "", "Open an SSH shell on the selected rank's node", changes=True),
     Action("run.dashboard", "P", "dashboard", "", PAGES),
-    Action("run.beside", "v", "beside", "beside", "Put another rank's log beside it, or take it away; four at most"),
-    Action("run.alone", "V", "alone", "", "Take the log that is looked at away from the others"),
-    Action("run.align", "i", "align", "", "Have all logs side by side at the same time, or each for itself"),
-    Action("run.heat", "H", "heat", "colour by", "Show ranks by a figure (use, loss), or by state"),
+    Action("run.beside", "v", "beside", "beside", "Show or hide another rank's log beside this one; four at most"),
+    Action("run.alone", "V", "alone", "", "Close this log"),
+    Action("run.align", "i", "align", "", "Align all logs by time, or scroll each alone"),
+    Action("run.heat", "H", "heat", "colour by", "Colour ranks by a metric (utilization, loss) or by state"),
     *(
         Action(f"run.{row.id}", str(row.number), f"panel('{row.id}')", "", row.help)
         for row in sorted(PANELS, key=lambda row: row.number)
@@ -262,27 +246,25 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.previous_run", "left_curly_bracket", "step_run(-1)", "", "Previous run of the pool"),
     Action("run.next_run", "right_curly_bracket", "step_run(1)", "", "Next run of the pool"),
     Action("run.launch", "L", "launch_here", "", "Launch another run on this pool"),
-    Action("run.again", "A", "launch_again", "", "Launch this run again, as it was or otherwise"),
+    Action("run.again", "A", "launch_again", "", "Run again (edit first)"),
     Action("run.cancel", "C", "cancel", "cancel", "Cancel the run; the pool stays", dangerous=True),
     Action("run.down", "X", "down", "tear down", "Tear the pool down", dangerous=True),
-    Action("run.back", "escape", "back", "close", "Close what is open: find, filter, zoom; then back to the pools"),
+    Action("run.back", "escape", "back", "close", "Close search, filter or zoom; then back to the pools"),
     Action("run.leave", "q,backspace", "leave", "back", "Back to the pools"),
     # Ranks and nodes
-    Action("panel.up", "up,k", "step(-1)", "", "Up; among numbers, the one above"),
-    Action("panel.down", "down,j", "step(1)", "", "Down; among numbers, the one below"),
+    Action("panel.up", "up,k", "step(-1)", "", "Up; in metrics, the metric above"),
+    Action("panel.down", "down,j", "step(1)", "", "Down; in metrics, the metric below"),
     Action("panel.left", "left,h", "sideways(-1)", "", f"Left{_SIDEWAYS}"),
     Action("panel.right", "right,l", "sideways(1)", "", f"Right{_SIDEWAYS}"),
     Action("panel.page_up", "pageup,ctrl+u", "page(-1)", "", "Page up"),
     Action("panel.page_down", "pagedown,ctrl+d", "page(1)", "", "Page down"),
     Action("panel.first", "home,g", "edge(0)", "", "First"),
     Action("panel.last", "end,G", "edge(-1)", "", "Last"),
-    Action(
-        "panel.open", "enter", "open", "its log", "Read the rank's log; what was said of a node; turn the trials round"
-    ),
+    Action("panel.open", "enter", "open", "open", "Open: rank's log, node's messages; reverse order of trials"),
     # Numbers
-    Action("numbers.charts", "c", "charts", "charts", "A chart of each number, or of the chosen one"),
-    Action("numbers.scale", "b", "scale", "log scale", "A logarithmic scale, or a linear one again"),
-    Action("numbers.smooth", "x", "smooth", "smooth", "Smooth the lines, with what was sent behind them, or not"),
+    Action("numbers.charts", "c", "charts", "charts", "Chart all metrics, or only the selected one"),
+    Action("numbers.scale", "b", "scale", "log scale", "Switch between logarithmic and linear scale"),
+    Action("numbers.smooth", "x", "smooth", "smooth", "Smooth the lines; raw values stay visible behind them"),
     # Log pane
     Action("log.up", "up,k", "move(-1)", "", "Up a line"),
     Action("log.down", "down,j", "move(1)", "", "Down a line"),
@@ -290,56 +272,56 @@ ACTIONS: tuple[Action, ...] = (
     Action("log.page_down", "pagedown", "page(1)", "", "Page down"),
     Action("log.half_up", "ctrl+u", "page(-0.5)", "", "Half a page up"),
     Action("log.half_down", "ctrl+d", "page(0.5)", "", "Half a page down"),
-    Action("log.start", "home,g", "start", "", "The oldest line held"),
-    Action("log.end", "end,G", "follow", "", "The newest line, and follow"),
+    Action("log.start", "home,g", "start", "", "Go to the oldest available line"),
+    Action("log.end", "end,G", "follow", "", "Go to the newest line, and follow"),
     Action("log.left", "left,h", "sideways(-1)", "", "Left"),
     Action("log.right", "right,l", "sideways(1)", "", "Right"),
     # Errors
-    Action("errors.log", "enter", "log", "log", "Read that rank's log"),
+    Action("errors.log", "enter", "log", "log", "Open that rank's log"),
     Action("errors.copy", "y", "copy", "copy", "Copy the traceback"),
-    Action("errors.editor", "O", "editor", "", "Open your editor where the traceback points"),
+    Action("errors.editor", "O", "editor", "", "Open the traceback in your editor"),
     Action("errors.back", "escape,q,e", "back", "back", "Back"),
     # Stacks
-    Action("stacks.log", "enter", "log", "log", "Read the log of that rank, or of the first one"),
-    Action("stacks.again", "r", "again", "take again", "Take the stacks again"),
-    Action("stacks.threads", "t", "threads", "all threads", "Show all threads, or those that run the function"),
-    Action("stacks.signal", "g", "signal", "by a signal", "Ask by a signal those that cannot be read", dangerous=True),
-    Action("stacks.profile", "p", "profile", "profile", "Where that rank spends its time: look at it for 10 s"),
+    Action("stacks.log", "enter", "log", "log", "Open the log of that rank, or of the first one"),
+    Action("stacks.again", "r", "again", "refresh", "Refresh the stacks"),
+    Action("stacks.threads", "t", "threads", "all threads", "Show all threads, or only those that run the function"),
+    Action("stacks.signal", "g", "signal", "via signal", "Get stacks by signal where py-spy cannot", dangerous=True),
+    Action("stacks.profile", "p", "profile", "profile", "Profile that rank for 10 s"),
     Action("stacks.copy", "y", "copy", "copy", "Copy all stacks"),
     Action("stacks.save", "S", "save", "save", "Save all stacks to a file"),
     Action("stacks.back", "escape,q,s", "back", "back", "Back"),
     # File picker
     Action("files.up", "up", "step(-1)", "", "Up"),
     Action("files.down", "down", "step(1)", "", "Down"),
-    Action("files.back", "escape", "close", "back", "Back, nothing chosen"),
-    # Presets: a picker, too
+    Action("files.back", "escape", "close", "back", "Back without choosing"),
+    # Presets, which are shown in a picker
     Action(
         "presets.delete", "ctrl+x", "delete", "", "Delete the preset under the cursor", dangerous=True, priority=True
     ),
-    # Lists that open
+    # Drop-down lists
     Action("choice.open", "enter,space", "show_overlay", "", "Open the list; enter chooses, esc closes it"),
     # Check boxes
     Action("toggles.previous", "left,h", "move(-1)", "", "Previous box"),
     Action("toggles.next", "right,l", "move(1)", "", "Next box"),
-    Action("toggles.switch", "space,enter", "switch", "", "Switch the box on or off"),
-    Action("fold.toggle", "enter,space", "toggle_collapsible", "", "Open the part that folds, or close it"),
-    # Dialogs: what holds for all, then what some have beside
-    Action("dialog.close", "escape", "close", "", "Close it, nothing chosen"),
+    Action("toggles.switch", "space,enter", "switch", "", "Toggle the box"),
+    Action("fold.toggle", "enter,space", "toggle_collapsible", "", "Expand or collapse the section"),
+    # Dialogs: keys of all dialogs, then keys of some
+    Action("dialog.close", "escape", "close", "", "Close without choosing"),
     Action("dialog.previous", "left,up", "go(-1)", "", "Previous button (shift+tab too)"),
     Action("dialog.next", "right,down", "go(1)", "", "Next button (tab too)"),
-    Action("dialog.jump", "ctrl+l", "app.jump", "", "Jump: type the letter of where to go"),
-    Action("help.close", "q,question_mark,f1", "close", "", "Close the list"),
+    Action("dialog.jump", "ctrl+l", "app.jump", "", "Jump: type the letter shown at a target"),
+    Action("help.close", "q,question_mark,f1", "close", "", "Close the list of keys"),
     Action("help.up", "k", "scroll(-1)", "", "Up a line (↑ too)"),
     Action("help.down", "j", "scroll(1)", "", "Down a line (↓ too)"),
-    Action("teardown.close", "q", "close", "", "Close; a teardown that has begun goes on"),
-    Action("jump.close", "escape", "close", "", "Stay where you are; so does any key that is no letter shown"),
-    # Unknown host key: what accepts it is no key that somebody presses for something else as the dialog opens
-    Action("hostkey.refuse", "escape,q", "answer(False)", "refuse", "Refuse it: the pool's start ends"),
-    Action("hostkey.accept", "A", "answer(True)", "accept", "Accept it: it is written down as known"),
+    Action("teardown.close", "q", "close", "", "Close; a started teardown continues"),
+    Action("jump.close", "escape", "close", "", "Cancel the jump; any unlisted key does too"),
+    # Unknown host key: a user who is typing while the dialog opens must not accept the key by accident
+    Action("hostkey.refuse", "escape,q", "answer(False)", "refuse", "Reject the key; the pool's start fails"),
+    Action("hostkey.accept", "A", "answer(True)", "accept", "Accept the key and save it as known"),
 )
 
 
-# What a person most likely wants next, by what has the focus; the hint line shows of each row what fits.
+# Ids of the most useful actions by focus; the hint line shows as many of a row as fit.
 HINTS: Mapping[str, tuple[str, ...]] = {
     "pools": ("pools.open", "pools.new", "pools.launch"),
     "pools.words": ("pools.back",),
@@ -359,7 +341,7 @@ HINTS: Mapping[str, tuple[str, ...]] = {
     "files": ("files.back",),
     "hostkey": ("hostkey.refuse", "hostkey.accept"),
 }  # fmt: skip
-# Those that are never cut off, and stand last.
+# Hints that are always shown, at the end of the line.
 GLOBAL_HINTS = (
     "pools.down", "run.down", "leftovers.end", "leftovers.end_all",
     "pools.quit", "run.leave", "errors.back", "stacks.back", "leftovers.back", "hosts.back",
@@ -372,22 +354,26 @@ _BY_SCOPE = {scope: [action for action in ACTIONS if action.scope == scope] for 
 
 
 def actions_by_id(*ids: str) -> Iterator[Action]:
-    """Actions by their ids, in that order."""
+    """Yield actions by their ids, in the given order."""
     return (_BY_ID[each] for each in ids)
 
 
 def actions_in(*scopes: str) -> Iterator[Action]:
-    """The actions of some scopes, scope by scope."""
+    """Yield the actions of some scopes, scope by scope."""
     return (action for scope in scopes for action in _BY_SCOPE.get(scope, ()))
 
 
 def scopes_of(ids: Iterable[str]) -> list[str]:
-    """The scopes of some actions, each once, in that order; ids that are none of ours have none."""
+    """Return the distinct scopes of actions, in the given order; ignore unknown ids."""
     return list(dict.fromkeys(_BY_ID[each].scope for each in ids if each in _BY_ID))
 
 
 def first_key(id: str, keymap: Mapping[str, str]) -> str:
-    """The first key of an action, as a person reads it, after the person's own."""
+    """Return the displayed name of an action's first key.
+
+    Args:
+        keymap: The user's own keys by action id.
+    """
     return _BY_ID[id].shown_keys(keymap)[0]
 
 
@@ -395,36 +381,36 @@ _NAMED = re.compile(r"\{([a-z]+\.[a-z_]+)\}")
 
 
 def with_keys(text: str, keymap: Mapping[str, str]) -> str:
-    """A text in which actions are named in braces, ``{run.errors} shows why``, with their keys there."""
+    """Replace action ids in braces, as in ``{run.errors} shows details``, by their keys."""
     return _NAMED.sub(lambda found: first_key(found[1], keymap) if found[1] in _BY_ID else found[0], text)
 
 
 def bindings(scope: str) -> list[BindingType]:
-    """A scope's Textual bindings; their ids are the actions' own."""
+    """Return a scope's Textual bindings; their ids are the actions' ids."""
     return [
         Binding(a.keys, a.call, a.label or a.help, show=False, id=a.id, priority=a.priority) for a in actions_in(scope)
     ]
 
 
 def keys_page() -> str:
-    """``docs/reference/keys.md``: every key, as Markdown."""
+    """Return ``docs/reference/keys.md``."""
     lines = [
         "# Keys",
         "",
-        "Made from `skyward_tui/ui/actions.py` by `python -m skyward_tui.ui.actions`; a test keeps it true.",
-        "In the app, `?` shows the same. Remap any of them by its id in [your `skyward.toml`](settings.md):",
+        "Generated from `skyward_tui/ui/actions.py` by `python -m skyward_tui.ui.actions`; a test compares both.",
+        "In the app, `?` shows the same list. Remap a key by its id in [your `skyward.toml`](settings.md):",
         "",
         "```toml",
         "[keys]",
         '"run.follow" = "F"',
         "```",
         "",
-        "`ctrl+c` never ends a run: it copies a selection, or says how to quit. tab and shift+tab move",
+        "`ctrl+c` never ends a run: it copies a selection, or shows how to quit. tab and shift+tab move",
         "between panels and fields.",
-        "Keys marked † end something and ask first.",
+        "Keys marked † end or delete something and ask first.",
     ]
     for scope, title in SCOPES.items():
-        lines += ["", f"## {title}", "", "| key | what it does | id |", "|---|---|---|"]
+        lines += ["", f"## {title}", "", "| key | action | id |", "|---|---|---|"]
         for action in actions_in(scope):
             keys = " ".join(f"`{key}`" for key in action.shown_keys())
             lines.append(f"| {keys} | {action.help}{' †' if action.dangerous else ''} | `{action.id}` |")
@@ -437,7 +423,7 @@ if __name__ == "__main__":
     sys.stdout.write(keys_page())
 
 
-# Scopes whose keys live at once, in what has the focus and in the screen around it.
+# Pairs of scopes that are active at the same time: the focused widget's and its screen's.
 CONCURRENT_SCOPES = (
     *(("app", scope) for scope in SCOPES if scope != "app"),
     *(("panel", scope) for scope in ("pools", "history", "leftovers", "hosts", "settings", "run", "errors", "stacks")),
@@ -446,22 +432,24 @@ CONCURRENT_SCOPES = (
     *(("launch", scope) for scope in ("choice", "toggles", "fold")),
     *(("dialog", scope) for scope in ("help", "files", "teardown", "hostkey")),
 )
-# A terminal sends the same for these and for enter and tab; the last one copies, and ends nothing.
+# Keys that cannot be bound: terminals send the same bytes for the first three and for enter or tab.
 RESERVED_KEYS = {
-    "ctrl+j": "is enter to a terminal",
-    "ctrl+m": "is enter to a terminal",
-    "ctrl+i": "is tab to a terminal",
-    "ctrl+c": "copies what is selected",
+    "ctrl+j": "is the same as enter in a terminal",
+    "ctrl+m": "is the same as enter in a terminal",
+    "ctrl+i": "is the same as tab in a terminal",
+    "ctrl+c": "copies the selection",
 }
 _MODIFIERS = ("ctrl", "alt", "shift", "super", "meta", "hyper")
 
 
 def resolve_keymap(requested: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Of the keys that somebody wants, those that can be had, and in words why not the others. For these the app's own
-    hold.
+    """Validate requested keys.
 
     Args:
-        requested: keys in Textual's names, or as they are typed, with commas between them, by the action's id.
+        requested: Comma-separated keys by action id, in Textual's names or as typed.
+
+    Returns:
+        The valid keys by action id, and an error text for each rejected entry, which keeps its default.
     """
     keymap: dict[str, str] = {}
     refused: list[str] = []
@@ -469,9 +457,9 @@ def resolve_keymap(requested: Mapping[str, str]) -> tuple[dict[str, str], list[s
         id = re.sub(r"^(pools\.)?sweep\b", r"\1leftovers", given)  # ids of earlier releases
         if id not in _BY_ID:
             near = get_close_matches(id, _BY_ID, 1)
-            refused.append(f"keys.{id}: there is no such action{f'; {near[0]} is one' if near else ''}")
+            refused.append(f"keys.{id}: unknown action{f'; did you mean {near[0]}?' if near else ''}")
             continue
-        # A comma alone is one of them.
+        # A single comma is a key, not a separator.
         keys = [_textual_key(",")] if text.strip() == "," else [_textual_key(key.strip()) for key in text.split(",")]
         wrong = [reason for key in keys if (reason := _key_error(key))]
         if wrong:
@@ -481,12 +469,12 @@ def resolve_keymap(requested: Mapping[str, str]) -> tuple[dict[str, str], list[s
     while clash := _find_clash(keymap):
         loser, winner, key = clash
         del keymap[loser]
-        refused.append(f"keys.{loser}: {winner} has {key} already")
+        refused.append(f"keys.{loser}: {key} is already bound to {winner}")
     return keymap, refused
 
 
 def _textual_key(key: str) -> str:
-    """A key in Textual's names."""
+    """Return a key's name in Textual."""
     if key == ",":
         return "comma"
     return next(iter(Binding.make_bindings([(key, "", "")]))).key if len(key) == 1 else key
@@ -496,19 +484,21 @@ _NAMES = {key.value for key in Keys} | {_textual_key(chr(code)) for code in rang
 
 
 def _key_error(key: str) -> str:
-    """Why a key can be none, or ""."""
+    """Return the reason why a key cannot be bound, or ""."""
     if not key:
-        return "it names no key"
+        return "no key given"
     if key in RESERVED_KEYS:
         return f"{key} {RESERVED_KEYS[key]}"
     *modifiers, name = key.split("+")
     is_key = name in _NAMES or (len(name) == 1 and name.isprintable())
-    return "" if is_key and all(each in _MODIFIERS for each in modifiers) else f"{key!r} is no key"
+    return "" if is_key and all(each in _MODIFIERS for each in modifiers) else f"{key!r} is not a key"
 
 
 def _find_clash(keymap: Mapping[str, str]) -> tuple[str, str, str] | None:
-    """Two that would have one key: which of them has to do without it, the other, and the key. What the app itself has
-    twice, such as q in a dialog and in the screen below, is meant so."""
+    """Return two actions with the same key, as (loser, winner, key).
+
+    Keys that the app itself binds twice, such as q in a dialog and in the screen below, do not clash.
+    """
     holders: dict[str, list[str]] = {}
     for id, action in _BY_ID.items():
         for key in keymap.get(id, action.keys).split(","):
@@ -516,12 +506,9 @@ def _find_clash(keymap: Mapping[str, str]) -> tuple[str, str, str] | None:
     for id in reversed(list(keymap)):
         for key in keymap[id].split(","):
             for other in holders[key]:
-                is_meant = all(key in _BY_ID[each].keys.split(",") for each in (id, other))
-                if other != id and not is_meant and _share_screen(_BY_ID[id], _BY_ID[other]):
+                by_default = all(key in _BY_ID[each].keys.split(",") for each in (id, other))
+                scopes = {_BY_ID[id].scope, _BY_ID[other].scope}
+                concurrent = len(scopes) == 1 or any(scopes == set(pair) for pair in CONCURRENT_SCOPES)
+                if other != id and not by_default and concurrent:
                     return id, other, key
     return None
-
-
-def _share_screen(one: Action, other: Action) -> bool:
-    pair = {one.scope, other.scope}
-    return len(pair) == 1 or any(pair == set(each) for each in CONCURRENT_SCOPES)

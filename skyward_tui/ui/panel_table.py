@@ -1,7 +1,8 @@
-"""The panels of the run screen, a row for each: the screen, the keys, the help and the hints are made of these.
+"""Table of the run screen's panels.
 
-Plain data that imports nothing of ours, so that the registry of actions can read it. What a panel shows, and what it
-does, is in the one file that its row names; where it stands at each size is in the style sheet beside that.
+The run screen, key bindings, help and hints are built from the rows. The table is plain data without imports from the
+project, because the registry of actions reads it. The file that a row names implements the panel. The style sheet next
+to that file lays it out.
 """
 
 from __future__ import annotations
@@ -11,20 +12,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PanelSpec:
-    """One panel.
+    """One panel of the run screen.
 
     Attributes:
-        id: what a person remaps its key by (``run.ID``), and what style sheets call it (``#panel-ID``).
-        number: the key that goes there, one digit; it stands in the title.
-        title: after the number.
-        help: what that key does, for the help, the palette and the documentation.
-        made_by: ``module:class`` of its file, a :class:`~skyward_tui.panels.panel.RunPanel`; imported when first shown.
-        hints: ids of actions, the most wanted first while it is looked at.
-        actions: ids of the actions of the screen that are this panel's to do, wherever the focus is.
-        empty: what is said where it has nothing to show; an action's id in braces stands for its key.
-        hides: whether it is away as long as it has nothing to show; while it is there, the screen has the class
-            ``-ID``, and until then its key says ``empty``.
-        instead_of: id of the panel whose place it has, at sizes that have one for both, unless that one is looked at.
+        id: Name in key settings (``run.ID``) and in style sheets (``#panel-ID``).
+        number: Key that focuses the panel, one digit; shown in its title.
+        title: Title behind the number.
+        help: Description of that key, for help, palette and documentation.
+        made_by: ``module:class`` of a :class:`~skyward_tui.panels.panel.RunPanel`; imported when first shown.
+        hints: Ids of actions hinted while the panel has the focus, the most important first.
+        actions: Ids of screen actions that this panel handles, whichever panel has the focus.
+        empty: Text shown while the panel has no content; an action's id in braces stands for its key.
+        hides: Whether the panel is hidden while it has no content. While it is shown, the screen has the class ``-ID``.
+            While it is hidden, its key flashes ``empty``.
+        instead_of: Id of the panel that shares its place, at sizes with room for one of them. The focused one is shown.
     """
 
     id: str
@@ -59,19 +60,19 @@ PANELS: tuple[PanelSpec, ...] = (
             "run.find", "run.next_hit", "run.previous_hit", "run.filter", "run.follow", "run.pause", "run.times",
             "run.wrap", "run.beside", "run.alone", "run.align", "run.time", "run.editor", "run.pager",
         ),
-        empty="no run yet: {run.launch} launches one here",
+        empty="no run on this pool yet ({run.launch}: launch)",
     ),
     PanelSpec(
         "phases", 3, "nodes", "Go to the nodes", "skyward_tui.panels.node_phases:NodesPanel",
         hints=("run.zoom", "run.errors", "run.cancel"),
     ),
     PanelSpec(
-        "numbers", 5, "numbers", "Go to the numbers of the ranks", "skyward_tui.panels.rank_metrics:MetricsPanel",
+        "numbers", 5, "metrics", "Go to the metrics of the ranks", "skyward_tui.panels.rank_metrics:MetricsPanel",
         hints=(
             "run.previous_rank", "run.merge", "numbers.charts", "numbers.scale", "numbers.smooth", "run.cancel",
             "run.zoom", "run.errors",
         ),
-        empty="no numbers so far: ranks send them with sky.log(loss=...), or yield dicts",
+        empty="no metrics yet: call sky.log(loss=...) or yield dicts",
         hides=True,
         instead_of="phases",
     ),
@@ -83,18 +84,18 @@ PANELS: tuple[PanelSpec, ...] = (
     PanelSpec(
         "machines", 6, "machines", "Go to the machines", "skyward_tui.panels.machine_metrics:MachinesPanel",
         hints=("run.zoom", "run.errors", "run.cancel"),
-        empty="no figures of machines so far: they come once a run is there",
+        empty="machine metrics appear once a run starts",
         hides=True,
     ),
     PanelSpec(
-        "queue", 7, "queue", "Go to the queue: who has nodes, who waits for some",
+        "queue", 7, "queue", "Go to the queue of runs that hold or wait for nodes",
         "skyward_tui.panels.queue:QueuePanel",
         hints=("run.cancel", "run.copy", "run.zoom"),
-        empty="no run waits for nodes, and no two share them",
+        empty="no run is queued, and no two runs share the nodes",
         hides=True,
         instead_of="phases",
     ),
 )  # fmt: skip
 
-HOME_PANEL = "log"  # is looked at first, and is where a rank's lines are read
-STARTUP_PANEL = "phases"  # is looked at while a pool comes up, until its first run opens
+HOME_PANEL = "log"  # focused by default, and to read a rank's log
+STARTUP_PANEL = "phases"  # focused while a pool starts, until its first run opens

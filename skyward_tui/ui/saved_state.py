@@ -1,5 +1,6 @@
-"""What the app looked like when it was left, kept in the home for the next start. Nobody would miss it for long:
-a file of another release, or one that somebody has changed, is told of and not used.
+"""Saved state of the app (theme and screens), restored by the next start.
+
+A file that is invalid or written by another release is reported and not used.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ ScreenState = Mapping[str, str | bool]
 
 
 class SavedState(NamedTuple):
-    """Attributes:
-    theme: the name of the theme that was chosen in the app; "" for none.
-    over: what the settings said of the theme then. Where they say something else now, that is the newer wish.
-    screens: how each screen was left, by its scope and by names that it gives.
+    """Saved state of the app.
+
+    Attributes:
+        theme: Name of the theme chosen in the app; "" for none.
+        over: Theme in the settings when the user chose ``theme``. If the settings name another theme now, they win.
+        screens: State of each screen by its scope, with names that the screen defines.
     """
 
     theme: str = ""
@@ -31,50 +34,53 @@ class SavedState(NamedTuple):
     screens: Mapping[str, ScreenState] = MappingProxyType({})
 
     def resolve_theme(self, requested: str, asked: str, known: Container[str]) -> tuple[str, str]:
-        """The theme to start with, "" for the app's own; and what is wrong with what was said of it, or "".
+        """Return the theme to start with ("" for the app's own), and an error text or "".
 
         Args:
-            requested: what the settings say.
-            asked: what was said for this start alone.
-            known: all themes that there are.
+            requested: Theme in the settings.
+            asked: Theme requested for this start alone.
+            known: All available themes.
         """
         if asked and asked in known:
             return asked, ""
-        said = asked or (self.theme if self.theme and self.over == requested else requested)
-        if not said or said in known:
-            return said, ""
-        return (requested if requested in known else ""), f"there is no theme {said!r}"
+        theme = asked or (self.theme if self.theme and self.over == requested else requested)
+        if not theme or theme in known:
+            return theme, ""
+        return (requested if requested in known else ""), f"theme {theme!r} does not exist"
 
     def to_json(self) -> str:
-        """It, as it is kept."""
         screens = {scope: dict(screen) for scope, screen in self.screens.items()}
         return json.dumps({"version": VERSION} | self._asdict() | {"screens": screens})
 
 
 class InvalidStateFile(Exception):
-    """What is kept cannot be used; says why, in words."""
+    """A state file that cannot be used; the message states the reason."""
 
 
 def load_state() -> SavedState:
-    """What was kept last; the defaults where there is nothing.
+    """Load the saved state; return the defaults if there is none.
 
     Raises:
-        Unusable: there is something, and it makes no sense.
+        InvalidStateFile: If the file cannot be read or parsed.
     """
     try:
         text = settings.load_state(NAME)
     except FileNotFoundError:
         return SavedState()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidStateFile(f"how the app was left cannot be read: {error}") from error
+        raise InvalidStateFile(f"cannot read the saved state of the app: {error}") from error
     return parse_state(text)
 
 
 def save_state(changed: Mapping[str, str], screens: Mapping[str, ScreenState]) -> None:
-    """Keep what has changed, beside what another app may have kept meanwhile.
+    """Save changed values; keep those that another app has saved since.
+
+    Args:
+        changed: New values of attributes of :class:`SavedState`.
+        screens: State of each screen by its scope.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: If the file cannot be written.
     """
     try:
         before = load_state()
@@ -85,29 +91,29 @@ def save_state(changed: Mapping[str, str], screens: Mapping[str, ScreenState]) -
 
 
 def parse_state(text: str) -> SavedState:
-    """A state of its text.
+    """Parse a saved state.
 
     Raises:
-        Unusable: it is none.
+        InvalidStateFile: If the text is not a state of this release.
     """
     try:
         if len(text) > MOST:
-            raise ValueError("it is too large")
+            raise ValueError("the file is too large")
         found = json.loads(text)
         if not isinstance(found, Mapping) or found.get("version") != VERSION:
-            raise ValueError("another release wrote it")
+            raise ValueError("another release wrote the file")
         return SavedState(
             theme=_text(found.get("theme", "")),
             over=_text(found.get("over", "")),
             screens={_text(scope): _screen(screen) for scope, screen in found.get("screens", {}).items()},
         )
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidStateFile(f"how the app was left is not known, and it starts as new: {error}") from error
+        raise InvalidStateFile(f"ignored the saved state of the app: {error}") from error
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r:.40} is not what stands there")
+        raise TypeError(f"{value!r:.40} is not a string")
     return value
 
 

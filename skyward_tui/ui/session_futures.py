@@ -1,4 +1,4 @@
-"""Waiting for the verbs of a session, and for how they fail."""
+"""Helpers that wait for session futures and show their errors."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ T = TypeVar("T")
 
 
 async def wait_shielded(future: Future[T]) -> T:
-    """Wait for a verb of the session. Not to wait any longer, as when the app quits, does not cancel it."""
-    waiting = asyncio.wrap_future(future)
-    # A shield that is left forgets what it shields: how that ends nobody would ask any more, and asyncio complains.
-    waiting.add_done_callback(lambda over: over.cancelled() or over.exception())
-    return await asyncio.shield(waiting)
+    """Wait for a session future without cancelling its operation if the waiting task is cancelled."""
+    shielded = asyncio.wrap_future(future)
+    # Retrieve the exception even if the waiter was cancelled: asyncio logs exceptions that are never retrieved.
+    shielded.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return await asyncio.shield(shielded)
 
 
 @contextmanager
 def flash_errors(app: SkywardApp, what: str = "") -> Iterator[None]:
-    """Show an expected error as a message; the rest of the block is skipped.
+    """Show an expected error as a flash message and skip the rest of the block.
 
     Args:
         what: Text in front of the error.

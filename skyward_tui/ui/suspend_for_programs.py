@@ -23,8 +23,8 @@ from skyward_tui.text.error_hints import format_error
 if TYPE_CHECKING:
     from skyward_tui.app import SkywardApp
 
-# A shell waits where the program has something to complain of: the app is painted over it. It outlives ctrl+c, which is
-# the program's to hear.
+# If the program fails, the shell waits for enter, because the app would paint over the error message. The shell ignores
+# ctrl+c, which is meant for the program.
 _SHELL_WRAPPER = """trap : INT; "$@" || { printf '\\n(enter goes back to the app) '; read -r _; }"""
 
 
@@ -32,14 +32,14 @@ _RUN = "import sys; sys.path.append(sys.argv.pop(1)); from skyward_tui.cli.main 
 
 
 async def run_in_terminal(app: App[Any], *command: str) -> None:
-    """Run a program in the app's terminal; the app goes on behind, and paints when it has ended.
+    """Run a program in the app's terminal; the app keeps working in the background and repaints afterwards.
 
     Raises:
-        OSError: it cannot be started.
-        SuspendNotSupported: the app has no terminal that it could give away.
+        OSError: If the program cannot be started.
+        SuspendNotSupported: If the app has no terminal that it can release.
     """
     with app.suspend():
-        before = signal.signal(signal.SIGINT, lambda *_: None)  # ctrl+c goes to all that are in the terminal
+        before = signal.signal(signal.SIGINT, lambda *_: None)  # the terminal sends ctrl+c to the app, too
         process = None
         try:
             process = await asyncio.create_subprocess_exec("/bin/sh", "-c", _SHELL_WRAPPER, "sh", *command)
@@ -51,49 +51,49 @@ async def run_in_terminal(app: App[Any], *command: str) -> None:
 
 
 def own_command(command: str, *words: str) -> Sequence[str]:
-    """The words that run a command of ours, from where the app was loaded: modules of the current folder, which may be
-    called as others are, have no part in it."""
+    """Return the arguments that run a command of this installation.
+
+    The current folder is not on ``sys.path``, because its modules could shadow those of the command.
+    """
     return (sys.executable, "-P", "-c", _RUN, str(Path(__file__).parents[2]), command, *words)
 
 
-FOLDER = "paged"  # of the home
-DEFAULT_PAGERS = ("less", "more")  # where $PAGER says none
+FOLDER = "paged"  # in the state folder
+DEFAULT_PAGERS = ("less", "more")  # if $PAGER is not set
 
 
 async def open_pager(app: SkywardApp, name: str, lines: Iterable[str]) -> None:
-    """Have it read there, from a file that only the person can read, and that goes when the pager has ended."""
+    """Open lines in the user's pager, from a private temporary file."""
     from skyward_core.client.launch import job_launch
     from skyward_core.model.errors import SkywardError
-
-    pass
     from skyward_tui.file_export import save
 
     try:
         words = shlex.split(os.environ.get("PAGER", "")) or [each for each in DEFAULT_PAGERS if shutil.which(each)][:1]
     except ValueError as error:
-        return app.flash(f"$PAGER is no command ({error})", "error")
+        return app.flash(f"$PAGER is not a valid command: {error}", "error")
     if not words:
-        return app.flash("set $PAGER to have the log opened", "error")
+        return app.flash("no pager found: set $PAGER", "error")
     try:
         folder = await asyncio.to_thread(job_launch.make_process_folder, FOLDER)
     except (SkywardError, OSError) as error:
-        return app.flash(f"the log cannot be put where a pager finds it: {format_error(error)}", "error")
+        return app.flash(f"cannot write the log for the pager: {format_error(error)}", "error")
     try:
         path = await asyncio.to_thread(save, folder / name, lines)
         await run_in_terminal(app, *words, str(path))
     except SuspendNotSupported:
-        app.flash("this terminal cannot be given away to a pager", "error")
+        app.flash("a pager cannot run in this terminal", "error")
     except OSError as error:
-        app.flash(f"the pager cannot be started: {error}", "error")
+        app.flash(f"cannot start the pager: {error}", "error")
     finally:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
     return None
 
 
 async def remove_stale_logs() -> None:
-    """Remove logs that apps were killed over."""
+    """Remove pager files of apps that were killed."""
     from skyward_core.client.launch import job_launch
     from skyward_core.model.errors import SkywardError
 
-    with suppress(SkywardError, OSError):  # the session says what is wrong with the home
+    with suppress(SkywardError, OSError):  # the session reports problems of the state folder
         await run_in_daemon_thread(partial(job_launch.remove_dead_folders, FOLDER))

@@ -1,14 +1,13 @@
-"""Textual's driver for terminals that may vanish, and their clipboard.
+"""Textual driver that survives the loss of its terminal.
 
-Textual's own driver does not think of that. Its writing thread dies of the first error, and the app then waits for
-good to hand it more. Its reading thread turns round and round at the end of input. And with the SIGHUP comes a SIGCONT,
-for which it begins everything a second time.
+Textual's own driver does not handle that. Its writing thread ends at the first error, and the app then blocks while
+queueing more output. Its reading thread spins at the end of input. The SIGCONT that follows a SIGHUP makes it
+initialize the terminal a second time.
 """
 
 from __future__ import annotations
 
 import os
-import subprocess
 from threading import Event
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class Output:
-    """What Textual's writing thread writes to. Once that fails, what still comes goes nowhere.
+    """File object for Textual's writing thread; discards output after the first error.
 
-    A terminal that does not read holds the thread up outside of Python, so that it is in nobody's way when the process
-    ends.
+    ``os.write`` is used without a buffered file object: a thread that is blocked by a terminal that does not read must
+    hold no lock when the process exits.
 
     Args:
-        number: the terminal's file descriptor.
-        failed: called on the writing thread, once.
+        number: File descriptor of the terminal.
+        failed: Called once, on the writing thread, when writing fails.
     """
 
     def __init__(self, number: int, failed: Callable[[], None]) -> None:
@@ -37,7 +36,6 @@ class Output:
         self._works = True
 
     def write(self, text: str) -> int:
-        """Write all of it."""
         data = memoryview(text.encode("utf-8", "backslashreplace"))
         while data and self._works:
             try:
@@ -48,52 +46,51 @@ class Output:
         return len(text)
 
     def flush(self) -> None:
-        """Nothing is kept back."""
+        """Do nothing: output is not buffered."""
 
     def fileno(self) -> int:
-        """The terminal's file descriptor."""
         return self._number
 
 
 class _Exit(Event):
-    """Set, or true of itself: Textual's reading thread goes on until then."""
+    """Exit event of Textual's reading thread, also set while a predicate is true."""
 
-    def __init__(self, of_itself: Callable[[], bool]) -> None:
+    def __init__(self, predicate: Callable[[], bool]) -> None:
         super().__init__()
-        self._of_itself = of_itself
+        self._predicate = predicate
 
     def is_set(self) -> bool:
-        return super().is_set() or self._of_itself()
+        return super().is_set() or self._predicate()
 
 
 class TerminalDriver(LinuxDriver):
-    """Textual's driver, for terminals that may vanish. It tells the app, which ends."""
+    """Textual driver that ends the app when the terminal is lost."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._file = cast(Any, Output(self._file.fileno() if self._file else 2, self._report_terminal_lost))
         self.exit_event = _Exit(lambda: self.is_gone)
-        self._away = False  # in the shell, by ctrl+z
+        self._is_suspended = False  # by ctrl+z
 
     @property
     def is_gone(self) -> bool:
-        """Whether there was a terminal, and there is none any more."""
+        """Whether the terminal of the app no longer exists."""
         return self.input_tty and not os.isatty(self.fileno)
 
     def _get_terminal_size(self) -> tuple[int, int]:
-        """Return the size that the app lays out for; a terminal that reports 0x0 has two defaults in Textual."""
+        """Return the app's layout size, because Textual has two different defaults for terminals that report 0x0."""
         return self._app.console.size
 
     def _report_terminal_lost(self) -> None:
         cast("SkywardApp", self._app).on_terminal_lost()
 
     def write(self, data: str) -> None:
-        """Hand it to the writing thread, where there is one."""
+        """Queue output, if the writing thread is alive."""
         if self._writer_thread is not None and self._writer_thread.is_alive():
             super().write(data)
 
     def run_input_thread(self) -> None:
-        """Read until the app ends, or the terminal is gone."""
+        """Read input until the app ends or the terminal is lost."""
         try:
             super().run_input_thread()
         except OSError:
@@ -103,21 +100,19 @@ class TerminalDriver(LinuxDriver):
             self._report_terminal_lost()
 
     def suspend_application_mode(self) -> None:
-        """Go to the shell."""
-        self._away = True
+        self._is_suspended = True
         super().suspend_application_mode()
 
     def resume_application_mode(self) -> None:
-        """Come back from it."""
-        self._away = False
+        self._is_suspended = False
         super().resume_application_mode()
 
     def _sigcont_application(self, *_: object) -> None:
         if self.is_gone:
             self._report_terminal_lost()
-        elif self._away:
+        elif self._is_suspended:
             super()._sigcont_application()
-        else:  # it was stopped by a SIGSTOP, with no time to leave the terminal as it was
+        else:  # a SIGSTOP stopped the app before it could restore the terminal
             self._loop.call_soon_threadsafe(self._restart_application_mode)
 
     def _restart_application_mode(self) -> None:
@@ -125,48 +120,3 @@ class TerminalDriver(LinuxDriver):
             self.suspend_application_mode()
             self._must_signal_resume = True
             self.resume_application_mode()
-
-
-PATIENCE = 5.0  # seconds for tmux
-
-
-class CopyError(Exception):
-    """The text did not get there; the message says why."""
-
-
-def copy_to_multiplexer(text: str) -> str:
-    """Hand a text to what stands between us and the terminal; blocks while that takes it.
-
-    Returns:
-        what the person should know of where it is; "" where there is nothing to say.
-
-    Raises:
-        NotCopied: it was not taken.
-    """
-    if os.environ.get("TMUX"):
-        return _copy_to_tmux(text)
-    if os.environ.get("STY"):
-        raise CopyError("GNU screen passes nothing on to the clipboard; {run.save} saves to files")
-    return ""
-
-
-def _copy_to_tmux(text: str) -> str:
-    try:
-        _run_tmux("load-buffer", "-w", "-", text=text)
-    except CopyError:  # a tmux older than 3.2 knows no -w
-        _run_tmux("load-buffer", "-", text=text)
-        return "in tmux's buffer only: prefix ] pastes it"
-    if "clipboard" in _run_tmux("display-message", "-p", "#{client_termfeatures}").split(","):
-        return "in tmux's buffer too"
-    return "in tmux's buffer only, as it knows no clipboard of this terminal: prefix ] pastes it"
-
-
-def _run_tmux(*words: str, text: str | None = None) -> str:
-    given = None if text is None else text.encode()
-    try:
-        done = subprocess.run(["tmux", *words], input=given, capture_output=True, timeout=PATIENCE, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise CopyError(f"tmux cannot be asked: {error}") from error
-    if done.returncode:
-        raise CopyError(f"tmux refused it: {done.stderr.decode(errors='replace').strip()}")
-    return done.stdout.decode(errors="replace").strip()

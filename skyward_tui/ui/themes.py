@@ -1,4 +1,4 @@
-"""Themes: glyph, word and colour of each state, palettes, style sheets, filters for terminals without colours."""
+"""Themes, state styles (glyph, word, colour), style sheets, and filters for terminals without colours."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from skyward_tui.text.number_and_time_format import plain_ascii
 
 
 class StateStyle(NamedTuple):
-    """``style`` is a Textual content style such as ``$success``."""
+    """Presentation of a state; ``style`` is a Textual content style such as ``$success``."""
 
     glyph: str
     word: str
@@ -38,16 +38,16 @@ _STATE_STYLES = {
     "degraded": StateStyle("!", "degraded", "$text-warning"),
     "stopping": StateStyle("◍", "stopping", "$text-warning"),
     "gone": StateStyle("○", "gone", "$muted"),
-    "unfinished": StateStyle("!", "start broken off", "$text-error"),
+    "unfinished": StateStyle("!", "incomplete", "$text-error"),
     "unreachable": StateStyle("!", "unreachable", "$text-error"),
-    # what accounts hold
+    # leftovers of cloud accounts
     "expired": StateStyle("◍", "expired", "$text-warning"),
-    "left": StateStyle("✗", "left", "$text-error"),
+    "left": StateStyle("✗", "leftover", "$text-error"),
     # runs
     "done": StateStyle("✓", "done", "$text-success"),
     "failed": StateStyle("✗", "failed", "$text-error"),
     "cancelled": StateStyle("⊘", "cancelled", "$muted"),
-    "kept": StateStyle("◍", "kept", "$text-warning"),
+    "kept": StateStyle("◍", "retained", "$text-warning"),
     # ranks
     "waiting": StateStyle("◌", "waiting", "$muted"),
     "importing": StateStyle("◔", "importing", "$text-warning"),
@@ -58,7 +58,7 @@ _STATE_STYLES = {
     "raised": StateStyle("✗", "raised", "$text-error"),
     "exited": StateStyle("✗", "exited", "$text-error"),
     "lost": StateStyle("!", "lost", "$text-warning"),
-    "collateral": StateStyle("⊘", "collateral", "$muted"),
+    "collateral": StateStyle("⊘", "stopped", "$muted"),
     "idle": StateStyle("·", "idle", "$muted"),
     # alerts
     "gpu": StateStyle("✗", "GPU", "$text-error"),
@@ -68,7 +68,7 @@ _STATE_STYLES = {
     "throttled": StateStyle("!", "throttled", "$text-warning"),
     "straggler": StateStyle("!", "straggler", "$text-warning"),
     "plateau": StateStyle("=", "plateau", "$text-warning"),
-    # GPUs of hosts that people share, and lines of a check-up
+    # GPUs of shared hosts, and results of host checks
     "free": StateStyle("○", "free", "$text-success"),
     "busy": StateStyle("●", "busy", "$text-warning"),
     "ok": StateStyle("✓", "ok", "$text-success"),
@@ -84,25 +84,27 @@ _STATE_STYLES = {
 
 
 def state_style(state: str) -> StateStyle:
-    """How a state of a pool, run, rank or node shows."""
+    """Return the style of a state of a pool, run, rank or node."""
     return _STATE_STYLES.get(state) or _UNKNOWN_STYLE._replace(word=state or "unknown")
 
 
 def node_style(phase: str) -> StateStyle:
-    """How a node's phase shows; its "running" means that the machine is on, not that it is ready."""
+    """Return the style of a node's phase; "running" means that the machine is on, but the node is not ready."""
     return StateStyle("◔", "running", "$text-warning") if phase == "running" else state_style(phase)
 
 
 def muted(theme: Theme) -> str:
-    """The colour of what matters less, in a theme that does not name one: a plain colour, since neither another
-    variable nor a percentage is understood everywhere."""
+    """Return a muted text colour for a theme without one.
+
+    The result is a plain colour, because not every user of the variable supports other variables or percentages.
+    """
     if theme.ansi:
         return "ansi_bright_black"
     colors = theme.to_color_system().generate()
     return Color.parse(colors["background"]).blend(Color.parse(colors["foreground"]), 0.6, alpha=1.0).hex
 
 
-# Contrast of text on all that is behind it. 4.5 is what WCAG 2.2 asks for (1.4.3); what matters less stays behind.
+# Minimum contrast of text against every background. WCAG 2.2 (1.4.3) requires 4.5; muted text may be weaker.
 MIN_CONTRAST = dict.fromkeys(("text-success", "text-warning", "text-error", "text-primary", "text-accent"), 4.5) | {
     "muted": 4.0
 }
@@ -110,7 +112,7 @@ _BACKGROUNDS = ("background", "surface", "panel")
 
 
 def contrast(one: Color, other: Color) -> float:
-    """How far apart two colours are in brightness, from 1 to 21, by WCAG 2.2."""
+    """Return the WCAG 2.2 contrast ratio of two colours, from 1 to 21."""
     darker, lighter = sorted((_luminance(one), _luminance(other)))
     return (lighter + 0.05) / (darker + 0.05)
 
@@ -123,14 +125,15 @@ def _luminance(color: Color) -> float:
 
 
 def ensure_contrast(variables: Mapping[str, str], *, ansi: bool) -> dict[str, str]:
-    """A theme's variables, with what states are written in moved away from what is behind it until it can be read:
-    towards white or black, whichever is nearer. Not every theme that Textual ships sees to that.
+    """Return a theme's variables with readable text colours.
+
+    Text colours are blended towards white or black until they reach ``MIN_CONTRAST``, which some Textual themes miss.
 
     Args:
-        ansi: whether it is one of the terminal's own colours, of which nobody knows what they look like.
+        ansi: Whether the theme uses the terminal's own palette, whose colours are unknown.
     """
     if ansi:
-        # Borders in black are none on a black terminal.
+        # Black borders are invisible on a black terminal.
         return dict(variables) | {"border-blurred": "ansi_bright_black"}
     behind = [Color.parse(variables[name]) for name in _BACKGROUNDS]
     moved = {name: _raise_contrast(Color.parse(variables[name]), behind, least) for name, least in MIN_CONTRAST.items()}
@@ -150,7 +153,7 @@ def _lowest_contrast(color: Color, behind: list[Color]) -> float:
     return min(contrast(color, each) for each in behind)
 
 
-UNCOLOURED = "ansi-dark"  # the theme that is painted without its colours: of what has none, little has a background
+UNCOLOURED = "ansi-dark"  # the base theme for output without colours: few of its widgets have a background
 
 SKYWARD = Theme(
     name="skyward",
@@ -228,22 +231,30 @@ OWN_THEMES = (SKYWARD, LIGHT, CONTRAST)
 
 
 def read_style_sheet(module: str, name: str = "") -> str:
-    """The style sheet of a module, by its ``__file__``, or the one beside it that has a name of its own. As defaults of
-    a class (``DEFAULT_CSS``) its rules yield to those of a focused or disabled widget, which rules of a ``CSS_PATH``
-    would not.
+    """Return a style sheet from the folder of a module.
+
+    The sheet is used as ``DEFAULT_CSS`` of a class. Its rules yield to those of a focused or disabled widget, unlike
+    rules
+    of a ``CSS_PATH``.
+
+    Args:
+        module: ``__file__`` of the module.
+        name: Name of the style sheet without suffix; default: the module's own name.
     """
     path = Path(module)
     return path.with_stem(name or path.stem).with_suffix(".tcss").read_text("utf-8")
 
 
-_GREY = 8  # of the terminal's own colours: what matters less
+_GREY = 8  # terminal palette index of muted text
 
 
 class ColourRemover(LineFilter):
-    """No colour at all. What has a background of its own, such as a cursor, is reversed, what is grey is dim."""
+    """Line filter that removes all colours.
+
+    Text with a background, such as a cursor, is reversed. Grey text is dimmed.
+    """
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """The same text in other styles."""
         return [
             Segment(text, None if style is None else _without_colour(style), control)
             for text, style, control in segments
@@ -260,10 +271,9 @@ def _without_colour(style: Style) -> Style:
 
 
 class PlainAscii(LineFilter):
-    """Nothing but what every terminal and font has. A character becomes as many as it had cells."""
+    """Line filter that replaces characters outside ASCII, keeping the cell width."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """The same styles over other text."""
         return [
             segment if segment.text.isascii() else Segment(plain_ascii(segment.text), *segment[1:])
             for segment in segments

@@ -1,8 +1,8 @@
-"""Keys typed before a screen is ready.
+"""Queue for keys that are typed faster than the app handles them.
 
-Textual hands a key to what has the focus as it comes. The one before may be on its way still: tab goes from its field
-up to the app, the press of a button goes from it up to the dialog, which then closes. Whoever types faster than that
-would type into the field, or press keys of the dialog, that they have left.
+Textual sends a key to the focused widget immediately, even if the previous key is about to move the focus or close a
+dialog. Fast typing would reach the wrong field or dialog. The queue sends each key after the previous one is handled.
+Screens that can be dismissed only once guard against repeated keys.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ if TYPE_CHECKING:
     from skyward_tui.app import SkywardApp
 
 
-RECENT_SECONDS = 0.5  # for which what a key does may still be under way
-PATIENCE = 1.0  # for messages to be handled; what hangs holds no key up for longer
-OPENING_PATIENCE = 5.0  # for a screen to be there
+RECENT_SECONDS = 0.5  # seconds after a key during which its effects may still be pending
+PATIENCE = 1.0  # seconds to wait for pending messages; a hanging handler must not block all keys
+OPENING_PATIENCE = 5.0  # seconds to wait until a new screen is ready
 
 
 class KeyQueue:
-    """Hands keys on, each once the one before has done what it does.
+    """Queue that dispatches each key after the previous key has taken effect.
 
     Args:
-        hear: what is done with a key, on the app's own task.
+        handle_event: Coroutine function that handles a key on the app's own task.
     """
 
-    def __init__(self, app: App[Any], hear: Callable[[Event], Awaitable[None]]) -> None:
+    def __init__(self, app: App[Any], handle_event: Callable[[Event], Awaitable[None]]) -> None:
         self._app = app
-        self._handle_event = hear
+        self._handle_event = handle_event
         self._queue: deque[Event] = deque()
         self._task: asyncio.Task[None] | None = None
         self._handled_at = float("-inf")
-        self._target: DOMNode | None = None  # what the last key went to
-        self._screen: Screen[Any] | None = None  # that was in front of it
+        self._target: DOMNode | None = None  # widget that the last key was sent to
+        self._screen: Screen[Any] | None = None  # active screen at that time
 
     async def enqueue(self, event: Event) -> None:
-        """Hand it on, at once where nothing is under way."""
+        """Dispatch a key, immediately if no earlier key is pending."""
         if self._task is None and time.monotonic() - self._handled_at > RECENT_SECONDS:
             return await self._dispatch(event)
         self._queue.append(event)
@@ -79,18 +79,18 @@ class KeyQueue:
         await self._dispatch(self._queue.popleft())
 
     async def _wait_until_handled(self) -> None:
-        """Wait until all that has come of the last key is done."""
+        """Wait until the effects of the last key are complete."""
         if self._target is None:
             return
-        way: list[MessagePump] = [*self._target.ancestors_with_self]
-        if self._app not in way:  # it is gone from its screen
-            way.append(self._app)
+        pumps: list[MessagePump] = [*self._target.ancestors_with_self]
+        if self._app not in pumps:  # the widget was removed from its screen
+            pumps.append(self._app)
         try:
             async with asyncio.timeout(PATIENCE):
-                # Up to the app, which does what the key means, and up again with what that has set off.
-                for pump in (*way, *way):
+                # The first pass bubbles the key up to the app, the second one the messages that the key caused.
+                for pump in (*pumps, *pumps):
                     await self._flush(pump)
-                    await self._flush(pump)  # what it has told itself
+                    await self._flush(pump)  # messages that the handler posted to itself
         except TimeoutError:
             return
         if (screen := self._app.screen) is not self._screen:
@@ -102,42 +102,44 @@ class KeyQueue:
                 return
 
     async def _flush(self, pump: MessagePump, act: Callable[[], Awaitable[None]] | None = None) -> bool:
-        """Wait until it has handled what it has been sent so far, and have it do something then; False where it
-        handles nothing any more."""
+        """Wait until a pump has handled its queue, then run ``act`` there; return False if the pump is closed."""
         done = asyncio.Event()
 
-        async def act_then_tell() -> None:
+        async def act_then_notify() -> None:
             try:
                 if act is not None:
                     await act()
             finally:
                 done.set()
 
-        if there := pump.call_later(act_then_tell):
+        if is_open := pump.call_later(act_then_notify):
             await done.wait()
-        return there
+        return is_open
 
 
 Result = TypeVar("Result")
 
 
 class DismissOnceScreen(Screen[Result]):
-    """What all screens and dialogs of the app are. Of several bases it is the last: the first one gives styles."""
+    """Base of all screens and dialogs, which ignores repeated dismissals.
+
+    In a list of bases it comes last, because Textual takes default styles from the first one.
+    """
 
     app: SkywardApp
 
     def dismiss(self, result: Result | None = None) -> AwaitComplete:
-        """Go, with a result, unless that has been done, or something lies over it."""
+        """Close the screen with a result, unless it is already closed or covered by another screen."""
         return super().dismiss(result) if self.is_active else AwaitComplete()
 
     def leave(self) -> None:
-        """Go without a result, on the same terms."""
+        """Close the screen without a result, unless it is already closed or covered by another screen."""
         if self.is_active:
             self.app.pop_screen()
 
 
 class Palette(CommandPalette, DismissOnceScreen[None]):
-    """Textual's, which does a thing once."""
+    """Textual's command palette, which runs a chosen command only once."""
 
     @on(OptionList.OptionSelected)
     def _ignore_repeat(self, event: OptionList.OptionSelected) -> None:

@@ -1,1 +1,1 @@
-"""Widgets of the app. They show views and hold no state of the pools."""
+"""Widgets of the app. They display views and hold no state of pools."""

@@ -22,11 +22,11 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 class Canvas:
-    """A grid of cells to draw on.
+    """Grid of braille cells to draw on.
 
     Args:
-        width, height: in cells.
-        x, y: (least, greatest) value that the canvas spans, in the points' own units.
+        width, height: Size in cells.
+        x, y: (minimum, maximum) of each axis, in the points' own units.
     """
 
     def __init__(self, width: int, height: int, x: tuple[float, float], y: tuple[float, float]) -> None:
@@ -36,7 +36,10 @@ class Canvas:
         self._owners = [bytearray(width) for _ in range(height)]
 
     def draw_line(self, points: Points, owner: int) -> None:
-        """Draw a line through points; what is no number interrupts it. A cell takes the greatest owner's colour."""
+        """Draw a line through points; non-finite values interrupt the line.
+
+        Where lines cross, a cell takes the colour of the greatest owner.
+        """
         x_low, x_scale = _scale(self._x, 2 * self.width - 1)
         y_low, y_scale = _scale(self._y, 4 * self.height - 1)
         bottom = 4 * self.height - 1
@@ -67,9 +70,9 @@ class Canvas:
                 owners[row][column] = owner
 
     def fill(self, owner: int) -> None:
-        """Fill what lies below all that is drawn, down to the bottom, behind it."""
+        """Fill the area below the drawn lines, without changing the lines' colours."""
         for column in range(self.width):
-            below = 0  # dots of this column of cells that have something above them
+            below = 0  # dots of this column below a drawn dot
             for cells, owners in zip(self._cells, self._owners, strict=True):
                 dots = below
                 for half in _DOTS:
@@ -83,13 +86,13 @@ class Canvas:
                     owners[column] = owners[column] or owner
 
     def draw_vertical(self, column: int, owner: int) -> None:
-        """Draw a line from top to bottom through a column of cells, in front of all that has a smaller owner."""
+        """Draw a vertical line through a column, in front of smaller owners."""
         for cells, owners in zip(self._cells, self._owners, strict=True):
             cells[column] |= _LEFT
             owners[column] = max(owners[column], owner)
 
     def runs(self, row: int) -> list[tuple[str, int]]:
-        """A row as pieces of one owner each; owner 0 is nobody's."""
+        """Return a row as (text, owner) pieces; owner 0 marks blanks."""
         pieces: list[tuple[str, int]] = []
         for dots, owner in zip(self._cells[row], self._owners[row], strict=True):
             char = chr(_BLANK + dots) if dots else " "
@@ -101,20 +104,17 @@ class Canvas:
 
 
 def _scale(span: tuple[float, float], most: int) -> tuple[float, float]:
-    """Half of the least value, and dots per unit of half a value: halves, since the whole span may be infinite.
-    Where the span is nothing, all lies at the least one."""
+    """Return half of the minimum, and dots per unit of a halved value; 0 for an empty span.
+
+    Values are halved because the whole span may overflow to infinity.
+    """
     low, high = span
     room = high / 2 - low / 2
     return low / 2, most / room if room > 0 else 0.0
 
 
-def _scaled(value: float, span: tuple[float, float], most: int) -> int:
-    low, scale = _scale(span, most)
-    return min(max(0, int((value / 2 - low) * scale + 0.5)), most) if scale else most // 2
-
-
 def bounds(series: Sequence[Points]) -> tuple[tuple[float, float], tuple[float, float]] | None:
-    """What all points span, as (x, y); None where there is not one. A flat line gets room around it."""
+    """Return (minimum, maximum) of x and y over all finite points, or None; a flat line gets a margin."""
     xs = [x for points in series for x, y in points if isfinite(y)]
     ys = [y for points in series for _, y in points if isfinite(y)]
     if not ys:
@@ -127,25 +127,25 @@ def bounds(series: Sequence[Points]) -> tuple[tuple[float, float], tuple[float, 
 
 
 def spark(points: Points, width: int) -> str:
-    """The values as a row of bars, the newest on the right; each column the last value of its part."""
+    """Return values as a row of bars, the newest on the right; each bar shows the last value of its part."""
     values = [value for _, value in points if isfinite(value)]
     if not values or width < 1:
         return ""
     columns = min(width, len(values))
     picked = [values[(column + 1) * len(values) // columns - 1] for column in range(columns)]
-    span = (min(picked), max(picked))
-    return "".join(_BARS[_scaled(value, span, len(_BARS) - 1)] for value in picked)
+    low, scale = _scale((min(picked), max(picked)), len(_BARS) - 1)
+    heights = (int((value / 2 - low) * scale + 0.5) if scale else len(_BARS) // 2 - 1 for value in picked)
+    return "".join(_BARS[min(max(0, height), len(_BARS) - 1)] for height in heights)
 
 
 Span = tuple[float, float]
 
 
 def curve(points: Points, width: int, height: int, *, part_of: Span | None = None) -> list[Content]:
-    """Points as a line; no rows where there is none to draw.
+    """Return a line chart; no rows without points.
 
     Args:
-        part_of: what it is a part of, which is what it spans, with what lies below it filled; else it spans as much as
-            the points do.
+        part_of: (minimum, maximum) of the y axis; the area below the line is filled. By default, the points' own span.
     """
     spans = bounds([points])
     if spans is None or width < 1 or height < 1:
@@ -154,8 +154,8 @@ def curve(points: Points, width: int, height: int, *, part_of: Span | None = Non
     canvas.draw_line(points, 1)
     if part_of is not None:
         canvas.fill(1)
-    # A font that takes the dots from another one may have them of another width: blanks are no part of their pieces,
-    # or a picture spreads both over the row.
+    # Blanks are pieces of their own: a fallback font may have braille dots of another width, and in SVG exports one
+    # piece would stretch over the whole row.
     return [
         Content.assemble(*((text, "$text-primary" if owner else "") for text, owner in canvas.runs(row)))
         for row in range(height)
@@ -163,32 +163,32 @@ def curve(points: Points, width: int, height: int, *, part_of: Span | None = Non
 
 
 class MetricsChart:
-    """The first of a run's numbers that is no counter, as the median of all ranks, with a line above it."""
+    """Chart of a run's first metric that is not a counter: the median of all ranks, under a title line."""
 
     def __init__(self) -> None:
-        self._band: tuple[object, IncrementalBand] = (None, IncrementalBand())  # of what is drawn, and what that is
+        self._band: tuple[object, IncrementalBand] = (None, IncrementalBand())  # key of the chart, and its data
 
     def rows(self, metrics: MetricStore, whose: object, run: str, width: int, height: int) -> list[Content]:
-        """As many rows as asked for and one more; none where there are no numbers.
+        """Return the title and ``height`` chart rows; no rows without metrics.
 
         Args:
-            whose: what the book is of: of another one nothing is kept.
+            whose: Key of the metric store; another key discards the cached band.
         """
         names, _ = sort_names(metrics, run)
         if not names or width < 1:
             return []
         name = names[0]
         traces = metrics.traces(run, name)
-        if self._band[0] != (about := (whose, run, name)):
-            self._band = (about, IncrementalBand())
+        if self._band[0] != (key := (whose, run, name)):
+            self._band = (key, IncrementalBand())
         chart = make_chart(traces, None, columns=2 * width, kept=self._band[1])
         drawn = curve(chart.front, width, height)
         if not drawn or chart.value is None:
             return []
-        worth = [value for _, value in chart.front if isfinite(value)]
+        values = [value for _, value in chart.front if isfinite(value)]
         newest = (f"{sanitize_line(name)} ", "bold"), (number(chart.value), "")
         ranks = f"  median of {len(traces)} ranks" if len(traces) > 1 else ""
-        head = Content.assemble(*newest, (f"{ranks}  {number(min(worth))} to {number(max(worth))}", "$muted"))
+        head = Content.assemble(*newest, (f"{ranks}  {number(min(values))} to {number(max(values))}", "$muted"))
         if head.cell_length > width:
             head = Content.assemble(*newest, (ranks, "$muted"))
         return [head, *drawn]
@@ -198,10 +198,10 @@ SCALE = 9  # cells of the scale on the left
 
 
 def scaled(curves: Sequence[Points], styles: Sequence[str], width: int, height: int) -> list[Content]:
-    """As many rows as there are to be; none where there is nothing to draw, or no room.
+    """Return a chart of several curves with scales; no rows without data or space.
 
     Args:
-        styles: of each curve; where two meet, the later one's is shown.
+        styles: Style of each curve; where curves cross, the later one's is shown.
     """
     spanned = bounds(curves)
     if spanned is None or height < 3 or width < 3 * SCALE:
@@ -210,13 +210,13 @@ def scaled(curves: Sequence[Points], styles: Sequence[str], width: int, height: 
     canvas = Canvas(width - SCALE - 1, height - 1, (first, last), (low, high))
     for owner, points in enumerate(curves, 1):
         canvas.draw_line(points, owner)
-    worn = ("", *styles, "$muted")
+    by_owner = ("", *styles, "$muted")
     rows = framed(canvas, f"{low:.3g}", f"{high:.3g}", duration(first), duration(last))
-    return [Content.assemble(*((text, worn[who]) for text, who in row)) for row in rows]
+    return [Content.assemble(*((text, by_owner[owner]) for text, owner in row)) for row in rows]
 
 
 def framed(canvas: Canvas, low: str, high: str, begin: str, end: str) -> Iterator[list[tuple[str, int]]]:
-    """Yield the rows of a canvas with its scales, as pieces of one owner each; that of the scales is -1."""
+    """Yield the rows of a canvas with scales, as (text, owner) pieces; the scales have the owner -1."""
     for at in range(canvas.height):
         mark = high if at == 0 else low if at == canvas.height - 1 else ""
         scale = f"{clip(mark, SCALE - 1):>{SCALE - 1}} ┤" if mark else f"{'':{SCALE}}│"

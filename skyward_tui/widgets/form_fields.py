@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 
 class Toggles(Widget, can_focus=True):
-    """``[x] torch  [ ] jax``: left and right move, space toggles.
+    """Row of check boxes such as ``[x] torch  [ ] jax``.
 
     Args:
         options: (name, label) of each box.
-        chosen: names that are on.
+        chosen: Names of checked boxes.
     """
 
     BINDINGS = bindings("toggles")
@@ -61,7 +61,7 @@ class Toggles(Widget, can_focus=True):
         for place, ((name, label), (_, y)) in enumerate(zip(self.options, self._places(), strict=True)):
             here = self.has_focus and place == self._cursor
             style = "$block-cursor-foreground on $block-cursor-background bold" if here else ""
-            # Nothing stands behind the last one of a row: there may be no room for it.
+            # No separator behind the last box of a row, because the row may be full.
             parts.append(("\n" * (y - row) if y > row else "  " if place else "", ""))
             is_on = name in self.chosen
             parts.append((f"[{'x' if is_on else ' '}] {label}", style or ("$text-success" if is_on else "")))
@@ -73,7 +73,7 @@ class Toggles(Widget, can_focus=True):
         return places[-1][1] + 1 if places else 1
 
     def _places(self, width: int = 0) -> list[tuple[int, int]]:
-        """Column and row of each box."""
+        """Return column and row of each box."""
         width = width or self.size.width
         places, x, y = [], 0, 0
         for _, label in self.options:
@@ -101,8 +101,10 @@ class Toggles(Widget, can_focus=True):
 
 
 class Choice(Select[str], inherit_bindings=False):
-    """A list that opens by enter: the arrows go from field to field, past it as past all others. What stands in it is
-    shown as it is: names of files and of a script's values are no markup."""
+    """Drop-down list that opens with enter, because the arrow keys move between fields.
+
+    Labels are shown literally: names of files and values of a script are not markup.
+    """
 
     BINDINGS = bindings("choice")
 
@@ -118,7 +120,7 @@ def _as_they_are(options: Iterable[tuple[Any, str]]) -> list[tuple[Any, str]]:
 
 
 class FormLine(TextLine):
-    """A line of text. While it has not the focus, what has no room in it ends in "…"; of a path, the end stays."""
+    """Line of text that ends in "…" if it is too long and not focused; a path keeps its end."""
 
     def render_line(self, y: int) -> Strip:
         text, width = sanitize_in_place(self.value) or self.placeholder, self.scrollable_content_region.width
@@ -130,12 +132,15 @@ class FormLine(TextLine):
 
 
 class FormFields(VerticalScroll, can_focus=False, inherit_bindings=False):
-    """Scrolls to the field that has the focus; the keys that scroll are the plan's."""
+    """Container that scrolls to the focused field; its scroll keys scroll the plan instead."""
 
 
 class PluginToggles(Toggles):
-    """What the plugin under the cursor is for stands at the form's edge while they have the focus; what it can be
-    given from Python, in their tooltip."""
+    """Check boxes of plugins.
+
+    While they have the focus, the form's border shows the help of the plugin under the cursor, and the tooltip its
+    parameters.
+    """
 
     def __init__(self, listed: list[PluginInfo], *, id: str) -> None:
         super().__init__([(each.name, each.name) for each in listed], set(), id=id)
@@ -165,42 +170,42 @@ class PluginToggles(Toggles):
 
 
 def field_row(label: str, *content: Widget, id: str | None = None) -> Horizontal:
-    """A line of the form: fields behind a label."""
+    """Return a row of the form with a label and fields."""
     return Horizontal(Label(label), *content, classes="row", id=id)
 
 
 def inline_label(label: str, *, id: str | None = None) -> Label:
-    """What a field is called that stands behind another in its row."""
+    """Return the label of a further field in a row."""
     return Label(label, classes="inner", id=id)
 
 
 def setting_row(id: str, setting: Setting) -> Horizontal:
-    """The field of a provider's setting, which is there while its provider is chosen."""
-    look = setting.field() if setting.field else Field(label=setting.name)
-    text = text_field(id, look.placeholder or ("" if setting.default is None else str(setting.default)))
-    text.suggester = SuggestFromList(look.suggestions)
-    found = field_row(look.label, text)
-    found.id = f"{id}-row"
-    found.display = False
-    return found
+    """Return the field of a provider's setting, hidden until its provider is chosen."""
+    field = setting.field() if setting.field else Field(label=setting.name)
+    text = text_field(id, field.placeholder or ("" if setting.default is None else str(setting.default)))
+    text.suggester = SuggestFromList(field.suggestions)
+    row = field_row(field.label, text)
+    row.id = f"{id}-row"
+    row.display = False
+    return row
 
 
 def text_field(name: str, placeholder: str = "", *, value: str = "", type: str = "text") -> Input:
-    """A line of text, or a number."""
+    """Return an input for text or a number."""
     kind: Literal["integer", "text"] = "integer" if type == "integer" else "text"
     return FormLine(value, placeholder, id=name, compact=True, type=kind, valid_empty=True)
 
 
 def update_label(line: Static, text: Content) -> None:
-    """Have a line, or a paragraph, say something. Only where it takes more or fewer rows than before are others moved.
+    """Update a text, with a layout pass only if its number of rows changes.
 
     Args:
-        line: as wide as what it lies in, and as high as what it says.
+        line: Widget as wide as its container and as high as its text.
     """
     before, width = line.content, line.content_size.width
     if not isinstance(before, Content):
         line.update(text)
     elif not before.is_same(text):
         rules = line.styles.get_rules()
-        moves = not width or before.get_height(rules, width) != text.get_height(rules, width)
-        line.update(text, layout=moves)
+        needs_layout = not width or before.get_height(rules, width) != text.get_height(rules, width)
+        line.update(text, layout=needs_layout)

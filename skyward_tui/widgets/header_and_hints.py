@@ -1,4 +1,4 @@
-"""What every screen has: breadcrumbs above, keys and news below, a word for terminals that are too small."""
+"""Parts of every screen: breadcrumbs, hint bar, too-small notice, titled panel, safe text input."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _FLASHES = {"info": ("", "$text-primary"), "done": ("✓ ", "$text-success"), "e
 
 
 class Chrome(Static):
-    """One of those; their style sheet names each."""
+    """Base of one-line widgets around a screen's content."""
 
     DEFAULT_CSS = read_style_sheet(__file__, "chrome")
     SCOPED_CSS = False
 
     def show_line(self, line: Content) -> None:
-        """Show a line, unless it is there already; nothing else moves."""
+        """Show a line without a layout pass; do nothing if it is already shown."""
         if not isinstance(self.content, Content) or not line.is_same(self.content):
             self.update(line, layout=False)
 
 
 class Breadcrumbs(Chrome):
-    """``pools › NAME › run`` on the left, the state on the right.
+    """Header such as ``pools › NAME › run`` on the left and the state on the right.
 
     Args:
-        mark: a word that stands behind the former, or "".
+        mark: Word behind the trail; "" for none.
     """
 
     def __init__(self, mark: str = "") -> None:
@@ -48,7 +48,12 @@ class Breadcrumbs(Chrome):
         self.trail: list[str] = []
 
     def update_trail(self, trail: Iterable[str], parts_of_state: Iterable[Content] = ()) -> None:
-        """Show where we are, and what the state is; of that, as many parts as fit, the first first."""
+        """Show the trail, and as many parts of the state as fit.
+
+        Args:
+            trail: Names of the screens, the current one last.
+            parts_of_state: Parts of the state, the most important first.
+        """
         trail, states = list(trail), list(parts_of_state)
         self.trail = trail
         shown = (trail, [state.plain for state in states], self.size.width)
@@ -76,7 +81,7 @@ class Breadcrumbs(Chrome):
 
 
 class HintBar(Chrome):
-    """The keys that matter here; for a few seconds, the newest message instead."""
+    """Hint line with the most useful keys; a new message replaces it for a few seconds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,15 +91,15 @@ class HintBar(Chrome):
         self._message = (text, kind, until)
 
     def has_message(self, now: float) -> bool:
-        """Whether it shows a message."""
+        """Check whether the bar shows a message."""
         return self._message is not None and now < self._message[2]
 
     def show(self, hints: Iterable[Hint], last: Iterable[Hint], now: float) -> None:
-        """Show what there is to say, else keys.
+        """Show the current message, otherwise keys.
 
         Args:
-            hints: the most wanted first; as many as fit.
-            last: those that are never left out.
+            hints: The most useful keys first; as many as fit are shown.
+            last: Keys that are always shown.
         """
         if self._message is not None and self.has_message(now):
             text, kind, _ = self._message
@@ -116,7 +121,7 @@ class HintBar(Chrome):
 
 
 Hint = tuple[str, str]
-"""A key, as a person reads it, and what it does."""
+"""Displayed name of a key, and its label."""
 
 
 def _hint(key: str, label: str) -> Content:
@@ -124,14 +129,14 @@ def _hint(key: str, label: str) -> Content:
 
 
 class TooSmall(Chrome):
-    """All that fits below 60 by 15."""
+    """Notice that replaces a screen on terminals below the minimum size."""
 
     def __init__(self) -> None:
-        super().__init__(f"terminal too small\n{MIN_WIDTH}x{MIN_HEIGHT} at least")
+        super().__init__(f"terminal too small\nminimum {MIN_WIDTH}x{MIN_HEIGHT}")
 
 
 class Panel(Vertical):
-    """A box with a title around one widget."""
+    """Box with a title."""
 
     DEFAULT_CSS = read_style_sheet(__file__, "panel")
     _titles: tuple[Content, Content] | None = None
@@ -141,7 +146,7 @@ class Panel(Vertical):
         self.border_title = title
 
     def set_titles(self, title: Content, subtitle: Content = _EMPTY) -> None:
-        """Change the titles where they differ: Textual repaints the box and all in it."""
+        """Change the titles only if they differ, because Textual repaints the whole box."""
         if self._titles is None or not all(map(Content.is_same, self._titles, (title, subtitle))):
             self._titles = (title, subtitle)
             self.border_title = title
@@ -149,12 +154,12 @@ class Panel(Vertical):
 
 
 class TextLine(Input):
-    """An input whose value may hold control characters: a preset of somebody else's folder, or pasted text."""
+    """Input whose value may contain control characters, for example from pasted text or a preset."""
 
     cursor_blink = reactive(False, init=False)
 
     @property
-    def _value(self) -> Text:  # what Textual paints of it
+    def _value(self) -> Text:  # the text that Textual paints
         if self.password:
             return super()._value
         return Text(sanitize_in_place(self.value), no_wrap=True, overflow="ignore", end="")

@@ -1,4 +1,4 @@
-"""Preview of the chosen pool, and the list of recent runs."""
+"""Preview of the selected pool, and the list of recent runs."""
 
 from __future__ import annotations
 
@@ -39,45 +39,43 @@ from skyward_tui.widgets.rank_state import (
     rank_states,
     tally_parts,
 )
+from skyward_tui.widgets.virtual_list import Part
 
 if TYPE_CHECKING:
     from skyward_core.client.run_history import PastRun
 
 
-REFRESH_SECONDS = 0.5  # between two looks at a pool of which something keeps coming
-_WRAPPED = 4  # lines of one thing that is said
-_NODES = 4  # that are not ready, of which each has a line
+REFRESH_SECONDS = 0.5  # seconds between updates of a busy pool
+_WRAPPED = 4  # lines of one status text
+_NODES = 4  # rows for nodes that are not ready
 _STRIP = 4  # rows of ranks
-_CHART = 6  # rows of a chart
-_LEAST_LOG = 4  # rows below which a chart gives way to lines
-
-Part = tuple[str, str]
-"""Text, and its style."""
+_CHART = 6  # rows of the chart
+_LEAST_LOG = 4  # log rows that must fit, otherwise the chart is omitted
 
 
 class PoolPreview(Widget, can_focus=False):
-    """One pool. It asks nobody: what the pool's view has not, is not shown."""
+    """Preview of one pool, built only from the pool's view, without requests."""
 
     DEFAULT_CSS = read_style_sheet(__file__)
 
     def __init__(self) -> None:
         super().__init__()
         self._seen: object = None
-        self._looked = 0.0
+        self._updated_at = 0.0
         self._content = Content("")
         self._chart = MetricsChart()
 
     def update(self, pool: PoolView, run: RunView | None, now: float) -> None:
-        """Look at a pool, at most twice a second however much comes; what shows no other thing is not painted again.
+        """Show a pool; update at most twice a second, and repaint only if the content changed.
 
         Args:
             now: Unix time in seconds.
         """
         before, seen = self._seen, (pool.key, self.size, pool.changes, refresh_token([pool], now))
-        turned = not isinstance(before, tuple) or before[:2] != seen[:2]
-        if seen == before or (not turned and monotonic() - self._looked < REFRESH_SECONDS):
+        is_other = not isinstance(before, tuple) or before[:2] != seen[:2]
+        if seen == before or (not is_other and monotonic() - self._updated_at < REFRESH_SECONDS):
             return
-        self._seen, self._looked = seen, monotonic()
+        self._seen, self._updated_at = seen, monotonic()
         content = Content("\n").join(self._lines(pool, run, now))
         if not content.is_same(self._content):
             self._content = content
@@ -107,12 +105,12 @@ class PoolPreview(Widget, can_focus=False):
 
 
 def _status_parts(pool: PoolView, run: RunView | None, states: Sequence[RankState], now: float) -> Iterator[Part]:
-    """What it is at or waits for, what matters most first."""
-    if money_of := _money(pool, now):
-        yield money_of, "$muted"
+    """Yield the pool's state, pending work and problems, the most important first."""
+    if costs := _money(pool, now):
+        yield costs, "$muted"
     if pool.is_over:
         since = "" if pool.ended_at is None else f" {ago(now - pool.ended_at)}"
-        yield f"over{since}; what was kept of it opens by enter", "$muted"
+        yield f"ended{since} · enter: logs and results", "$muted"
     elif pool.state != "up":
         mark = state_style(pool.state)
         yield one_line(f"{mark.text}: {format_detail(pool)}") if pool.detail else mark.text, mark.style
@@ -121,20 +119,20 @@ def _status_parts(pool: PoolView, run: RunView | None, states: Sequence[RankStat
         yield f"! n{node.index} {preemption_text(node, now)}", "$text-warning"
     if run is None:
         if pool.state == "up":
-            yield "no run yet: it waits for a launch", "$muted"
+            yield "no run on this pool yet", "$muted"
         return
     yield from _run(pool, run, states, now)
 
 
 def _money(pool: PoolView, now: float) -> str:
-    """What it costs, and how long it has at most."""
+    """Return price, costs so far and the remaining lease."""
     if pool.is_over:
         return ""
     price = hourly(pool)
-    said = [f"{price}, {money(pool.spent(now))} spent" if pool.price_hourly else price]
+    parts = [f"{price}, {money(pool.spent(now))} spent" if pool.price_hourly else price]
     if (left := pool.lease_left(now)) is not None:
-        said.append(f"ends in {time_left(left)} unless somebody uses it")
-    return "  ".join(filter(None, said))
+        parts.append(f"idle, shuts down in {time_left(left)}")
+    return "  ".join(filter(None, parts))
 
 
 def _run(pool: PoolView, run: RunView, states: Sequence[RankState], now: float) -> Iterator[Part]:
@@ -144,13 +142,13 @@ def _run(pool: PoolView, run: RunView, states: Sequence[RankState], now: float) 
     of = f" {run.ended:,}/{run.total:,}" if run.counts or run.state == "running" else ""
     yield f"{mark.text} {run.function}{of}, {time}", mark.style
     if (cause := run.root_cause) is not None:
-        said = failure(cause.outcome, cause.type, one_line(cause.message))
-        yield f"{cause.rank_prefix}{cause.outcome}, {said}", "$text-error"
+        text = failure(cause.outcome, cause.type, one_line(cause.message))
+        yield f"{cause.rank_prefix}{cause.outcome}, {text}", "$text-error"
     if run.state != "running" or pool.is_over:
         return
     if quiet := [state for state in states if state.quiet is not None]:
         longest = max(quiet, key=lambda state: state.quiet or 0.0)
-        yield f"rank {longest.rank} has been quiet for {duration(longest.quiet or 0.0)}", "$text-warning"
+        yield f"rank {longest.rank}: no output for {duration(longest.quiet or 0.0)}", "$text-warning"
     if not (pool.logs.has(run.id) and pool.logs.for_run(run.id).merged.end):
         yield no_output_reason(states, run), "$muted"
 
@@ -158,16 +156,16 @@ def _run(pool: PoolView, run: RunView, states: Sequence[RankState], now: float) 
 def _nodes(nodes: Sequence[NodeView], now: float) -> Iterator[Part]:
     for node in nodes[:_NODES]:
         mark = node_style(node.phase)
-        left = 0.0 if node.retry_at is None else node.retry_at - now
-        again = f", again in {duration(left)}" if left > 0 else ""
-        yield f"n{node.index} {mark.text} {one_line(node.detail)}".rstrip() + again, "$muted"
+        delay = 0.0 if node.retry_at is None else node.retry_at - now
+        retry = f", retry in {duration(delay)}" if delay > 0 else ""
+        yield f"n{node.index} {mark.text} {one_line(node.detail)}".rstrip() + retry, "$muted"
     if len(nodes) > _NODES:
         yield f"and {count(len(nodes) - _NODES, 'other node')}", "$muted"
 
 
 def _strip(states: Sequence[RankState], width: int) -> list[Content]:
-    """A cell for each rank, and how many are at what."""
-    said = [(f"{count(len(states), 'rank')}: ", "$muted"), *tally_parts(states)]
+    """Return the number of ranks by state, and a cell for each rank."""
+    tally = [(f"{count(len(states), 'rank')}: ", "$muted"), *tally_parts(states)]
     rows = [states[at : at + width] for at in range(0, len(states), max(1, width))]
     shown = [
         Content.assemble(*((state_style(state.state).glyph, state_style(state.state).style) for state in row))
@@ -175,11 +173,11 @@ def _strip(states: Sequence[RankState], width: int) -> list[Content]:
     ]
     hidden = len(states) - sum(map(len, rows[:_STRIP]))
     more = [Content.styled(f"+{hidden:,} ranks", "$muted")] if hidden else []
-    return [Content.assemble(*said), *shown, *more]
+    return [Content.assemble(*tally), *shown, *more]
 
 
 def _shown_rank(pool: PoolView, run: RunView) -> int | None:
-    """The rank whose lines are shown: the one that the run failed by, else the only one; None for all."""
+    """Return the rank whose lines are shown: the root cause, or the only rank; None for all ranks."""
     ranks = list(pool.logs.for_run(run.id).ranks) if pool.logs.has(run.id) else []
     cause = None if run.root_cause is None else run.root_cause.rank
     return cause if cause in ranks else ranks[0] if len(ranks) == 1 else None
@@ -190,7 +188,7 @@ _FUNCTION, _POOL = 14, 14  # cells
 
 
 class RecentRuns(Widget, can_focus=False):
-    """As many as there is room for; their own screen has all."""
+    """List of the most recent runs; the history screen lists all runs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -198,7 +196,7 @@ class RecentRuns(Widget, can_focus=False):
         self._now = 0.0
 
     def update(self, runs: Sequence[PastRun], now: float) -> None:
-        """Show these, newest first."""
+        """Show runs, newest first."""
         heartbeat = 1.0 if any(run.ended_at is None for run in runs[: self.size.height]) else MINUTE
         if runs is not self._runs or now // heartbeat != self._now // heartbeat:
             self._runs, self._now = runs, now

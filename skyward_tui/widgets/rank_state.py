@@ -1,4 +1,4 @@
-"""What every rank of a pool is doing, from the views."""
+"""States of ranks for display, derived from views."""
 
 from __future__ import annotations
 
@@ -18,19 +18,25 @@ from skyward_tui.ui.themes import state_style
 SHADE_STYLE = "$text-accent"
 FAILURES = ("raised", "exited", "lost")
 STARTUP_TEXTS = {
-    "starting": "its Python starts",
-    "importing": "loads the function and what it imports",
-    "joining": "waits for the other ranks to join",
-    "paused": "is at a breakpoint",
+    "starting": "starting Python",
+    "importing": "importing",
+    "joining": "waiting for the other ranks",
+    "paused": "at a breakpoint",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """``state``: a word that ``themes.state_style`` knows; ``seconds``: how long in it; ``said``: what
-    there is to say of it, or else its ``numbers``;
-    ``quiet``: for how long it was not heard, where that is longer than usual;
-    ``shade`` and ``figure``: what it has of the figure that ranks are shown by, where that is not their state."""
+    """State of one rank for display.
+
+    Attributes:
+        state: Name known to :func:`~skyward_tui.ui.themes.state_style`.
+        seconds: Duration of the state.
+        text: Note; if empty, ``numbers`` are shown.
+        numbers: Latest metrics by name.
+        quiet: Seconds without output, if unusually long.
+        shade, figure: Cell of the heat map, if ranks are coloured by a metric.
+    """
 
     rank: int
     node: int
@@ -44,21 +50,21 @@ class RankState:
 
     @property
     def note(self) -> str:
-        """What stands beside it. Of a grid one has room for that, so it is made for whoever shows it."""
+        """Text beside the rank, formatted on demand because a grid shows only one note."""
         return self.text or format_metrics(self.numbers or {})
 
     @property
     def glyph(self) -> tuple[str, str]:
-        """What one cell shows of it, and the style: its shade, unless it has failed."""
+        """Glyph and style of the rank's grid cell: its shade, unless the rank failed."""
         mark = state_style(self.state)
         return (mark.glyph, mark.style) if not self.shade or self.state in FAILURES else (self.shade, SHADE_STYLE)
 
 
 def rank_states(pool: PoolView, run: RunView | None, now: float, ranks: range | None = None) -> list[RankState]:
-    """One state per rank, in rank order.
+    """Return the states of ranks, in rank order.
 
     Args:
-        ranks: of which; of all without it.
+        ranks: Ranks to include; all by default.
     """
     ranks = range(pool.world_size) if ranks is None else ranks
     newest: dict[int, TaskView] = {}
@@ -73,8 +79,12 @@ def rank_states(pool: PoolView, run: RunView | None, now: float, ranks: range | 
 def _state(
     rank: int, node: NodeView, task: TaskView | None, pool: PoolView, run: RunView | None, now: float
 ) -> RankState:
-    if (task is None or task.outcome is None) and (before := _before(pool, run, rank)) and node.phase == "ready":
-        phase, since = before
+    if (
+        (task is None or task.outcome is None)
+        and (startup := _startup_phase(pool, run, rank))
+        and node.phase == "ready"
+    ):
+        phase, since = startup
         return RankState(rank, node.index, phase, now - since, link_note(node) or STARTUP_TEXTS[phase])
     if task is None:
         return RankState(rank, node.index, *_without_task(node, run, now))
@@ -83,16 +93,17 @@ def _state(
     phase, since = pool.rank_phases.get(rank, ("", 0.0))
     began = task.began_at if task.began_at is None or phase != "running" else max(task.began_at, since)
     seconds = None if began is None else now - began
-    said = link_note(node) or preemption_text(node, now)
-    numbers = None if said or run is None else pool.metrics.latest(run.id, rank)
-    if not said and not numbers:
-        said = task_note(task) or last_line(run, pool, rank)
+    text = link_note(node) or preemption_text(node, now)
+    numbers = None if text or run is None else pool.metrics.latest(run.id, rank)
+    if not text and not numbers:
+        text = task_note(task) or last_line(run, pool, rank)
     if run is None or began is None or task.state != "running":
-        return RankState(rank, node.index, task.state, seconds, said, numbers)
+        return RankState(rank, node.index, task.state, seconds, text, numbers)
     quiet = pool.activity.unusual_silence(run.id, rank, began, now)
     if quiet is not None and node.link_up is not False:
-        said = ": ".join(filter(None, (f"quiet for {duration(quiet)}", said or format_metrics(numbers or {}))))
-    return RankState(rank, node.index, task.state, seconds, said, numbers, quiet)
+        last = text or format_metrics(numbers or {})
+        text = f"no output for {duration(quiet)}" + (f" · last: {last}" if last else "")
+    return RankState(rank, node.index, task.state, seconds, text, numbers, quiet)
 
 
 def _without_task(node: NodeView, run: RunView | None, now: float) -> tuple[str, float | None, str]:
@@ -100,24 +111,30 @@ def _without_task(node: NodeView, run: RunView | None, now: float) -> tuple[str,
     if node.phase == "gone":
         return "gone", None, ""
     if node.phase != "ready":
-        left = 0.0 if node.retry_at is None else node.retry_at - now
-        again = f"; tried again in {duration(left)}" if left > 0 else ""
-        return "starting", None, note or f"node {node.index}: {node.phase} {node.detail}".rstrip() + again
-    expected = run is not None and run.state == "running" and run.kind == "broadcast"
-    expected = expected and run is not None and (not run.nodes or node.index in run.nodes)
-    return "waiting" if expected else "idle", None, note
+        delay = 0.0 if node.retry_at is None else node.retry_at - now
+        retry = f", retry in {duration(delay)}" if delay > 0 else ""
+        return "starting", None, note or (node.detail or node.phase) + retry
+    is_expected = (
+        run is not None
+        and run.state == "running"
+        and run.kind == "broadcast"
+        and (not run.nodes or node.index in run.nodes)
+    )
+    return "waiting" if is_expected else "idle", None, note
 
 
-def _before(pool: PoolView, run: RunView | None, rank: int) -> tuple[str, float] | None:
-    """What a rank is at that runs no function yet, or stands still in it. A worker that is started ahead is nobody's
-    wait."""
+def _startup_phase(pool: PoolView, run: RunView | None, rank: int) -> tuple[str, float] | None:
+    """Return the startup phase of a rank, or "paused", with its begin.
+
+    Workers that start ahead of a run are ignored, because no run waits for them.
+    """
     phase, since = pool.rank_phases.get(rank, ("", 0.0))
-    waited_for = run is not None and run.state == "running"
-    return (phase, since) if phase in STARTUP_TEXTS and (waited_for or phase != "starting") else None
+    is_awaited = run is not None and run.state == "running"
+    return (phase, since) if phase in STARTUP_TEXTS and (is_awaited or phase != "starting") else None
 
 
 def tally_parts(states: Sequence[RankState]) -> Iterator[tuple[str, str]]:
-    """Yield how many ranks are in which state, failures first, with the style of each."""
+    """Yield the number of ranks in each state, failures first, with the state's style."""
     counts = Counter(state.state for state in states)
     for name in sorted(counts, key=lambda name: (name not in FAILURES, -counts[name])):
         mark = state_style(name)
@@ -125,27 +142,27 @@ def tally_parts(states: Sequence[RankState]) -> Iterator[tuple[str, str]]:
 
 
 def find_paused(pool: PoolView) -> list[int]:
-    """The ranks that stand still at breakpoints."""
+    """Return the ranks that are paused at breakpoints."""
     return sorted(rank for rank, (phase, _) in pool.rank_phases.items() if phase == "paused")
 
 
 def no_output_reason(states: Sequence[RankState], run: RunView) -> str:
-    """Why ranks have printed nothing so far, in a run."""
+    """Return the reason why a run has no output."""
     if run.state != "running":
-        return "nothing was printed in this run"
+        return "this run printed nothing"
     busy = [state for state in states if state.state in STARTUP_TEXTS and state.seconds is not None]
     if not busy:
         return "nothing printed yet"
-    said = [
+    phases = [
         f"{count(len(ranks), 'rank')} {phase} for {duration(max(state.seconds or 0.0 for state in ranks))}"
         for phase in STARTUP_TEXTS
         if (ranks := [state for state in busy if state.state == phase])
     ]
-    return f"nothing printed yet: {', '.join(said)}"
+    return f"nothing printed yet: {', '.join(phases)}"
 
 
 def link_note(node: NodeView) -> str:
-    """``link down since 12:00:01`` where it is."""
+    """Return ``link down since 12:00:01`` if the link to the node is down, otherwise ""."""
     if node.link_up is not False or node.phase == "gone":
         return ""
     detail = f" ({node.link_detail})" if node.link_detail else ""
@@ -153,7 +170,7 @@ def link_note(node: NodeView) -> str:
 
 
 def last_lines(pool: PoolView, run: RunView, rank: int | None, most: int) -> list[str]:
-    """Return the newest lines that a rank, or with None all ranks, printed in a run."""
+    """Return the newest lines that a rank, or all ranks (None), printed in a run."""
     if most <= 0 or not pool.logs.has(run.id):
         return []
     buffers = pool.logs.for_run(run.id)
@@ -162,21 +179,17 @@ def last_lines(pool: PoolView, run: RunView, rank: int | None, most: int) -> lis
 
 
 def block_room(rows: list[Content], height: int) -> int:
-    """Return how many lines :func:`append_block` can append to rows."""
+    """Return the number of lines that :func:`append_block` can append to rows."""
     return height - len(rows) - (2 if rows else 1)
 
 
 def append_block(rows: list[Content], title: str, lines: Iterable[str], width: int) -> None:
-    """Append lines under a title, apart from the rows above, if there are any."""
+    """Append lines under a title, with a blank line before it."""
     if shown := [Content(clip(text, width)) for text in lines]:
         rows += [*([Content("")] if rows else []), Content.styled(title, "$muted"), *shown]
 
 
 def last_line(run: RunView | None, pool: PoolView, rank: int) -> str:
-    """The newest thing that a rank printed in a run."""
-    held = run is not None and pool.logs.has(run.id)
-    ring = pool.logs.for_run(run.id).ranks.get(rank) if run is not None and held else None
-    if ring is None:
-        return ""
-    lines = ring.pending() or ring.lines(ring.end - 1, ring.end)
-    return plain(lines[-1]).strip() if lines else ""
+    """Return the last line that a rank printed in a run, or ""."""
+    lines = last_lines(pool, run, rank, 1) if run is not None else []
+    return lines[0].strip() if lines else ""

@@ -1,4 +1,4 @@
-"""One line that says that this is a replay: where in the record it is, how fast it goes, and the keys for that."""
+"""Status line of a replay: position, speed, and keys."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from skyward_tui.ui.actions import actions_in, first_key
 from skyward_tui.widgets.header_and_hints import Chrome
 
 LEAST_BAR, MOST_BAR = 10, 40
-_DATED = 120  # columns from which the time of the record is shown, too
+_DATED = 120  # columns; a narrower line omits the recorded date
 
 
 class ReplayLine(Chrome):
-    """It stands above the hints, and never goes away."""
+    """Status line above the hints, always visible during a replay."""
 
     def show(self, playback: Playback, keymap: Mapping[str, str]) -> None:
-        """Show how it stands with the replay."""
+        """Show the playback's position."""
         self.show_line(line(playback.state(), playback.note, keymap, self.size.width))
 
 
 def line(state: PlaybackState, note: str, keymap: Mapping[str, str], width: int) -> Content:
-    """`` REPLAY ▶ x4  1:07/2:30  ━━━━●──✗──  p pause  , . 10 s …``; a note and keys take what room is left."""
+    """Return the status line, such as `` REPLAY ▶ x4  1:07/2:30  ━━━━●──✗──  p pause  , . 10 s …``.
+
+    The note and the keys take the remaining width.
+    """
     parts: list[tuple[str, str]] = [
         (" REPLAY ", "bold $text-warning"),
         (_state_text(state), "$text-success" if state.playing else "$text-warning"),
@@ -36,18 +39,18 @@ def line(state: PlaybackState, note: str, keymap: Mapping[str, str], width: int)
     ]
     if width >= _DATED:
         parts.append((f"  {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(state.now))}", "$muted"))
-    left = width - sum(len(text) for text, _ in parts)
+    room = width - sum(len(text) for text, _ in parts)
     if note:
-        said = clip(f"  {note}", max(0, left - LEAST_BAR - 4))
-        parts.append((said, "$text-warning"))
-        left -= len(said)
+        shown = clip(f"  {note}", max(0, room - LEAST_BAR - 4))
+        parts.append((shown, "$text-warning"))
+        room -= len(shown)
     keys = list(_keys(state, keymap))
     fitting: list[tuple[str, str]] = []
     for key, label in keys:
-        if sum(len(text) for text, _ in fitting) + len(key) + len(label) + 3 > left - LEAST_BAR - 4:
+        if sum(len(text) for text, _ in fitting) + len(key) + len(label) + 3 > room - LEAST_BAR - 4:
             break
         fitting += [(f" {key} ", "bold $text-accent"), (f"{label} ", "$muted")]
-    bar = min(MOST_BAR, left - sum(len(text) for text, _ in fitting) - 4)
+    bar = min(MOST_BAR, room - sum(len(text) for text, _ in fitting) - 4)
     return Content.assemble(*parts, "  ", *_bar(state, bar), "  ", *fitting)
 
 
@@ -56,20 +59,20 @@ def _state_text(state: PlaybackState) -> str:
         return "… seeking"
     if state.playing:
         return "▶"
-    return "■ its end" if state.now >= state.end else "‖ paused"
+    return "■ end" if state.now >= state.end else "‖ paused"
 
 
 def _bar(state: PlaybackState, width: int) -> Iterable[tuple[str, str]]:
-    """How much of it is behind us, and where the first failure is."""
+    """Yield the cells of the progress bar, with the position and the first failure."""
     if width < 3:
         return
     length = max(state.end - state.start, 1e-9)
 
-    def place(at: float) -> int:
+    def cell_at(at: float) -> int:
         return min(width - 1, max(0, int((at - state.start) / length * width)))
 
-    here = place(state.now)
-    failure = None if state.failure is None else place(state.failure)
+    here = cell_at(state.now)
+    failure = None if state.failure is None else cell_at(state.failure)
     for cell in range(width):
         if cell == here:
             yield "●", "bold $text-accent"
@@ -80,10 +83,10 @@ def _bar(state: PlaybackState, width: int) -> Iterable[tuple[str, str]]:
 
 
 def _keys(state: PlaybackState, keymap: Mapping[str, str]) -> Iterable[tuple[str, str]]:
-    """The most wanted first."""
+    """Yield keys and labels of replay actions, the most useful first."""
     for action in actions_in("replay"):
         if not action.label or (action.id == "replay.failure" and state.failure is None):
             continue
-        beside = f" {first_key(action.partner, keymap)}" if action.partner else ""
+        partner = f" {first_key(action.partner, keymap)}" if action.partner else ""
         label = "pause" if state.playing and action.id == "replay.pause" else action.label
-        yield action.shown_keys(keymap)[0] + beside, label
+        yield action.shown_keys(keymap)[0] + partner, label

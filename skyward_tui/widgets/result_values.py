@@ -1,4 +1,4 @@
-"""What the ranks of a run gave back: the aggregate on top, a row per rank or task below."""
+"""List of a run's results: aggregates on top, then a row per rank or task, then written files."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from skyward_tui.ui.themes import state_style
 from skyward_tui.widgets.sweep_trials import TrialLines
 from skyward_tui.widgets.virtual_list import VirtualList
 
-MOST_ALIGNED = 256  # results that are looked at for what their parts are called
-MOST_PARTS, MOST_WIDE = 8, 24  # of a result, and cells of one
-_BEFORE = 29  # cells of a row before what was given back
+MOST_ALIGNED = 256  # results; scanning more for common keys would delay repaints
+MOST_PARTS, MOST_WIDE = 8, 24  # keys of an aligned result, and cells of a value
+_BEFORE = 29  # cells of a row before the result
 
 
 def _parts(task: TaskView) -> dict[str, object] | None:
-    """What it gave back, where that is a small JSON object of plain values."""
+    """Return a result that is a small JSON object of scalars, otherwise None."""
     outcome = task.outcome
     if outcome is None or outcome.kind != "returned" or task.items or outcome.summary is None:
         return None
@@ -42,7 +42,7 @@ def _parts(task: TaskView) -> dict[str, object] | None:
 
 
 def _columns(ended: list[TaskView]) -> dict[str, int]:
-    """Of results whose parts have the same names: these, and how wide each is; else none."""
+    """Return the width of each key if all aligned results have the same keys, otherwise {}."""
     values = [value for task in ended if (value := _parts(task)) is not None]
     if not values or any(value.keys() != values[0].keys() for value in values[1:]):
         return {}
@@ -53,7 +53,7 @@ def _columns(ended: list[TaskView]) -> dict[str, int]:
 
 
 class ResultsPane(VirtualList[TaskView]):
-    """The results of one run as they come."""
+    """Results of one run, updated while the run continues."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -61,13 +61,13 @@ class ResultsPane(VirtualList[TaskView]):
         self._tasks: list[TaskView] = []
         self._head: list[tuple[str, str, str]] = []
         self._state: object = None
-        self._columns: dict[str, int] = {}  # of results that have the same keys: how wide each is
+        self._columns: dict[str, int] = {}  # width of each key, if all results have the same keys
         self._files: list[WrittenFile] = []
         self._trouble = self._files_of = self._key = ""
-        self.trials: TrialLines | None = None  # in the place of the tasks, of a sweep
+        self.trials: TrialLines | None = None  # rows of a sweep, shown instead of tasks
 
     def update(self, run: RunView | None) -> bool:
-        """Look at a run; returns whether anything is new."""
+        """Show a run; return whether anything changed."""
         state = None if run is None else (run.id, run.version, run.state)
         if state == self._state:
             return False
@@ -83,27 +83,27 @@ class ResultsPane(VirtualList[TaskView]):
         return True
 
     def show_trials(self, trials: TrialLines | None) -> None:
-        """Show the rows of trials, or with None those of the run itself."""
+        """Show the rows of trials, or the run's own results (None)."""
         self.trials, self._state = trials, None
         self.refresh()
 
     def show_files(self, run: str, files: list[WrittenFile], trouble: str, key: str) -> bool:
-        """What the ranks of a run wrote on their nodes, or why nobody can tell; says whether that is new.
+        """Show the files that a run's ranks wrote, or why they cannot be listed; return whether anything changed.
 
         Args:
-            key: that fetches them.
+            key: Displayed name of the key that fetches them.
         """
         self._key = key
         if self.run is None or self.run.id != run:
             return False
         is_new = (files, trouble, run) != (self._files, self._trouble, self._files_of)
         self._files, self._trouble, self._files_of = files, trouble, run
-        self.refresh()  # ages are, in any case
+        self.refresh()  # ages always change
         return is_new
 
     @property
     def has_files(self) -> bool:
-        """Whether ranks wrote some, as far as anybody was told."""
+        """Whether written files are known."""
         return bool(self._files)
 
     def head(self, width: int) -> list[Content]:
@@ -120,12 +120,12 @@ class ResultsPane(VirtualList[TaskView]):
         return lines
 
     def visible_rows(self) -> list[Content]:
-        """Of a sweep, what its trials come to stands in the room below them."""
+        """Return the visible rows; charts of a sweep fill the space charts its trials."""
         rows = super().visible_rows()
         if self.trials is None or (room := self.size.height - len(rows) - 1) < 1:
             return rows
-        below = self.trials.chart_rows(self.size.width, room)
-        return [*rows, Content(""), *below] if below else rows
+        charts = self.trials.chart_rows(self.size.width, room)
+        return [*rows, Content(""), *charts] if charts else rows
 
     @property
     def _count(self) -> int:
@@ -159,7 +159,7 @@ class ResultsPane(VirtualList[TaskView]):
         return Content.assemble((name, "bold"), (head, mark.style), (note, dim))
 
     def _note(self, task: TaskView) -> str:
-        """What it gave back, below the names of its parts where all have the same."""
+        """Return the note of a task, aligned with the key columns if there are any."""
         value = _parts(task)
         if not self._columns or len(self._tasks) < 2 or value is None or value.keys() != self._columns.keys():
             return task_note(task)
@@ -168,8 +168,8 @@ class ResultsPane(VirtualList[TaskView]):
     def _file_row(self, index: int, width: int) -> Content:
         if index == 0:
             size = format_size(sum(file.size for file in self._files))
-            said = self._trouble or f"{count(len(self._files), 'file')} on its nodes, {size}; {self._key} fetches"
-            return Content.assemble((" files ", "bold"), (clip(sanitize_line(said), max(0, width - 7)), "$muted"))
+            text = self._trouble or f"{count(len(self._files), 'file')} on the nodes, {size} ({self._key}: fetch)"
+            return Content.assemble((" files ", "bold"), (clip(sanitize_line(text), max(0, width - 7)), "$muted"))
         file = self._files[index - 1]
         head = f" n{file.node:<4}{format_size(file.size):>9}  {ago(file.age):>8}  "
         return Content.assemble((head, "$muted"), clip(sanitize_line(file.path), max(0, width - len(head))))
@@ -179,15 +179,15 @@ def _cause_row(run: RunView) -> list[tuple[str, str, str]]:
     cause = run.root_cause
     if cause is None:
         return []
-    said = failure(cause.outcome, cause.type, one_line(cause.message))
-    rows = [("root cause", f"{cause.rank_prefix.replace('rank ', 'r')}{cause.outcome}: {said}", "$text-error")]
+    text = failure(cause.outcome, cause.type, one_line(cause.message))
+    rows = [("root cause", f"{cause.rank_prefix.replace('rank ', 'r')}{cause.outcome}: {text}", "$text-error")]
     if (figures := run.cause_metrics) is not None and (words := figures.describe()):
-        rows.append(("before it", f"n{figures.node} {', '.join(words)}", "$text-warning"))
+        rows.append(("before", f"n{figures.node} {', '.join(words)}", "$text-warning"))
     return rows
 
 
 def _outlier_rows(run: RunView) -> list[tuple[str, str, str]]:
-    """Ranks that gave another number or array than most."""
+    """Return rows of values that differ from those of most ranks."""
     return [
         (
             "disagree" if not at else "",

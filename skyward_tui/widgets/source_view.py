@@ -1,4 +1,4 @@
-"""Python source and stacks with highlighting."""
+"""Widgets that show Python source with highlighting."""
 
 from __future__ import annotations
 
@@ -16,13 +16,19 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import read_text
 from skyward_tui.source_lookup_and_editor import MOST_BYTES, SourceFile, excerpt
 
-_MOST = 4  # groups that are shown
-_LEAST = 3  # lines of each, for which a further group has to leave room
+_MOST = 4  # groups
+_LEAST = 3  # lines that each shown group keeps
 
 
 @dataclass(frozen=True, slots=True)
 class CodePosition:
-    """Where a group stands. ``said``: what is told where its code is not here."""
+    """Source position of a group of stacks.
+
+    Attributes:
+        head: Title line.
+        source: The file; None if it is not on this machine.
+        missing_text: Text shown without a source.
+    """
 
     head: Content
     source: SourceFile | None
@@ -30,34 +36,34 @@ class CodePosition:
 
 
 class StackCode(Widget, can_focus=False):
-    """The chosen group first."""
+    """Source of several groups of stacks, the selected group first."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._positions: list[CodePosition] = []
 
-    def update(self, told: list[CodePosition]) -> None:
-        if told != self._positions:
-            self._positions = told
+    def update(self, positions: list[CodePosition]) -> None:
+        if positions != self._positions:
+            self._positions = positions
             self.refresh()
 
     def render(self) -> Content:
-        room = self.size.height + 1  # each has a blank line behind it, but for the last
-        told = self._positions[: max(1, min(_MOST, room // (_LEAST + 2)))]
+        room = self.size.height + 1  # a blank line follows each group except the last
+        positions = self._positions[: max(1, min(_MOST, room // (_LEAST + 2)))]
         lines: list[Content] = []
-        for left, each in zip(range(len(told), 0, -1), told, strict=True):
+        for remaining, each in zip(range(len(positions), 0, -1), positions, strict=True):
             lines += [Content("")] if lines else []
-            rows = max(1, (room - len(lines)) // left - 2)
+            rows = max(1, (room - len(lines)) // remaining - 2)
             code = [Content.styled(each.missing_text, "$muted")] if each.source is None else excerpt(each.source, rows)
             lines += [each.head, *code]
         return Content("\n").join(lines)
 
 
-_NAMED = ("def", "class")  # what follows is the name of something
+_NAMED = ("def", "class")  # keywords before a definition's name
 
 
 class ScriptCode(Widget, can_focus=False):
-    """A part of one file; nothing where that cannot be read."""
+    """Part of a source file; empty if the file cannot be read."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -67,14 +73,21 @@ class ScriptCode(Widget, can_focus=False):
         self._shown: object = None
 
     def show(self, path: Path, line: int) -> bool:
-        """Show a file from a line on, which counts from 1; whether there is anything to show."""
+        """Show a file from a line on.
+
+        Args:
+            line: Line number, from 1.
+
+        Returns:
+            Whether there is a line to show.
+        """
         try:
-            about = path.stat()
-            of = path, about.st_mtime_ns, about.st_size
-            if of != self._file_key:
+            stat = path.stat()
+            key = path, stat.st_mtime_ns, stat.st_size
+            if key != self._file_key:
                 text = read_text(path, errors="replace", most=MOST_BYTES)
-                self._lines, self._file_key = list(highlight_python(text)), of
-        except (OSError, ValueError):  # it went, or is not ours to read
+                self._lines, self._file_key = list(highlight_python(text)), key
+        except (OSError, ValueError):  # the file vanished or is not readable
             self._lines, self._file_key = [], None
         if (shown := (self._file_key, line)) != self._shown:
             self._shown, self._line = shown, line
@@ -91,7 +104,7 @@ class ScriptCode(Widget, can_focus=False):
 
 
 def highlight_python(text: str) -> Iterator[Content]:
-    """Python's source line by line: words of the language in the accent, what is told to people quiet."""
+    """Yield the lines of Python source with keywords, strings and comments highlighted."""
     lines = text.expandtabs(4).splitlines()
     spans: dict[int, list[tuple[int, int, str]]] = {}
     before = ""
@@ -107,9 +120,9 @@ def highlight_python(text: str) -> Iterator[Content]:
                 last = end[1] if row == end[0] else len(lines[row - 1])
                 spans.setdefault(row, []).append((start[1] if row == start[0] else 0, last, style))
     except (tokenize.TokenError, SyntaxError, IndexError):
-        pass  # what was understood so far is coloured; whoever launches it is told of the rest
+        pass  # the lines before the error are coloured; the launch form reports the error
     for row, line in enumerate(lines, 1):
-        content, shown = Content(sanitize_line(line)), sanitize_line(line) == line
-        for first, last, style in spans.get(row, ()) if shown else ():
+        content = Content(sanitize_line(line))
+        for first, last, style in spans.get(row, ()) if content.plain == line else ():
             content = content.stylize(style, first, last)
         yield content

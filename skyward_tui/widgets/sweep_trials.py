@@ -1,4 +1,4 @@
-"""Trials of a sweep as a table and a chart."""
+"""Table of a sweep's trials, with charts of argument effects and metric curves."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from skyward_tui.text.run_tables import task_note
 from skyward_tui.ui.themes import state_style
 from skyward_tui.widgets.braille_chart import Points, scaled
 
-MOST_VALUES = 8  # of an argument that are shown
+MOST_VALUES = 8  # values shown per argument
 MOST_CURVES = 32
-LEAST_CURVES = 6  # rows of a chart
-_BESIDE = 56  # cells of what stands beside another one
+LEAST_CURVES = 6  # rows that the chart needs
+_BESIDE = 56  # cells of a block that is placed beside another
 _VALUE, _MEAN = 12, 10  # cells
 
 
 class _ArgumentEffect(NamedTuple):
-    """What trials with one value of an argument came to."""
+    """Mean, minimum and maximum of a metric over the trials with one argument value."""
 
     value: str
     mean: float
@@ -36,7 +36,7 @@ class _ArgumentEffect(NamedTuple):
 
 
 class TrialCharts:
-    """Made of a table and of what its trials logged; drawn in what room rows leave."""
+    """Charts of a sweep, drawn in the space below its rows."""
 
     def __init__(self) -> None:
         self._name = ""
@@ -46,12 +46,13 @@ class TrialCharts:
     def update(
         self, table: TrialTable, rows: Sequence[TrialRow], by: str, metrics: MetricStore, default_run: str
     ) -> None:
-        """Take a table as it is now.
+        """Build the charts from a table.
 
         Args:
-            rows: in the order in which they are shown: the first one's curve is in front.
-            by: the column that they are sorted by, and compared by if it is a number that trials brought about.
-            default_run: whose ranks sent the numbers, where a row does not say.
+            rows: Rows in display order; the curve of the first one is drawn in front.
+            by: Sort column; trials are compared by it if it is a metric or result.
+            metrics: Metrics that the trials logged.
+            default_run: Run of rows that do not name their run.
         """
         telling = [name for name in table.numbers if name.lower() not in COUNTERS]
         self._name, found = table.comparison_values(by, telling)
@@ -66,7 +67,7 @@ class TrialCharts:
     def _take_curves(
         self, name: str, table: TrialTable, rows: Sequence[TrialRow], metrics: MetricStore, default_run: str
     ) -> bool:
-        """Take the curves of a number; whether there are any."""
+        """Collect the curves of a metric; return whether there are any."""
         drawn = [
             (row, curve)
             for row in rows[:MOST_CURVES]
@@ -81,7 +82,7 @@ class TrialCharts:
         return True
 
     def rows(self, width: int, height: int) -> list[Content]:
-        """As much of it as there is room for."""
+        """Return as many chart rows as fit."""
         drawn = self._blocks(width)[: max(0, height)]
         drawn += [Content("")] if drawn else []
         room = height - len(drawn) - 1
@@ -93,7 +94,7 @@ class TrialCharts:
         return drawn
 
     def _blocks(self, width: int) -> list[Content]:
-        """Each argument's values against the number, side by side where there is room."""
+        """Return a block for each argument, side by side if they fit."""
         across = max(1, min(len(self._against), width // _BESIDE))
         cells = width // across
         means = [each for _, groups in self._against for each in groups]
@@ -105,13 +106,13 @@ class TrialCharts:
             ]
             rows += [Content("")] if rows else []
             for line in range(max(map(len, blocks))):
-                there = [block[line] if line < len(block) else Content("") for block in blocks]
-                rows.append(Content.assemble(*(cell.pad_right(cells - cell.cell_length) for cell in there)))
+                cells_in_line = [block[line] if line < len(block) else Content("") for block in blocks]
+                rows.append(Content.assemble(*(cell.pad_right(cells - cell.cell_length) for cell in cells_in_line)))
         return rows
 
 
 def _grouped(at: int, rows: Sequence[TrialRow], found: Mapping[int, float]) -> list[_ArgumentEffect]:
-    """What came of each value of an argument, in the order of the combinations."""
+    """Return the effect of each value of an argument, in the order of the combinations."""
     values: dict[str, list[float]] = {}
     for row in rows:
         if row.place in found:
@@ -120,7 +121,7 @@ def _grouped(at: int, rows: Sequence[TrialRow], found: Mapping[int, float]) -> l
 
 
 def _curve(row: TrialRow, name: str, metrics: MetricStore, run: str) -> list[tuple[float, float]]:
-    """What a trial logged, over the seconds since it began."""
+    """Return a trial's values of a metric over the seconds since the trial began."""
     task = row.task
     if task is None or task.began_at is None:
         return []
@@ -133,7 +134,7 @@ def _curve(row: TrialRow, name: str, metrics: MetricStore, run: str) -> list[tup
 def _block(
     measured: str, name: str, groups: Sequence[_ArgumentEffect], span: tuple[float, float], width: int
 ) -> list[Content]:
-    """An argument's values: the mean of each, and from the least to the greatest on a scale that all share."""
+    """Return rows for an argument: mean and range of each value, on a scale that all arguments share."""
     room = max(0, width - _VALUE - _MEAN - 3)
     low, high = map(number, span)
     scale = f"{low}{high:>{room - len(low)}}" if room > len(low) + len(high) else ""
@@ -163,12 +164,12 @@ def _strip(each: _ArgumentEffect, span: tuple[float, float], room: int) -> list[
 
 
 MAX_COLUMN_WIDTH = 24  # cells of a column but the last
-GAP = 2  # cells between two
+GAP = 2  # cells between columns
 _UP, _DOWN = "▲", "▼"
 
 
 class TrialLines:
-    """A window's worth at a time of what may be thousands of rows."""
+    """Sortable rows of trials, formatted only for the visible window."""
 
     def __init__(self) -> None:
         self._table = TrialTable((), (), ())
@@ -177,33 +178,34 @@ class TrialLines:
         self._rows: list[TrialRow] = []
         self._cells: list[list[str]] = []
         self._widths: list[int] = []
-        self._right: set[int] = set()  # columns of figures, which end below each other
-        self._book, self._run, self._picture = MetricStore(), "", TrialCharts()
+        self._right: set[int] = set()  # columns of numbers, which are right-aligned
+        self._metrics, self._run, self._picture = MetricStore(), "", TrialCharts()
 
     def update(self, table: TrialTable, metrics: MetricStore, run: str, here: str = "") -> None:
-        """Take the table as it is now.
+        """Show a table.
 
         Args:
-            book, run: what the trials logged, and the run that did where a row does not say.
-            here: a run whose rows are marked.
+            metrics: Metrics that the trials logged.
+            run: Run of rows that do not name their run.
+            here: Run whose rows are marked.
         """
-        self._table, self._current_run, self._book, self._run = table, here, metrics, run
+        self._table, self._current_run, self._metrics, self._run = table, here, metrics, run
         self._sort()
 
     def chart_rows(self, width: int, height: int) -> list[Content]:
-        """What they come to, in so many rows below them."""
+        """Return chart rows for the space below the table."""
         return self._picture.rows(width, height)
 
     @property
     def progress_text(self) -> tuple[int, int]:
-        """How many trials have ended, of how many."""
+        """Number of ended trials, and of all trials."""
         return sum(row.state not in ("waiting", "running") for row in self._rows), len(self._rows)
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def select_column(self, steps: int) -> None:
-        """Sort by the column so many to the right."""
+        """Sort by another column, ``steps`` to the right."""
         columns = self._table.columns
         at = columns.index(self._sort_column) if self._sort_column in columns else 0
         self._sort_column = columns[(at + steps) % len(columns)]
@@ -211,7 +213,7 @@ class TrialLines:
         self._sort()
 
     def reverse_sort(self) -> None:
-        """The greatest first, or the least again."""
+        """Toggle between ascending and descending order."""
         self._is_descending = not self._is_descending
         self._sort()
 
@@ -220,7 +222,7 @@ class TrialLines:
         if self._sort_column not in columns:
             self._sort_column = columns[0]
         self._rows = self._table.sorted_rows(self._sort_column, falling=self._is_descending)
-        self._picture.update(self._table, self._rows, self._sort_column, self._book, self._run)
+        self._picture.update(self._table, self._rows, self._sort_column, self._metrics, self._run)
         self._cells = [self._texts(row) for row in self._rows]
         heads = [self._head_of(column) for column in columns]
         everything = [heads, *self._cells]
@@ -242,7 +244,7 @@ class TrialLines:
         ]  # fmt: skip
 
     def _visible_columns(self, width: int) -> list[int]:
-        """The columns that fit: the first, and of the others so many that the chosen one is among them."""
+        """Return the columns that fit: the first one, and a range of others that contains the sort column."""
         columns = self._table.columns
         chosen, rest = columns.index(self._sort_column), list(range(1, len(columns)))
         room = width - 1 - self._widths[0]
@@ -254,7 +256,7 @@ class TrialLines:
         return GAP + (self._widths[at] if at < len(self._widths) - 1 else len(RESULT) + 1)
 
     def head(self, width: int) -> Content:
-        """The columns' names; the one that the rows are sorted by is marked."""
+        """Return the column titles; the sort column is marked."""
         parts = []
         for at in self._visible_columns(width):
             column = self._table.columns[at]
@@ -263,29 +265,29 @@ class TrialLines:
         return _cut([(" ", ""), *parts], width)
 
     def row(self, index: int, width: int) -> Content:
-        """The row that stands there in this order."""
+        """Return a row in the current order."""
         texts, found = self._cells[index], self._rows[index]
         state = found.state
         dim = "$muted" if state in ("collateral", "waiting") else ""
-        styles = {0: "bold", self._table.outcome_column: state_style(state).style}  # its place, its outcome
+        styles = {0: "bold", self._table.outcome_column: state_style(state).style}  # number and outcome of the trial
         parts = [(self._cell(texts[at], at), styles.get(at, dim)) for at in self._visible_columns(width)]
         mark = ("▸", "$text-accent") if self._current_run and found.run == self._current_run else (" ", "")
         return _cut([mark, *parts], width)
 
     def _cell(self, text: str, at: int) -> str:
-        if at == len(self._widths) - 1:  # the result has what is left
+        if at == len(self._widths) - 1:  # the result takes the remaining width
             return text
         room = self._widths[at]
         return fit_width(text, -room if at in self._right else room) + " " * GAP
 
 
 def _is_figure(text: str) -> bool:
-    """Whether it is a number, or a time."""
+    """Check whether a text is a number or a duration."""
     return text[0] in "+-.0123456789" and not text.strip("+-.,:0123456789einf ms")
 
 
 def _cut(parts: list[tuple[str, str]], width: int) -> Content:
-    """What fits into a line."""
+    """Return the parts of a line that fit into a width."""
     kept = []
     for text, style in parts:
         if width <= 0:

@@ -1,4 +1,4 @@
-"""Lists that paint only the visible lines, and of them those that have changed; a cursor, columns and sorting."""
+"""Lists that render only visible rows and repaint only changed lines, with a cursor, columns and sorting."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from skyward_tui.ui.themes import read_style_sheet
 
 Row = TypeVar("Row")
 RowKey = tuple[str, tuple[object, ...]]
-"""A row's text, and the styles in it."""
+"""A row's text, and its style spans."""
 Part = tuple[str, str]
 """Text, and its style."""
 
-_EMPTY = Content("\n")  # one line of nothing; no text at all would be no line
+_EMPTY = Content("\n")  # a blank line; an empty text would render no line
 
 
 class PaintedLines(Widget, can_focus=True):
-    """A widget that paints its own lines, and of them only those that have changed."""
+    """Widget that renders its own lines and repaints only changed lines."""
 
     BINDINGS = bindings("panel")
     DEFAULT_CSS = read_style_sheet(__file__, "roll")
 
     _lines: list[Strip] | None = None
-    _painted_for = Size(0, 0)  # which may be another size than that of which it has heard
+    _painted_for = Size(0, 0)  # the size may change before the resize event arrives
 
     def paint(self, width: int, height: int) -> list[Strip]:
         """Return the lines that the widget shows."""
@@ -53,13 +53,13 @@ class PaintedLines(Widget, can_focus=True):
         return self._lines_now()[y]
 
     def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
-        """As Textual's; what asks for it without regions has changed something."""
+        """Refresh; without regions, discard the rendered lines, because the caller changed the content."""
         if not regions:
             self._lines = None
         return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
 
     def refresh_if_changed(self) -> None:
-        """Paint the lines that have changed: to compare costs less than to paint, and a terminal gets nothing else."""
+        """Repaint only the changed lines: comparing is cheaper than painting, and the terminal receives less output."""
         before = self._lines
         if before is None or not self.is_on_screen or self._painted_for != self.size:
             self.refresh()
@@ -80,7 +80,7 @@ class PaintedLines(Widget, can_focus=True):
         raise NotImplementedError
 
     def action_sideways(self, steps: int) -> None:
-        """Nothing lies beside a row; a grid says otherwise."""
+        """Do nothing; grids override this."""
 
     def action_open(self) -> None:
         """Leave the key to the screen, unless a subclass opens its rows."""
@@ -96,18 +96,21 @@ class PaintedLines(Widget, can_focus=True):
 
 
 class VirtualList(PaintedLines, Generic[Row]):
-    """Rows with a window over them. A subclass renders each row.
+    """Scrollable rows, of which only the visible ones are rendered. A subclass renders each row.
 
     Attributes:
-        rows: The rows, unless the subclass counts its lines by itself.
+        rows: The rows, unless the subclass counts its lines itself.
     """
 
     rows: Sequence[Row] = ()
     top = 0
-    _strips: tuple[object, dict[RowKey, list[Strip]]] = (None, {})  # of these rows, and for what width and style
+    _strips: tuple[object, dict[RowKey, list[Strip]]] = (
+        None,
+        {},
+    )  # rendered strips by row, valid for one width and style
 
     def row_count(self, width: int) -> int:
-        """Return how many lines can be scrolled through."""
+        """Return the number of lines that can be scrolled through."""
         return len(self.rows)
 
     def row(self, index: int, width: int) -> Content:
@@ -115,23 +118,23 @@ class VirtualList(PaintedLines, Generic[Row]):
 
     @property
     def total_rows(self) -> int:
-        """How many there are, with those on top."""
+        """Number of lines, with the head."""
         width = self.size.width
         return len(self.head(width)) + self.row_count(width)
 
     def head(self, width: int) -> list[Content]:
-        """Rows that stay on top."""
+        """Return the rows that stay on top."""
         return []
 
     def required_range(self) -> range:
-        """Rows that the window must show."""
+        """Return the rows that must be visible."""
         return range(self.top, self.top + 1)
 
     def render(self) -> Content:
         return Content("\n").join(self.visible_rows())
 
     def visible_rows(self) -> list[Content]:
-        """What stands there: the rows in the window, or one of several lines in their place."""
+        """Return the head and the visible rows, some of which may span several lines."""
         width, height = self.size
         head = self.head(width)[:height]
         height -= len(head)
@@ -142,9 +145,9 @@ class VirtualList(PaintedLines, Generic[Row]):
         return [*head, *(self.row(i, width) for i in range(self.top, min(total, self.top + height)))]
 
     def paint(self, width: int, height: int) -> list[Strip]:
-        """As Textual's, which styles each row anew where one has changed."""
-        about = (width, self.visual_style)
-        before = self._strips[1] if self._strips[0] == about else {}
+        """Render the visible rows; rows that did not change keep their strips, unlike in Textual."""
+        key_of_strips = (width, self.visual_style)
+        before = self._strips[1] if self._strips[0] == key_of_strips else {}
         now: dict[RowKey, list[Strip]] = {}
         lines: list[Strip] = []
         for row in self.visible_rows():
@@ -154,20 +157,20 @@ class VirtualList(PaintedLines, Generic[Row]):
                 found = before.get(key)
                 now[key] = found or Visual.to_strips(self, row or _EMPTY, width, height, self.visual_style)
             lines += now[key]
-        self._strips = about, now
+        self._strips = key_of_strips, now
         return lines
 
     def render_line(self, y: int) -> Strip:
         if self.text_selection is not None:
-            return Widget.render_line(self, y)  # Textual's marks what is selected
-        return super().render_line(y).apply_offsets(0, y)  # where a text stands, for who selects it
+            return Widget.render_line(self, y)  # Textual's version highlights the selection
+        return super().render_line(y).apply_offsets(0, y)  # text selection needs the offsets
 
     def notify_style_update(self) -> None:
         self._strips = (None, {})
         super().notify_style_update()
 
     def empty_text(self, note: str) -> Content:
-        """What stands there where there is no row, on as many lines as it takes."""
+        """Return the text shown without rows, wrapped."""
         lines = textwrap.wrap(note, max(20, self.size.width - 4))
         return Content("\n".join(["", *(f"  {line}" for line in lines)]))
 
@@ -183,15 +186,15 @@ class VirtualList(PaintedLines, Generic[Row]):
 
 
 class CursorList(VirtualList[Row]):
-    """Rows with a cursor, which stays on its row whatever comes above it, and columns to sort by.
+    """Rows with columns, sorting, and a cursor that stays on its row when rows are inserted.
 
     Attributes:
-        cursor: Index of the chosen row.
+        cursor: Index of the selected row.
         note: Text shown while there are no rows.
         sort_column: Name of the column that the rows are sorted by.
     """
 
-    TITLES: ClassVar[Mapping[str, str]] = {}  # of columns whose title is not their name in capitals
+    TITLES: ClassVar[Mapping[str, str]] = {}  # column titles that are not just the name in capitals
     SORT_COLUMNS: ClassVar[Sequence[str]] = ()
     LARGEST_FIRST: ClassVar[Collection[str]] = ()
     MARGIN = 2  # cells before the first column
@@ -206,7 +209,7 @@ class CursorList(VirtualList[Row]):
         return self.rows[self.cursor] if self.rows else None
 
     def row_id(self, row: Row) -> Hashable:
-        """Return what identifies a row when others come or go."""
+        """Return the identity of a row, which is stable when rows are added or removed."""
         raise NotImplementedError
 
     def parts(self, row: Row, width: int) -> Iterable[Part]:
@@ -214,7 +217,7 @@ class CursorList(VirtualList[Row]):
         raise NotImplementedError
 
     def set_rows(self, rows: Sequence[Row]) -> None:
-        """Replace the rows, and keep the cursor on its row; if that is gone, in its place."""
+        """Replace the rows; keep the cursor on its row, or at its index if the row is gone."""
         chosen = None if self.chosen is None else self.row_id(self.chosen)
         self.rows = rows
         places = [at for at, row in enumerate(rows) if chosen is not None and self.row_id(row) == chosen]
@@ -243,7 +246,7 @@ class CursorList(VirtualList[Row]):
     # Columns
 
     def columns(self, width: int) -> Sequence[tuple[str, int | None]]:
-        """Return name and width of each column; below 0 is right-aligned, None takes the remaining cells."""
+        """Return name and width of each column; negative widths are right-aligned, None takes the remaining cells."""
         return ()
 
     def head(self, width: int) -> list[Content]:
@@ -256,24 +259,24 @@ class CursorList(VirtualList[Row]):
         return [Content.assemble(*parts).truncate(width, ellipsis=True)] if parts[1:] else []
 
     def cells(self, cells: Mapping[str, Part], width: int) -> Iterable[Part]:
-        """Return the cells of a row in the order and widths of the columns."""
+        """Yield the cells of a row in the order and widths of the columns."""
         for name, room in self.columns(width):
             text, style = cells.get(name, ("", ""))
             yield _fit_cell(text, room), style
 
     def last_width(self, width: int) -> int:
-        """Return how many cells are left for the last column."""
+        """Return the width of the last column in cells."""
         return max(0, width - self.MARGIN - sum(abs(room) + 1 for _, room in self.columns(width) if room is not None))
 
     def sort(self) -> None:
-        """Arrange the rows by the sort column."""
+        """Sort the rows by the sort column."""
 
     def _sort_again(self) -> None:
         self.sort()
         self.refresh()
 
     def toggle_mark(self) -> None:
-        """Mark the chosen row, or unmark it, and go on to the next one."""
+        """Toggle the mark of the selected row, and move to the next row."""
 
     def reverse_sort(self) -> None:
         self.is_descending = not self.is_descending
@@ -296,15 +299,15 @@ HIGHLIGHT_STYLE = "reverse"
 
 
 def changed_keys(before: Mapping[Hashable, str], now: Mapping[Hashable, str]) -> frozenset[Hashable]:
-    """What was there before, and is in another state now."""
+    """Return the keys that had another state before."""
     return frozenset(key for key, state in now.items() if before.get(key, state) != state)
 
 
 class ChangeHighlight:
-    """Of one widget. No timer goes on but the one that ends what stands out.
+    """Temporary highlight of changed rows in one widget.
 
     Attributes:
-        highlighted: what stands out now.
+        highlighted: Keys that are highlighted now.
     """
 
     def __init__(self, widget: Widget) -> None:
@@ -313,10 +316,10 @@ class ChangeHighlight:
         self.highlighted: frozenset[Hashable] = frozenset()
 
     def update(self, states: Mapping[Hashable, str], *, moves: bool) -> None:
-        """Take the states of all that is shown.
+        """Compare the states of all rows with the previous ones.
 
         Args:
-            moves: whether the person wants to see that.
+            moves: Whether animations are enabled.
         """
         new = changed_keys(self._states, states)
         self._states = states
@@ -324,6 +327,6 @@ class ChangeHighlight:
             self.highlighted |= new
             self._widget.set_timer(HIGHLIGHT_SECONDS, lambda: self._clear(new))
 
-    def _clear(self, those: frozenset[Hashable]) -> None:
-        self.highlighted -= those
+    def _clear(self, keys: frozenset[Hashable]) -> None:
+        self.highlighted -= keys
         self._widget.refresh()

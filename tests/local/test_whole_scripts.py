@@ -157,7 +157,7 @@ class TestExamples:
         expected = ["returned", *["collateral"] * 3]
         expected[rank] = "raised" if first == "raised" else "exited"
         assert outcomes == expected
-        assert found["ranks"][0]["value"] == "done before the trouble began"
+        assert found["ranks"][0]["value"] == "returned before the failures"
 
     @pytest.mark.proof("1 s of a processor")
     @pytest.mark.parametrize("name, says", [("hello", "= 499999500000"), ("broken", "root cause: rank 1, loss is nan")])

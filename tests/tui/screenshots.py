@@ -299,7 +299,7 @@ async def take_hosts() -> None:
                 camera = Camera(app, pilot)
                 await camera.until(is_listed)
                 await camera.press("s")
-                await camera.until(lambda text: "looked" in text and "refuses the connection" in text)
+                await camera.until(lambda text: "updated" in text and "refuses the connection" in text)
                 await camera.all_sizes("hosts")
         finally:
             os.environ["HOME"] = before

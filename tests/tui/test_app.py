@@ -151,8 +151,8 @@ async def test_help_shows_every_key(app: SkywardApp) -> None:
     ("panel", "first"),
     [
         ("2", ["Log pane", "Pool and run"]),
-        ("1", ["Panels (ranks, nodes, numbers)", "Pool and run"]),
-        ("5", ["Numbers (in their panel)", "Panels (ranks, nodes, numbers)", "Pool and run"]),
+        ("1", ["Panels (ranks, nodes, metrics)", "Pool and run"]),
+        ("5", ["Metrics panel", "Panels (ranks, nodes, metrics)", "Pool and run"]),
     ],
 )
 async def test_help_begins_with_what_has_the_focus(
@@ -195,8 +195,8 @@ async def test_the_palette_runs_actions_of_the_screen_below(app: SkywardApp, ses
         await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
         await pilot.press("enter", ":")
         await until(pilot, lambda: isinstance(app.screen, CommandPalette))
-        await pilot.press(*"merged")
-        await until(pilot, lambda: "All ranks merged" in screen_text(app))
+        await pilot.press(*"merge the")
+        await until(pilot, lambda: "Merge the logs of all ranks" in screen_text(app))
         await pilot.press("down", "enter")
         await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.merged)
 
@@ -255,7 +255,7 @@ async def test_without_colour_every_state_is_still_told(session: FakeSession, mo
         await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
         await pilot.press("enter")
         await until(pilot, lambda: "✗ raised" in screen_text(app))
-        for state in ("✓ returned", "✗ raised", "✗ exited", "⊘ collateral", "✗ FAILED", "● ready"):
+        for state in ("✓ returned", "✗ raised", "✗ exited", "⊘ stopped", "✗ FAILED", "● ready"):
             await until(pilot, lambda state=state: state in screen_text(app))  # type: ignore[misc]
         colours = set(re.findall(r"fill: (#[0-9a-fA-F]{6})", screen_svg(app)))
         colours -= {
@@ -471,7 +471,7 @@ async def test_cancel_of_a_run_that_ended_says_so(app: SkywardApp, session: Fake
         session.cancel = lambda *_: session.load_ended_pool(view.key)  # type: ignore[assignment,method-assign]
         session.end_run(view, run)
         await pilot.press("tab", "enter")
-        await until(pilot, lambda: "had ended (done) before it could be cancelled" in hints(app))
+        await until(pilot, lambda: "ended (done) before the cancellation" in hints(app))
         await pilot.press("C")
         await until(pilot, lambda: "there is nothing to cancel" in hints(app))
         assert isinstance(app.screen, RunScreen)
@@ -503,6 +503,6 @@ async def test_breadcrumbs_lead_from_the_pools_to_every_screen(app: SkywardApp, 
                 app.pop_screen()
         assert trails == {
             "pools", "pools › llama-ft › train", "pools › llama-ft › train › errors",
-            "pools › llama-ft › train › stacks", "pools › launch", "pools › what is left",
+            "pools › llama-ft › train › stacks", "pools › launch", "pools › leftovers",
             "pools › history", "pools › history › compare", "pools › hosts", "pools › settings",
         }  # fmt: skip

@@ -142,7 +142,7 @@ async def test_what_a_script_calls_its_values_is_no_markup(app: SkywardApp, fold
     )
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await launch_form(app, pilot, "train.py")
-        await until(pilot, lambda: "'[/b]', if not chosen" in screen_text(app))
+        await until(pilot, lambda: "default: '[/b]'" in screen_text(app))
         text = screen_text(app)
         assert "[/i][link='x" in text and "list = [1]" in text and "[/b] Trains." in text
         await pilot.press("tab", "tab", "tab", "tab", "enter", "down", "down", "enter")

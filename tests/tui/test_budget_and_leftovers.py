@@ -172,12 +172,12 @@ async def test_the_screen_ends_what_is_left_of_a_pool_once_its_name_is_typed(
         assert session.ended_left == []
         await typed(app, pilot, "t")
         await pilot.press("enter")
-        await until(pilot, lambda: "Until the account says that it is gone" in screen_text(app))
+        await until(pilot, lambda: "Waiting for the account's confirmation" in screen_text(app))
         assert session.ended_left == [["i-0aaaaaaaaaaaaaaaa", "sg-0aaaaaaaaaaaaaaaa"]]
         looked = session.sweeps
         session.ending_left.set_result(["instance i-0aaaaaaaaaaaaaaaa (eu-west-1): no answer"])
         await until(pilot, lambda: "still there: instance i-0aaaaaaaaaaaaaaaa" in screen_text(app))
-        assert app.screen.query_one("#dialog").border_title == "Something may be left"
+        assert app.screen.query_one("#dialog").border_title == "Some leftovers may remain"
         await until(pilot, lambda: session.sweeps == looked + 2)  # the screen's look, and the app's
 
 
@@ -201,9 +201,9 @@ async def test_an_account_that_does_not_answer_blocks_no_key(app: SkywardApp, se
         silent: Future[LeftoverScan] = Future()
         session.scan_leftovers = lambda *_, **__: silent  # type: ignore[method-assign]
         await pilot.press("w")
-        await until(pilot, lambda: "asking accounts … 0:00" in screen_text(app))
+        await until(pilot, lambda: "scanning accounts … 0:00" in screen_text(app))
         session.now += 7
-        await until(pilot, lambda: "asking accounts … 0:07" in screen_text(app))
+        await until(pilot, lambda: "scanning accounts … 0:07" in screen_text(app))
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(app.screen, LeftoversScreen))
         session.scan_leftovers = lambda *_, **__: done(leftovers())  # type: ignore[method-assign]

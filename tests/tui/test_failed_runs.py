@@ -86,7 +86,7 @@ async def test_an_exception_stands_below_the_log_of_the_rank_that_raised_it(
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
         await pilot.press("enter")
-        await until(pilot, lambda: "✗ ZeroDivisionError: division by zero  e shows all" in screen_text(app))
+        await until(pilot, lambda: "✗ ZeroDivisionError: division by zero  (e: details)" in screen_text(app))
         assert "    return total / count" in screen_text(app) and "the last line of rank 2" in screen_text(app)
         await pilot.press("left_square_bracket")
         await until(pilot, lambda: "return total / count" not in screen_text(app))
@@ -101,10 +101,10 @@ async def test_beside_the_cause_stands_what_its_machine_was_at(app: SkywardApp, 
     async with app.run_test(size=(160, 48)) as pilot:
         await until(pilot, lambda: "▶" in screen_text(app))
         await pilot.press("enter")
-        await until(pilot, lambda: "before it  n2 memory 97 % full" in screen_text(app))
+        await until(pilot, lambda: "before     n2 memory 97 % full" in screen_text(app))
         await pilot.press("e")
         await until(pilot, lambda: "n2, 1.0 s earlier: memory 97 % full" in screen_text(app))
-        assert "memory of n2  97 %" in screen_text(app) and "use of its GPU 0  99 %" in screen_text(app)
+        assert "memory of n2  97 %" in screen_text(app) and "utilization of GPU 0  99 %" in screen_text(app)
         # What the kernel's log tells a moment later is of it, too.
         told = {"at": NOW + 1, "node": node, "gpus": [{"util": 0, "xid": 79}]}
         book.feed(2, json.dumps(told).encode() + b"\n")

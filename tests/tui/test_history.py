@@ -63,7 +63,7 @@ async def test_they_are_sorted_by_key(app: SkywardApp, session: FakeSession) -> 
         await until(pilot, lambda: "COST▲" in screen_text(app))
         assert pools(app) == list("536124")
         await pilot.press("left")
-        await until(pilot, lambda: "TOOK▼" in screen_text(app))
+        await until(pilot, lambda: "TIME▼" in screen_text(app))
 
 
 async def test_enter_opens_the_run_and_back_comes_back_here(app: SkywardApp, session: FakeSession) -> None:
@@ -110,10 +110,10 @@ async def test_no_run_yet(app: SkywardApp, session: FakeSession) -> None:
         await until(pilot, lambda: "There has been no run yet: n on the list of pools" in screen_text(app))
         await until(pilot, lambda: "esc back" in screen_text(app))
         shown = screen_text(app)
-        assert "launches a script" in shown and "…" not in shown, "what has no room goes on below"
+        assert "launch a script" in shown and "…" not in shown, "what has no room goes on below"
         assert not {"find", "compare", "failures"} & set(shown.splitlines()[-1].split()), "nothing to do it to"
         await pilot.press("escape", "s")
-        await until(pilot, lambda: "No groups of hosts yet" in screen_text(app))
+        await until(pilot, lambda: "No host groups yet" in screen_text(app))
         assert "…" not in screen_text(app)
         await pilot.press("escape", "n")
         await until(pilot, lambda: "as a command" in screen_text(app))  # the plan has a line, however small
@@ -156,7 +156,7 @@ async def test_failures_that_nobody_has_dismissed_are_counted_and_shown(app: Sky
         await until(pilot, lambda: pools(app) == ["5"])
         assert session.dismissed == [past[1].run]
         await pilot.press("D")
-        await until(pilot, lambda: "No run has failed of which you have not said" in screen_text(app))
+        await until(pilot, lambda: "No undismissed failures" in screen_text(app))
         await pilot.press("q")
         await until(pilot, lambda: isinstance(app.screen, PoolsScreen) and "failure" not in screen_text(app))
         await pilot.press("H")
@@ -192,12 +192,12 @@ async def test_the_run_under_the_cursor_shows_below_once_the_cursor_rests(
         )
         await until(pilot, lambda: all(each in screen_text(app) for each in shown))
         await pilot.press("down")
-        await until(pilot, lambda: "nothing was printed" in screen_text(app))
+        await until(pilot, lambda: "no output, or its log" in screen_text(app))
         await pilot.press("up")
         await until(pilot, lambda: "the last line" in screen_text(app))
         assert session.looked_at == [first.run, second.run], "each once"
         await pilot.resize_terminal(80, 18)
-        await until(pilot, lambda: "chosen" not in screen_text(app) and "the last line" not in screen_text(app))
+        await until(pilot, lambda: "─ details" not in screen_text(app) and "the last line" not in screen_text(app))
 
 
 async def test_a_run_that_cannot_be_read_is_said(app: SkywardApp, session: FakeSession) -> None:
@@ -227,12 +227,12 @@ async def test_a_short_list_leaves_the_rest_to_the_run_under_the_cursor(app: Sky
     some_past(session)
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("H")
-        await until(pilot, lambda: "chosen" in screen_text(app))
-        assert "lr=0.1" in screen_text(app).split("chosen")[1]
+        await until(pilot, lambda: "─ details" in screen_text(app))
+        assert "lr=0.1" in screen_text(app).split("─ details")[1]
         session.past += [past_run(each) for each in range(7, 30)]
         await pilot.press("r")
         await until(pilot, lambda: "llama-19" in screen_text(app))
-        assert "chosen" not in screen_text(app), "it would leave too few of so many"
+        assert "─ details" not in screen_text(app), "it would leave too few of so many"
 
 
 async def test_words_are_looked_for_in_what_runs_printed_and_enter_goes_to_the_line(
@@ -254,7 +254,7 @@ async def test_words_are_looked_for_in_what_runs_printed_and_enter_goes_to_the_l
         await pilot.press("slash", *"NAN")
         assert pools(app) == []
         await until(pilot, lambda: pools(app) == ["1"])
-        await until(pilot, lambda: "looking in logs" not in screen_text(app))
+        await until(pilot, lambda: "searching logs" not in screen_text(app))
         shown = screen_text(app)
         assert "r1 line 401, and 1 more: loss is nan here" in shown and "evil" not in shown
         assert shown.count("loss is nan here") == 2, "beside the list, and in it"

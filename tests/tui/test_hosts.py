@@ -33,7 +33,7 @@ async def opened(app: SkywardApp) -> AsyncIterator[Pilot[None]]:
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: app.session is not None)
         await pilot.press("s")
-        await until(pilot, lambda: isinstance(app.screen, HostsScreen) and "looked" in screen_text(app))
+        await until(pilot, lambda: isinstance(app.screen, HostsScreen) and "updated" in screen_text(app))
         yield pilot
 
 
@@ -62,7 +62,7 @@ async def test_who_uses_which_gpu_and_what_works_there(app: SkywardApp, asked: l
         await pilot.press("down")
         await shows(app, pilot, "process 4711: bob (python, 71.2 GB)")
         await pilot.press("c")
-        await shows(app, pilot, "gpu1: all that a pool needs is there")
+        await shows(app, pilot, "gpu1: ready")
         await pilot.press("up")
         await shows(app, pilot, "✓ Python 3.11.7")
         await pilot.press("r")
@@ -76,11 +76,11 @@ async def test_groups_are_edited_by_keys_and_the_file_stays_a_persons(app: Skywa
     async with opened(app) as pilot:
         await pilot.press("a")
         await answer(app, pilot, "Host to add to lab", "gpu9")
-        await shows(app, pilot, "gpu9 is in lab now", "no such host")
+        await shows(app, pilot, "added gpu9 to lab", "no such host")
         assert asked[-1] == ["gpu9"]
         await pilot.press("e")
         await answer(app, pilot, "Another name for lab", "cave")
-        await shows(app, pilot, "lab is called cave now")
+        await shows(app, pilot, "renamed lab to cave")
         await pilot.press("end", "d")
         await until(pilot, lambda: isinstance(app.screen, ChoiceScreen))
         await pilot.press("right", "enter")
@@ -88,7 +88,7 @@ async def test_groups_are_edited_by_keys_and_the_file_stays_a_persons(app: Skywa
         await pilot.press("up", "d")
         await until(pilot, lambda: isinstance(app.screen, ChoiceScreen))
         await pilot.press("right", "enter")
-        await shows(app, pilot, "group desk is gone")
+        await shows(app, pilot, "removed group desk")
         await pilot.press("n")
         await answer(app, pilot, "Name of the new group", "far")
         await answer(app, pilot, "First host of far", "10.0.0.7")
@@ -114,7 +114,7 @@ async def test_without_a_group_it_says_how_to_begin_one(app: SkywardApp) -> None
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: app.session is not None)
         await pilot.press("s")
-        await shows(app, pilot, "No groups of hosts yet: n begins one")
+        await shows(app, pilot, "No host groups yet. n: new group")
 
 
 @pytest.mark.parametrize("accepts", [True, False])

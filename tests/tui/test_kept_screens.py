@@ -56,7 +56,7 @@ async def test_what_was_chosen_is_there_again(session: FakeSession, view: PoolVi
         await until(pilot, lambda: screen.active == "ranks" and screen.merged and screen.has_class("-zoom"))
         pane = log_of(screen).pane
         assert pane.wrap and pane.times and pane.window.filter is not None
-        assert "the log is filtered as you left it: step" in screen_text(app)
+        assert "restored the log filter: step" in screen_text(app)
         await pilot.press("z", "2", "escape", "a")  # the filter, and back
         await until(pilot, lambda: pane.window.filter is None)
         assert not screen.has_class("-zoom")
@@ -275,7 +275,7 @@ async def test_what_makes_no_sense_is_not_used(session: FakeSession, view: PoolV
     app = made(session)
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: app.session is not None and "llama-ft" in screen_text(app))
-        assert ("how the app was left is not known" in screen_text(app)) is told
+        assert ("ignored the saved state of the app" in screen_text(app)) is told
         screen = await open_pool(app, pilot)
         await until(pilot, lambda: screen.active == "log")
         assert not screen.has_class("-zoom") and not screen.merged

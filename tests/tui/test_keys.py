@@ -122,8 +122,8 @@ async def test_dialogs_name_the_keys_that_the_person_has_chosen(app: SkywardApp)
 async def test_keys_that_clash_are_told_and_the_app_s_own_hold(app: SkywardApp, session: FakeSession) -> None:
     set_own('[keys]\n"run.merge" = "f"\n"run.nothing" = "x"\n"pools.new" = "N"\n')
     async with app.run_test(size=(160, 24)) as pilot:
-        await until(pilot, lambda: "keys.run.merge: run.follow has f already" in screen_text(app))
-        assert "keys.run.nothing: there is no such action" in screen_text(app)
+        await until(pilot, lambda: "keys.run.merge: f is already bound to run.follow" in screen_text(app))
+        assert "keys.run.nothing: unknown action" in screen_text(app)
         assert "Press N to launch a script" in screen_text(app)
         assert app.keys == {"pools.new": "N"}
         await pilot.press("n")

@@ -118,7 +118,7 @@ async def test_what_the_form_cannot_do_is_said(
     said = {
         "record": "nothing is kept of how run old-1 was launched",
         "field": "the form has no field for user",
-        "pool": "its pool was made by another launch",
+        "pool": "the pool of this run no longer exists",
     }
     async with app.run_test(size=(160, 48)) as pilot:
         app.show_pool(view.key)

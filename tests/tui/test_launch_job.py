@@ -90,7 +90,7 @@ async def test_a_job_without_run_says_that_nothing_is_run(
         await form_with(app, pilot, path)
         await until(pilot, lambda: "nothing: the file has no run commands" in screen_text(app))
         await pilot.press("ctrl+r")
-        await until(pilot, lambda: "job bare has no run: nothing was run" in screen_text(app))
+        await until(pilot, lambda: "job bare has no run command: nothing was run" in screen_text(app))
         assert len(session.created) == 1 and not session.launched
 
 

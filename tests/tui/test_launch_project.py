@@ -92,7 +92,7 @@ async def test_a_script_with_functions_may_be_run_as_a_whole(app: SkywardApp, pr
         await pilot.press("tab", "enter", "down", "enter")
         await until(pilot, lambda: "runs python train.py on all 4 ranks" in plan_text(screen))
         assert screen.form().whole and not screen.query_one("#plugins", Toggles).chosen
-        assert screen.query_one("#arguments", Input).placeholder.startswith("words of its own")
+        assert screen.query_one("#arguments", Input).placeholder.startswith("the script's arguments")
         screen.query_one("#script", Input).value = "gone.py"
         await until(pilot, lambda: "no such script" in screen_text(app))
         assert not screen.form().whole

@@ -48,7 +48,7 @@ async def test_a_launch_goes_to_the_pool_that_was_chosen_and_to_no_namesake(sess
     assert (await create_pool(app, plan(chosen))).key == chosen.key
     session.emit(chosen, events.PoolState(pool="train", state="gone", at=session.now))
     namesake = session.pool("train")
-    with pytest.raises(PoolError, match="pool train is not up any more"):
+    with pytest.raises(PoolError, match="pool train is no longer running"):
         await create_pool(app, plan(chosen))
     assert (await create_pool(app, plan(namesake))).key == namesake.key
 
@@ -260,7 +260,7 @@ def test_the_app_ends_at_once_and_so_does_what_it_asked(tmp_path: Path, hangs: P
     try:
         terminal.until("No pools yet")
         terminal.press("n")
-        terminal.until("its functions")
+        terminal.until("pick a script first")
         terminal.press("hangs/train.py")
         terminal.until("runs     train()")
         terminal.press("\x12")

@@ -43,7 +43,7 @@ async def test_they_are_measured_once_somebody_looks_at_a_run(app: SkywardApp, s
     view = session.pool("llama-ft", 4, 8)
     async with opened(app, (160, 48)) as pilot:
         await pilot.press("6")
-        await until(pilot, lambda: "no figures of machines so far" in screen_text(app))
+        await until(pilot, lambda: "machine metrics appear once a run starts" in screen_text(app))
         assert session.measured == [], "a start may be under way"
         session.open_run(view)
         await until(pilot, lambda: session.measured == [view.key])
@@ -204,7 +204,7 @@ async def test_where_there_is_room_each_gpu_has_a_row_over_time(app: SkywardApp,
             sample = {"at": session.now - 120 + second, "node": {"cpu": 10.0}, "gpus": gpus}
             book.feed(node, json.dumps(sample).encode())
     async with opened(app, (160, 48)) as pilot:
-        await until(pilot, lambda: "use of GPUs of 100 %" in screen_text(app))
+        await until(pilot, lambda: "GPU utilization %, last" in screen_text(app))
         await pilot.press("6", "z")
         await until(pilot, lambda: "  use %, for 1:59" in screen_text(app))
         rows = [line for line in screen_text(app).splitlines() if re.search(r"GPU [0-3] .*[▁-█]{20,}", line)]

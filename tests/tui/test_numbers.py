@@ -49,14 +49,14 @@ async def test_numbers_take_their_place_when_the_first_ones_come(app: SkywardApp
         screen = await open_pool(app, pilot)
         await until(pilot, lambda: "3 nodes" in screen_text(app))
         await pilot.press("5")
-        await until(pilot, lambda: "no numbers so far: ranks send them with sky.log" in screen_text(app))
+        await until(pilot, lambda: "no metrics yet: call sky.log" in screen_text(app))
         assert screen.active != "numbers"
         view.metrics.add_values(run.id, 0, 1.0, {"step": 1, "loss": 2.5})
         view.metrics.add_values(run.id, 0, 2.0, {"step": 2, "loss": 1.25})
-        await until(pilot, lambda: "5 numbers  rank 0" in screen_text(app) and "1.25" in screen_text(app))
+        await until(pilot, lambda: "5 metrics  rank 0" in screen_text(app) and "1.25" in screen_text(app))
         assert "3 nodes" not in screen_text(app)  # one place for both
         await pilot.press("3")
-        await until(pilot, lambda: "3 nodes" in screen_text(app) and "5 numbers" not in screen_text(app))
+        await until(pilot, lambda: "3 nodes" in screen_text(app) and "5 metrics" not in screen_text(app))
         await pilot.press("5")
         await until(pilot, lambda: app.focused is numbers(screen))
         assert numbers(screen).name_shown == "loss"
@@ -75,13 +75,13 @@ async def test_the_numbers_of_another_rank_and_of_all(app: SkywardApp, session: 
             view.metrics.add_values(run.id, rank, float(step), {"loss": 1.0 + 2 * rank})
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await open_pool(app, pilot)
-        await until(pilot, lambda: "5 numbers  rank 0" in screen_text(app))
+        await until(pilot, lambda: "5 metrics  rank 0" in screen_text(app))
         assert "3 nodes" in screen_text(app) and "4 results" in screen_text(app)
         await pilot.press("]")
-        await until(pilot, lambda: "5 numbers  rank 1" in screen_text(app))
+        await until(pilot, lambda: "5 metrics  rank 1" in screen_text(app))
         await until(pilot, lambda: "loss                 3 " in screen_text(app))
         await pilot.press("a")
-        await until(pilot, lambda: "5 numbers  median of 2 ranks" in screen_text(app))
+        await until(pilot, lambda: "5 metrics  median of 2 ranks" in screen_text(app))
         await until(pilot, lambda: "loss                 2 " in screen_text(app))
         assert numbers(screen).ranks == [0, 1]
 
@@ -157,11 +157,11 @@ async def test_one_rank_of_256_that_is_far_off_is_named_and_drawn(app: SkywardAp
             view.metrics.add_values(run.id, rank, float(step), {"loss": 900.0 if rank == 77 else 1.0})
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await open_pool(app, pilot)
-        await until(pilot, lambda: "5 numbers  ! far off: r77  rank 0" in screen_text(app))
+        await until(pilot, lambda: "5 metrics  ! outlier: r77  rank 0" in screen_text(app))
         await until(pilot, lambda: "900 ┤" in screen_text(app))
         assert "loss                 1!" in screen_text(app)
         await pilot.press("a")
-        await until(pilot, lambda: numbers(screen).subject == "! far off: r77  median of 256 ranks")
+        await until(pilot, lambda: numbers(screen).subject == "! outlier: r77  median of 256 ranks")
         await until(pilot, lambda: "900 ┤" in screen_text(app))
 
 
@@ -194,11 +194,11 @@ async def test_a_logarithmic_scale_and_smoothing_have_a_key(app: SkywardApp, ses
         await until(pilot, lambda: "2e+03 ┤" in screen_text(app))
         linear = screen_text(app)
         await pilot.press("b")
-        await until(pilot, lambda: "5 numbers  rank 0  log scale" in screen_text(app))
+        await until(pilot, lambda: "5 metrics  rank 0  log scale" in screen_text(app))
         assert "2e+03 ┤" in screen_text(app) and "   1 ┤" in screen_text(app)
         assert screen_text(app) != linear
         await pilot.press("b", "x")
-        await until(pilot, lambda: "5 numbers  rank 0  smoothed" in screen_text(app))
+        await until(pilot, lambda: "5 metrics  rank 0  smoothed" in screen_text(app))
         assert pane.smooth and not pane.log_scale
         await pilot.press("x")
         await until(pilot, lambda: "smoothed" not in screen_text(app))

@@ -193,7 +193,7 @@ async def test_panels_take_the_rows_that_they_need_and_the_log_the_rest(app: Sky
 # The queue on the run screen: there while a run waits, with the reason, and a key that takes a run out.
 
 
-EMPTY = "no run waits for nodes, and no two share them"
+EMPTY = "no run is queued, and no two runs share the nodes"
 
 
 def waits(session: FakeSession, view: PoolView, run: str, name: str) -> None:

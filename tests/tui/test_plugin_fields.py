@@ -37,10 +37,10 @@ async def test_parameters_of_the_plugins_that_are_on(app: SkywardApp) -> None:
         screen = await launch_form(app, pilot, "train.py")
         fields = screen.query_one(PluginFields)
         toggles = screen.query_one("#plugins", Toggles)
-        assert not fields.display and "Plugins' parameters" not in screen_text(app)
+        assert not fields.display and "Plugin parameters" not in screen_text(app)
         toggles.focus()
         await pilot.press("space")
-        await until(pilot, lambda: "▸ Plugins' parameters  as they are by default" in screen_text(app))
+        await until(pilot, lambda: "▸ Plugin parameters  defaults" in screen_text(app))
         await pilot.press("down")  # one stop, however many fields are in it
         title = screen.focused
         await pilot.press("down")
@@ -54,7 +54,7 @@ async def test_parameters_of_the_plugins_that_are_on(app: SkywardApp) -> None:
         assert screen.form().plugin_settings == {"torch.backend": "gloo"}
         assert "--plugin torch --plugin-set torch.backend=gloo" in command_line(screen.form())
         await pilot.press("up", "space")
-        await until(pilot, lambda: "▸ Plugins' parameters  torch.backend=gloo" in screen_text(app))
+        await until(pilot, lambda: "▸ Plugin parameters  torch.backend=gloo" in screen_text(app))
         # Of one that is off nothing is said or asked for, and it comes back with it.
         toggles.focus()
         await pilot.press("space", "right", "right", "space")
@@ -78,7 +78,7 @@ async def test_what_is_amiss_stands_below_the_field_and_on_the_line_that_folds(a
         await typed(app, pilot, "x")
         await until(pilot, lambda: "✗ wants int | None, not 'x'" in screen_text(app))
         await until(pilot, lambda: "seed of plugin keras wants int" in screen_text(app).replace("\n", " "))
-        assert "▾ Plugins' parameters  ✗ keras.seed is amiss" in screen_text(app)
+        assert "▾ Plugin parameters  ✗ keras.seed is invalid" in screen_text(app)
         await pilot.press("backspace", "7")
         await until(pilot, lambda: "keras (backend=torch, seed=7)" in screen_text(app))
 

@@ -28,7 +28,7 @@ async def test_runs_of_late_stand_where_the_list_leaves_room(
         past_run(3, run="", function="", state="gone"),
     ]
     async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: "recent runs  H shows all" in screen_text(app))
+        await until(pilot, lambda: "recent runs  (H: all)" in screen_text(app))
         shown = screen_text(app).split("recent runs")[1]
         assert "first_of_all" in shown and "disk full" in shown and "(no run)" not in shown
         assert "gone" not in shown, "a pool that had no run is none"
@@ -107,7 +107,7 @@ async def test_ranks_numbers_and_last_lines_of_the_pool_under_the_cursor(app: Sk
         assert "median of 4 ranks" in text and "loss " in text
         assert "r003| step 3 done" in text and "title" not in text
         await pilot.press("down")
-        await until(pilot, lambda: "no run yet: it waits for a launch" in screen_text(app))
+        await until(pilot, lambda: "no run on this pool yet" in screen_text(app))
         assert "last lines" not in screen_text(app)
 
 

@@ -77,8 +77,8 @@ async def test_a_pool_that_is_over_says_how_long_ago_it_ended(
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: "○ gone" in screen_text(app))
         lines = screen_text(app).splitlines()
-        (head,) = (line for line in lines if "AGE/ENDED" in line)
-        end = head.index("AGE/ENDED") + len("AGE/ENDED")
+        (head,) = (line for line in lines if "AGE" in line)
+        end = head.index("AGE") + len("AGE")
         shown = {line.split()[1]: line[:end] for line in lines if "●" in line or "○" in line}
         assert shown["over"].endswith(f" {said}") and shown["up"].endswith(" 2h 00m")
 
@@ -381,7 +381,7 @@ async def test_pools_are_sorted_and_found_by_words(app: SkywardApp, session: Fak
         await until(pilot, lambda: "NODES▼" in screen_text(app))
         assert listed(app) == ["wide", "old", "dear"]
         await pilot.press("right", "right", "right", "right")
-        await until(pilot, lambda: "AGE/ENDED▲" in screen_text(app))
+        await until(pilot, lambda: "AGE▲" in screen_text(app))
         assert listed(app)[-1] == "old"
         await pilot.press("right")
         await until(pilot, lambda: "$/H▼" in screen_text(app))

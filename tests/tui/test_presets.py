@@ -35,7 +35,7 @@ async def test_a_form_is_saved_loaded_and_deleted_by_keys(app: SkywardApp, sessi
         await until(pilot, lambda: isinstance(app.screen, AskScreen))
         await typed(app, pilot, "small run")
         await pilot.press("enter")
-        await until(pilot, lambda: "saved as preset small run in skyward.toml" in screen_text(app))
+        await until(pilot, lambda: "saved preset small run in skyward.toml" in screen_text(app))
         kept = tomllib.loads(file.read_text())
         assert kept["hosts"] == {"lab": "gpu1"} and file.read_text().startswith("# mine\n")
         assert kept["presets"] == {
@@ -113,7 +113,7 @@ async def test_an_example_keeps_its_name(app: SkywardApp, folder: Path) -> None:
         await until(pilot, lambda: isinstance(app.screen, AskScreen))
         await typed(app, pilot, "hi")
         await pilot.press("enter")
-        await until(pilot, lambda: "saved as preset hi" in screen_text(app))
+        await until(pilot, lambda: "saved preset hi" in screen_text(app))
         assert 'script = "example:hello"' in (folder / "skyward.toml").read_text()
         screen.query_one("#script", Input).value = ""
         await pilot.press("f4")
@@ -131,7 +131,7 @@ async def test_a_form_without_a_script_can_be_kept(app: SkywardApp, folder: Path
         await until(pilot, lambda: isinstance(app.screen, AskScreen))
         await typed(app, pilot, "six")
         await pilot.press("enter")
-        await until(pilot, lambda: "saved as preset six" in screen_text(app))
+        await until(pilot, lambda: "saved preset six" in screen_text(app))
         screen.query_one("#nodes", Input).value = "1"
         await pilot.press("f4")
         await until(pilot, lambda: isinstance(app.screen, PresetsScreen) and "six" in screen_text(app))

@@ -60,7 +60,7 @@ async def test_hosts_are_checked_once_they_are_typed_and_what_is_amiss_comes_fir
         assert session.checked[-1] == ("ssh", {"hosts": "gpu1,gpu2"})
         text = screen_text(app)
         assert text.index("✗ gpu2: no answer within 5 s") < text.index("! gpu3: 0.5 GB free")
-        assert "and 3 more: skyward-tui doctor tells all" in text
+        assert "and 3 more (run skyward-tui doctor)" in text
         # What was told is not asked for again.
         many = len(session.checked)
         screen.query_one("#provider", Select).value = "local"
@@ -135,7 +135,7 @@ def test_a_text_is_cut_where_it_says_least(text: str, shown: str) -> None:
 async def test_what_the_environment_holds(app: SkywardApp) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await launch_form(app, pilot, "train.py")
-        await until(pilot, lambda: "▸ Image and environment  as they are by default" in screen_text(app))
+        await until(pilot, lambda: "▸ Image and environment  defaults" in screen_text(app))
         screen.query_one("#image_settings").focus()
         await pilot.press("down")
         await typed(app, pilot, "einops 'rich>=13'")
@@ -162,7 +162,7 @@ async def test_what_a_launch_of_late_held_stays_as_it_was_said_but_for_what_is_e
 ) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await launch_form(app, pilot, "train.py")
-        await until(pilot, lambda: "▸ Image and environment  as they are by default" in screen_text(app))
+        await until(pilot, lambda: "▸ Image and environment  defaults" in screen_text(app))
         screen.query_one("#image_settings").focus()
         await pilot.press("down")
         kept = shlex.join(["setup=make one", "setup=make two", "pip=torch", "env.A="])

@@ -47,7 +47,7 @@ def test_a_run_that_is_over_is_not_said_to_print_yet(session: FakeSession) -> No
     run = session.open_run(view)
     assert no_output_reason(rank_states(view, run, session.now), run) == "nothing printed yet"
     session.emit(view, events.RunEnded(pool="quiet", run=run.id, state="failed", at=session.now))
-    assert no_output_reason(rank_states(view, run, session.now), run) == "nothing was printed in this run"
+    assert no_output_reason(rank_states(view, run, session.now), run) == "this run printed nothing"
 
 
 def test_a_rank_whose_node_is_not_reached_yet_says_when_that_is_tried_again(session: FakeSession) -> None:
@@ -57,7 +57,7 @@ def test_a_rank_whose_node_is_not_reached_yet_says_when_that_is_tried_again(sess
     )
     session.emit(view, refused)
     (state,) = rank_states(view, None, session.now)
-    assert state.note == "node 0: running gpu1: connection refused; tried again in 0:04"
+    assert state.note == "gpu1: connection refused, retry in 0:04"
     (state,) = rank_states(view, None, session.now + 5)
     assert state.note == "node 0: running gpu1: connection refused"
 
@@ -144,7 +144,7 @@ async def test_a_key_goes_through_the_figures(app: SkywardApp, session: FakeSess
     async with app.run_test(size=(160, 48)) as pilot:
         await open_pool(app, pilot)
         await pilot.press("H")
-        await until(pilot, lambda: "ranks have no figures yet" in screen_text(app))
+        await until(pilot, lambda: "no metrics yet to colour ranks by" in screen_text(app))
         view.machines = measured(session, nodes, per_node)
         for rank in range(nodes * per_node):
             view.metrics.add_values(run.id, rank, session.now, {"loss": 2.0 + rank})
@@ -182,12 +182,12 @@ async def test_each_node_shows_its_steps_and_who_is_late(app: SkywardApp, sessio
         await pilot.press("enter", "3", "z")
         await until(pilot, lambda: "✓ setup 12.0 s" in row_of(app, 0))
         assert "✓ workdir 250 ms" in row_of(app, 2)
-        assert "● setup 0:40 ! others wait for it" in row_of(app, 2), row_of(app, 2)
+        assert "● setup 0:40 ! other nodes wait for it" in row_of(app, 2), row_of(app, 2)
         # The others of the pool's runs are of no job: nodes are what they were.
         session.open_run(view, "train")
         await until(pilot, lambda: "setup" not in row_of(app, 2) and "127.0.0.1" in row_of(app, 2))
         await pilot.press("left_curly_bracket")
-        await until(pilot, lambda: "! others wait for it" in row_of(app, 2))
+        await until(pilot, lambda: "! other nodes wait for it" in row_of(app, 2))
 
 
 async def test_where_there_is_little_room_the_step_that_goes_on_is_seen(app: SkywardApp, session: FakeSession) -> None:
@@ -254,7 +254,7 @@ async def test_enter_shows_what_the_installer_printed_last(app: SkywardApp, sess
         await pilot.press("enter")
         await until(pilot, lambda: "part-28" not in screen_text(app))
         await pilot.press("up", "enter")
-        await until(pilot, lambda: "nothing was said of it so far" in screen_text(app))
+        await until(pilot, lambda: "no messages yet" in screen_text(app))
         session.emit(view, events.NodePhase(pool="llama-ft", node=0, phase="ready", at=session.now))
         await until(pilot, lambda: "or only where the pool was started" in screen_text(app))
         rows = screen_text(app).splitlines()

@@ -20,7 +20,7 @@ async def test_who_disagrees_is_named_and_two_are_compared(app: SkywardApp, sess
     async with app.run_test(size=(120, 40)) as pilot:
         await open_pool(app, pilot)
         await pilot.press("d")
-        await until(pilot, lambda: "no two results yet" in screen_text(app))
+        await until(pilot, lambda: "fewer than two results" in screen_text(app))
         for rank in range(4):
             told = {"loss": 0.5 if rank == 2 else 0.25, "rank": rank}
             session.end_rank(view, run, rank, summary=value(told))
@@ -45,7 +45,7 @@ async def test_results_are_written_as_the_kind_of_file_that_a_name_says(
 
     async def written(name: str, said: str) -> None:
         await pilot.press("W")
-        await until(pilot, lambda: "Write results to (.csv, .json, .parquet or .pickle)" in screen_text(app))
+        await until(pilot, lambda: "Export results to file (.csv, .json, .parquet or .pickle)" in screen_text(app))
         await pilot.press("ctrl+a", "ctrl+k")
         await typed(app, pilot, name)
         await pilot.press("enter")
@@ -121,7 +121,7 @@ async def test_files_of_ranks_are_shown_and_fetched(app: SkywardApp, session: Fa
     ]
     async with app.run_test(size=(160, 48)) as pilot:
         app.show_pool(view.key)
-        await until(pilot, lambda: "2 files on its nodes, 2 MB; o fetches" in screen_text(app))
+        await until(pilot, lambda: "2 files on the nodes, 2 MB (o: fetch)" in screen_text(app))
         shown = screen_text(app)
         assert "ck/model.pt" in shown and "2 MB" in shown and "odd↵" in shown
         await until(pilot, lambda: "o fetch files" in screen_text(app))

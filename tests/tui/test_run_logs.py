@@ -37,7 +37,7 @@ def rows(column: LogColumn) -> list[str]:
 
 async def beside(app: SkywardApp, pilot: Pilot[None], rank: int) -> None:
     await pilot.press("v")
-    await until(pilot, lambda: "Rank to put beside" in screen_text(app))
+    await until(pilot, lambda: "Show next to rank" in screen_text(app))
     await pilot.press("ctrl+a", "ctrl+k")
     await typed(app, pilot, str(rank))
     await pilot.press("enter")
@@ -101,9 +101,9 @@ async def test_four_at_most_and_they_come_back_with_the_screen(app: SkywardApp, 
             await pilot.press("v", "enter")
         await until(pilot, lambda: [column.rank for column in columns(screen)] == [0, 1, 2, 3])
         await pilot.press("v", "enter")
-        await until(pilot, lambda: "4 logs stand side by side at most" in screen_text(app))
+        await until(pilot, lambda: "4 logs at most" in screen_text(app))
         await beside(app, pilot, 9)
-        await until(pilot, lambda: "no rank 9: there are ranks 0 to 5" in screen_text(app))
+        await until(pilot, lambda: "rank 9 does not exist: give 0 to 5" in screen_text(app))
         await pilot.press("right_square_bracket")  # steps the one that is looked at, which was the last
         await until(pilot, lambda: [column.rank for column in columns(screen)] == [0, 1, 2, 4])
         await pilot.press("a")  # merged lines have all the place
@@ -350,7 +350,7 @@ async def test_lines_that_are_not_here_are_a_row_that_says_so(
         await pilot.press("slash")
         await typed(app, pilot, "step 99")
         await pilot.press("enter")
-        await until(pilot, lambda: "10 hits  in the last 100 lines only" in screen_text(app))
+        await until(pilot, lambda: "10 hits  searched the last 100 lines" in screen_text(app))
         await pilot.press("escape")
         # Files that ended before the ring begins leave a gap in the middle, which goes when they hold more.
         await pilot.press("a", "f")
@@ -360,10 +360,10 @@ async def test_lines_that_are_not_here_are_a_row_that_says_so(
         pane = log_of(screen).pane
         pane.top = (845, 0)
         pane._repaint()
-        await until(pilot, lambda: "⋯ 50 lines before this: not held here" in shown(screen))
+        await until(pilot, lambda: "⋯ 50 lines omitted: not available" in shown(screen))
         assert [shown(screen)[place] for place in (4, 6)] == ["step 849", "step 900"]
         keep(session, run, tmp_path / "logs", {0: text})
-        pane._looked_at = -math.inf  # it does not look every time that it paints
+        pane._gap_checked_at = -math.inf  # it does not look every time that it paints
         pane._repaint()
         await until(pilot, lambda: shown(screen)[5] == "step 850")
 

@@ -46,7 +46,7 @@ async def test_ranks_are_walked_and_merged(app: SkywardApp, session: FakeSession
         await pilot.press("r", "2", "enter")
         await until(pilot, lambda: "rank 2" in title(screen))
         await pilot.press("r", "9", "enter")
-        await until(pilot, lambda: "no rank 9: there are ranks 0 to 3" in screen_text(app))
+        await until(pilot, lambda: "rank 9 does not exist: give 0 to 3" in screen_text(app))
 
 
 async def test_equal_lines_of_all_ranks_are_one(app: SkywardApp, session: FakeSession) -> None:
@@ -93,7 +93,7 @@ async def test_a_filter_that_would_take_for_ever_is_given_up_and_says_so(app: Sk
         app.show_pool(view.key)
         await until(pilot, lambda: "fine" in screen_text(app))
         await pilot.press("&", *"(m+m+)+y", "enter")
-        await until(pilot, lambda: "(m+m+)+y would take for ever on a line of this log" in screen_text(app))
+        await until(pilot, lambda: "search stopped: (m+m+)+y is too slow" in screen_text(app))
         assert "fine" in screen_text(app)
 
 
@@ -167,7 +167,7 @@ async def test_errors_pin_the_root_cause(app: SkywardApp, session: FakeSession) 
         await until(pilot, lambda: isinstance(app.screen, ErrorsScreen) and "ROOT CAUSE" in screen_text(app))
         rows = re.findall(r"│ +(ROOT CAUSE)? +r(\d+) +n\d+ ", screen_text(app))
         assert rows == [("ROOT CAUSE", "2"), ("", "3"), ("", "0")], "the first, what else failed, what was stopped"
-        assert re.search(r"r0 .*⊘ collateral +stopped because another rank failed", screen_text(app))
+        assert re.search(r"r0 .*⊘ stopped +stopped because another rank failed", screen_text(app))
         assert 'File "/home/me/train.py", line 17, in step' in screen_text(app)
         await pilot.press("y")
         assert "ZeroDivisionError: division by zero" in app.clipboard
@@ -206,14 +206,14 @@ async def test_what_a_rank_is_at_before_its_function_runs(app: SkywardApp, sessi
         await until(pilot, lambda: "nothing printed yet: 1 rank starting for 0:12" in screen_text(app))
         cards = [line[:56] for line in screen_text(app).splitlines()]
         for words, time, note in (
-            ("r1  n1  ◔ importing", "0:22", "loads the function and what it imports"),
-            ("r2  n2  ◑ joining", "0:32", "waits for the other ranks to join"),
+            ("r1  n1  ◔ importing", "0:22", "importing"),
+            ("r2  n2  ◑ joining", "0:32", "waiting for the other ranks"),
             ("r3  n3  ● running", "0:07", ""),
         ):
             place = next(i for i, line in enumerate(cards) if words in line)
             assert time in cards[place] and note in cards[place + 1]
         enter(3, "paused", 3)
-        await until(pilot, lambda: "is at a breakpoint: D debugs it" in screen_text(app))
+        await until(pilot, lambda: "at a breakpoint (D: debug)" in screen_text(app))
         assert "r3  n3  ◍ paused" in screen_text(app)
         enter(3, "running", 7)
         await pilot.press("a")

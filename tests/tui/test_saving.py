@@ -26,7 +26,7 @@ from skyward_tui.dialogs.pickers import FilesScreen, PresetsScreen
 from skyward_tui.file_export import results_csv, results_json, results_text, save, save_all, save_error_text
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.screens.stacks import StacksScreen
-from skyward_tui.ui.terminal_driver import CopyError, copy_to_multiplexer
+from skyward_tui.ui.multiplexer_clipboard import CopyError, copy_to_multiplexer
 from tests.support.app_driver import launch_form, screen_text, typed, until
 from tests.support.fake_session import FakeSession, value
 from tests.support.some_stacks import hung
@@ -143,7 +143,7 @@ async def _said(app: SkywardApp, pilot: Pilot[None]) -> str:
 
 async def test_tmux_takes_what_is_copied(app: SkywardApp, session: FakeSession, tmux: list[str]) -> None:
     said = await copied(app, session, "größer ✓")
-    assert "copied log lines (8 characters), in tmux's buffer only" in said  # nobody sits before it here
+    assert "copied log lines (8 characters), only to tmux's buffer" in said  # nobody sits before it here
     assert shown(tmux) == "größer ✓"
 
 
@@ -174,7 +174,7 @@ def test_an_older_tmux_keeps_it_to_itself(tmp_path: Path, monkeypatch: pytest.Mo
     fake.chmod(0o755)
     monkeypatch.setenv("TMUX", "x")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert "prefix ] pastes it" in copy_to_multiplexer("hello")
+    assert "paste with prefix ]" in copy_to_multiplexer("hello")
     assert (tmp_path / "got").read_text() == "hello"
 
 

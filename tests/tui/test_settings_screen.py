@@ -66,12 +66,12 @@ async def test_all_that_can_be_set_is_there_and_says_whose_wish_it_is(app: Skywa
         await said(
             app,
             pilot,
-            "app.motion  false, set by you",
+            "app.motion  false (set by you)",
             "lists scroll smoothly",
             str(settings.settings_path()),
         )
         await stand_on(app, pilot, "notify.command")
-        await said(app, pilot, "notify.command  none, the default")
+        await said(app, pilot, "notify.command  none (default)")
 
 
 async def test_a_flag_is_turned_and_turned_back_and_the_file_stays_a_persons(app: SkywardApp) -> None:
@@ -84,7 +84,7 @@ async def test_a_flag_is_turned_and_turned_back_and_the_file_stays_a_persons(app
         assert app.user_settings.motion and held().motion
         assert settings.settings_path().read_text() == BEFORE.replace("false", "true")
         await pilot.press("d")
-        await said(app, pilot, "app.motion  true, the default")
+        await said(app, pilot, "app.motion  true (default)")
         assert (
             "motion" not in settings.settings_path().read_text()
             and 'lab = ["gpu1"]' in settings.settings_path().read_text()
@@ -110,7 +110,7 @@ async def test_a_theme_is_picked_and_worn_now_and_later(app: SkywardApp) -> None
         await pilot.press("enter")
         await until(pilot, lambda: app.theme == "nord")
         assert held().theme == "nord"
-        await said(app, pilot, "app.theme  nord, set by you")
+        await said(app, pilot, "app.theme  nord (set by you)")
 
 
 async def test_a_key_is_pressed_and_does_it_from_then_on(app: SkywardApp) -> None:
@@ -119,7 +119,7 @@ async def test_a_key_is_pressed_and_does_it_from_then_on(app: SkywardApp) -> Non
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, KeyScreen))
         await pilot.press("q")  # of the dialog below, and of the pools
-        await said(app, pilot, "keys.pools.hosts: pools.quit has q already")
+        await said(app, pilot, "keys.pools.hosts: q is already bound to pools.quit")
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, KeyScreen))
         await pilot.press("z")
@@ -197,7 +197,7 @@ async def test_a_disk_that_is_slow_holds_nothing_up_and_how_it_ended_is_said_whe
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(app.screen, SettingsScreen))
         goes_on.set()
-        await said(app, pilot, "app.motion is as it was: ", "Permission denied")
+        await said(app, pilot, "app.motion is unchanged: ", "Permission denied")
 
 
 async def test_of_two_presses_the_second_one_turns_back(app: SkywardApp) -> None:
@@ -209,7 +209,7 @@ async def test_of_two_presses_the_second_one_turns_back(app: SkywardApp) -> None
             pilot,
             lambda: settings.settings_path().exists() and "motion = true" in settings.settings_path().read_text(),
         )
-        await said(app, pilot, "app.motion  true, set by you")
+        await said(app, pilot, "app.motion  true (set by you)")
 
 
 async def test_what_the_file_says_and_cannot_be_used_is_marked(app: SkywardApp) -> None:
@@ -218,9 +218,9 @@ async def test_what_the_file_says_and_cannot_be_used_is_marked(app: SkywardApp) 
         await stand_on(app, pilot, "notify.bell")
         await said(app, pilot, "✗ it has to be true or false")
         await pilot.press("d")
-        await said(app, pilot, "notify.bell  true, the default")
+        await said(app, pilot, "notify.bell  true (default)")
         await stand_on(app, pilot, "keys.pools.hosts")
-        await said(app, pilot, "✗ pools.quit has q already")
+        await said(app, pilot, "✗ q is already bound to pools.quit")
 
 
 async def test_a_file_that_does_not_parse_is_said_and_left_as_it_is(app: SkywardApp) -> None:

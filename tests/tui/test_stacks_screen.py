@@ -56,15 +56,15 @@ async def test_stacks_are_taken_again_and_what_kept_them_is_said(app: SkywardApp
         app.show_pool(view.key)
         await until(pilot, lambda: isinstance(app.screen, RunScreen))
         await pilot.press("s")
-        await until(pilot, lambda: "taking the stacks of all ranks" in screen_text(app))
+        await until(pilot, lambda: "reading the stacks of all ranks" in screen_text(app))
         session.taking.set_exception(PoolError("the pool cannot be reached"))
-        await until(pilot, lambda: "not taken: the pool cannot be reached" in screen_text(app))
+        await until(pilot, lambda: "cannot read stacks: the pool cannot be reached" in screen_text(app))
         session.taking, session.taken = (
             None,
             Stacks(NOW, (stack(0, *VALIDATING), stack(1, *VALIDATING)), run.id),
         )
         await pilot.press("r")
-        await until(pilot, lambda: "no rank is inside of a collective" in screen_text(app))
+        await until(pilot, lambda: "no rank is in a known collective" in screen_text(app))
         assert "not taken" not in screen_text(app)
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(app.screen, RunScreen))
@@ -80,7 +80,7 @@ async def test_a_signal_is_sent_only_after_a_yes(app: SkywardApp, session: FakeS
         app.show_pool(view.key)
         await until(pilot, lambda: isinstance(app.screen, RunScreen))
         await pilot.press("s")
-        await until(pilot, lambda: "1 can be asked by a signal only: py-spy is not" in screen_text(app))
+        await until(pilot, lambda: "rank 1: py-spy is not" in screen_text(app))
         await pilot.press("g")
         await until(pilot, lambda: "EINTR" in screen_text(app))
         await pilot.press("enter")  # the first answer does no harm
@@ -92,7 +92,7 @@ async def test_a_signal_is_sent_only_after_a_yes(app: SkywardApp, session: FakeS
         await until(pilot, lambda: "rank 1 not: validate, train.py:57" in screen_text(app))
         assert session.asked_stacks[-1] == (run.id, [1], True), "only who could not be read is sent one"
         await pilot.press("g")
-        await until(pilot, lambda: "there is no rank that only a signal could ask" in screen_text(app))
+        await until(pilot, lambda: "no rank needs a signal" in screen_text(app))
 
 
 async def test_names_of_ranks_do_nothing_to_the_terminal(app: SkywardApp, session: FakeSession) -> None:
@@ -123,8 +123,8 @@ async def test_a_rank_that_is_quiet_for_long_is_marked(app: SkywardApp, session:
         session.now += 250
         for rank in (0, 2, 3):
             session.print(view, rank, "step 20\n")
-        await until(pilot, lambda: "rank 1 has been quiet for 4:10: s shows where each rank is" in screen_text(app))
-        assert "quiet for 4:10: step 19" in screen_text(app) and "1 quiet" in screen_text(app)
+        await until(pilot, lambda: "rank 1: no output for 4:10 (s: stacks)" in screen_text(app))
+        assert "no output for 4:10 · last: step 19" in screen_text(app) and "1 quiet" in screen_text(app)
         session.print(view, 1, "step 20\n")
         session.now += 1
         await until(pilot, lambda: "1 quiet" not in screen_text(app))
@@ -143,7 +143,7 @@ async def test_the_time_of_a_rank_is_looked_at(app: SkywardApp, session: FakeSes
         await until(pilot, lambda: "looking at rank 5 for 10 s" in screen_text(app))
         assert session.profiled == [(5, 10.0)]
         session.profiling.set_result("train (/w/a.py:4);tokenize\x1b[2J (/w/a.py:9) 30\ntrain (/w/a.py:4) 10\n")
-        await until(pilot, lambda: "rank 5: where its time went" in screen_text(app))
+        await until(pilot, lambda: "rank 5: profile" in screen_text(app))
         assert "75.0%" in screen_text(app) and "tokenize  /w/a.py:9" in screen_text(app)
         names = {path.name for path in Path.cwd().glob("profile-*")}
         assert names == {f"profile-llama-ft-{run.id}-r5.speedscope.json"}

@@ -196,7 +196,7 @@ async def test_a_theme_that_is_chosen_is_there_at_the_next_start(session: FakeSe
 async def test_a_theme_that_is_none_is_told(session: FakeSession, app: SkywardApp) -> None:
     set_own('[app]\ntheme = "nrod"\n')
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: "there is no theme 'nrod'" in screen_text(app))
+        await until(pilot, lambda: "theme 'nrod' does not exist" in screen_text(app))
         assert app.theme == "skyward"
 
 

@@ -138,12 +138,12 @@ async def test_of_a_run_by_gangs_its_own_results_are_a_key_away(app: SkywardApp,
     gangs(session)
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("enter", "4", "z", "left_curly_bracket")
-        await until(pilot, lambda: "▸1" in screen_text(app) and "U this run's own" in screen_text(app))
+        await until(pilot, lambda: "▸1" in screen_text(app) and "U: this run only" in screen_text(app))
         await pilot.press("U")
-        await until(pilot, lambda: "U all trials" in screen_text(app) and "r1" in screen_text(app))
-        assert "collateral" in screen_text(app) and "#▲" not in screen_text(app)
+        await until(pilot, lambda: "U: all trials" in screen_text(app) and "r1" in screen_text(app))
+        assert "stopped" in screen_text(app) and "#▲" not in screen_text(app)
         await pilot.press("left_curly_bracket")
-        await until(pilot, lambda: "r0" in screen_text(app) and "collateral" not in screen_text(app))
+        await until(pilot, lambda: "r0" in screen_text(app) and "stopped" not in screen_text(app))
         await pilot.press("U")
         await until(pilot, lambda: "▸0" in screen_text(app))
 
@@ -156,7 +156,7 @@ async def test_who_cancels_a_run_by_gangs_is_told_that_it_is_the_whole_sweep(
         await pilot.press("enter", "4")
         await until(pilot, lambda: "▸2" in screen_text(app))
         await pilot.press("C")
-        said = "The whole sweep of 6 combinations is cancelled with it"
+        said = "This cancels the whole sweep of 6 combinations"
         await until(pilot, lambda: said in " ".join(screen_text(app).replace("│", " ").split()))
         await pilot.press("escape", "left_curly_bracket", "C")
         await until(pilot, lambda: f"run {runs[1].id} has ended" in screen_text(app))
@@ -166,7 +166,7 @@ async def test_a_run_of_no_sweep_has_no_trials_to_turn_to(app: SkywardApp, sessi
     session.open_run(session.pool("plain", 2))
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("enter", "U")
-        await until(pilot, lambda: "none of a sweep by gangs" in screen_text(app))
+        await until(pilot, lambda: "not belong to a gang sweep" in screen_text(app))
 
 
 # What a sweep comes to, below its rows: each argument's values against a number, and the curves of all trials.

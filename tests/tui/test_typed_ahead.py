@@ -119,7 +119,7 @@ def test_on_a_real_terminal(tmp_path: Path) -> None:
 # Done twice before the app comes to it (a double click, a key typed ahead), a thing is done once.
 
 
-ZOOM = "Give the panel the whole screen, or take it back"
+ZOOM = "Zoom panel"
 
 
 async def test_what_is_done_twice_leaves_one_screen(app: SkywardApp, session: FakeSession) -> None:

@@ -42,7 +42,7 @@ def test_what_is_kept_comes_back(home: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_told(text: str) -> None:
-    with pytest.raises(InvalidStateFile, match="how the app was left is not known, and it starts as new"):
+    with pytest.raises(InvalidStateFile, match="ignored the saved state of the app"):
         parse_state(text)
 
 
@@ -66,12 +66,12 @@ def test_what_a_later_release_keeps_beside_it_is_left_alone() -> None:
     [
         (SavedState(), "", "", "", ""),
         (SavedState(), "nord", "", "nord", ""),
-        (SavedState(), "nrod", "", "", "there is no theme 'nrod'"),
+        (SavedState(), "nrod", "", "", "theme 'nrod' does not exist"),
         (SavedState("nord", ""), "", "", "nord", ""),
         (SavedState("nord", "skyward"), "skyward", "", "nord", ""),
         (SavedState("nord", "skyward"), "skyward-light", "", "skyward-light", ""),  # set since
         (SavedState("nord", ""), "", "skyward", "skyward", ""),
-        (SavedState("no-more", "skyward"), "skyward", "", "skyward", "there is no theme 'no-more'"),
+        (SavedState("no-more", "skyward"), "skyward", "", "skyward", "theme 'no-more' does not exist"),
     ],
 )
 def test_which_theme_an_app_starts_with(kept: SavedState, wished: str, asked: str, theme: str, wrong: str) -> None:

@@ -101,7 +101,7 @@ def test_a_quiet_rank_says_so_on_its_card() -> None:
         session.now += 5
         view.metrics.add_values(run.id, 1, session.now, {"loss": 1.0})
     quiet, busy = rank_states(view, run, session.now)
-    assert quiet.note == "quiet for 5:00: step 9"
+    assert quiet.note == "no output for 5:00 · last: step 9"
     assert (quiet.quiet, busy.quiet) == (300.0, None)
     assert busy.note == "loss 1"
     session.end_rank(view, run, 0)

@@ -1,1 +1,1 @@
-"""The launch form."""
+"""Launch form."""

@@ -1,4 +1,4 @@
-"""Groups of fields: call, image, provider, plugins, arguments."""
+"""Groups of fields of the launch form: call, image, provider, plugins, arguments."""
 
 from __future__ import annotations
 
@@ -55,26 +55,26 @@ if TYPE_CHECKING:
 
 
 _ON = "on"
-_LABEL, _WIDEST = 12, 30  # cells of a name, with what is around it
+_LABEL, _WIDEST = 12, 30  # minimum and maximum cells of a label
 
 
 class ArgumentRow(Vertical):
-    """One argument. Under its field stands what is amiss; while it has the focus, what it is.
+    """Field of one argument, with its error below; while the field has the focus, its description.
 
     Args:
-        asked: what it wants.
-        id: of the field.
-        text: what is given; None where nothing is.
+        argument: The argument.
+        id: Id of the field.
+        text: Given value; None for none.
     """
 
-    def __init__(self, asked: ArgumentField, id: str, text: str | None) -> None:
+    def __init__(self, argument: ArgumentField, id: str, text: str | None) -> None:
         super().__init__()
-        self.argument = asked
-        self.label = Label(sanitize_line(asked.name))
-        self._field = _field_of(asked, id, text)
+        self.argument = argument
+        self.label = Label(sanitize_line(argument.name))
+        self._field = _field_of(argument, id, text)
         self._under = Static(classes="under", markup=False)
         self._problem, self._warning = "", ""
-        self._value_count = 0  # values that are given
+        self._value_count = 0
 
     def compose(self) -> ComposeResult:
         yield Horizontal(self.label, self._field, classes="row argument")
@@ -85,12 +85,12 @@ class ArgumentRow(Vertical):
 
     @property
     def own_field(self) -> Widget:
-        """That which takes it."""
+        """The field."""
         return self._field
 
     @property
     def text(self) -> str | None:
-        """What the field gives; None where it gives nothing."""
+        """Value in the field; None for none."""
         if isinstance(self._field, Toggles):
             is_on = bool(self._field.chosen)
             return None if is_on == self.argument.is_on else str(is_on).lower()
@@ -98,26 +98,30 @@ class ArgumentRow(Vertical):
         return value if isinstance(value, str) and value else None
 
     def fill(self, text: str | None) -> None:
-        """Have the field say what is given."""
+        """Set the field to a given value."""
         if isinstance(self._field, Toggles):
             self._field.chosen = _chosen(self.argument, text)
             self._field.refresh()
         elif isinstance(self._field, Select):
-            # Before it is there, a list does not show what it is set to.
+            # A list that is not mounted does not display a new value.
             if self._field.is_mounted and self._field.value != (choice := _choice(self.argument, text)):
                 self._field.value = choice
         elif isinstance(self._field, Input) and (text or "") != self._field.value:
             self._field.value = text or ""
 
     def show_error(self, text: str | None, script: Path, *, sweep: bool) -> None:
-        """Tell what is amiss with what is given; with ``sweep`` that are values between commas."""
+        """Validate the value and show the first error.
+
+        Args:
+            sweep: Whether the text is a list of values.
+        """
         if text is not None and sweep:
             self._problem = value_list_error(self.argument, text)
             values = [] if self._problem else argument_values(self.argument.name, text)
         else:
             self._problem = "" if text is None else self.argument.validation_error(text)
             values = [] if text is None or self._problem else [text]
-        missing = (said for value in values if (said := self.argument.missing_path_error(value, script)))
+        missing = (error for value in values if (error := self.argument.missing_path_error(value, script)))
         self._warning = next(missing, "")
         self._value_count = len(values)
         self._update_hint()
@@ -130,35 +134,35 @@ class ArgumentRow(Vertical):
 
     def _update_hint(self) -> None:
         if self._problem:
-            said = Content.styled(sanitize_line(f"✗ {self._problem}"), "$text-error")
+            hint = Content.styled(sanitize_line(f"✗ {self._problem}"), "$text-error")
         elif self._warning:
-            said = Content.styled(sanitize_line(f"! {self._warning}"), "$text-warning")
+            hint = Content.styled(sanitize_line(f"! {self._warning}"), "$text-warning")
         elif self._value_count > 1:
-            said = Content.styled(f"{self._value_count:,} values", "$text-accent")
+            hint = Content.styled(f"{self._value_count:,} values", "$text-accent")
         elif self._field.has_focus:
-            says_itself = isinstance(self._field, Input) and not self._field.value
-            said = Content.styled(sanitize_line(_about(self.argument, says_itself)), "$muted")
+            shows_placeholder = isinstance(self._field, Input) and not self._field.value
+            hint = Content.styled(sanitize_line(_description(self.argument, shows_placeholder)), "$muted")
         else:
-            said = Content("")
-        update_label(self._under, said)
-        self._under.display = bool(said.plain)
+            hint = Content("")
+        update_label(self._under, hint)
+        self._under.display = bool(hint.plain)
 
 
 class ArgumentFields(Vertical):
-    """The fields of the function that is chosen, or of plugins.
+    """Fields of a function's arguments, or of plugins' parameters.
 
     Args:
-        prefix: what the fields' ids begin with.
+        prefix: Start of the fields' ids.
     """
 
     DEFAULT_CSS = read_style_sheet(__file__, "argument_fields")
 
     @dataclass
     class Edited(Message):
-        """A field was.
+        """A field was edited.
 
         Attributes:
-            line: what the line of arguments is to say.
+            line: New line of all arguments.
         """
 
         line: str
@@ -169,28 +173,28 @@ class ArgumentFields(Vertical):
         self._arguments: Sequence[ArgumentField] = ()
         self._rows: list[ArgumentRow] = []
         self._line = ""
-        self._own_lines: list[str] = []  # lines that fields made of it, and that are still to come back
-        self._made = 0  # times that there were other fields; ids of those that go are still taken
+        self._own_lines: list[str] = []  # lines that were posted by edits, and will be shown again
+        self._generation = 0  # part of the ids, because removed fields keep theirs for a moment
 
-    def show(self, asked: Sequence[ArgumentField], line: str, script: Path, *, sweep: bool) -> None:
-        """Have fields for these arguments, which say what the line says."""
-        # Whoever types in a field is ahead of what comes back of it.
+    def show(self, arguments: Sequence[ArgumentField], line: str, script: Path, *, sweep: bool) -> None:
+        """Show fields for arguments, with the values of a line."""
+        # A line from an earlier edit must not overwrite what the user has typed since.
         is_own = line in self._own_lines
         del self._own_lines[: self._own_lines.index(line) + 1 if is_own else None]
         is_new = not is_own and line != self._line
         if is_new:
             self._line = line
         texts: Mapping[str, str] | None = parse_arguments(line)
-        if list(asked) != list(self._arguments):
-            self._arguments = asked
-            self._made += 1
+        if list(arguments) != list(self._arguments):
+            self._arguments = arguments
+            self._generation += 1
             self.remove_children()
             self._rows = [
-                ArgumentRow(each, f"{self._prefix}-{self._made}-{number}", (texts or {}).get(each.name))
-                for number, each in enumerate(asked)
+                ArgumentRow(each, f"{self._prefix}-{self._generation}-{number}", (texts or {}).get(each.name))
+                for number, each in enumerate(arguments)
             ]
             self.mount(*self._rows)
-            widest = max((len(each.name) for each in asked), default=0)
+            widest = max((len(each.name) for each in arguments), default=0)
             for each in self._rows:
                 each.label.styles.width = max(_LABEL, min(_WIDEST, widest + 3))
         if texts is not None:
@@ -202,7 +206,7 @@ class ArgumentFields(Vertical):
                     each.show_error(text, script, sweep=sweep)
 
     def field_of(self, name: str) -> Widget | None:
-        """The field of an argument; None where it has none."""
+        """Return the field of an argument, or None."""
         return next((each.own_field for each in self._rows if each.argument.name == name), None)
 
     @on(Input.Changed)
@@ -218,46 +222,46 @@ class ArgumentFields(Vertical):
         if text == before or (text is None and before == ""):
             return
         if isinstance(event.control, Select) and _choice(changed.argument, before) == (text or ""):
-            return  # it only tells what it was made with
+            return  # the initial value, not an edit
         self._line = set_argument(self._line, name, text, [each.name for each in self._arguments])
         self._own_lines.append(self._line)
         self.post_message(self.Edited(self._line))
 
 
-def _field_of(asked: ArgumentField, id: str, text: str | None) -> Widget:
-    if asked.kind == "switch":
-        return Toggles([(_ON, _ON)], _chosen(asked, text), id=id)
-    if asked.kind == "choice":
-        first = "choose one" if asked.required else f"{sanitize_line(asked.default or 'nothing')}, if not chosen"
-        listed = [(first, ""), *((sanitize_line(each), each) for each in asked.choices)]
-        return Choice(listed, value=_choice(asked, text), allow_blank=False, id=id, compact=True)
-    return text_field(id, sanitize_line(asked.placeholder), value=text or "")
+def _field_of(argument: ArgumentField, id: str, text: str | None) -> Widget:
+    if argument.kind == "switch":
+        return Toggles([(_ON, _ON)], _chosen(argument, text), id=id)
+    if argument.kind == "choice":
+        first = "choose one" if argument.required else f"default: {sanitize_line(argument.default or 'none')}"
+        listed = [(first, ""), *((sanitize_line(each), each) for each in argument.choices)]
+        return Choice(listed, value=_choice(argument, text), allow_blank=False, id=id, compact=True)
+    return text_field(id, sanitize_line(argument.placeholder), value=text or "")
 
 
-def _about(asked: ArgumentField, says_itself: bool) -> str:
-    """What stands below a field: how the signature has it, too, unless the empty field says that itself."""
-    of = "" if says_itself else asked.placeholder
-    listed = "a list as 1,2,3" if asked.type.startswith("*") else ""
-    return "  ".join(filter(None, (of, listed, asked.help)))
+def _description(argument: ArgumentField, shows_placeholder: bool) -> str:
+    """Return the text below a focused field, with its placeholder unless the field shows that."""
+    placeholder = "" if shows_placeholder else argument.placeholder
+    listed = "list: 1,2,3" if argument.type.startswith("*") else ""
+    return "  ".join(filter(None, (placeholder, listed, argument.help)))
 
 
-def _choice(asked: ArgumentField, text: str | None) -> str:
-    return "" if text is None else asked.match_choice(text) or ""
+def _choice(argument: ArgumentField, text: str | None) -> str:
+    return "" if text is None else argument.match_choice(text) or ""
 
 
-def _chosen(asked: ArgumentField, text: str | None) -> set[str]:
-    known = None if text is None or asked.validation_error(text) else text.lower() in ("true", "yes", "on", "1")
-    return {_ON} if (asked.is_on if known is None else known) else set()
+def _chosen(argument: ArgumentField, text: str | None) -> set[str]:
+    is_on = None if text is None or argument.validation_error(text) else text.lower() in ("true", "yes", "on", "1")
+    return {_ON} if (argument.is_on if is_on is None else is_on) else set()
 
 
-ARGUMENTS, WORDS = "name=value …", "words of its own, such as --epochs 3"
-VARIABLES = "NAME=value …, for the file's envs"
-JOB = "a job file: its variables; secrets are asked for when it is launched"
-WHOLE_SCRIPT_TEXT = "the main program of every rank; the words are its sys.argv"
+ARGUMENTS, WORDS = "name=value …", "the script's arguments, such as --epochs 3"
+VARIABLES = "NAME=value … (envs of the file)"
+JOB = "job file with its variables; the app asks for secrets at launch"
+WHOLE_SCRIPT_TEXT = "runs as the main program of every rank, with these arguments as sys.argv"
 
 
 class CallFields(Vertical):
-    """That part of the form."""
+    """Fields of the function call."""
 
     def compose(self) -> ComposeResult:
         yield field_row("Arguments", text_field("arguments", ARGUMENTS))
@@ -265,34 +269,33 @@ class CallFields(Vertical):
         yield ArgumentFields(id="argument-fields")
 
     def show(self, called: FunctionInfo | None, script: Path, *, whole: bool, sweep: bool) -> None:
-        """Have fields for a function.
+        """Show fields for a function.
 
         Args:
-            called: None where none is chosen.
-            whole: whether all of the script is run, and called with words.
-            sweep: whether values are lists.
+            called: The function; None if none is selected.
+            whole: Whether the whole script runs, with command-line arguments.
+            sweep: Whether values are lists.
         """
         from skyward_core.client.launch.script_plugin_provider_discovery import argument_fields
 
-        asked = [] if whole or called is None else argument_fields(called)
-        said = WHOLE_SCRIPT_TEXT if whole else ""
+        arguments = [] if whole or called is None else argument_fields(called)
+        hint = WHOLE_SCRIPT_TEXT if whole else ""
         if called is not None and not whole:
-            said = sanitize_line(one_line(called.doc) if asked else str(called))
-        hint = self.query_one("#hint", Static)
-        update_label(hint, Content(said))
-        hint.display = bool(said)
-        text = self.query_one("#arguments", Input)
-        text.placeholder = WORDS if whole else ARGUMENTS
-        self.query_one(ArgumentFields).show(asked, text.value, script, sweep=sweep)
+            hint = sanitize_line(one_line(called.doc) if arguments else str(called))
+        self._show(arguments, script, hint, WORDS if whole else ARGUMENTS, sweep=sweep)
 
-    def show_variables(self, asked: Sequence[ArgumentField], file: Path) -> None:
-        """Have fields for a job file's variables."""
-        hint = self.query_one("#hint", Static)
-        update_label(hint, Content(JOB))
-        hint.display = True
-        text = self.query_one("#arguments", Input)
-        text.placeholder = VARIABLES
-        self.query_one(ArgumentFields).show(asked, text.value, file, sweep=False)
+    def show_variables(self, variables: Sequence[ArgumentField], file: Path) -> None:
+        """Show fields for a job file's variables."""
+        self._show(variables, file, JOB, VARIABLES, sweep=False)
+
+    def _show(
+        self, arguments: Sequence[ArgumentField], script: Path, hint: str, placeholder: str, *, sweep: bool
+    ) -> None:
+        label, line = self.query_one("#hint", Static), self.query_one("#arguments", Input)
+        update_label(label, Content(hint))
+        label.display = bool(hint)
+        line.placeholder = placeholder
+        self.query_one(ArgumentFields).show(arguments, line.value, script, sweep=sweep)
 
     @on(ArgumentFields.Edited)
     def _argument_edited(self, event: ArgumentFields.Edited) -> None:
@@ -301,17 +304,17 @@ class CallFields(Vertical):
 
 
 class FoldTitle(CollapsibleTitle, inherit_bindings=False):
-    """Its line, which has the focus."""
+    """Title line of a section, which takes the focus."""
 
     BINDINGS = bindings("fold")
 
 
 class FoldingSection(Collapsible):
-    """That part.
+    """Collapsible section of the form.
 
     Args:
-        label: what it is called.
-        content: what is in it.
+        label: Title.
+        content: Widgets in the section.
     """
 
     DEFAULT_CSS = read_style_sheet(__file__, "folding_part")
@@ -322,38 +325,38 @@ class FoldingSection(Collapsible):
         self._title = FoldTitle(label=label, collapsed_symbol="▸", expanded_symbol="▾", collapsed=True)
 
     def focus(self, scroll_visible: bool = True) -> Self:
-        """Open it: who is led here is to see what is in it."""
+        """Expand the section and focus its title."""
         self.collapsed = False
         self._title.focus(scroll_visible)
         return self
 
 
 class OptionFields(FoldingSection):
-    """Fields for the parts of one option, which fold.
+    """Collapsible section with the fields of one launch option.
 
     Args:
-        label: as of :class:`FoldingSection`.
-        prefix: start of the ids of the fields, and of what holds them.
+        label: Title.
+        prefix: Start of the fields' ids.
     """
 
     class Changed(Message):
-        """A field was."""
+        """A field was edited."""
 
     def __init__(self, label: str, prefix: str, *, id: str) -> None:
         super().__init__(label, ArgumentFields(id=f"{prefix}-arguments", prefix=prefix), id=id)
-        self._line = ""  # what the fields say, as they know it themselves
+        self._line = ""  # values of the fields, as a line of arguments
 
     @property
     def texts(self) -> dict[str, str]:
-        """What the fields say, by their names."""
+        """Values of the fields by name."""
         return parse_arguments(self._line) or {}
 
-    def show_fields(self, asked: Sequence[ArgumentField] | None, told: str, wrong: str) -> None:
-        """Show fields, unless they stay as they are, and behind the label what they say, or what is wrong with it."""
-        if asked is not None:
-            self.query_one(ArgumentFields).show(asked, self._line, Path(), sweep=False)
-        text = sanitize_line(one_line(f"✗ {wrong}" if wrong else told)) or "as they are by default"
-        self._title.label = Content.assemble(self._label, "  ", (text, "$text-error" if wrong else "$muted"))
+    def show_fields(self, arguments: Sequence[ArgumentField] | None, values: str, error: str) -> None:
+        """Show fields (None: unchanged), and behind the label their values or an error."""
+        if arguments is not None:
+            self.query_one(ArgumentFields).show(arguments, self._line, Path(), sweep=False)
+        text = sanitize_line(one_line(f"✗ {error}" if error else values)) or "defaults"
+        self._title.label = Content.assemble(self._label, "  ", (text, "$text-error" if error else "$muted"))
 
     @on(ArgumentFields.Edited)
     def _edited(self, event: ArgumentFields.Edited) -> None:
@@ -363,85 +366,85 @@ class OptionFields(FoldingSection):
         self.post_message(self.Changed())
 
     def on_edited(self, names: Collection[str]) -> None:
-        """Handle new texts of these fields."""
+        """Handle edits of the named fields."""
 
 
 class ImageFields(OptionFields):
-    """The ranks' environment."""
+    """Fields of the ranks' environment."""
 
     def __init__(self, *, id: str) -> None:
         super().__init__("Image and environment", "image", id=id)
-        self._filled: dict[str, list[str]] = {}  # what a launch that was filled in says, by its fields
+        self._filled: dict[str, list[str]] = {}  # original texts of a filled-in launch, by field
 
     @property
     def text(self) -> str:
-        """What is said, as texts such as ``pip=einops``; such as nobody can split where a quotation has no end."""
+        """Values such as ``pip=einops``, quoted for a shell; not parseable while a quotation is unfinished."""
         return " ".join(text for name, each in self.texts.items() if (text := self._text_of(name, each)))
 
     def fill(self, text: str) -> None:
-        """Have the fields say what such texts do."""
+        """Fill the fields from texts such as ``pip=einops``."""
         from skyward_core.client.launch.image_options import split_by_field
 
         try:
             texts = shlex.split(text)
-        except ValueError:  # it was kept while somebody was typing
+        except ValueError:  # saved with an unfinished quotation
             texts = []
         self._filled = {}
         for each in texts:
             (name,) = split_by_field([each])
             self._filled.setdefault(name, []).append(each)
-        self._line = shlex.join(f"{name}={said}" for name, said in split_by_field(texts).items())
+        self._line = shlex.join(f"{name}={value}" for name, value in split_by_field(texts).items())
 
     @on(FoldingSection.Expanded)
     def show(self) -> None:
-        """Say on the line that folds what is set, or what is wrong; once it is open, have the fields there."""
+        """Show the values, or an error, in the title; show the fields if the section is expanded."""
         from skyward_core.client.launch.image_options import IMAGE_FIELDS, parse_image_options
 
-        wrong = ""
+        problem = ""
         try:
             parse_image_options(shlex.split(self.text))
         except (UsageError, ValueError) as error:
-            wrong = str(error)
-        self.show_fields(None if self.collapsed else IMAGE_FIELDS, self.text, wrong)
+            problem = str(error)
+        self.show_fields(None if self.collapsed else IMAGE_FIELDS, self.text, problem)
 
-    def _text_of(self, name: str, said: str) -> str:
+    def _text_of(self, name: str, value: str) -> str:
         from skyward_core.client.launch.image_options import field_texts
 
-        if name in self._filled:  # several commands stay several
+        if name in self._filled:  # keeps several commands separate
             return shlex.join(self._filled[name])
         try:
-            return shlex.join(field_texts(name, said))
+            return shlex.join(field_texts(name, value))
         except ValueError:
-            return f"{name}={said}"
+            return f"{name}={value}"
 
     def on_edited(self, names: Collection[str]) -> None:
         self._filled = {name: texts for name, texts in self._filled.items() if name not in names}
 
 
 class PluginFields(OptionFields):
-    """Parameters of plugins; there while a plugin is on that takes some."""
+    """Fields of plugins' parameters; hidden if no checked plugin has any."""
 
     def __init__(self, *, id: str) -> None:
-        super().__init__("Plugins' parameters", "plugin", id=id)
+        super().__init__("Plugin parameters", "plugin", id=id)
         self.display = False
         self._names: Sequence[str] | None = None
         self._arguments: list[ArgumentField] = []
 
     def fill(self, texts: Mapping[str, str]) -> None:
-        """Have the fields say what is given."""
+        """Fill the fields from values by name."""
         self._line = shlex.join(f"{name}={text}" for name, text in texts.items())
 
     def show(self, names: Sequence[str]) -> None:
-        """Have fields for the plugins that are on."""
+        """Show fields for the checked plugins."""
         from skyward_core.client.launch.script_plugin_provider_discovery import parameter_fields
 
-        if names != self._names:  # packages are looked through for others' plugins
+        if names != self._names:  # cached, because the lookup searches installed packages for plugins
             self._names, self._arguments = names, parameter_fields(names)
         self.display = bool(self._arguments)
         known = {each.name: each for each in self._arguments}
-        said = {name: text for name, text in self.texts.items() if name in known}
-        wrong = next((f"{name} is amiss" for name, text in said.items() if known[name].validation_error(text)), "")
-        self.show_fields(self._arguments, ", ".join(f"{name}={text}" for name, text in said.items()), wrong)
+        values = {name: text for name, text in self.texts.items() if name in known}
+        error = next((f"{name} is invalid" for name, text in values.items() if known[name].validation_error(text)), "")
+        self.show_fields(self._arguments, ", ".join(f"{name}={text}" for name, text in values.items()), error)
 
 
 State = Literal["asked", "ok", "warn", "fail"]
@@ -452,13 +455,13 @@ _ORDER = ("fail", "warn", "ok")
 
 
 def worst_state(lines: Sequence[Check]) -> State:
-    """The worst of what a check-up says."""
-    found = {line.state for line in lines}
-    return "fail" if "fail" in found else "warn" if "warn" in found else "ok"
+    """Return the worst state of some check results."""
+    states = {line.state for line in lines}
+    return "fail" if "fail" in states else "warn" if "warn" in states else "ok"
 
 
 class ProviderField(Choice):
-    """Providers, as (name, label)."""
+    """List of providers, marked with the results of their checks."""
 
     def __init__(self, labels: Mapping[str, str], value: str, *, id: str) -> None:
         self._labels = labels
@@ -466,7 +469,7 @@ class ProviderField(Choice):
         super().__init__(self._listed(), value=value, allow_blank=False, id=id, compact=True)
 
     def mark(self, name: str, state: State | None) -> None:
-        """Say how a provider is; None where nobody knows."""
+        """Mark a provider with a check's state; None removes the mark."""
         if self._states.get(name) == state:
             return
         self._states.pop(name, None)
@@ -476,7 +479,7 @@ class ProviderField(Choice):
         with self.prevent(Select.Changed):
             self.set_options(self._listed())
             self.value = chosen
-            self.mutate_reactive(Choice.value)  # type: ignore[misc]  # what is called otherwise now is shown so
+            self.mutate_reactive(Choice.value)  # type: ignore[misc]  # shows the new label
 
     def _listed(self) -> list[tuple[str, str]]:
         return [
@@ -486,31 +489,31 @@ class ProviderField(Choice):
 
 
 class CheckLines(Static):
-    """What a check-up said, the worst first; of one that went well, a line where there is room."""
+    """Results of a provider check, the worst first; successes only if there is space."""
 
     _fine = ""
 
     def show(self, lines: Sequence[Check], rows: int) -> None:
-        """Show it.
+        """Show results.
 
         Args:
-            rows: how many lines there is room for where something is amiss.
+            rows: Maximum number of rows for problems.
         """
         problems = [line for each in _ORDER[:2] for line in lines if line.state == each]
         shown = problems[:rows]
-        said = [(line.state, f"{_GLYPHS[line.state]} {_check_text(line)}") for line in shown]
+        texts = [(line.state, f"{_GLYPHS[line.state]} {_check_text(line)}") for line in shown]
         if len(problems) > len(shown):
-            said.append(("warn", f"  and {len(problems) - len(shown)} more: skyward-tui doctor tells all"))
+            texts.append(("warn", f"  and {len(problems) - len(shown)} more (run skyward-tui doctor)"))
         self._fine = "" if problems or rows <= 1 else "; ".join(_check_text(line) for line in lines)
         if self._fine:
             return self._show_fine()
-        content = Content("\n").join(Content.styled(text, _STYLES[state]) for state, text in said)
+        content = Content("\n").join(Content.styled(text, _STYLES[state]) for state, text in texts)
         self.remove_class("-fine")
         update_label(self, content)
-        self.display = bool(said)
+        self.display = bool(texts)
 
     def _show_fine(self) -> None:
-        """One line; where it names a folder that has no room, its end."""
+        """Show successes in one line, clipped so that the end of a path stays visible."""
         text = f"{_GLYPHS['ok']} {self._fine}"
         self.add_class("-fine")
         update_label(self, Content.styled(clip_path(text, self.size.width or len(text)), _STYLES["ok"]))
@@ -526,23 +529,23 @@ def _check_text(line: Check) -> str:
 
 
 _NEW = "new pool"
-WHOLE = ":whole"  # stands among the names of functions, and is none
+WHOLE = ":whole"  # entry of the list of functions for the whole script
 TEXT_FIELDS = [name for name, each in OPTIONS.items() if each.row and not each.is_flag]
-"""Options of a launch with a line or a list of their own."""
+"""Launch options with a text field or a list."""
 FLAGS = [(name, each.label) for name, each in reversed([*OPTIONS.items()]) if each.row and each.is_flag]
 _OF_POOL = ["name", "packages", "plugins", "provider", "plugin_settings", "image_settings"]
 _OF_POOL += [name for name in TEXT_FIELDS if OPTIONS[name].part]
-# What a job file says itself.
+# Fields whose values a job file defines.
 _OF_FILE = set(_OF_POOL) - {"name", "provider", "budget", "wait_for_capacity"}
 
 
 class LaunchFields(FormFields):
-    """They know nothing of what a form would do.
+    """All fields of the form.
 
     Args:
-        live: pools that a launch may use: what they are called in the list, and their keys.
-        used: key of the one that is chosen at first; empty for a new one.
-        keymap: the person's keys, which some fields name.
+        live: Label and key of pools that a launch may use.
+        used: Key of the initially selected pool; "" for a new pool.
+        keymap: The user's own keys, which some placeholders name.
     """
 
     def __init__(self, live: Sequence[tuple[str, str]], used: str, keymap: Mapping[str, str]) -> None:
@@ -552,14 +555,14 @@ class LaunchFields(FormFields):
     def compose(self) -> ComposeResult:
         from skyward_core.client.launch.script_plugin_provider_discovery import available_plugins
 
-        hint = with_keys("path of a script; {launch.files} picks one", keymap=self._keymap)
+        hint = with_keys("path of a script ({launch.files}: pick)", keymap=self._keymap)
         yield field_row("Script", text_field("script", hint))
-        functions = Choice([], prompt="its functions", id="function", compact=True)
+        functions = Choice([], prompt="pick a script first", id="function", compact=True)
         yield field_row("Function", functions, *self._option_fields("Function"))
         yield CallFields(id="call")
-        used = self._used if self._used in dict(self._live).values() else ""  # it may be over by now
+        used = self._used if self._used in dict(self._live).values() else ""  # the pool may have ended
         pools = Choice([(_NEW, ""), *self._live], value=used, allow_blank=False, id="pool", compact=True)
-        yield field_row("Pool", pools, inline_label("name"), text_field("name", "from the script's name"))
+        yield field_row("Pool", pools, inline_label("name"), text_field("name", "default: script name"))
         choices = {name: choice.label for name, choice in provider_choices().items()}
         with Vertical(id="where"):
             yield field_row("Provider", ProviderField(choices, DEFAULT_PROVIDER, id="provider"))
@@ -575,10 +578,10 @@ class LaunchFields(FormFields):
         yield field_row("Packages", packages, *self._option_fields("Packages"))
         yield ImageFields(id="image_settings")
         yield field_row("Options", Toggles(FLAGS, {"keep"}, id="options"))
-        yield field_row("Nodes each", text_field("gang", "one rank each; 2 nodes, or all"), id="gangs")
+        yield field_row("Nodes/trial", text_field("gang", "empty = one rank, 2, all"), id="gangs")
 
     def _option_fields(self, row: str) -> Iterator[Widget]:
-        """Yield the fields, with their labels, that options of a launch declare for a row."""
+        """Yield the fields, with labels, that launch options declare for a row."""
         for name in TEXT_FIELDS:
             option = OPTIONS[name]
             if option.row != row:
@@ -593,15 +596,15 @@ class LaunchFields(FormFields):
                 yield text_field(name, hint, value=getattr(Form(), name), type=kind)
 
     def form(self, carried: Form) -> Form:
-        """What the fields say, and of another form what none of them shows."""
+        """Return the form of the fields; values without a field are taken from ``carried``."""
         function = self.text("function")
         chosen = self.query_one("#options", Toggles).chosen
         plugins = self.query_one("#plugins", Toggles)
-        said: dict[str, Any] = {name: name in chosen for name, _ in FLAGS}
-        said |= {name: self.text(name) for name in (*TEXT_FIELDS, "script", "arguments", "pool", "name", "packages")}
+        values: dict[str, Any] = {name: name in chosen for name, _ in FLAGS}
+        values |= {name: self.text(name) for name in (*TEXT_FIELDS, "script", "arguments", "pool", "name", "packages")}
         return replace(
             carried,
-            **said,
+            **values,
             function="" if function == WHOLE else function,
             whole=function == WHOLE,
             provider=self.text("provider") or DEFAULT_PROVIDER,
@@ -613,20 +616,20 @@ class LaunchFields(FormFields):
         )
 
     def text(self, field: str) -> str:
-        """Return what a line or a list says; "" if nothing is chosen."""
-        found = self.query_one(f"#{field}")
-        value = found.value if isinstance(found, Input | Select) else ""
+        """Return the value of a text field or a list; "" if nothing is chosen."""
+        widget = self.query_one(f"#{field}")
+        value = widget.value if isinstance(widget, Input | Select) else ""
         return value if isinstance(value, str) else ""
 
     def fill(self, form: Form) -> None:
-        """Have the fields say what a form says; but for the function and the packages, of which the script tells."""
+        """Fill the fields from a form, except function and packages, whose choices depend on the script."""
         with self.prevent(Input.Changed, Select.Changed, Toggles.Changed):
             for name in (*TEXT_FIELDS, "arguments", "name", "gang"):
-                field, given = self.query_one(f"#{name}"), getattr(form, name)
+                field, value = self.query_one(f"#{name}"), getattr(form, name)
                 if isinstance(field, Input):
-                    field.value = given
+                    field.value = value
                 elif isinstance(field, Select):
-                    field.value = given if given in [value for _, value in OPTIONS[name].choices] else ""
+                    field.value = value if value in [value for _, value in OPTIONS[name].choices] else ""
             for id in setting_fields_by_id():
                 self.query_one(f"#{id}", Input).value = form.settings.get(id, "")
             self.query_one("#script", Input).value = display_path(Path(form.script)) if form.script else ""
@@ -640,7 +643,7 @@ class LaunchFields(FormFields):
         self._show_provider(form.provider)
 
     def lock_fields(self, form: Form, *, job: bool) -> None:
-        """Have nobody change what a pool that is there, or a job file, has settled."""
+        """Disable fields whose values an existing pool or a job file defines."""
         for name in (*_OF_POOL, *setting_fields_by_id()):
             self.query_one(f"#{name}").disabled = bool(form.pool) or (job and name in _OF_FILE)
         for name in ("function", "python"):
@@ -650,9 +653,9 @@ class LaunchFields(FormFields):
 
     @on(Select.Changed, "#provider")
     def _provider_changed(self, event: Select.Changed) -> None:
-        """Machines that are named are all used unless a number is given; others need one."""
+        """Adapt the number of nodes: providers with named machines use all by default, others need a number."""
         if event.value != event.select.value:
-            return  # the list's first choice, which the form was filled over before the list had told of it
+            return  # a delayed event of the initial value, after the form was filled
         named = provider_choices()[str(event.value)].has_named_machines
         self._show_provider(str(event.value))
         nodes = self.query_one("#nodes", Input)
@@ -674,11 +677,11 @@ class LaunchFields(FormFields):
 
 
 def setting_fields_by_id() -> dict[str, Setting]:
-    """The providers' settings that have a field, by its id."""
+    """Return all provider settings that have a field, by the field's id."""
     return {id: setting for provider in provider_choices() for id, setting in setting_fields(provider).items()}
 
 
 def display_path(path: Path) -> str:
-    """The path from here where it is below, an example by its name, any other whole."""
+    """Return a path relative to the current folder if possible, and an example by its name."""
     folder = current_folder()
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else script_argument(str(path))

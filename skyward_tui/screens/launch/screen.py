@@ -1,4 +1,4 @@
-"""The form: checked, kept as presets, started, watched while it starts."""
+"""Launch screen: validation, plan, presets, and the launch itself."""
 
 from __future__ import annotations
 
@@ -82,36 +82,35 @@ if TYPE_CHECKING:
     from skyward_tui.launch_form.job_form import JobPlan
 
 
-_ROWS = {"-short": 1}  # of what is amiss, where lines are few
-_ROWS_USUAL = 4
+_ROWS, _ROWS_SHORT = 4, 1  # rows for problems of a provider; on short screens
 _OWN_PYTHON = "{}.{}".format(*sys.version_info)
 
 CheckKey = tuple[str, tuple[tuple[str, str], ...], str]
-"""A provider's name, what its settings say, and the version of the script's Python where that is not ours."""
+"""A provider's name, its settings, and the script's Python version if it differs from the app's."""
 
 
 class ProviderChecks:
-    """Asks once for each provider and its settings, and not while somebody is typing one of them.
+    """Checks of the selected provider, once per combination of settings, and not while a setting is being typed.
 
     Args:
-        screen: the form's.
+        screen: Screen of the form.
     """
 
     def __init__(self, screen: BaseScreen[None]) -> None:
         self._screen = screen
-        self._asked: CheckKey | None = None
+        self._key: CheckKey | None = None  # current check
         self._results: dict[CheckKey, list[Check]] = {}
-        self._python: Interpreter | None = None  # another version than ours, which machines need then
-        self._script_and_python = ("", "")  # the script, and what the form says of its Python
+        self._python: Interpreter | None = None  # the script's Python, if its version differs from the app's
+        self._script_and_python = ("", "")  # fields of the form that self._python belongs to
 
     def set_interpreter(self, form: Form, python: Interpreter) -> None:
-        """Hear which Python a form's script is loaded with: machines need that one."""
+        """Set the Python that loads the form's script, which machines need, too."""
         self._script_and_python = form.script, form.python
         self._python = python if python.minor not in ("", _OWN_PYTHON) else None
         self.check(form)
 
     def check(self, form: Form) -> None:
-        """Have what the form says checked where it is not yet."""
+        """Check the provider of a form, unless the result is known."""
         if self._script_and_python != (form.script, form.python):
             self._python = None
         session = self._screen.app.session
@@ -122,39 +121,39 @@ class ProviderChecks:
         given = dict(provider_settings(form))
         lacks = [each.name for each in own.values() if each.required and not given.get(each.name)]
         minor = self._python.minor if self._python else ""
-        asked = None if form.pool or lacks else (form.provider, tuple(sorted(given.items())), minor)
-        if asked == self._asked:
+        key = None if form.pool or lacks else (form.provider, tuple(sorted(given.items())), minor)
+        if key == self._key:
             return
-        self._asked = asked
-        if asked is None or asked in self._results:
+        self._key = key
+        if key is None or key in self._results:
             self._screen.workers.cancel_group(self._screen, "check")
-            self._show(form.provider, asked)
+            self._show(form.provider, key)
         else:
             self._screen.query_one(ProviderField).mark(form.provider, "asked")
             self._screen.query_one(CheckLines).display = False
-            self._screen.run_worker(self._run_check(asked, self._python), group="check", exclusive=True)
+            self._screen.run_worker(self._run_check(key, self._python), group="check", exclusive=True)
 
-    async def _run_check(self, asked: CheckKey, python: Interpreter | None) -> None:
+    async def _run_check(self, key: CheckKey, python: Interpreter | None) -> None:
         session = self._screen.app.session
         if session is None:
             return
-        name, given, _ = asked
+        name, given, _ = key
         try:
-            self._results[asked] = await wait_shielded(session.check_provider(name, dict(given), python))
+            self._results[key] = await wait_shielded(session.check_provider(name, dict(given), python))
         except (SkywardError, OSError) as error:
-            self._results[asked] = [Check(name, "fail", error_message(error), error_hint(error))]
-        if self._screen.display and self._screen.is_attached and asked == self._asked:
-            self._show(name, asked)
+            self._results[key] = [Check(name, "fail", error_message(error), error_hint(error))]
+        if self._screen.display and self._screen.is_attached and key == self._key:
+            self._show(name, key)
 
-    def _show(self, provider: str, asked: CheckKey | None) -> None:
-        lines = [] if asked is None else self._results[asked]
+    def _show(self, provider: str, key: CheckKey | None) -> None:
+        lines = [] if key is None else self._results[key]
         self._screen.query_one(ProviderField).mark(provider, worst_state(lines) if lines else None)
-        rows = next((n for name, n in _ROWS.items() if self._screen.has_class(name)), _ROWS_USUAL)
+        rows = _ROWS_SHORT if self._screen.has_class("-short") else _ROWS
         self._screen.query_one(CheckLines).show(lines, rows)
 
 
 async def _load_presets(app: SkywardApp) -> list[Preset] | None:
-    """The presets that there are; None, and why is said, where they cannot be read."""
+    """Return all presets; on failure, show the error and return None."""
     from skyward_core.client.launch.presets import presets
 
     try:
@@ -168,13 +167,13 @@ async def _save_preset(app: SkywardApp, name: str, form: Form) -> None:
     try:
         file = await shutdown.run_in_daemon_thread(lambda: save_preset(name, form))
     except (SkywardError, OSError) as error:
-        app.flash(f"not saved: {format_error(error)}", "error")
+        app.flash(f"cannot save the preset: {format_error(error)}", "error")
     else:
-        app.flash(f"saved as preset {name} in {file.name}", "done")
+        app.flash(f"saved preset {name} in {file.name}", "done")
 
 
 class LaunchPool(NamedTuple):
-    """The pool that a launch uses: its session and key, and when it is up; None if it was before."""
+    """Pool of a launch: its session and key, and the future of its startup (None for an existing pool)."""
 
     session: SessionInterface
     key: str
@@ -182,19 +181,18 @@ class LaunchPool(NamedTuple):
 
 
 async def create_pool(app: SkywardApp, plan: LaunchPlan | JobPlan) -> LaunchPool:
-    """Ask for the pool; returns as soon as there is one to look at.
+    """Create the pool of a plan, or return the existing one; do not wait for its startup.
 
     Raises:
-        SkywardError: it was refused at once (its name is taken, the ledger cannot be written).
+        SkywardError: If the pool is rejected at once, for example because its name is taken.
     """
     session = app.session
     if session is None:
-        raise PoolError(app.session_error or "the ledger is still being read; try again in a moment")
+        raise PoolError(app.session_error or "still reading the ledger; try again in a moment")
     if isinstance(plan.pool, PoolView):
-        used = plan.pool
-        if not any(pool.key == used.key and pool.is_live for pool in session.pools()):
-            raise PoolError(f"pool {used.name} is not up any more")
-        return LaunchPool(session, used.key)
+        if not any(pool.key == plan.pool.key and pool.is_live for pool in session.pools()):
+            raise PoolError(f"pool {plan.pool.name} is no longer running")
+        return LaunchPool(session, plan.pool.key)
     if isinstance(plan.pool.provider, Asks):
         app.host_keys.attach(session)
     begun: Future[PoolView] = Future()
@@ -203,41 +201,41 @@ async def create_pool(app: SkywardApp, plan: LaunchPlan | JobPlan) -> LaunchPool
 
 
 Work = Callable[["LaunchPool"], Awaitable[str]]
-"""Launches on a pool, waits for the end if the pool is not to stay, and returns why it failed."""
+"""Function that launches on a pool, waits for the end if the pool is temporary, and returns an error text or ""."""
 
 
 async def run_on_pool(
     app: SkywardApp, plan: LaunchPlan | JobPlan, begun: LaunchPool, work: Work, folder: Path | None
 ) -> None:
-    """Work on a pool once it is up, then tear it down if it was made for that and is not to stay.
+    """Wait for a pool, work on it, then tear it down if it is temporary.
 
     Args:
-        folder: has what is large of a job, and goes with the work.
+        folder: Temporary folder of a job, removed afterwards.
     """
     try:
         if begun.created is not None and not await _wait_until_up(app, plan, begun.created):
             return
-        failed = await work(begun)
+        problem = await work(begun)
     except SkywardError as error:
-        failed = one_line(format_error(error))
+        problem = one_line(format_error(error))
     finally:
         if folder is not None:
             rmtree(folder, ignore_errors=True)
-    await _tear_down(app, plan, begun, failed)
+    await _tear_down(app, plan, begun, problem)
 
 
 async def launch_run(app: SkywardApp, plan: LaunchPlan, tasks: Sequence[Task], pool: LaunchPool) -> str:
-    """Launch a run, or of several tasks a sweep."""
+    """Launch a run, or a sweep of several tasks."""
     session, request, joined = pool.session, plan.request, plan.spec is None
     if plan.sheet is not None:
-        launched = session.launch_sweep(pool.key, tasks, plan.sheet, request, joined=joined)
+        future = session.launch_sweep(pool.key, tasks, plan.sheet, request, joined=joined)
     else:
-        launched = session.launch(pool.key, tasks[0], one=request.one, request=request, joined=joined)
-    run = await wait_shielded(launched)
+        future = session.launch(pool.key, tasks[0], one=request.one, request=request, joined=joined)
+    run = await wait_shielded(future)
     try:
         await wait_shielded(session.save_launch(pool.key, run.id, request, joined=joined))
     except OSError as error:
-        app.flash(f"how run {run.id} was launched is not kept whole: {error}", "error")
+        app.flash(f"cannot save the launch of run {run.id}: {error}", "error")
     if plan.sheet is not None and plan.sheet.gang:
         await _wait_for_gangs(app, session, pool.key, run)
     elif plan.spec is not None and not plan.keep:
@@ -246,65 +244,62 @@ async def launch_run(app: SkywardApp, plan: LaunchPlan, tasks: Sequence[Task], p
 
 
 async def _wait_for_gangs(app: SkywardApp, session: SessionInterface, pool: str, run: RunView) -> None:
-    """Wait for all runs of a sweep by gangs, and say how it went.
+    """Wait for all runs of a gang sweep, and flash the outcome.
 
     Raises:
-        SkywardError: why the rest of them was not begun.
+        SkywardError: If the remaining runs cannot start.
     """
     from skyward_core.views.rank_metrics import MetricStore
 
     try:
         await wait_shielded(session.wait_for_sweep(pool, run.id))
-    except PoolGone:  # whoever tore it down knows
+    except PoolGone:  # torn down by the user
         return
     board = await wait_shielded(session.trials(pool, run))
     view = next((each for each in session.pools() if each.key == pool), None)
-    runs = {} if view is None else view.runs
-    found = board.table(run.id, run.tasks, MetricStore(), runs)
-    said = sweep_outcome(found, run.id)
-    app.flash(
-        said or f"all {len(found.rows):,} combinations of {run.function} have results",
-        "error" if said else "done",
-    )
+    table = board.table(run.id, run.tasks, MetricStore(), {} if view is None else view.runs)
+    problem = sweep_outcome(table, run.id)
+    success = f"all {len(table.rows):,} combinations of {run.function} have results"
+    app.flash(problem or success, "error" if problem else "done")
 
 
-async def _tear_down(app: SkywardApp, plan: LaunchPlan | JobPlan, begun: LaunchPool, failed: str) -> None:
-    """Tear down a pool that was made for what has ended, be it by an error, and say both in one line."""
+async def _tear_down(app: SkywardApp, plan: LaunchPlan | JobPlan, begun: LaunchPool, problem: str) -> None:
+    """Tear down a temporary pool, and flash the outcome of work and teardown."""
     session, name = begun.session, plan.pool.name
-    ours = plan.spec is not None and not plan.keep
-    if failed:
-        app.flash(f"{name}: {failed}", "error")
-        ours = ours and any(pool.key == begun.key and pool.is_live for pool in session.pools())
-    if not ours:
+    is_temporary = plan.spec is not None and not plan.keep
+    if problem:
+        app.flash(f"{name}: {problem}", "error")
+        is_temporary = is_temporary and any(pool.key == begun.key and pool.is_live for pool in session.pools())
+    if not is_temporary:
         return
     try:
         receipt = await wait_shielded(session.tear_down(begun.key))
     except SkywardError as error:
         app.flash(f"{name}: {one_line(format_error(error))}", "error")
         return
-    said = f"{failed}; " if failed else "run ended, "
-    app.flash(f"{said}{name} torn down: {receipt_line(receipt)}", "done" if receipt.ok and not failed else "error")
+    outcome = f"{problem}; " if problem else "run ended, "
+    app.flash(f"{outcome}{name} torn down: {receipt_line(receipt)}", "done" if receipt.ok and not problem else "error")
 
 
 async def launch_job(app: SkywardApp, plan: JobPlan, steps: Sequence[Task], pool: LaunchPool) -> str:
-    """Run a job's steps one by one; each is a run of its own, and the first that fails is the last."""
+    """Run a job's steps one by one, each as a run of its own, until one fails; return an error text or ""."""
     from skyward_core.client.launch.job_records import JobRecord
 
     session, job = pool.session, token_hex(5)
-    kept = JobRecord.from_job(plan.job, plan.request, down=plan.spec is not None and not plan.keep)
+    record = JobRecord.from_job(plan.job, plan.request, down=plan.spec is not None and not plan.keep)
     nodes: tuple[int, ...] = ()
     for number, step in enumerate(steps, 1):
         task = replace(step, job=job, more=number < len(steps))
         if nodes and isinstance(task.nodes, int):
             task = replace(task, nodes=nodes)
-        run = await wait_shielded(session.launch(pool.key, task, request=kept))
+        run = await wait_shielded(session.launch(pool.key, task, request=record))
         await wait_shielded(session.wait(pool.key, run.id))
         nodes = run.nodes
         if run.state != "done":
             rest = ", ".join(each.name for each in steps[number:])
-            return f"{task.name} {run.state}" + (f": {rest} not begun" if rest else "")
-    done = "is done" if plan.job.run.strip() else "has no run: nothing was run"
-    app.flash(f"job {plan.job.name or plan.job.path.name} {done}", "done")
+            return f"{task.name} {run.state}" + (f"; skipped: {rest}" if rest else "")
+    outcome = "is done" if plan.job.run.strip() else "has no run command: nothing was run"
+    app.flash(f"job {plan.job.name or plan.job.path.name} {outcome}", "done")
     return ""
 
 
@@ -318,29 +313,23 @@ async def _wait_until_up(app: SkywardApp, plan: LaunchPlan | JobPlan, created: F
         choices = [("close", "Close", False), ("edit", "Change the launch", False)]
         title = f"Pool {plan.pool.name} did not start"
         if await app.push_screen_wait(ChoiceScreen(title, format_error(error), choices, escape="close")) == "edit":
-            app.show_launch()  # as it was filled in
+            app.show_launch()  # with the values of the failed launch
         return False
     app.unlaunched = None
     return True
 
 
-_EDITS = (
-    "launch",
-    "files",
-    "pythons",
-    "accelerators",
-    "presets",
-)  # what changes the form, which a launch holds still
-TYPING = 0.3  # seconds after the last letter in which a provider is not asked yet
-MAX_MESSAGE_CHARS = 120  # characters that fit beside the button, however narrow the form
+_EDITS = ("launch", "files", "pythons", "accelerators", "presets")  # actions disabled during a launch
+TYPING = 0.3  # seconds after the last key before the provider is asked for offers
+MAX_MESSAGE_CHARS = 120  # characters; a longer error is shown in the plan
 
 
 class LaunchScreen(BaseScreen[None]):
-    """Nothing is created before ``ctrl+r``.
+    """Launch form; nothing is created before the user confirms.
 
     Args:
-        pool: key of a live pool to launch on; empty for a new one.
-        form: what the fields hold at first; without it, what was entered for a pool that did not start.
+        pool: Key of a live pool to launch on; "" for a new pool.
+        form: Initial values; by default those of the last launch whose pool did not start.
     """
 
     SCOPE = "launch"
@@ -351,23 +340,23 @@ class LaunchScreen(BaseScreen[None]):
         super().__init__()
         self._pool = pool
         self._first = form
-        self._carried = Form()  # what of it no field shows
+        self._carried = Form()  # values without a field
         self._recent: list[Form] = []
-        self._filled = ""  # the arguments that we put there ourselves
+        self._filled = ""  # arguments that the screen, not the user, has filled in
         self._functions: list[FunctionInfo] = []
-        self._readable = False  # whether there is a script
+        self._readable = False  # whether the script can be read
         self._plugins_touched = False
         self._sweeps = False
-        self._swept = ""  # arguments of which the person, or we, have said whether they are those of a sweep
+        self._swept = ""  # arguments for which the sweep option was already decided
         self._planner = Planner()
         self._checks = ProviderChecks(self)
-        self._beside = LaunchSidebar(self, self._fill)
-        self._planned_form: Form | None = None  # what the plan is about
-        self._wait: ScriptWait | None = None  # for the plan, or for what a launch is at
+        self._sidebar = LaunchSidebar(self, self._fill)
+        self._planned_form: Form | None = None  # form of the shown plan
+        self._wait: ScriptWait | None = None  # current step of the plan or launch
         self._busy = False
         self._creating = False
-        self._preset = ""  # its name, where the form was filled from one
-        self._remarks: Sequence[str] = ()  # what of that is not there any more
+        self._preset = ""  # preset that filled the form
+        self._remarks: Sequence[str] = ()  # outdated values of the preset
 
     def body(self) -> ComposeResult:
         with Container(id="sides"):
@@ -378,7 +367,7 @@ class LaunchScreen(BaseScreen[None]):
                 with Horizontal(id="last"):
                     yield Button("Launch", id="launch", variant="primary", compact=True)
                     yield Static(id="message", markup=False)
-                yield self._beside.code
+                yield self._sidebar.code
             yield PlanPanel(first_key("launch.view", self.app.keys))
 
     def on_mount(self) -> None:
@@ -395,7 +384,6 @@ class LaunchScreen(BaseScreen[None]):
         return not self._creating
 
     def time_token(self, now: float) -> object:
-        """Who waits is told for how long, and of what was heard."""
         return self._wait and str(self._wait)
 
     def tick(self, now: float) -> None:
@@ -403,7 +391,7 @@ class LaunchScreen(BaseScreen[None]):
         if self._wait is not None and (text := str(self._wait)):
             self._set_message(text)
             if self._planned_form != (form := self.form()):
-                self._show_plan([], form)  # what stands there is about another
+                self._show_plan([], form)  # the shown plan is outdated
         super().tick(now)
 
     def on_descendant_blur(self) -> None:
@@ -426,11 +414,11 @@ class LaunchScreen(BaseScreen[None]):
         return self.query_one(LaunchFields)
 
     def form(self) -> Form:
-        """What the fields say."""
+        """Return the form of the fields."""
         return self._fields.form(self._carried)
 
     def _fill(self, form: Form) -> None:
-        """Have the fields say what a launch said."""
+        """Fill the fields from a form."""
         self._carried = form
         self._fields.fill(form)
         self._filled, self._plugins_touched = form.arguments, True
@@ -439,11 +427,11 @@ class LaunchScreen(BaseScreen[None]):
     @on(Input.Changed, "#script")
     def _script_edited(self) -> None:
         self._script_changed()
-        typed = self._fields.text("script").strip()
-        same = [form for form in self._recent if typed in (form.script, display_path(Path(form.script)))]
-        same = [form for form in same if form.whole == self.form().whole]
+        script, whole = self._fields.text("script").strip(), self.form().whole
+        same = [form for form in self._recent if script in (form.script, display_path(Path(form.script)))]
+        same = [form for form in same if form.whole == whole]
         field = self.query_one("#arguments", Input)
-        if field.value == self._filled:  # nobody has typed there since
+        if field.value == self._filled:  # not edited by the user
             self._filled = field.value = same[0].arguments if same else ""
         self._suggest("arguments", [form.arguments for form in same])
 
@@ -451,7 +439,7 @@ class LaunchScreen(BaseScreen[None]):
         self.query_one(f"#{field}", Input).suggester = SuggestFromList(texts) if texts else None
 
     def _script_changed(self, function: str = "", packages: str = "") -> None:
-        """List the functions of the script, and what its project says of packages, as soon as there is one."""
+        """List the functions of the script and the packages of its project."""
         select = self.query_one("#function", Select)
         try:
             self._functions, self._readable = functions_of(self._fields.text("script")), True
@@ -471,13 +459,13 @@ class LaunchScreen(BaseScreen[None]):
         select = self.query_one("#packages", Select)
         listed = package_choices(path_of(self._fields.text("script")) if self._readable else None, chosen)
         before = str(select.value)
-        with self.prevent(Select.Changed):  # whoever calls looks at the whole form
+        with self.prevent(Select.Changed):  # the caller reviews the form
             select.set_options(listed)
             select.value = chosen or (before if before in [choice for _, choice in listed] else "")
-            select.mutate_reactive(Choice.value)  # type: ignore[misc]  # what is called otherwise now is shown so
+            select.mutate_reactive(Choice.value)  # type: ignore[misc]  # shows the new label
 
     def _choose_plugins(self) -> None:
-        """Switch on what the script plainly needs, until the person has a say; a pool has those it was made with."""
+        """Check the plugins that the script needs, until the user changes them; an existing pool has its own."""
         from skyward_core.client.launch.launch_plan import plugin_names
         from skyward_core.client.launch.script_plugin_provider_discovery import find_gang_frameworks
 
@@ -486,12 +474,12 @@ class LaunchScreen(BaseScreen[None]):
             form = self.form()
             used = [pool for pool in self._live_pools() if pool.key == form.pool]
             if used:
-                wanted = plugin_names(used[0])
+                names = plugin_names(used[0])
             elif self._readable:
-                wanted = find_gang_frameworks(path_of(self._fields.text("script")), whole=form.whole)
+                names = find_gang_frameworks(path_of(self._fields.text("script")), whole=form.whole)
             else:
-                wanted = []
-            toggles.chosen = {name for name, _ in toggles.options if name in wanted}
+                names = []
+            toggles.chosen = {name for name, _ in toggles.options if name in names}
             toggles.refresh()
 
     @on(Toggles.Changed, "#plugins")
@@ -508,7 +496,7 @@ class LaunchScreen(BaseScreen[None]):
     @on(Toggles.Changed)
     @on(OptionFields.Changed)
     def _review(self) -> None:
-        """Say what the form as it stands would do, or what is wrong with it."""
+        """Validate the form, and update fields, checks, sidebar and plan."""
         if self._busy:
             return
         form = self.form()
@@ -526,12 +514,12 @@ class LaunchScreen(BaseScreen[None]):
         else:
             self.query_one(CallFields).show(called, script, whole=form.whole, sweep=form.sweep)
         self._checks.check(form)
-        self._beside.update(form, script, called)
-        self._wait = self._wait or ScriptWait("looking for the Python of the script")
+        self._sidebar.update(form, script, called)
+        self._wait = self._wait or ScriptWait("finding the script's Python")
         self._update_plan(form)
 
     def _detect_sweep(self, called: FunctionInfo, form: Form) -> bool:
-        """Several values where one makes sense are a sweep, unless the person has said that they are none."""
+        """Switch on the sweep option for lists of values, unless the user has switched it off."""
         from skyward_core.client.launch.script_plugin_provider_discovery import argument_fields
 
         if self._sweeps and not form.sweep:
@@ -548,37 +536,37 @@ class LaunchScreen(BaseScreen[None]):
 
     @work(exclusive=True, group="plan")
     async def _update_plan(self, form: Form) -> None:
-        """The newest wins: an edit cancels this one, and what it would have shown."""
+        """Compute and show the plan; a newer edit cancels this worker."""
         choice = provider_choices().get(form.provider)
         if choice is not None and choice.chooses and not form.pool:
-            await asyncio.sleep(TYPING)  # whoever types on cancels this, and the provider is not asked
-        found = await self._compute_plan(form)
-        if self.display:  # it loses its widgets one by one as it is left
+            await asyncio.sleep(TYPING)  # further typing cancels this worker before it asks the provider
+        result = await self._compute_plan(form)
+        if self.display:  # a closing screen loses its widgets one by one
             self._wait = None
-            self._show_result(found)
+            self._show_result(result)
 
     async def _compute_plan(self, form: Form, *, launching: bool = False) -> PlanResult:
         pools = self.app.pools()
         return await self._planner.run(form, lambda: compute_plan(form, pools, launching=launching))
 
-    def _show_result(self, found: PlanResult) -> None:
-        form, error = found.form, found.error
-        self._beside.fit_code()
+    def _show_result(self, result: PlanResult) -> None:
+        form, error = result.form, result.error
+        self._sidebar.fit_code()
         self._mark_field(error if form.script.strip() else None)
-        if found.plan is not None:
-            self._checks.set_interpreter(form, found.plan.interpreter)
+        if result.plan is not None:
+            self._checks.set_interpreter(form, result.plan.interpreter)
         if error is None:
             self._set_message("")
-            self._show_plan(found.rows, form, script=found.script)
+            self._show_plan(result.rows, form, script=result.script)
         else:
             self._set_message(one_line(str(error)), error=bool(form.script.strip()))
             self._show_plan([], form, str(error) if "\n" in str(error) or len(str(error)) > MAX_MESSAGE_CHARS else "")
 
-    def _show_plan(self, told: Sequence[tuple[str, str]], form: Form, reason: str = "", script: str = "") -> None:
+    def _show_plan(self, rows: Sequence[tuple[str, str]], form: Form, reason: str = "", script: str = "") -> None:
         self._planned_form = form
         remarks = [("preset", remark) for remark in self._remarks]
         plan = self.query_one(PlanPanel)
-        plan.show([*remarks, *told], trouble=reason, command=command_line(form), script=script)
+        plan.show([*remarks, *rows], trouble=reason, command=command_line(form), script=script)
 
     def action_scroll_plan(self, pages: int) -> None:
         self.query_one(PlanPanel).page(pages)
@@ -587,14 +575,14 @@ class LaunchScreen(BaseScreen[None]):
         self.query_one(PlanPanel).show_next()
 
     def _mark_field(self, wrong: FieldError | None) -> None:
-        """Have one field stand out: the message beside the button is about that."""
+        """Highlight the invalid field that the message is about."""
         for field in self.query("#form .-wrong"):
             field.remove_class("-wrong")
         if wrong is not None:
             self._invalid_field(wrong).add_class("-wrong")
 
     def _invalid_field(self, wrong: FieldError) -> Widget:
-        """The field that is wrong; of arguments the one's own, where it has one."""
+        """Return the invalid field; an argument has its own field, or the line of all arguments."""
         own = self.query_one("#argument-fields", ArgumentFields).field_of(wrong.argument)
         return self.query_one(f"#{wrong.field}") if own is None else own
 
@@ -604,7 +592,7 @@ class LaunchScreen(BaseScreen[None]):
         text = with_keys(text, self.app.keys)
         update_label(message, Content(f"✗ {text}" if error else text))
 
-    # Acting
+    # Actions
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "back":
@@ -623,19 +611,21 @@ class LaunchScreen(BaseScreen[None]):
 
     @work(exclusive=True, group="launch")
     async def _launch(self, form: Form) -> None:
-        """Work the form out as it is shown now, then build the task, so that a script that does not load costs no
-        machine; then the pool. Nobody can change the form meanwhile."""
+        """Compute the plan of the current form, load the script, then create the pool.
+
+        A script that fails to load therefore costs no machine. The form is disabled meanwhile.
+        """
         before, focus = self._wait, self.focused
-        self._set_busy(before or ScriptWait("looking for the Python of the script"))
+        self._set_busy(before or ScriptWait("finding the script's Python"))
         try:
-            found = await self._compute_plan(form, launching=True)
-            if found.job is not None:
-                self._show_plan(found.rows, form, script=found.script)
-                await self._start_job(form, found.job)
+            result = await self._compute_plan(form, launching=True)
+            if result.job is not None:
+                self._show_plan(result.rows, form, script=result.script)
+                await self._start_job(form, result.job)
                 return
-            if found.plan is not None:
-                self._show_plan(found.rows, form, script=found.script)
-                await self._start(form, found.plan)
+            if result.plan is not None:
+                self._show_plan(result.rows, form, script=result.script)
+                await self._start(form, result.plan)
                 return
         except (SkywardError, OSError) as error:
             if self.display:
@@ -643,11 +633,11 @@ class LaunchScreen(BaseScreen[None]):
                 self._set_message(one_line(format_error(error)), error=True)
                 self._show_plan([], form, format_error(error))
             return
-        if self.display and found.error is not None:
+        if self.display and result.error is not None:
             self._set_busy(None)
-            self._show_result(found)
-            self._set_message(one_line(str(found.error)), error=True)
-            self._invalid_field(found.error).focus()
+            self._show_result(result)
+            self._set_message(one_line(str(result.error)), error=True)
+            self._invalid_field(result.error).focus()
 
     async def _start(self, form: Form, plan: LaunchPlan) -> None:
         self._wait = ScriptWait(f"loading {plan.script.name}")
@@ -655,7 +645,7 @@ class LaunchScreen(BaseScreen[None]):
         await self._begin(form, plan, lambda pool: launch_run(self.app, plan, tasks, pool))
 
     async def _start_job(self, form: Form, shown: JobPlan) -> None:
-        """Ask for the secrets that nobody has given; then the same with a job file."""
+        """Ask for missing secrets, then launch a job file."""
         from skyward_core.client.launch import job_launch
         from skyward_tui.dialogs.host_key_and_secret_prompts import SecretsScreen
         from skyward_tui.launch_form.job_form import job_plan, job_steps
@@ -666,26 +656,26 @@ class LaunchScreen(BaseScreen[None]):
             if values is None:
                 return self._set_busy(None)
         self._wait = ScriptWait(f"reading {shown.job.path.name}")
-        # Where the next process finds it, should this one be killed.
+        # In the state folder, so that a later process removes it if this one is killed.
         pools, folder = self.app.pools(), job_launch.make_process_folder(job_launch.TASKS_FOLDER)
-        # A name that is made up is another each time: the pool gets the one that the plan has shown.
+        # Generated names are random, so use the one that the plan has shown.
         named = form if shown.spec is None else replace(form, name=shown.spec.name)
         try:
             plan = await shutdown.run_in_daemon_thread(lambda: job_plan(named, pools, values, clone=True))
             steps = await shutdown.run_in_daemon_thread(lambda: job_steps(plan, folder))
             await self._begin(form, plan, lambda pool: launch_job(self.app, plan, steps, pool), folder)
         except BaseException as error:
-            rmtree(folder, ignore_errors=True)  # all that the job brings may be in it
+            rmtree(folder, ignore_errors=True)
             if not isinstance(error, FieldError):
                 raise
             self._set_busy(None)
             self._set_message(one_line(str(error)), error=True)
 
     async def _begin(self, form: Form, plan: LaunchPlan | JobPlan, work: Work, folder: Path | None = None) -> None:
-        """Create the pool, remember the launch, and show the pool while :func:`run_on_pool` goes on."""
+        """Create the pool, save the launch in the list of recent ones, start :func:`run_on_pool` and show the pool."""
         app = self.app
         self._wait = ScriptWait(f"creating pool {plan.pool.name}" if plan.spec else "launching")
-        self._creating = True  # from here on there is something to tear down
+        self._creating = True  # the user cannot leave before the pool is known to the app
         try:
             with app.host_keys.paused():
                 begun = await create_pool(app, plan)
@@ -695,12 +685,12 @@ class LaunchScreen(BaseScreen[None]):
         try:
             add_recent(form)
         except OSError as error:
-            app.flash(f"this launch is not remembered: {error}", "error")
+            app.flash(f"cannot save this launch in the recent ones: {error}", "error")
         app.run_worker(run_on_pool(app, plan, begun, work, folder), name="launch", exclusive=False)
         app.show_pool(begun.key)
 
     def _set_busy(self, wait: ScriptWait | None, focus: Widget | None = None) -> None:
-        """Hold the form still while a launch goes on, or let it be edited again."""
+        """Disable the form during a launch, or enable it again."""
         self._wait, self._busy = wait, wait is not None
         self.query_one("#form").disabled = self._busy
         if focus is not None:
@@ -767,24 +757,24 @@ class LaunchScreen(BaseScreen[None]):
 
     @work(exclusive=True, group="presets")
     async def action_presets(self) -> None:
-        found = await _load_presets(self.app)
-        if found is None:
+        presets = await _load_presets(self.app)
+        if presets is None:
             return
-        screen = PresetsScreen(found)
+        screen = PresetsScreen(presets)
         name = await self.app.push_screen_wait(screen)
         if name is not None and name in screen.presets:
             self._fill_from_preset(*form_from_preset(screen.presets[name]), name)
 
     @work(exclusive=True, group="presets")
     async def action_save_preset(self) -> None:
-        form, found = self.form(), await _load_presets(self.app)
-        if found is None:
+        form, presets = self.form(), await _load_presets(self.app)
+        if presets is None:
             return
-        asked = AskScreen("Save as preset, in skyward.toml of this folder: its name", self._preset)
-        name = await self.app.push_screen_wait(asked)
-        if name is not None and name != self._preset and name in {each.name for each in found}:
-            choices = [("keep", "Keep that one", False), ("replace", "Replace it", True)]
-            question = ChoiceScreen("Save as preset", f"There is a preset {name} already.", choices, "keep")
+        prompt = AskScreen("Name of the preset, saved in skyward.toml of this folder", self._preset)
+        name = await self.app.push_screen_wait(prompt)
+        if name is not None and name != self._preset and name in {each.name for each in presets}:
+            choices = [("keep", "Cancel", False), ("replace", "Replace", True)]
+            question = ChoiceScreen("Save as preset", f"Preset {name} already exists.", choices, "keep")
             if await self.app.push_screen_wait(question) != "replace":
                 return
         if name is not None:
@@ -805,7 +795,7 @@ class LaunchScreen(BaseScreen[None]):
 
 
 def _load_offers() -> OfferList:
-    """All that carries an accelerator, wherever it is."""
+    """Return all offers with accelerators."""
     from skyward_core.client.offers_and_capacity import list_offers
 
     return list_offers(ANY)

@@ -1,4 +1,4 @@
-"""The sidebar of the launch form: plan, command, scripts to start from, earlier runs."""
+"""Sidebar of the launch form: plan, equivalent command and script, source, recent launches, earlier runs."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
 
 class StartList(OptionList):
-    """Picked by enter or by the mouse.
+    """List of recent launches and packaged examples.
 
     Args:
-        recent: earlier launches, newest first.
-        picked: takes a launch, or the path of an example.
+        recent: Recent launches, newest first.
+        picked: Called with the chosen launch, or with the path of an example.
     """
 
     def __init__(self, recent: Sequence[Form], picked: Callable[[Form | Path], None]) -> None:
@@ -59,7 +59,11 @@ class StartList(OptionList):
         self._check_packages()
 
     def _fill(self, missing: Mapping[Path, str]) -> None:
-        """List all; what examples lack is known later."""
+        """List all entries.
+
+        Args:
+            missing: Missing packages of examples; known only after a check.
+        """
         cursor = self.highlighted
         self.clear_options()
         for place, start in enumerate(self._starts):
@@ -68,8 +72,8 @@ class StartList(OptionList):
                 heading = "packaged examples" if is_example else "recent launches"
                 self.add_option(Option(Content.styled(heading, "$muted"), disabled=True))
             row = example_row(start, missing.get(start, "")) if isinstance(start, Path) else recent_row(start)
-            unfit = not isinstance(start, Path) and start.script != sanitize_line(start.script)
-            self.add_option(Option(row, id=str(place), disabled=unfit))
+            is_unsafe = not isinstance(start, Path) and start.script != sanitize_line(start.script)
+            self.add_option(Option(row, id=str(place), disabled=is_unsafe))
         self.highlighted = cursor
 
     @work
@@ -89,77 +93,78 @@ class StartList(OptionList):
 
 
 def earlier_runs(runs: Sequence[PastRun], script: str, function: str) -> list[PastRun]:
-    """Those of a script's function, or of the whole script, in the order in which they are given."""
+    """Return the runs of a script's function, or of the whole script, in the given order."""
     return [run for run in runs if script and run.script == script and run.function == function]
 
 
 def earlier_run_rows(runs: Sequence[PastRun], now: float, width: int) -> list[Content]:
-    """A line for each."""
-    made = []
+    """Return one line per run."""
+    rows = []
     for run in runs:
         mark = state_style(run.state)
         when, lasted = ago(now - run.opened_at), duration(run.seconds(now))
         head = f"{mark.text:<12}", mark.style
         facts = f"{lasted:>8}  {when:>8}  ", "$muted"
         note = clip(one_line(run.note), max(0, width - 30))
-        made.append(Content.assemble(head, facts, (note, "$text-error" if run.error else "")))
-    return made
+        rows.append(Content.assemble(head, facts, (note, "$text-error" if run.error else "")))
+    return rows
 
 
 VIEWS = ("plan", "command", "Python")
 _HEADING = 9  # cells
-_LEAST_ROWS = 4  # rows for runs that were before
-_MINUTE = 60.0  # seconds
+_LEAST_ROWS = 4  # rows that previous runs need
+_MINUTE = 60.0  # seconds; interval at which displayed ages are updated
 _STYLES = {"cost": "bold", "note": "$text-warning", "preset": "$text-warning"}
 
 
 class PlanPanel(Panel):
-    """The panel beside the form.
+    """Panel beside the form with plan, command line and Python script.
 
     Args:
-        key: the key that goes on to the next of :data:`VIEWS`, as a person reads it.
+        key: Displayed name of the key that switches between :data:`VIEWS`.
     """
 
     def __init__(self, key: str) -> None:
-        self._why = Static(id="why")
-        self._scroll = VerticalScroll(self._why, can_focus=False)
+        self._text = Static(id="why")
+        self._scroll = VerticalScroll(self._text, can_focus=False)
         super().__init__(self._scroll, id="plan")
         self._key = key
         self._view = 0
         self._plan_rows: Sequence[tuple[str, str]] = ()
         self._trouble = self._command = self._script = ""
         self._earlier: tuple[Sequence[PastRun], float] = ((), 0.0)
-        self.fits = True  # whether all are shown at once
+        self.fits = True  # whether all views are shown at once
         self.border_title = VIEWS[0]
 
     def on_mount(self) -> None:
         self.watch(self._scroll, "show_vertical_scrollbar", self._show_scroll_hint, init=False)
 
-    def show(self, told: Sequence[tuple[str, str]], *, trouble: str, command: str, script: str) -> None:
+    def show(self, rows: Sequence[tuple[str, str]], *, trouble: str, command: str, script: str) -> None:
         """Show a launch.
 
         Args:
-            told: the plan's rows, as (heading, text).
-            trouble: what is wrong, where it is more than the form has room for.
-            command, script: the same as a command line, and as Python; of what cannot be said so, "".
+            rows: Rows of the plan, as (heading, text).
+            trouble: Error that is too long for the form; "" for none.
+            command: Equivalent command line.
+            script: Equivalent Python script; "" if there is none.
         """
-        self._plan_rows, self._trouble, self._command, self._script = told, trouble, command, script
+        self._plan_rows, self._trouble, self._command, self._script = rows, trouble, command, script
         self._paint()
 
     def show_earlier(self, runs: Sequence[PastRun], now: float) -> None:
-        """Show how runs of the same went before, the newest first, where there is room below all else."""
+        """Show previous runs of the same function, newest first, if they fit below the plan."""
         if (runs, now // _MINUTE) != (self._earlier[0], self._earlier[1] // _MINUTE):
             self._earlier = runs, now
             self._paint()
 
     def show_next(self) -> None:
-        """The next of the three."""
+        """Show the next view."""
         self._view = (self._view + 1) % len(VIEWS)
         self._scroll.scroll_home(animate=False)
         self._paint()
 
     def page(self, pages: int) -> None:
-        """Scroll what has no room."""
+        """Scroll the plan."""
         (self._scroll.scroll_page_down if pages > 0 else self._scroll.scroll_page_up)(animate=False)
 
     def on_resize(self, event: events.Resize) -> None:
@@ -167,7 +172,7 @@ class PlanPanel(Panel):
 
     def _paint(self) -> None:
         width, height = self._scroll.size
-        apart = "\n" if height >= 12 else ""  # where lines are few, none is empty
+        apart = "\n" if height >= 12 else ""  # no blank lines in a short panel
         command = _part("as a command", self._command)
         script = _part("as Python", self._script)
         plan = self._plan(max(20, width - _HEADING))
@@ -175,28 +180,28 @@ class PlanPanel(Panel):
         rows_taken = whole.get_height({}, max(1, width))
         self.fits = rows_taken <= height
         if self.fits:
-            before = self._earlier_runs(width, height - rows_taken)
-            shown, title = _joined([whole, before], apart), Content(VIEWS[0])
+            previous = self._earlier_runs(width, height - rows_taken)
+            shown, title = _joined([whole, previous], apart), Content(VIEWS[0])
         else:
             alone = [_part("", self._command), _part("", self._script)]
             shown = (_joined([plan, command], apart), *alone)[self._view]
             if not shown:
-                shown = Content.styled("not before the form is complete", "$muted")
+                shown = Content.styled("complete the form to see the plan", "$muted")
             title = Content(f"{VIEWS[self._view]} ({self._key}: {VIEWS[(self._view + 1) % len(VIEWS)]})")
-        update_label(self._why, shown)
+        update_label(self._text, shown)
         self.set_titles(title, self._more)
 
     def _earlier_runs(self, width: int, room: int) -> Content:
         runs, now = self._earlier
         if room < _LEAST_ROWS or not runs:
             return Content("")
-        return Content("\n").join([Content.styled("before", "$muted"), *earlier_run_rows(runs[: room - 2], now, width)])
+        heading = Content.styled("previous runs", "$muted")
+        return Content("\n").join([heading, *earlier_run_rows(runs[: room - 2], now, width)])
 
     _more = Content("")
 
     def _show_scroll_hint(self, more: bool) -> None:
-        """No key goes to the plan by itself, as the fields have the focus."""
-        self._more = Content("pgdn, pgup scroll" if more else "")
+        self._more = Content("pgdn, pgup: scroll" if more else "")
         self._paint()
 
     def _plan(self, room: int) -> Content:
@@ -221,16 +226,16 @@ def _joined(parts: Sequence[Content], apart: str) -> Content:
 
 
 _GAP = 1  # row above the code
-_LEAST = 8  # rows of code that are worth their heading
-_LEAST_STARTS = 3  # rows of what one can begin with
+_LEAST = 8  # rows that the code needs
+_LEAST_STARTS = 3  # rows that the list of launches and examples needs
 
 
 class LaunchSidebar:
-    """Reads the ledger once.
+    """Controller of the code, the recent launches and the earlier runs beside the form; reads the ledger once.
 
     Args:
-        screen: the form's.
-        fill: has its fields say what an earlier launch said.
+        screen: Screen of the form.
+        fill: Fills the form with a recent launch.
     """
 
     def __init__(self, screen: BaseScreen[None], fill: Callable[[Form], None]) -> None:
@@ -242,15 +247,15 @@ class LaunchSidebar:
         self.code = ScriptCode(id="code")
 
     def update(self, form: Form, script: Path, called: FunctionInfo | None) -> None:
-        """Show those of what the form says.
+        """Show code and runs for the current form.
 
         Args:
-            script: the file; none where it cannot be read.
-            called: None for the whole of it.
+            script: The file; ``Path()`` if it cannot be read.
+            called: The function; None for the whole script.
         """
         self._form = form
-        shown = script != Path() and not is_job(form.script)
-        self._is_read = shown and self.code.show(script, 1 if called is None else called.line)
+        is_python = script != Path() and not is_job(form.script)
+        self._is_read = is_python and self.code.show(script, 1 if called is None else called.line)
         place = script.name if called is None else f"{called.name}  {script.name}:{called.line}"
         self.code.border_title = f" {place} "
         self._show_starts(form)
@@ -261,28 +266,25 @@ class LaunchSidebar:
             self._screen.run_worker(self._load_runs(), group="before")
 
     def fit_code(self) -> None:
-        """Give the code what rows the fields leave."""
+        """Show the code if the fields leave enough rows."""
         form, fields, last = (self._screen.query_one(f"#{name}", Widget) for name in ("form", "fields", "last"))
         room = form.content_size.height - fields.virtual_size.height - last.outer_size.height - _GAP
         narrow = self._screen.has_class("-narrow")
-        there = self._is_read and room >= _LEAST and not narrow
-        if self.code.display != there:
-            self.code.display = there
+        self.code.display = self._is_read and room >= _LEAST and not narrow
         if self._starts is not None:
             self._starts.display = narrow or room >= _LEAST_STARTS
 
     def _show_starts(self, form: Form) -> None:
-        """Have a list of what one can begin with for as long as no script is named."""
-        where = "#plan" if self._screen.has_class("-narrow") else "#form"
-        parent, there = self._screen.query_one(where, Widget), self._starts
-        wanted = not form.script.strip()
-        if there is not None and not (wanted and there.parent is parent):
-            there.remove()
-            self._starts = there = None
-        if wanted and there is None:
+        """Show recent launches and examples until a script is given."""
+        parent = self._screen.query_one("#plan" if self._screen.has_class("-narrow") else "#form", Widget)
+        is_needed = not form.script.strip()
+        if self._starts is not None and not (is_needed and self._starts.parent is parent):
+            self._starts.remove()
+            self._starts = None
+        if is_needed and self._starts is None:
             self._starts = StartList(recent_forms(), self._fill_from_start)
             key = first_key("launch.previous", self._screen.app.keys)
-            self._starts.border_title = Content.assemble("begin with", f"  {key} goes there")
+            self._starts.border_title = Content(f"recent and examples ({key})")
             parent.mount(self._starts)
 
     def _fill_from_start(self, start: Form | Path) -> None:
@@ -293,11 +295,9 @@ class LaunchSidebar:
         self._screen.query_one("#arguments").focus()
 
     def _show_runs(self) -> None:
-        form = self._form
-        if form is not None:
-            function = "" if form.whole else form.function
-            found = earlier_runs(self._runs, Path(form.script).name, function)
-            self._screen.query_one(PlanPanel).show_earlier(found, self._screen.app.clock())
+        if (form := self._form) is not None:
+            runs = earlier_runs(self._runs, Path(form.script).name, "" if form.whole else form.function)
+            self._screen.query_one(PlanPanel).show_earlier(runs, self._screen.app.clock())
 
     async def _load_runs(self) -> None:
         session = self._screen.app.session
@@ -306,6 +306,6 @@ class LaunchSidebar:
         try:
             self._runs = await wait_shielded(session.past_runs(RunSearch()))
         except (SkywardError, OSError):
-            return  # the list of past runs says why
+            return  # the history screen shows the error
         if self._screen.is_attached and self._screen.display:
             self._show_runs()
