@@ -36,7 +36,7 @@ class Dialog(ModalScreen[Result], DismissOnceScreen[Result]):
 
     BINDINGS = bindings("dialog")
     BOX: ClassVar[type[Widget]] = Vertical
-    DEFAULT_CSS = read_style_sheet(__file__, "base")
+    DEFAULT_CSS = read_style_sheet(__file__)
     heading: str = ""
 
     def compose(self) -> ComposeResult:
@@ -253,7 +253,7 @@ class TypedConfirmation(Dialog[Result]):
         word: The required word; "" if a button is enough.
     """
 
-    DEFAULT_CSS = read_style_sheet(__file__, "typed_word")
+    DEFAULT_CSS = read_style_sheet(__file__, "typed_confirmation")
     CONFIRMS: ClassVar[str] = ""
     has_started = False
     word = ""

@@ -26,7 +26,7 @@ class JumpScreen(ModalScreen[Widget], DismissOnceScreen[Widget]):
     """
 
     BINDINGS = bindings("jump")
-    DEFAULT_CSS = read_style_sheet(__file__, "jump")
+    DEFAULT_CSS = read_style_sheet(__file__)
 
     def __init__(self, there: Iterable[Widget]) -> None:
         super().__init__()

@@ -34,7 +34,7 @@ class HelpScreen(Dialog[None]):
 
     BINDINGS = bindings("help")
     BOX: ClassVar[type[Widget]] = VerticalScroll
-    DEFAULT_CSS = read_style_sheet(__file__, "help")
+    DEFAULT_CSS = read_style_sheet(__file__)
     heading = "keys"
 
     def __init__(self, scope: str = "") -> None:

@@ -223,7 +223,7 @@ _TRACEBACK = "Traceback (most recent call last)"
 class LogPanel(RunPanel[LogPane]):
     """Logs with a title, a prompt below, and keys that apply to the current log."""
 
-    DEFAULT_CSS = read_style_sheet(__file__, "log")
+    DEFAULT_CSS = read_style_sheet(__file__)
 
     def __init__(self, row: PanelSpec, show: Callable[[], None]) -> None:
         self.panes = LogPanes()

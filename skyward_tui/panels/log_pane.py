@@ -453,7 +453,7 @@ class LogPane(Widget, can_focus=True):
     """
 
     BINDINGS = bindings("log")
-    DEFAULT_CSS = read_style_sheet(__file__, "log_pane")
+    DEFAULT_CSS = read_style_sheet(__file__)
 
     wrap: var[bool] = var(False)
     times: var[bool] = var(False)

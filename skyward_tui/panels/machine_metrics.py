@@ -450,7 +450,7 @@ def _clipped(row: list[Segment], width: int) -> list[Segment]:
 class MachinesPanel(RunPanel[MachineGrid]):
     """Machines of the pool, sampled once a run is selected, so that sampling does not slow down the pool's start."""
 
-    DEFAULT_CSS = read_style_sheet(__file__, "machines")
+    DEFAULT_CSS = read_style_sheet(__file__)
     CALM = True
     FITS_ROWS = True
     SCOPED_CSS = False  # the style sheet also changes the screen's grid

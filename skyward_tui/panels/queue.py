@@ -44,7 +44,7 @@ class QueuePanel(RunPanel[QueueList]):
     """Queue, shown while a run waits for nodes or several runs are active."""
 
     SCOPED_CSS = False
-    DEFAULT_CSS = read_style_sheet(__file__, "queue")
+    DEFAULT_CSS = read_style_sheet(__file__)
     MAIN = QueueList
     FITS_ROWS = True
     _seen = (-1, -1)

@@ -49,7 +49,7 @@ class MetricsPane(PaintedLines):
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "numbers--chosen", "numbers--others", "numbers--muted", "numbers--cursor", "numbers--hair"
     }  # fmt: skip
-    DEFAULT_CSS = read_style_sheet(__file__, "numbers_widget")
+    DEFAULT_CSS = read_style_sheet(__file__, "metrics_pane")
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -336,7 +336,7 @@ class MetricsPane(PaintedLines):
 class MetricsPanel(RunPanel[MetricsPane]):
     """Metrics of the selected rank, or of all ranks."""
 
-    DEFAULT_CSS = read_style_sheet(__file__, "numbers")
+    DEFAULT_CSS = read_style_sheet(__file__)
     SCOPED_CSS = False  # the style sheet also changes the screen's grid
     MAIN = MetricsPane
 

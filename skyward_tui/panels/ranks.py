@@ -369,7 +369,7 @@ def _time(state: RankState) -> str:
 class RanksPanel(RunPanel[RankList]):
     """All ranks with a tally in the title, and a one-line strip of ranks for sizes that show only one panel."""
 
-    DEFAULT_CSS = read_style_sheet(__file__, "ranks")
+    DEFAULT_CSS = read_style_sheet(__file__)
     SCOPED_CSS = False  # the style sheet also styles the strip, which is outside of the panel
     MAIN = RankList
 

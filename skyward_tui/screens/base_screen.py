@@ -43,7 +43,7 @@ class BaseScreen(DismissOnceScreen[Result]):
     """Screen with breadcrumbs and hints; while it is on top, the app calls :meth:`tick` several times a second."""
 
     SCOPE: ClassVar[str] = ""
-    DEFAULT_CSS = read_style_sheet(__file__, "base")
+    DEFAULT_CSS = read_style_sheet(__file__)
 
     def __init__(self) -> None:
         super().__init__()

@@ -79,7 +79,7 @@ class ComparisonList(VirtualList[ComparedLine]):
 class CurveComparison(Widget):
     """Chart of one metric of both runs, over the time since each started."""
 
-    DEFAULT_CSS = read_style_sheet(__file__, "comparison")
+    DEFAULT_CSS = read_style_sheet(__file__, "curve_comparison")
 
     def __init__(self) -> None:
         super().__init__(id="curves")
@@ -110,7 +110,7 @@ class CompareScreen(BaseScreen[None]):
 
     SCOPE = "compare"
     BINDINGS = bindings("compare")
-    DEFAULT_CSS = read_style_sheet(__file__, "compare")
+    DEFAULT_CSS = read_style_sheet(__file__)
 
     def __init__(self, left: str, right: str) -> None:
         super().__init__()

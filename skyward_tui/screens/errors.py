@@ -52,7 +52,7 @@ Line = Sequence[tuple[float, float]]
 class FailureContextView(Widget, can_focus=False):
     """Machine metrics and output just before one rank's failure."""
 
-    DEFAULT_CSS = read_style_sheet(__file__, "before_failure")
+    DEFAULT_CSS = read_style_sheet(__file__, "failure_context")
 
     def __init__(self) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class ErrorsScreen(BaseScreen[int | None]):
 
     SCOPE = "errors"
     BINDINGS = bindings("errors")
-    DEFAULT_CSS = read_style_sheet(__file__, "errors")
+    DEFAULT_CSS = read_style_sheet(__file__)
 
     def __init__(self, run: RunView) -> None:
         super().__init__()

@@ -242,7 +242,7 @@ _STATISTICS = ("mean", "min", "max")  # of results that are numbers
 class RunPreview(Widget, can_focus=False):
     """Preview of one run, built from data that the screen has read."""
 
-    DEFAULT_CSS = read_style_sheet(__file__, "run_look")
+    DEFAULT_CSS = read_style_sheet(__file__, "run_preview")
 
     def __init__(self) -> None:
         super().__init__()
@@ -376,7 +376,7 @@ class HistoryScreen(ListScreen[PastRunList]):
 
     SCOPE = "history"
     BINDINGS = bindings("history")
-    DEFAULT_CSS = read_style_sheet(__file__, "history")
+    DEFAULT_CSS = read_style_sheet(__file__)
     WORDS = "words: pool, function, script, argument, error, log"
 
     def __init__(self, *, inbox: bool = False) -> None:

@@ -117,7 +117,7 @@ class HostsScreen(ListScreen[HostList]):
 
     SCOPE = "hosts"
     BINDINGS = bindings("hosts")
-    DEFAULT_CSS = read_style_sheet(__file__, "hosts")
+    DEFAULT_CSS = read_style_sheet(__file__)
 
     def __init__(self) -> None:
         super().__init__(HostList())

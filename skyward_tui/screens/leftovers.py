@@ -246,7 +246,7 @@ class DeleteLeftoversScreen(TypedConfirmation[None]):
         ended: Called after the deletion.
     """
 
-    DEFAULT_CSS = read_style_sheet(__file__, "end_left")
+    DEFAULT_CSS = read_style_sheet(__file__, "delete_leftovers")
     CONFIRMS = "#end"
 
     def __init__(self, scan: LeftoverScan, ended: Callable[[], None]) -> None:

@@ -264,7 +264,7 @@ class PoolsScreen(ListScreen[PoolList]):
 
     SCOPE = "pools"
     BINDINGS = bindings("pools")
-    DEFAULT_CSS = read_style_sheet(__file__, "pools")
+    DEFAULT_CSS = read_style_sheet(__file__)
     WORDS = "words: pool, provider, state, function, outcome"
 
     def __init__(self) -> None:

@@ -242,7 +242,7 @@ class RunScreen(BaseScreen[None]):
     SCOPE = "run"
     AUTO_FOCUS = ""  # otherwise the first panel would have the focus for a moment
     BINDINGS = bindings("run")
-    DEFAULT_CSS = read_style_sheet(__file__, "run")
+    DEFAULT_CSS = read_style_sheet(__file__)
 
     rank: var[int] = var(0, init=False)
     merged: var[bool] = var(False, init=False)

@@ -111,7 +111,7 @@ class SettingsScreen(ListScreen[SettingList]):
 
     SCOPE = "settings"
     BINDINGS = bindings("settings")
-    DEFAULT_CSS = read_style_sheet(__file__, "settings")
+    DEFAULT_CSS = read_style_sheet(__file__)
 
     def __init__(self) -> None:
         super().__init__(SettingList())

@@ -129,7 +129,7 @@ class StacksScreen(BaseScreen[int | None]):
 
     SCOPE = "stacks"
     BINDINGS = bindings("stacks")
-    DEFAULT_CSS = read_style_sheet(__file__, "stacks")
+    DEFAULT_CSS = read_style_sheet(__file__)
 
     def __init__(self, pool: str, run: str = "") -> None:
         super().__init__()

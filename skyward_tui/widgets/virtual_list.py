@@ -31,7 +31,7 @@ class PaintedLines(Widget, can_focus=True):
     """Widget that renders its own lines and repaints only changed lines."""
 
     BINDINGS = bindings("panel")
-    DEFAULT_CSS = read_style_sheet(__file__, "roll")
+    DEFAULT_CSS = read_style_sheet(__file__, "painted_lines")
 
     _lines: list[Strip] | None = None
     _painted_for = Size(0, 0)  # the size may change before the resize event arrives

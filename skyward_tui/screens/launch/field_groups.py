@@ -317,7 +317,7 @@ class FoldingSection(Collapsible):
         content: Widgets in the section.
     """
 
-    DEFAULT_CSS = read_style_sheet(__file__, "folding_part")
+    DEFAULT_CSS = read_style_sheet(__file__, "folding_section")
 
     def __init__(self, label: str, *content: Widget, id: str) -> None:
         super().__init__(*content, title=label, id=id)
