@@ -551,10 +551,8 @@ class LogPanel(RunPanel[LogPane]):
             self.app.flash(with_keys("no search yet ({run.find}: find)", self.app.keys))
         elif not self.pane.hit_count:
             self.app.flash("no line matches", "error")
-        elif step > 0:
-            self.pane.action_next_hit()
         else:
-            self.pane.action_previous_hit()
+            self.pane.step_hit(step)
 
     # Display
 

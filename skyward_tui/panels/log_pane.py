@@ -546,7 +546,7 @@ class LogPane(Widget, can_focus=True):
                 if window is not self.window:
                     return
                 self.trouble = ""
-                self._renumber(window.open_files(stored, base))
+                self._shift_lines(window.open_files(stored, base))
                 goal, self._goal = self._goal, None
                 self._go_to_hit(goal)
             if then is not None:
@@ -573,7 +573,7 @@ class LogPane(Widget, can_focus=True):
                     self._repaint()
         self._report_aborted()
 
-    def _renumber(self, shift: int) -> None:
+    def _shift_lines(self, shift: int) -> None:
         if self.top is not None:
             self.top = (self.top[0] + shift, self.top[1])
         if self.current_hit is not None:
@@ -667,15 +667,15 @@ class LogPane(Widget, can_focus=True):
                 self._filter = None
                 self.set_filter(None)
 
-    def action_next_hit(self) -> None:
-        start = (
-            self._painted_rows[0][0] if self.current_hit is None and self._painted_rows else (self.current_hit or 0) + 1
-        )
-        self._go_to_hit(self.window.find_match(start))
-
-    def action_previous_hit(self) -> None:
-        start = self._last_number() if self.current_hit is None else self.current_hit - 1
-        self._go_to_hit(self.window.find_match(start, backwards=True))
+    def step_hit(self, step: int) -> None:
+        """Go to the next hit, or with a negative step to the previous one."""
+        if self.current_hit is not None:
+            start = self.current_hit + (1 if step > 0 else -1)
+        elif step > 0:
+            start = self._painted_rows[0][0] if self._painted_rows else 1
+        else:
+            start = self._last_number()
+        self._go_to_hit(self.window.find_match(start, backwards=step < 0))
 
     def _last_number(self) -> int:
         return self._painted_rows[-1][0] if self._painted_rows else self.window.end
@@ -684,7 +684,7 @@ class LogPane(Widget, can_focus=True):
         if number is None:
             return
         self.current_hit = number
-        if not self._is_shown(number):
+        if all(shown != number for shown, _ in self._painted_rows):
             self._stop_above(number, self.size.height // 2)
         elif self.is_following:
             self.action_pause()
@@ -696,9 +696,6 @@ class LogPane(Widget, can_focus=True):
         """Scroll to a line and the lines after it; a followed log keeps following if the line is already visible."""
         if not self.is_following or self.window.end - number > self.size.height:
             self._stop_above(number, 1)
-
-    def _is_shown(self, number: int) -> bool:
-        return any(shown == number for shown, _ in self._painted_rows)
 
     def _stop_above(self, number: int, rows: int) -> None:
         above = self.window.lines_before(number, rows)
@@ -757,7 +754,7 @@ class LogPane(Widget, can_focus=True):
             self._repaint()
 
     def _up(self, rows: int, *, load: bool = True) -> None:
-        if self.top is None and not self._is_full:
+        if self.top is None and not len(self._painted_rows) >= self.size.height > 0:
             return
         number, row = self.top or self._painted_rows[0]
         while rows > row:
@@ -791,10 +788,6 @@ class LogPane(Widget, can_focus=True):
             return False
         lines = self.window.lines_after(number, self.size.height + 1)
         return sum(len(self._strips(line)) for line in lines) - row <= self.size.height
-
-    @property
-    def _is_full(self) -> bool:
-        return len(self._painted_rows) >= self.size.height > 0
 
     def _stop_at(self, top: tuple[int, int]) -> None:
         if self.top is None:
@@ -920,10 +913,8 @@ class LogPane(Widget, can_focus=True):
 
     def _time_of(self, line: Line) -> Segment:
         at = line.about.at
-        shown = (
-            _NO_TIME if at is None else f"{time.strftime('%H:%M:%S', time.localtime(at))}.{int(at * 100) % 100:02d} "
-        )
-        return Segment(shown, self.rich_style + Style(dim=True))
+        clock = "" if at is None else f"{time.strftime('%H:%M:%S', time.localtime(at))}.{int(at * 100) % 100:02d} "
+        return Segment(clock or _NO_TIME, self.rich_style + Style(dim=True))
 
     def _cut(self, parsed: ParsedLine, base: Style, is_current: bool, head: Segment | None = None) -> list[Strip]:
         """Style one line, with ``head`` before it, and cut it into rows of the pane's width."""

@@ -86,11 +86,6 @@ class PhaseBoard(VirtualList[NodeView]):
             for at, _, line in node.said[-most:] or [(node.since, "", no_messages)]:
                 yield node.index, Content.styled(f"      {clock(at)}  {line}", "$muted")
 
-    def _force_update(self) -> None:
-        self._state = None
-        if self._pool is not None:
-            self.update(*self._pool)
-
     def action_step(self, rows: int) -> None:
         if self._order:
             place = self._order.index(self._chosen) + rows
@@ -103,7 +98,9 @@ class PhaseBoard(VirtualList[NodeView]):
     def action_open(self) -> None:
         """Show or hide the messages of the node under the cursor."""
         self._open ^= {self._chosen}
-        self._force_update()
+        self._state = None
+        if self._pool is not None:
+            self.update(*self._pool)
 
     def on_click(self, event: events.Click) -> None:
         row = self.top + event.y - len(self._head)

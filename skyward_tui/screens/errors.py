@@ -158,14 +158,12 @@ class ErrorsScreen(BaseScreen[int | None]):
         self._shown_report = ""
 
     def body(self) -> ComposeResult:
-        yield Panel(OptionList(*self._options(), compact=True), id="failed", title="failures")
+        rows = (Option(self._row(outcome, first=i == 0), id=str(i)) for i, outcome in enumerate(self._outcomes))
+        yield Panel(OptionList(*rows, compact=True), id="failed", title="failures")
         self._code = StackCode(id="code")
         trace = Panel(VerticalScroll(Static(id="traceback")), self._code, id="trace", title="traceback")
         self._before = FailureContextView()
         yield Horizontal(trace, Panel(self._before, id="before", title="just before"), id="sides")
-
-    def _options(self) -> list[Option]:
-        return [Option(self._row(outcome, first=i == 0), id=str(i)) for i, outcome in enumerate(self._outcomes)]
 
     def _row(self, outcome: Outcome, *, first: bool) -> Content:
         mark = state_style(outcome.kind)

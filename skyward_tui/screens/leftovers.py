@@ -165,9 +165,8 @@ class LeftoversScreen(ListScreen[LeftoverList]):
         else:
             self._failed = ""
             self._scanned_at = self.app.clock()
-        self._scan_started_at = (
-            None  # not in a finally block: a newer scan that cancelled this one has set its own time
-        )
+        # Not in a finally block: a newer scan that cancelled this one has set its own time.
+        self._scan_started_at = None
 
     def _rescan(self) -> None:
         if self.is_attached:

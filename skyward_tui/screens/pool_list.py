@@ -190,15 +190,13 @@ class PoolList(CursorList["PoolView"]):
 
     def columns(self, width: int) -> Sequence[tuple[str, int | None]]:
         roomy = width >= _ROOMY
-        columns: list[tuple[str, int | None]] = [("pool", self._name_width(width)), ("state", 13), ("nodes", 7)]
+        longest = max([len("POOL▲"), *(cell_len(pool.name) for pool in self._all)])
+        # The pool's name has priority over the last run's name.
+        name = max(min(longest, 12), min(longest, width - (66 if roomy else 58)))
+        columns: list[tuple[str, int | None]] = [("pool", name), ("state", 13), ("nodes", 7)]
         columns += [("ranks", 6), ("provider", 9)] if roomy else []
         columns += [("use", self._use_width)] if roomy and self._use_width else []
         return [*columns, ("age", -10), ("$/h", -8) if self._costs else ("", 0), ("run", None)]
-
-    def _name_width(self, width: int) -> int:
-        longest = max([len("POOL▲"), *(cell_len(pool.name) for pool in self._all)])
-        # The pool's name has priority over the last run's name.
-        return max(min(longest, 12), min(longest, width - (66 if width >= _ROOMY else 58)))
 
     def parts(self, row: PoolView, width: int) -> Iterator[Part]:
         pool, now, mark = row, self._now, state_style(row.state)

@@ -86,12 +86,6 @@ def alert_messages(new: Sequence[Alert]) -> Iterator[tuple[str, str, str]]:
         )
 
 
-def severe_alerts(new: Sequence[Alert]) -> Iterator[Alert]:
-    """Yield the first alert of each severe kind, for notifications outside of the app."""
-    firsts = {alert.kind: alert for alert in reversed(new) if alert.kind in _SEVERE}
-    yield from firsts.values()
-
-
 LEAST_COLUMNS, LEAST_ROWS = 16, 4  # minimum size of a panel
 STEP_COLUMNS, STEP_ROWS = 4, 2
 
@@ -135,14 +129,6 @@ class PanelGrid(Container):
         self._dragged = ""  # border that is being dragged
         self._drag_start = (0, 0)
         self._before = BorderOffsets()
-
-    def saved_borders(self) -> Mapping[str, str]:
-        """Return the offsets of borders to save."""
-        return {"left": str(self.moved.left), "below": str(self.moved.below)}
-
-    def restore_borders(self, kept: Mapping[str, str | bool]) -> None:
-        """Restore saved offsets; ignore invalid ones."""
-        self.move_borders(BorderOffsets(*(_number(kept.get(name)) for name in ("left", "below"))))
 
     def grow(self, panel: Widget, steps: int) -> None:
         """Enlarge a panel by steps in both directions; negative steps shrink it."""
@@ -281,7 +267,7 @@ class RunScreen(BaseScreen[None]):
         self.merged, self.collapsed = kept.get("merged") is True, kept.get("collapsed") is True
         self.only_failed = kept.get("only_failed") is True
         self.set_class(kept.get("zoom") is True, "-zoom")
-        self._grid.restore_borders(kept)
+        self._grid.move_borders(BorderOffsets(*(_number(kept.get(name)) for name in BorderOffsets._fields)))
         for panel in self.panels.values():
             panel.restore(kept)
         if self._found_match is not None:
@@ -305,7 +291,7 @@ class RunScreen(BaseScreen[None]):
         state |= {"merged": self.merged, "collapsed": self.collapsed, "only_failed": self.only_failed}
         for panel in self.panels.values():
             state |= panel.saved_state()
-        return {**state, **self._grid.saved_borders()}
+        return state | {name: str(offset) for name, offset in self._grid.moved._asdict().items()}
 
     @property
     def reopen_state(self) -> Mapping[str, str | bool]:
@@ -447,7 +433,8 @@ class RunScreen(BaseScreen[None]):
         if run.state == "running":
             for title, text, severity in alert_messages(new):
                 self.flash(f"{title}  {text}", severity)
-            for alert in severe_alerts(new):
+            # One notification for each severe kind, about its first alert.
+            for alert in {each.kind: each for each in reversed(new) if each.kind in _SEVERE}.values():
                 self.app.notify_user(Notification("alert", pool.name, run.id, alert.who, alert.words))
 
     def _arrange_panels(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -277,13 +278,10 @@ class SettingsScreen(ListScreen[SettingList]):
 
 
 def _value(setting: UserSetting, text: str) -> str | float:
-    """Return a typed value in the setting's type."""
-    if setting.kind not in ("seconds", "megabytes"):
-        return text
-    try:
-        return float(text)
-    except ValueError:
-        return text  # the settings report the error
+    """Return a typed value in the setting's type; an invalid number stays text, which the settings reject."""
+    with suppress(ValueError):
+        return float(text) if setting.kind in ("seconds", "megabytes") else text
+    return text
 
 
 def _remark(name: str, refused: tuple[str, ...]) -> str:

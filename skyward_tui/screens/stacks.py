@@ -183,12 +183,10 @@ class StacksScreen(BaseScreen[int | None]):
         return super().time_token(now) if view is None else refresh_token([view], now)
 
     def _state(self, now: float) -> str:
-        if self._busy:
-            return "reading stacks"
-        if self._stacks is None:
-            return ""
+        if self._busy or self._stacks is None:
+            return "reading stacks" if self._busy else ""
         since = now - self._stacks.at
-        return f"taken at {clock(self._stacks.at)}" + (f", {ago(since)}" if since >= 60 else "")
+        return f"read at {clock(self._stacks.at)}" + (f", {ago(since)}" if since >= 60 else "")
 
     def is_hint_worthy(self, action: Action) -> bool:
         return action.id != "stacks.signal" or (self._stacks is not None and bool(self._stacks.askable))

@@ -70,13 +70,10 @@ class KeyQueue:
         try:
             while self._queue:
                 await self._wait_until_handled()
-                if not await self._flush(self._app, self._dispatch_next):
+                if not await self._flush(self._app, lambda: self._dispatch(self._queue.popleft())):
                     self._queue.clear()  # the app ends
         finally:
             self._task = None
-
-    async def _dispatch_next(self) -> None:
-        await self._dispatch(self._queue.popleft())
 
     async def _wait_until_handled(self) -> None:
         """Wait until the effects of the last key are complete."""

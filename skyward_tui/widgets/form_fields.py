@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.cells import cell_len
 from rich.segment import Segment
 from textual import events
-from textual.containers import Horizontal, VerticalScroll
+from textual.containers import Horizontal
 from textual.content import Content
 from textual.geometry import Size
 from textual.message import Message
@@ -129,10 +129,6 @@ class FormLine(TextLine):
         style = self.rich_style if self.value else self.get_component_rich_style("input--placeholder")
         cut = Strip([Segment(clip_path(text, width), style)])
         return cut.extend_cell_length(width + 1).apply_style(self.rich_style)
-
-
-class FormFields(VerticalScroll, can_focus=False, inherit_bindings=False):
-    """Container that scrolls to the focused field; its scroll keys scroll the plan instead."""
 
 
 class PluginToggles(Toggles):

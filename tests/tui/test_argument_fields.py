@@ -76,7 +76,7 @@ async def test_fields_and_line_say_the_same(app: SkywardApp) -> None:
         await until(pilot, lambda: "data=a.csv0123456789 " in line.value)
         # And back: the line fills the fields, an enum by its value, too; what is not given is as it was.
         line.value = "epochs=4 mode=e kind=sgd resume=false"
-        widgets = {row.argument.name: row._field for row in screen.query_one("#argument-fields").query(ArgumentRow)}
+        widgets = {row.argument.name: row.field for row in screen.query_one("#argument-fields").query(ArgumentRow)}
         mode, kind, resume = widgets["mode"], widgets["kind"], widgets["resume"]
         assert isinstance(mode, Select) and isinstance(kind, Select) and isinstance(resume, Toggles)
         await until(pilot, lambda: (mode.value, kind.value, resume.chosen) == ("EXACT", "sgd", set()))
@@ -107,11 +107,7 @@ async def test_the_field_of_what_is_wrong_has_the_focus(
         await until(pilot, lambda: said in " ".join(screen_text(app).split()))
         await pilot.press("ctrl+r")
         own = next(
-            (
-                row.own_field
-                for row in screen.query_one("#argument-fields").query(ArgumentRow)
-                if row.argument.name == name
-            ),
+            (row.field for row in screen.query_one("#argument-fields").query(ArgumentRow) if row.argument.name == name),
             line,
         )
         await until(pilot, lambda: app.focused is own and own.has_class("-wrong"))

@@ -32,7 +32,7 @@ async def test_one_key_tells_who_has_not_joined(app: SkywardApp, session: FakeSe
         shown = screen_text(app)
         assert "rank 5 not: validate, train.py:57" in shown
         assert "torch/distributed/distributed_c10d.py:3252" in shown, "the stack of most ranks is shown first"
-        assert "taken at 07:59:56" in shown
+        assert "read at 07:59:56" in shown
         await pilot.press("down")
         await until(pilot, lambda: "Queue.get" in screen_text(app))
         await pilot.press("t")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from textual import on
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical
+from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
@@ -38,7 +38,6 @@ from skyward_tui.ui.actions import bindings, with_keys
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.form_fields import (
     Choice,
-    FormFields,
     PluginToggles,
     Toggles,
     field_row,
@@ -71,43 +70,38 @@ class ArgumentRow(Vertical):
         super().__init__()
         self.argument = argument
         self.label = Label(sanitize_line(argument.name))
-        self._field = _field_of(argument, id, text)
+        self.field = _field_of(argument, id, text)
         self._under = Static(classes="under", markup=False)
         self._problem, self._warning = "", ""
         self._value_count = 0
 
     def compose(self) -> ComposeResult:
-        yield Horizontal(self.label, self._field, classes="row argument")
+        yield Horizontal(self.label, self.field, classes="row argument")
         yield self._under
 
     def on_mount(self) -> None:
         self._update_hint()
 
     @property
-    def own_field(self) -> Widget:
-        """The field."""
-        return self._field
-
-    @property
     def text(self) -> str | None:
         """Value in the field; None for none."""
-        if isinstance(self._field, Toggles):
-            is_on = bool(self._field.chosen)
+        if isinstance(self.field, Toggles):
+            is_on = bool(self.field.chosen)
             return None if is_on == self.argument.is_on else str(is_on).lower()
-        value = self._field.value if isinstance(self._field, Input | Select) else ""
+        value = self.field.value if isinstance(self.field, Input | Select) else ""
         return value if isinstance(value, str) and value else None
 
     def fill(self, text: str | None) -> None:
         """Set the field to a given value."""
-        if isinstance(self._field, Toggles):
-            self._field.chosen = _chosen(self.argument, text)
-            self._field.refresh()
-        elif isinstance(self._field, Select):
+        if isinstance(self.field, Toggles):
+            self.field.chosen = _chosen(self.argument, text)
+            self.field.refresh()
+        elif isinstance(self.field, Select):
             # A list that is not mounted does not display a new value.
-            if self._field.is_mounted and self._field.value != (choice := _choice(self.argument, text)):
-                self._field.value = choice
-        elif isinstance(self._field, Input) and (text or "") != self._field.value:
-            self._field.value = text or ""
+            if self.field.is_mounted and self.field.value != (choice := _choice(self.argument, text)):
+                self.field.value = choice
+        elif isinstance(self.field, Input) and (text or "") != self.field.value:
+            self.field.value = text or ""
 
     def show_error(self, text: str | None, script: Path, *, sweep: bool) -> None:
         """Validate the value and show the first error.
@@ -139,8 +133,8 @@ class ArgumentRow(Vertical):
             hint = Content.styled(sanitize_line(f"! {self._warning}"), "$text-warning")
         elif self._value_count > 1:
             hint = Content.styled(f"{self._value_count:,} values", "$text-accent")
-        elif self._field.has_focus:
-            shows_placeholder = isinstance(self._field, Input) and not self._field.value
+        elif self.field.has_focus:
+            shows_placeholder = isinstance(self.field, Input) and not self.field.value
             hint = Content.styled(sanitize_line(_description(self.argument, shows_placeholder)), "$muted")
         else:
             hint = Content("")
@@ -207,7 +201,7 @@ class ArgumentFields(Vertical):
 
     def field_of(self, name: str) -> Widget | None:
         """Return the field of an argument, or None."""
-        return next((each.own_field for each in self._rows if each.argument.name == name), None)
+        return next((each.field for each in self._rows if each.argument.name == name), None)
 
     @on(Input.Changed)
     @on(Select.Changed)
@@ -539,8 +533,8 @@ _OF_POOL += [name for name in TEXT_FIELDS if OPTIONS[name].part]
 _OF_FILE = set(_OF_POOL) - {"name", "provider", "budget", "wait_for_capacity"}
 
 
-class LaunchFields(FormFields):
-    """All fields of the form.
+class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
+    """All fields of the form. The keys that usually scroll a container scroll the plan instead.
 
     Args:
         live: Label and key of pools that a launch may use.

@@ -66,7 +66,7 @@ from skyward_tui.text.number_and_time_format import one_line
 from skyward_tui.text.receipts_and_leftovers import receipt_line
 from skyward_tui.text.run_tables import sweep_outcome
 from skyward_tui.ui.actions import bindings, first_key, with_keys
-from skyward_tui.ui.session_futures import wait_shielded
+from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.form_fields import Choice, Toggles, update_label
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
@@ -161,15 +161,6 @@ async def _load_presets(app: SkywardApp) -> list[Preset] | None:
     except (SkywardError, OSError) as error:
         app.flash(format_error(error), "error")
         return None
-
-
-async def _save_preset(app: SkywardApp, name: str, form: Form) -> None:
-    try:
-        file = await shutdown.run_in_daemon_thread(lambda: save_preset(name, form))
-    except (SkywardError, OSError) as error:
-        app.flash(f"cannot save the preset: {format_error(error)}", "error")
-    else:
-        app.flash(f"saved preset {name} in {file.name}", "done")
 
 
 class LaunchPool(NamedTuple):
@@ -746,12 +737,9 @@ class LaunchScreen(BaseScreen[None]):
         self.workers.cancel_group(self, "copy")
         self.app.copy(command_line(self.form()), "the command line")
 
-    def action_copy_script(self) -> None:
-        self._copy_script(self.form())
-
     @work(exclusive=True, group="copy")
-    async def _copy_script(self, form: Form) -> None:
-        pools = self.app.pools()
+    async def action_copy_script(self) -> None:
+        form, pools = self.form(), self.app.pools()
         text = await self._planner.run(form, lambda: python_script(form, pools))
         self.app.copy(text, "the Python script")
 
@@ -778,7 +766,9 @@ class LaunchScreen(BaseScreen[None]):
             if await self.app.push_screen_wait(question) != "replace":
                 return
         if name is not None:
-            await _save_preset(self.app, name, form)
+            with flash_errors(self.app, "cannot save the preset: "):
+                file = await shutdown.run_in_daemon_thread(lambda: save_preset(name, form))
+                self.app.flash(f"saved preset {name} in {file.name}", "done")
 
     def _fill_from_preset(self, form: Form, remarks: Sequence[str], preset: str) -> None:
         self._preset, self._remarks = preset, remarks
