@@ -376,14 +376,14 @@ class LogPanel(RunPanel[LogPane]):
     def saved_state(self) -> Mapping[str, str | bool]:
         beside = " ".join(str(rank) for rank in self.panes.ranks[1:])
         pane = self.pane
-        kept: dict[str, str | bool] = {"wrap": pane.wrap, "times": pane.times, "filter": pane.filter_text}
-        return kept | {"beside": beside, "aligned": self._aligned}
+        state: dict[str, str | bool] = {"wrap": pane.wrap, "times": pane.times, "filter": pane.filter_text}
+        return state | {"beside": beside, "aligned": self._aligned}
 
-    def restore(self, kept: Mapping[str, str | bool]) -> None:
-        self.pane.wrap, self.pane.times = kept.get("wrap") is True, kept.get("times") is True
-        self._aligned = kept.get("aligned") is True
-        self._beside = [int(rank) for rank in str(kept.get("beside", "")).split() if rank.isdecimal()]
-        if matcher := Matcher.parse(str(kept.get("filter", "")), invertible=True):
+    def restore(self, saved: Mapping[str, str | bool]) -> None:
+        self.pane.wrap, self.pane.times = saved.get("wrap") is True, saved.get("times") is True
+        self._aligned = saved.get("aligned") is True
+        self._beside = [int(rank) for rank in str(saved.get("beside", "")).split() if rank.isdecimal()]
+        if matcher := Matcher.parse(str(saved.get("filter", "")), invertible=True):
             self.pane.set_filter(matcher)
             self.app.flash(f"restored the log filter: {matcher.text}")
 

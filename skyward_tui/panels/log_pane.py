@@ -78,7 +78,7 @@ class Pattern:
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Return the spans of all matches that are not empty."""
-        return [found.span() for found in self._compiled.finditer(text, **self._limit) if found.end() > found.start()]
+        return [match.span() for match in self._compiled.finditer(text, **self._limit) if match.end() > match.start()]
 
 
 @dataclass(frozen=True, slots=True)

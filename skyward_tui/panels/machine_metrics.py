@@ -345,9 +345,9 @@ class MachineGrid(PaintedLines):
         """Return the curve of a machine, cached until a column of the curve may change."""
         whole = self._scale.whole if self._scale else 0.0
         key = (machine.host.seen // DRAWN_EVERY, width, height, self._plain, self._metric_index, whole)
-        kept = self._curves.get(id(machine))
-        if kept is not None and kept[0] == key:
-            return kept[1]
+        cached = self._curves.get(id(machine))
+        if cached is not None and cached[0] == key:
+            return cached[1]
         style = self._plain + self._style("curve")
         if self._scale and _shows_gpus(machine, height):
             lines = ["", *gpu_rows(machine, self._scale.metric.metric, whole, width, x)]

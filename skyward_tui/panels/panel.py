@@ -130,7 +130,7 @@ class RunPanel(Panel, Generic[Main]):
         """Return display options to save, under names that are unique among all panels."""
         return {}
 
-    def restore(self, kept: Mapping[str, str | bool]) -> None:
+    def restore(self, saved: Mapping[str, str | bool]) -> None:
         """Restore saved display options; ignore invalid ones."""
 
     @property

@@ -344,9 +344,9 @@ class MetricsPanel(RunPanel[MetricsPane]):
         pane = self.main
         return {"log_scale": pane.log_scale, "smooth": pane.smooth, "charts": pane.all}
 
-    def restore(self, kept: Mapping[str, str | bool]) -> None:
+    def restore(self, saved: Mapping[str, str | bool]) -> None:
         pane = self.main
-        pane.log_scale, pane.smooth, pane.all = (kept.get(name) is True for name in ("log_scale", "smooth", "charts"))
+        pane.log_scale, pane.smooth, pane.all = (saved.get(name) is True for name in ("log_scale", "smooth", "charts"))
 
     def close_one(self) -> bool:
         return self.main.hide_hairline()

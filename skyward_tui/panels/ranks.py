@@ -395,8 +395,8 @@ class RanksPanel(RunPanel[RankList]):
     def saved_state(self) -> Mapping[str, str | bool]:
         return {"ranks_by": self._heat_metric}
 
-    def restore(self, kept: Mapping[str, str | bool]) -> None:
-        metric = kept.get("ranks_by")
+    def restore(self, saved: Mapping[str, str | bool]) -> None:
+        metric = saved.get("ranks_by")
         self._heat_metric = metric if isinstance(metric, str) else STATE
 
     def above(self) -> Iterable[Widget]:

@@ -158,9 +158,9 @@ class ResultsPanel(RunPanel[ResultsPane]):
             return self.main.show_files(run_id, [], "", "")
         if session is None or run is None or not pool.is_live or not self.main.size.height:
             return False
-        about = run.id, run.state
-        if about != self._about or (run.state == "running" and now > self._listed_at + LISTING_SECONDS):
-            self._about, self._listed_at = about, now
+        state = run.id, run.state
+        if state != self._about or (run.state == "running" and now > self._listed_at + LISTING_SECONDS):
+            self._about, self._listed_at = state, now
             self._listing = session.files(pool.key, run.id)
         return False
 

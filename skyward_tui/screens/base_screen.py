@@ -107,8 +107,8 @@ class BaseScreen(DismissOnceScreen[Result]):
         while target is not None and (top := self.app.screen) is not target:
             if not isinstance(top, BaseScreen) or not top.can_leave:
                 return
-            if kept := top.saved_state():
-                self.app.save_screen_state(top.SCOPE, kept)
+            if state := top.saved_state():
+                self.app.save_screen_state(top.SCOPE, state)
             self.app.pop_screen()
 
     def refresh_token(self, now: float) -> object:
@@ -137,10 +137,10 @@ class BaseScreen(DismissOnceScreen[Result]):
         return self.SCOPE
 
     def _show_hints(self) -> None:
-        wanted = list(actions_by_id(*HINTS.get(self.context, ())))
-        others = [action for action in actions_in(self.SCOPE) if action.label and action not in wanted]
+        preferred = list(actions_by_id(*HINTS.get(self.context, ())))
+        others = [action for action in actions_in(self.SCOPE) if action.label and action not in preferred]
         last = [action for action in actions_by_id(*GLOBAL_HINTS) if action.scope in (self.SCOPE, "app")]
-        hints = [action for action in (*wanted, *others) if action not in last]
+        hints = [action for action in (*preferred, *others) if action not in last]
         if self.app.read_only:
             hints, last = ([action for action in each if action.is_read_only] for each in (hints, last))
         self._hint_bar.show(self._hints_for(hints), self._hints_for(last), self.app.wall_time())

@@ -144,14 +144,14 @@ class CompareScreen(BaseScreen[None]):
                 self._show()
 
     def _show(self) -> None:
-        found = self._comparison
-        if found is None:
+        comparison = self._comparison
+        if comparison is None:
             return
         listed = self.query_one(ComparisonList)
-        names = [row.name for row in found.numbers()]
-        listed.update(list(comparison_lines(found, self.app.clock(), task_note)), names)
+        names = [row.name for row in comparison.numbers()]
+        listed.update(list(comparison_lines(comparison, self.app.clock(), task_note)), names)
         name = listed.name_shown
-        left, right = found.left.curve(name), found.right.curve(name)
+        left, right = comparison.left.curve(name), comparison.right.curve(name)
         # The title names both final values, because colours alone do not distinguish the curves.
         ends = [
             f"{run} ends at {number(curve[-1][1])}"

@@ -214,8 +214,8 @@ class ErrorsScreen(BaseScreen[int | None]):
 
     async def _show_code(self, outcome: Outcome) -> None:
         """Show the user's source lines at the failure, the innermost first, if the files are on this machine."""
-        found = [] if outcome.error is None else list(source_positions(outcome.error.traceback.splitlines()))
-        frames = [StackFrame("", name, line) for name, line in dict.fromkeys(found) if not is_library(name)]
+        locations = [] if outcome.error is None else list(source_positions(outcome.error.traceback.splitlines()))
+        frames = [StackFrame("", name, line) for name, line in dict.fromkeys(locations) if not is_library(name)]
         folders = await source_folders(self.app, self._run)
         sources = await asyncio.to_thread(lambda: [find_source(frame, folders) for frame in frames[:_FRAMES]])
         if self.is_attached:

@@ -271,7 +271,7 @@ class DeleteLeftoversScreen(TypedConfirmation[None]):
         yield Button("Delete", id="end", variant="error", compact=True, disabled=bool(self.word))
 
     def _question(self, refused: str = "") -> Content:
-        parts = [("\nResults that were not fetched from them are lost.", "$text-warning")]
+        parts = [("\nUnfetched results on these machines are lost.", "$text-warning")]
         others = {(each.thing.ledger, each.thing.owner) for each in self._found.removable if not each.thing.ours}
         for ledger, owner in sorted(others):
             parts.append((f"\n! ledger {ledger} ({owner}) may still use these resources", "$text-warning"))

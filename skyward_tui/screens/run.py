@@ -263,13 +263,13 @@ class RunScreen(BaseScreen[None]):
         yield self._grid
 
     def on_mount(self) -> None:
-        kept = self.app.saved_screen_state(self.SCOPE)
-        self.merged, self.collapsed = kept.get("merged") is True, kept.get("collapsed") is True
-        self.only_failed = kept.get("only_failed") is True
-        self.set_class(kept.get("zoom") is True, "-zoom")
-        self._grid.move_borders(BorderOffsets(*(_number(kept.get(name)) for name in BorderOffsets._fields)))
+        saved = self.app.saved_screen_state(self.SCOPE)
+        self.merged, self.collapsed = saved.get("merged") is True, saved.get("collapsed") is True
+        self.only_failed = saved.get("only_failed") is True
+        self.set_class(saved.get("zoom") is True, "-zoom")
+        self._grid.move_borders(BorderOffsets(*(_number(saved.get(name)) for name in BorderOffsets._fields)))
         for panel in self.panels.values():
-            panel.restore(kept)
+            panel.restore(saved)
         if self._found_match is not None:
             self.rank, self.merged = self._found_match.rank, False
             self.panels[HOME_PANEL].scroll_to_match(self._found_match)
@@ -278,7 +278,7 @@ class RunScreen(BaseScreen[None]):
         if self._awaits_run:
             self.active = STARTUP_PANEL
         self.tick(self.app.clock())
-        last = self.panels.get(str(kept.get("panel", HOME_PANEL)), self.panels[HOME_PANEL])
+        last = self.panels.get(str(saved.get("panel", HOME_PANEL)), self.panels[HOME_PANEL])
         if self._awaits_run or not last.has_content or last is self.panels[HOME_PANEL]:
             self.panels[HOME_PANEL].main.focus()
         else:  # without focusing another panel first, because a zoomed grid hides all others

@@ -223,8 +223,8 @@ class StacksScreen(BaseScreen[int | None]):
         """Return the source files of all groups' positions."""
         folders = await source_folders(self.app, self._run_view)
         frames = [frame for group in group_stacks(stacks) if (frame := calling_frame(group.frames))]
-        found = await asyncio.to_thread(lambda: [find_source(frame, folders) for frame in frames])
-        return {(frame.file, frame.line): each for frame, each in zip(frames, found, strict=True)}
+        sources = await asyncio.to_thread(lambda: [find_source(frame, folders) for frame in frames])
+        return {(frame.file, frame.line): each for frame, each in zip(frames, sources, strict=True)}
 
     @work
     async def action_signal(self) -> None:
@@ -385,8 +385,8 @@ class StacksScreen(BaseScreen[int | None]):
             await self.save_files(profile_files(profile, f"{self._pool.partition('.')[0]}-{self._run}-r{rank}"))
 
     def _text(self) -> str:
-        found = self._stacks
-        return "" if found is None else "\n".join(as_text(found, self._folders, threads=self._all_threads))
+        stacks = self._stacks
+        return "" if stacks is None else "\n".join(as_text(stacks, self._folders, threads=self._all_threads))
 
     def action_copy(self) -> None:
         if text := self._text():

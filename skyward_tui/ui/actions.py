@@ -154,7 +154,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("compare.copy", "y", "copy", "copy", "Copy all rows"),
     Action("compare.back", "escape,q", "back", "back", "Back to the past runs"),
     # Leftovers
-    Action("leftovers.open", "enter", "open", "open", "Open the pool, or show its resources"),
+    Action("leftovers.open", "enter", "open", "open", "Open the pool, or scan resources of another ledger"),
     Action("leftovers.end", "X", "end", "delete", "Delete the leftovers of this pool", dangerous=True),
     Action("leftovers.end_all", "E", "end_all", "delete all", "Delete all leftovers", dangerous=True),
     Action("leftovers.again", "r", "again", "refresh", "Scan the accounts again"),
@@ -206,7 +206,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.collapse", "u", "collapse", "", "Merge ranks, collapse equal lines"),
     Action("run.only_failed", "M", "only_failed", "", "Merge only ranks with errors, or all ranks"),
     Action("run.errors", "e", "errors", "errors", "Show errors: root cause, tracebacks"),
-    Action("run.find", "slash", "find", "find", "Find in log; n and N go to the next and previous hit"),
+    Action("run.find", "slash", "find", "find", "Find in log"),
     Action("run.next_hit", "n", "next_hit(1)", "", "Next hit"),
     Action("run.previous_hit", "N", "next_hit(-1)", "", "Previous hit"),
     Action("run.filter", "ampersand", "filter", "filter", "Show only matching lines; a leading ! inverts"),

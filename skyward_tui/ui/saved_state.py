@@ -99,13 +99,13 @@ def parse_state(text: str) -> SavedState:
     try:
         if len(text) > MOST:
             raise ValueError("the file is too large")
-        found = json.loads(text)
-        if not isinstance(found, Mapping) or found.get("version") != VERSION:
+        data = json.loads(text)
+        if not isinstance(data, Mapping) or data.get("version") != VERSION:
             raise ValueError("another release wrote the file")
         return SavedState(
-            theme=_text(found.get("theme", "")),
-            over=_text(found.get("over", "")),
-            screens={_text(scope): _screen(screen) for scope, screen in found.get("screens", {}).items()},
+            theme=_text(data.get("theme", "")),
+            over=_text(data.get("over", "")),
+            screens={_text(scope): _screen(screen) for scope, screen in data.get("screens", {}).items()},
         )
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidStateFile(f"ignored the saved state of the app: {error}") from error
@@ -117,5 +117,5 @@ def _text(value: Any) -> str:
     return value
 
 
-def _screen(found: Any) -> ScreenState:
-    return {_text(name): value if isinstance(value, bool) else _text(value) for name, value in found.items()}
+def _screen(data: Any) -> ScreenState:
+    return {_text(name): value if isinstance(value, bool) else _text(value) for name, value in data.items()}

@@ -130,8 +130,8 @@ def _money(pool: PoolView, now: float) -> str:
         return ""
     price = hourly(pool)
     parts = [f"{price}, {money(pool.spent(now))} spent" if pool.price_hourly else price]
-    if (left := pool.lease_left(now)) is not None:
-        parts.append(f"idle, shuts down in {time_left(left)}")
+    if (lease_left := pool.lease_left(now)) is not None:
+        parts.append(f"idle, shuts down in {time_left(lease_left)}")
     return "  ".join(filter(None, parts))
 
 
@@ -139,8 +139,8 @@ def _run(pool: PoolView, run: RunView, states: Sequence[RankState], now: float) 
     mark = state_style(run.state)
     lasted = (run.ended_at or now) - run.opened_at
     time = precise_duration(lasted) if run.ended_at is not None else duration(lasted)
-    of = f" {run.ended:,}/{run.total:,}" if run.counts or run.state == "running" else ""
-    yield f"{mark.text} {run.function}{of}, {time}", mark.style
+    progress = f" {run.ended:,}/{run.total:,}" if run.counts or run.state == "running" else ""
+    yield f"{mark.text} {run.function}{progress}, {time}", mark.style
     if (cause := run.root_cause) is not None:
         text = failure(cause.outcome, cause.type, one_line(cause.message))
         yield f"{cause.rank_prefix}{cause.outcome}, {text}", "$text-error"

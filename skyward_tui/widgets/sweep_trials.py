@@ -54,14 +54,14 @@ class TrialCharts:
             metrics: Metrics that the trials logged.
             default_run: Run of rows that do not name their run.
         """
-        telling = [name for name in table.numbers if name.lower() not in COUNTERS]
-        self._name, found = table.comparison_values(by, telling)
+        charted = [name for name in table.numbers if name.lower() not in COUNTERS]
+        self._name, values = table.comparison_values(by, charted)
         self._against = [
-            (name, groups) for at, name in enumerate(table.names) if len(groups := _grouped(at, table.rows, found)) > 1
+            (name, groups) for at, name in enumerate(table.names) if len(groups := _grouped(at, table.rows, values)) > 1
         ]
         self._title, self._front, self._curves = "", "", []
-        for name in dict.fromkeys((self._name, *telling)):
-            if name in telling and self._take_curves(name, table, rows, metrics, default_run):
+        for name in dict.fromkeys((self._name, *charted)):
+            if name in charted and self._take_curves(name, table, rows, metrics, default_run):
                 break
 
     def _take_curves(
@@ -111,12 +111,12 @@ class TrialCharts:
         return rows
 
 
-def _grouped(at: int, rows: Sequence[TrialRow], found: Mapping[int, float]) -> list[_ArgumentEffect]:
+def _grouped(at: int, rows: Sequence[TrialRow], values_by_place: Mapping[int, float]) -> list[_ArgumentEffect]:
     """Return the effect of each value of an argument, in the order of the combinations."""
     values: dict[str, list[float]] = {}
     for row in rows:
-        if row.place in found:
-            values.setdefault(row.arguments[at], []).append(found[row.place])
+        if row.place in values_by_place:
+            values.setdefault(row.arguments[at], []).append(values_by_place[row.place])
     return [_ArgumentEffect(value, fmean(each), min(each), max(each)) for value, each in values.items()]
 
 
@@ -266,12 +266,12 @@ class TrialLines:
 
     def row(self, index: int, width: int) -> Content:
         """Return a row in the current order."""
-        texts, found = self._cells[index], self._rows[index]
-        state = found.state
+        texts, trial = self._cells[index], self._rows[index]
+        state = trial.state
         dim = "$muted" if state in ("collateral", "waiting") else ""
         styles = {0: "bold", self._table.outcome_column: state_style(state).style}  # number and outcome of the trial
         parts = [(self._cell(texts[at], at), styles.get(at, dim)) for at in self._visible_columns(width)]
-        mark = ("▸", "$text-accent") if self._current_run and found.run == self._current_run else (" ", "")
+        mark = ("▸", "$text-accent") if self._current_run and trial.run == self._current_run else (" ", "")
         return _cut([mark, *parts], width)
 
     def _cell(self, text: str, at: int) -> str:
@@ -288,10 +288,10 @@ def _is_figure(text: str) -> bool:
 
 def _cut(parts: list[tuple[str, str]], width: int) -> Content:
     """Return the parts of a line that fit into a width."""
-    kept = []
+    fitting = []
     for text, style in parts:
         if width <= 0:
             break
-        kept.append((clip(text, width), style))
+        fitting.append((clip(text, width), style))
         width -= cell_len(text)
-    return Content.assemble(*kept)
+    return Content.assemble(*fitting)

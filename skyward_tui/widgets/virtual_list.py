@@ -139,15 +139,15 @@ class VirtualList(PaintedLines, Generic[Row]):
         head = self.head(width)[:height]
         height -= len(head)
         total = self.row_count(width)
-        wanted = self.required_range()
-        self.top = min(max(self.top, wanted.stop - height), wanted.start)
+        required = self.required_range()
+        self.top = min(max(self.top, required.stop - height), required.start)
         self.top = max(0, min(self.top, total - height))
         return [*head, *(self.row(i, width) for i in range(self.top, min(total, self.top + height)))]
 
     def paint(self, width: int, height: int) -> list[Strip]:
         """Render the visible rows; rows that did not change keep their strips, unlike in Textual."""
-        key_of_strips = (width, self.visual_style)
-        before = self._strips[1] if self._strips[0] == key_of_strips else {}
+        style_key = (width, self.visual_style)
+        before = self._strips[1] if self._strips[0] == style_key else {}
         now: dict[RowKey, list[Strip]] = {}
         lines: list[Strip] = []
         for row in self.visible_rows():
@@ -157,7 +157,7 @@ class VirtualList(PaintedLines, Generic[Row]):
                 found = before.get(key)
                 now[key] = found or Visual.to_strips(self, row or _EMPTY, width, height, self.visual_style)
             lines += now[key]
-        self._strips = key_of_strips, now
+        self._strips = style_key, now
         return lines
 
     def render_line(self, y: int) -> Strip:
