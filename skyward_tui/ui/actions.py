@@ -1,8 +1,8 @@
 """Registry of all actions and their keys.
 
-Bindings, hints, help, the command palette and ``docs/reference/keys.md`` are generated from this table. The keys that focus the
-panels of the run screen come from the table of panels. The ``[keys]`` table of the user's ``skyward.toml`` remaps
-actions by their ids (``"log.follow" = "f"``).
+Bindings, hints, help, the command palette and ``docs/reference/keys.md`` are generated from this table. The keys that
+focus the panels of the run screen come from the table of panels. The ``[keys]`` table of the user's ``skyward.toml``
+remaps actions by their ids (``"log.follow" = "f"``).
 """
 
 from __future__ import annotations

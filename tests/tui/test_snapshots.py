@@ -183,7 +183,7 @@ async def test_stacks(app: SkywardApp, session: FakeSession, snap: Snap, size: t
 async def test_sweep(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     session.swept = leftovers()
     session.pool("llama-ft", 2)
-    await show(app, snap, "leftovers", size, ["w", "down"], "end all" if size == SMALLEST else "no answer within")
+    await show(app, snap, "leftovers", size, ["w", "down"], "delete all" if size == SMALLEST else "no answer within")
 
 
 @at_every_size
@@ -199,7 +199,7 @@ async def test_hosts(app: SkywardApp, snap: Snap, size: tuple[int, int], monkeyp
 async def test_end_left(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     session.swept = leftovers()
     session.pool("llama-ft", 2)
-    await show(app, snap, "end-left", size, ["w", "down", "E"], "to end it:")
+    await show(app, snap, "end-left", size, ["w", "down", "E"], "to confirm:")
 
 
 @at_every_size
