@@ -103,7 +103,7 @@ async def test_where_nothing_happens_nothing_is_done(
     async with app.run_test(size=(160, 48)) as pilot:
         await until(pilot, lambda: "llama-ft" in screen_text(app))
         await pilot.press(*keys.split())
-        waits = {"n": "_wait", "w": "_looking_since"}.get(keys, "")
+        waits = {"n": "_wait", "w": "_scan_started_at"}.get(keys, "")
         await until(pilot, lambda: not waits or getattr(app.screen, waits, 1) is None)
         await pilot.pause()
         app._lively_until, app._refresh_times = 0.0, []
@@ -427,7 +427,7 @@ async def test_what_ends_things_and_help_are_hinted_at_any_width(
         await until(pilot, lambda: "▶ fit" in screen_text(app))
         await until(pilot, lambda: hints(app).endswith("X tear down  q quit  ? keys"))
         await pilot.press("enter")
-        for panel, first in (("1", "enter its log"), ("2", "f follow"), ("3", "z zoom"), ("4", "S save")):
+        for panel, first in (("1", "enter open"), ("2", "f follow"), ("3", "z zoom"), ("4", "S save")):
             await pilot.press(panel)
             await until(pilot, lambda first=first: hints(app).strip().startswith(first))  # type: ignore[misc]
             assert hints(app).endswith("X tear down  q back  ? keys")

@@ -163,7 +163,7 @@ async def test_the_screen_ends_what_is_left_of_a_pool_once_its_name_is_typed(
         await pilot.press("X")  # on the first, whose pool is up
         assert isinstance(app.screen, LeftoversScreen)
         await pilot.press("down", "X")
-        await until(pilot, lambda: isinstance(app.screen, DeleteLeftoversScreen) and "to end it" in screen_text(app))
+        await until(pilot, lambda: isinstance(app.screen, DeleteLeftoversScreen) and "to confirm:" in screen_text(app))
         shown = screen_text(app)
         assert "pool lost: no pool here has it" in shown and "$1.50/h, $39.00 so far" in shown
         await typed(app, pilot, "los")
@@ -176,7 +176,7 @@ async def test_the_screen_ends_what_is_left_of_a_pool_once_its_name_is_typed(
         assert session.ended_left == [["i-0aaaaaaaaaaaaaaaa", "sg-0aaaaaaaaaaaaaaaa"]]
         looked = session.sweeps
         session.ending_left.set_result(["instance i-0aaaaaaaaaaaaaaaa (eu-west-1): no answer"])
-        await until(pilot, lambda: "still there: instance i-0aaaaaaaaaaaaaaaa" in screen_text(app))
+        await until(pilot, lambda: "not deleted: instance i-0aaaaaaaaaaaaaaaa" in screen_text(app))
         assert app.screen.query_one("#dialog").border_title == "Some leftovers may remain"
         await until(pilot, lambda: session.sweeps == looked + 2)  # the screen's look, and the app's
 

@@ -107,7 +107,7 @@ async def test_no_run_yet(app: SkywardApp, session: FakeSession) -> None:
         await until(pilot, lambda: "No pools yet" in screen_text(app))
         assert "…" not in screen_text(app)
         await pilot.press("H")
-        await until(pilot, lambda: "There has been no run yet: n on the list of pools" in screen_text(app))
+        await until(pilot, lambda: "No runs yet. n on the list of pools" in screen_text(app))
         await until(pilot, lambda: "esc back" in screen_text(app))
         shown = screen_text(app)
         assert "launch a script" in shown and "…" not in shown, "what has no room goes on below"
