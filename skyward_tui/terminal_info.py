@@ -1,4 +1,4 @@
-"""Kind of terminal and current folder of the program."""
+"""Environment of the program: kind of terminal, current folder, clipboard of a terminal multiplexer."""
 
 from __future__ import annotations
 
@@ -7,14 +7,63 @@ from pathlib import Path
 
 
 def is_dumb() -> bool:
-    """Whether it is one on which no cursor can be moved: after the first picture nothing would be painted any more."""
+    """Check for a terminal that cannot move its cursor, which a full-screen app needs."""
     return os.environ.get("TERM", "").lower() in ("dumb", "unknown")
 
 
 def current_folder() -> Path:
-    """That folder; where somebody has removed it, what it was called: paths below it are named by it, and whoever opens
-    one is told that it is not there."""
+    """Return the current folder; if it was removed, its former path.
+
+    Opening a file below the former path then fails with an ordinary error.
+    """
     try:
         return Path.cwd()
     except FileNotFoundError:
         return Path(os.environ.get("PWD", "/"))
+
+
+TMUX_TIMEOUT = 5.0  # seconds; a hanging tmux must not block copying for good
+
+
+class CopyError(Exception):
+    """The text was not copied; the message states the reason."""
+
+
+def copy_to_multiplexer(text: str) -> str:
+    """Copy a text to the clipboard of a terminal multiplexer, if the app runs in one; blocks until tmux has answered.
+
+    Returns:
+        Note for the user about where the text is; "" without a multiplexer.
+
+    Raises:
+        CopyError: If the text was not copied.
+    """
+    if os.environ.get("TMUX"):
+        return _copy_to_tmux(text)
+    if os.environ.get("STY"):
+        raise CopyError("GNU screen does not support the clipboard; {run.save} saves to files")
+    return ""
+
+
+def _copy_to_tmux(text: str) -> str:
+    try:
+        _run_tmux("load-buffer", "-w", "-", text=text)
+    except CopyError:  # tmux before 3.2 does not support -w
+        _run_tmux("load-buffer", "-", text=text)
+        return "only to tmux's buffer: paste with prefix ]"
+    if "clipboard" in _run_tmux("display-message", "-p", "#{client_termfeatures}").split(","):
+        return "also to tmux's buffer"
+    return "only to tmux's buffer (tmux found no terminal clipboard): paste with prefix ]"
+
+
+def _run_tmux(*words: str, text: str | None = None) -> str:
+    import subprocess  # late: most commands never copy
+
+    data = None if text is None else text.encode()
+    try:
+        done = subprocess.run(["tmux", *words], input=data, capture_output=True, timeout=TMUX_TIMEOUT, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CopyError(f"cannot run tmux: {error}") from error
+    if done.returncode:
+        raise CopyError(f"tmux failed: {done.stderr.decode(errors='replace').strip()}")
+    return done.stdout.decode(errors="replace").strip()

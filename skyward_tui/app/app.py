@@ -444,7 +444,7 @@ class SkywardApp(App[None]):
 
     @work(exclusive=True, group="copy")
     async def _copy_to_clipboard_manager(self, text: str, what: str) -> None:
-        from skyward_tui.ui.multiplexer_clipboard import CopyError, copy_to_multiplexer
+        from skyward_tui.terminal_info import CopyError, copy_to_multiplexer
 
         try:
             remark = await asyncio.to_thread(copy_to_multiplexer, text)
