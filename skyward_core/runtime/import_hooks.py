@@ -28,8 +28,8 @@ _OLD, _NEW = "skyward", "skyward_core"
 _MODULE_MOVES = {
     "accelerators": "model.accelerators",
     "errors": "model.errors",
-    "spec": "model.spec",
-    "time": "model.lengths_of_time",
+    "spec": "model.specs",
+    "time": "model.durations",
 }
 
 

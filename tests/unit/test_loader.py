@@ -121,6 +121,7 @@ def test_the_older_name_of_the_package_works(tmp_path: Path) -> None:
     path = tmp_path / "old.py"
     path.write_text(
         "import skyward as sky\nfrom skyward.errors import UsageError\nimport skyward_core.model.errors\n"
+        "from skyward.spec import Image\nfrom skyward.time import hours\n"
         "SAME = UsageError is skyward_core.model.errors.UsageError and sky.__spec__.name == 'skyward_core'\n"
         "@sky.function\ndef f(): return SAME, sky.__name__\n"
     )
