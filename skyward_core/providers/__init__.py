@@ -1,7 +1,7 @@
-"""Where machines come from: providers by name, loaded when asked for.
+"""Registry of providers, which are looked up by name and imported on first use.
 
-Ours are the folders beside this file; each has a ``provider.py`` with its class under ``PROVIDER``. Another package
-declares its own by an entry point of the group ``skyward.providers`` that names the class.
+The built-in providers are the folders beside this file; each has a ``provider.py`` that sets ``PROVIDER`` to its class.
+Another package declares a provider with an entry point of the group ``skyward.providers``.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 ENTRY_POINT_GROUP = "skyward.providers"
-DEFAULT_PROVIDER = "local"
-"""The embedded one, for whoever names none."""
-ELSEWHERE = "elsewhere"  # the folder of names that nobody serves here
-SEVERAL = "several"
-"""What is kept of pools whose machines may come from several providers; nobody asks for it by this name."""
+DEFAULT_PROVIDER = "local"  # used if the user names no provider
+SEVERAL = "several"  # marks the JSON of a MultiProvider; users cannot select it by this name
 
 
 def provider_names() -> list[str]:
-    """The providers that there are: ours, then declared ones."""
+    """Return the names of all providers: built-in ones first, then declared ones."""
     return built_in_names() + sorted(_declared_providers())
 
 
 def built_in_names() -> list[str]:
-    """The providers that come with this library."""
+    """Return the names of the providers that are part of this library."""
     from pkgutil import iter_modules
 
-    return sorted(found.name for found in iter_modules(__path__) if found.ispkg and found.name != ELSEWHERE)
+    return sorted(found.name for found in iter_modules(__path__) if found.ispkg)
 
 
 def resolve_provider(provider: Any = None) -> Any:
-    """A provider from itself, from its class or name, or, for None, the embedded default.
+    """Return a provider instance.
+
+    Args:
+        provider: An instance, a class, a name, or None for the default provider.
 
     Raises:
-        UsageError: no provider has that name, or the one that has cannot be made of its name alone.
+        UsageError: If no provider has that name, or if the provider has required parameters.
     """
     if provider is None or isinstance(provider, str):
         provider = provider_class(provider or DEFAULT_PROVIDER)
@@ -49,41 +49,38 @@ def resolve_provider(provider: Any = None) -> Any:
     try:
         return provider()
     except TypeError as error:
-        name, lacks = getattr(provider, "name", provider), str(error).rpartition("() ")[2]
-        raise UsageError(f"provider {name} cannot be had by its name alone: {lacks}") from error
+        name, missing = getattr(provider, "name", provider), str(error).rpartition("() ")[2]
+        raise UsageError(f"provider {name} cannot be created from its name alone: {missing}") from error
 
 
 def provider_from_json(data: dict[str, Any]) -> Any:
-    """The provider that wrote ``data`` with its ``to_json``.
+    """Rebuild a provider from the JSON that its ``to_json`` returned.
 
     Raises:
-        UsageError: its package is not installed here, or cannot be loaded.
+        UsageError: If the provider's package is not installed here or cannot be imported.
     """
     name = data["provider"]
     if name == SEVERAL:
-        from skyward_core.providers.first_available_provider import (
-            MultiProvider,  # hardly any pool is of several
-        )
+        from skyward_core.providers.first_available_provider import MultiProvider  # few pools need this import
 
         return MultiProvider([provider_from_json(each) for each in provider_parts(data)])
     try:
         found = provider_class(name)
     except UsageError as error:
-        raise UsageError(f"it needs provider {name!r}, whose package must be installed here, too: {error}") from error
+        raise UsageError(f"install the package of provider {name!r} on this machine, too: {error}") from error
     return found.from_json(data)
 
 
 def provider_parts(data: dict[str, Any]) -> list[dict[str, Any]]:
-    """What each provider wrote of those that one has, which has another's machines; itself, where it has none."""
+    """Return the JSON of each provider inside a MultiProvider's JSON, or ``[data]`` for any other provider."""
     return list(data["of"]) if data["provider"] == SEVERAL else [data]
 
 
 def provider_class(name: str) -> Any:
-    """The class of a provider.
+    """Import and return a provider's class.
 
     Raises:
-        UsageError: no provider has that name, several packages declare it, or the one that does cannot be loaded;
-            says why.
+        UsageError: If no provider has that name, if several packages declare it, or if its import fails.
     """
     if name.isidentifier():
         module = f"{__name__}.{name}"
@@ -99,8 +96,8 @@ def provider_class(name: str) -> Any:
         if name in PROVIDERS_BY_TYPE:
             raise UsageError(PROVIDERS_BY_TYPE[name].refusal())
         near = get_close_matches(name, provider_names(), 1)
-        meant = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(provider_names())}"
-        raise UsageError(f"no provider is called {name!r}{meant}")
+        hint = f"; did you mean {near[0]!r}?" if near else f"; available: {', '.join(provider_names())}"
+        raise UsageError(f"no provider is called {name!r}{hint}")
     from skyward_core.model.plugin_and_provider_entry_points import resolve_entry_point
 
     return _load_entry_point(resolve_entry_point("provider", points))
@@ -120,12 +117,14 @@ def _load_entry_point(point: EntryPoint) -> Any:
         raise UsageError(
             f"provider {point.name!r} ({point.value}) cannot be loaded: {type(error).__name__}: {error}"
         ) from error
-    said = getattr(found, "name", None)
-    if said != point.name:
-        raise UsageError(f"provider {point.name!r} ({point.value}) calls itself {said!r}")
-    for words in ("about", "machine"):
-        if not isinstance(getattr(found, words, None), str):
-            raise UsageError(f"provider {point.name!r} ({point.value}) has no text under {words!r}")
+    name = getattr(found, "name", None)
+    if name != point.name:
+        raise UsageError(
+            f"provider {point.name!r} ({point.value}): its class has the name {name!r}, which must be the same"
+        )
+    for attribute in ("about", "machine"):
+        if not isinstance(getattr(found, attribute, None), str):
+            raise UsageError(f"provider {point.name!r} ({point.value}): its class needs a str attribute {attribute!r}")
     from skyward_core.providers.provider import settings_error
 
     if reason := settings_error(found):

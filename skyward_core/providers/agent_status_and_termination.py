@@ -14,35 +14,36 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import ReachDone
     from skyward_core.transport.ssh.ssh_transport import SSHTransport
 
-# What imports asyncssh is imported where it is needed: who makes a provider may dial its hosts before.
+# asyncssh is imported late: a provider may be created before any code needs to dial its hosts.
 
 T = TypeVar("T")
 
-CHECK_TIMEOUT = 5.0  # seconds of attempts for each host of a check-up
-SILENT_HOST_TIMEOUT = 1.0  # seconds for a host that fell silent: whoever waits for it shall know soon
-END_TIMEOUT = 30.0  # seconds that may take to end what runs on a host
-STATUS_TIMEOUT = 10.0  # seconds that a login shell and Python may take to say how things are
+CHECK_TIMEOUT = 5.0  # seconds of connection attempts for each host of a check
+SILENT_HOST_TIMEOUT = 1.0  # seconds for a host that stopped answering; callers need the state soon
+END_TIMEOUT = 30.0  # seconds to stop everything that runs on a host
+STATUS_TIMEOUT = 10.0  # seconds for a login shell and Python to report the state
 MAX_CONCURRENT_HOSTS = 16  # hosts that are checked or ended at the same time
 
 
 class TransportFactory(Protocol):
-    """How a provider reaches one of its machines, within some seconds of attempts."""
+    """Factory of a provider's transports, with a limit in seconds for connection attempts."""
 
     def __call__(self, machine: Machine, *, patience: float | None = None) -> SSHTransport: ...
 
 
 async def update_machine(machine: Machine, way: TransportFactory) -> Machine:
-    """A machine with its state, as far as what runs on it goes; :meth:`..ssh.provider.SSH.describe` says which there
-    are.
+    """Return a machine with the state of its agent and workers.
+
+    :meth:`..ssh.provider.SSH.describe` describes the states.
 
     Args:
-        way: the provider's.
+        way: The provider's transport factory.
     """
     from skyward_core.transport.ssh.connection import answer_timeout
 
     here, answer = _live_transport(machine.extra["folder"]), max(STATUS_TIMEOUT, answer_timeout())
     if here is not None and here.is_untouched:
-        return replace(machine, state="gone")  # its start ended before anything was left there
+        return replace(machine, state="gone")  # its startup failed before anything was written to the host
     if here is not None and here.is_up:
         try:
             return await _query_state(here, machine, answer)
@@ -62,11 +63,12 @@ async def update_machine(machine: Machine, way: TransportFactory) -> Machine:
 
 
 async def end_machine(machine: Machine, way: TransportFactory) -> None:
-    """End a pool's agent and workers on a host, and remove their folder; a host that does not answer is left to its
-    lease.
+    """Stop a pool's agent and workers on a host, and remove the pool's folder there.
+
+    If the host does not answer, the agent's lease ends the pool there.
 
     Args:
-        way: the provider's.
+        way: The provider's transport factory.
     """
     from skyward_core.transport.ssh.ssh_transport import send_bundle
 
@@ -79,18 +81,18 @@ async def end_machine(machine: Machine, way: TransportFactory) -> None:
                 await channel.ask("end", folder=transport.folder, socket=channel.facts["socket"])
             channel.close()
     except (PoolError, UsageError, OSError):
-        return  # ``look`` tells of it; the lease ends the pool there
+        return  # ``describe`` reports the machine's state; the lease ends the pool there
     finally:
         await transport.close()
 
 
 async def gather_bounded(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results of coroutines, a bounded number of them at a time."""
+    """Return the results of coroutines, with bounded concurrency."""
     return await asyncio.gather(*_limit_concurrency(work))
 
 
 async def as_completed_bounded(work: Iterable[Coroutine[Any, Any, T]]) -> AsyncIterator[T]:
-    """Yield the results of coroutines as each is there, a bounded number of them at a time."""
+    """Yield the results of coroutines as they finish, with bounded concurrency."""
     for result in asyncio.as_completed([*_limit_concurrency(work)]):
         yield await result
 
@@ -110,25 +112,26 @@ async def _query_state(transport: SSHTransport, machine: Machine, seconds: float
         async with asyncio.timeout(seconds):
             channel = await transport.channel(status=True)
     except TimeoutError as error:
-        said = f"Host {machine.address} has not said within {seconds:g} s how things are there."
-        raise Unreachable(said) from error
+        raise Unreachable(
+            f"Host {machine.address} has not reported its state within {seconds:g} s. Check its load, then try again."
+        ) from error
     channel.close()
     facts = channel.facts
     if facts["doubted"]:
-        raise PoolError(f"Host {machine.address}: {facts['doubted']}, so nothing there is believed.")
+        raise PoolError(f"Host {machine.address}: {facts['doubted']}. Its state folder is not trusted.")
     if facts["root"] and facts["running"]:
         return machine
     if facts["root"] and facts["left"]:
-        return replace(machine, state="orphaned")  # a new agent takes over what is there
+        return replace(machine, state="orphaned")  # a new agent resumes the pool's runs
     if facts["root"] and facts["orphans"]:
-        return replace(machine, state="ending")  # something that ran there has not quite ended
-    told: dict[str, Any] = {"why": facts.get("ended", ""), "kept": facts.get("kept", {})}
-    told |= {"ended": at} if (at := facts.get("ended_at")) else {}
-    return replace(machine, state="gone", extra=machine.extra | told)
+        return replace(machine, state="ending")  # some processes have not ended yet
+    details: dict[str, Any] = {"why": facts.get("ended", ""), "kept": facts.get("kept", {})}
+    details |= {"ended": at} if (at := facts.get("ended_at")) else {}
+    return replace(machine, state="gone", extra=machine.extra | details)
 
 
 async def _is_silent(machine: Machine, lost: SSHTransport, asked: asyncio.Future[Machine]) -> bool:
-    """Whether a node that we do reach gets no answer from a host either; False once ``asked`` knows more."""
+    """Check whether a reachable node of the pool cannot reach the host either; False once ``asked`` succeeds."""
     pool = machine.extra["folder"].rpartition(".")[0]
     peers = [t for t in _live_transports() if t.folder.rpartition(".")[0] == pool and t is not lost and t.is_up]
     if not peers or lost.ssh_address is None:
@@ -142,11 +145,11 @@ async def _is_silent(machine: Machine, lost: SSHTransport, asked: asyncio.Future
     try:
         return not await peer
     except (PoolError, OSError):
-        return False  # it is we who are cut off, it seems
+        return False  # probably this client is cut off, not the host
 
 
 async def _can_reach(transport: SSHTransport, place: tuple[str, int]) -> bool:
-    """Whether a host answers at an address, asked from another one."""
+    """Check whether one host can connect to the address of another."""
     from skyward_core.transport.ssh.ssh_transport import lend_bundle
 
     channel = await transport.channel()
@@ -161,7 +164,7 @@ def _live_transport(folder: str) -> SSHTransport | None:
 
 
 def _live_transports() -> list[SSHTransport]:
-    """The transports of this loop."""
+    """Return the SSH transports of the running event loop."""
     from skyward_core.transport.ssh.ssh_transport import SSHTransport
 
     loop = asyncio.get_running_loop()

@@ -1,4 +1,7 @@
-"""Machines of whichever of several providers has them: one provider to a pool, which knows which machine is whose."""
+"""Composite of several providers, of which the first one with capacity rents a pool's machines.
+
+Each machine carries the index of its provider, so that later operations go to that provider.
+"""
 
 from __future__ import annotations
 
@@ -36,22 +39,22 @@ if TYPE_CHECKING:
     from skyward_core.model.machines import OrderedHardware
     from skyward_core.transport.transport import Transport
 
-PROVIDER_INDEX = "of"  # in what is kept of a machine: which of the providers it is of, by number
+PROVIDER_INDEX = "of"  # key of ``Machine.extra``: index of the machine's provider
 
 
 class MultiProvider:
-    """See the module.
+    """Rents all machines of a pool from the first of several providers that has them.
 
     Args:
-        providers: that may have the machines; each tells its offers.
-        wishes: what a machine of each has to be; nothing where the pool exists already.
-        selection: "cheapest" of all first, or all of the "first" before any of the second.
+        providers: Candidate providers; each has offers.
+        wishes: Machine requirements of each provider; empty if the pool exists already.
+        selection: "cheapest" sorts the offers of all providers; "first" prefers earlier providers.
 
     Raises:
-        UsageError: they do not go together.
+        UsageError: If a provider has no offers, or if the providers use different accounts of the same service.
     """
 
-    about: ClassVar[str] = "several providers, of which one has the machines"
+    about: ClassVar[str] = "first of several providers that has the machines"
     machine: ClassVar[str] = "machine"
     rents: ClassVar[bool] = True
 
@@ -67,27 +70,29 @@ class MultiProvider:
         payers: dict[str, str] = {}
         for each in self._providers:
             if not isinstance(each, Offers):
-                raise UsageError(f"provider {each.name} tells no offers, and cannot be one of several: have it alone")
+                raise UsageError(
+                    f"provider {each.name} has no offers, so it cannot be one of several: request it alone"
+                )
             if payers.setdefault(each.name, each.payer) != each.payer:
                 raise UsageError(
-                    f"the machines of a pool are of one account of {each.name}: {payers[each.name]}, or {each.payer}"
+                    f"a pool's machines must be of one {each.name} account, not of {payers[each.name]} and {each.payer}"
                 )
 
     @property
     def name(self) -> str:
-        """How people name it: by those that may have the machines."""
+        """Names of the candidate providers."""
         return " or ".join(dict.fromkeys(each.name for each in self._providers))
 
-    # -- having machines ---------------------------------------------------------------------------------
+    # -- renting -----------------------------------------------------------------------------------------
 
     async def plan(self, spec: PoolSpec) -> RentalPlan:
-        """What would be tried, of all providers, in its order; nothing is made.
+        """Return a plan that merges the offers of all providers, in the order of attempts; creates nothing.
 
         Args:
-            spec: all that was asked for; what a machine has to be, each provider has its own.
+            spec: Everything that the user requested. Each provider uses its own machine requirements.
 
         Raises:
-            UsageError: nothing fits at any of them.
+            UsageError: If no provider has a fitting offer.
         """
         plans, order, notes, _ = await self._plan_all(spec)
         first = plans[order[0][0]]
@@ -100,23 +105,24 @@ class MultiProvider:
         )
 
     async def warnings(self, spec: PoolSpec) -> list[str]:
-        """What a person should know before a launch, of each of them.
+        """Return the warnings of each provider before a launch.
 
         Args:
-            spec: all that was asked for.
+            spec: Everything that the user requested.
         """
-        told = [
+        warnings = [
             await each.provider.warnings(each)
             for each in self._provider_specs(spec)
             if isinstance(each.provider, Warns)
         ]
-        return list(dict.fromkeys(said for some in told for said in some))
+        return list(dict.fromkeys(text for texts in warnings for text in texts))
 
     async def _plan_all(self, spec: PoolSpec) -> tuple[
         dict[int, RentalPlan], list[tuple[int, Offer]], list[str], list[tuple[str, SkywardError]]
     ]:  # fmt: skip
-        """The plan of each provider by its number, the offers of all in order, what is to be known of it, and why some
-        have none."""
+        """Return the plan of each provider by its index, the sorted offers, notes, and the errors of providers without
+        a plan.
+        """
         asked = [each.provider.plan(each) for each in self._provider_specs(spec)]
         found = await asyncio.gather(*asked, return_exceptions=True)
         plans: dict[int, RentalPlan] = {}
@@ -143,12 +149,12 @@ class MultiProvider:
         return plans, sorted(tried, key=key), list(dict.fromkeys(notes)), reasons
 
     async def create(self, spec: PoolSpec, token: str) -> list[Machine]:
-        """Rent machines, all of one provider: of the first whose offer gives them all.
+        """Rent all machines from the first provider whose offers suffice.
 
         Raises:
-            NoCapacity: none has; says why of each.
-            CredentialsRefused, Unreachable: that is why of all.
-            SkywardError: something is amiss that no other place would change.
+            NoCapacity: If no provider has capacity. The message has each provider's reason.
+            CredentialsRefused, Unreachable: If all providers fail for this reason.
+            SkywardError: If a problem occurs that no other offer would avoid.
         """
         _, order, _, reasons = await self._plan_all(spec)
         for index, group in groupby(order, key=lambda item: item[0]):
@@ -160,7 +166,7 @@ class MultiProvider:
                     made = await own.provider.create(own, token)
             except PoolError as error:
                 if not isinstance(error, NoCapacity) and await self._may_have_machines(index, own, token):
-                    raise  # those of another one would be paid beside them
+                    raise  # another provider's machines would be paid in addition
                 reasons.append((self._label(index), error))
             else:
                 return self._tag_machines(index, made)
@@ -168,7 +174,7 @@ class MultiProvider:
 
     @staticmethod
     async def _may_have_machines(index: int, spec: PoolSpec, token: str) -> bool:
-        """Whether a provider that failed may have made machines all the same."""
+        """Check whether a provider that failed may still have created machines."""
         if not isinstance(spec.provider, Finds):
             return True
         try:
@@ -177,16 +183,16 @@ class MultiProvider:
             return True
 
     def _provider_specs(self, spec: PoolSpec) -> list[PoolSpec]:
-        """What each of the providers is asked for."""
+        """Return the specification for each provider."""
         return [
             replace(spec, provider=each, accelerator=requirements.accelerator, wish=requirements)
             for each, requirements in zip(self._providers, self._requests, strict=True)
         ]
 
     def _labeled_listener(self, index: int, before: str) -> Callable[[str], None]:
-        """What passes on what a provider says it is at, with its name and what became of the one before."""
-        say = current_listener()
-        return lambda text: say(f"{before}{self._label(index)}: {text}")
+        """Return a progress listener that adds the provider's label and the previous provider's error."""
+        listener = current_listener()
+        return lambda text: listener(f"{before}{self._label(index)}: {text}")
 
     def _label(self, index: int) -> str:
         return f"spec {index + 1} ({self._providers[index].name})"
@@ -198,26 +204,26 @@ class MultiProvider:
     async def replace(
         self, pool: str, token: str, node: int, machines: Sequence[Machine], former: Sequence[Machine]
     ) -> Machine:
-        """Another machine of the provider that the lost one was of.
+        """Replace a lost machine with another one of the same provider.
 
         Raises:
-            NoCapacity: it has none now.
+            NoCapacity: If the provider has no capacity now.
         """
         index = former[-1].extra[PROVIDER_INDEX]
         made = await self._providers[index].replace(pool, token, node, machines, former)
         return self._tag_machines(index, [made])[0]
 
-    # -- what is there -----------------------------------------------------------------------------------
+    # -- existing machines ------------------------------------------------------------------------------
 
     async def find(self, pool: str, token: str) -> list[Machine]:
-        """All machines of a pool that any of the providers made, each once.
+        """Return all machines that any of the providers created for a pool, each once.
 
         Args:
-            pool: the pool's name.
-            token: as ``create`` was given it.
+            pool: Name of the pool.
+            token: Token that was passed to ``create``.
 
         Raises:
-            SkywardError: one of them cannot tell now.
+            SkywardError: If a provider cannot answer now.
         """
         found: dict[str, Machine] = {}
         for index, each in enumerate(self._providers):
@@ -227,93 +233,99 @@ class MultiProvider:
         return list(found.values())
 
     async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
-        """The pool's machines with their state, each by the word of its own provider.
+        """Return the pool's machines with the states that their providers report.
 
         Raises:
-            SkywardError: one of them cannot be asked now.
+            SkywardError: If a provider cannot answer now.
         """
         seen: dict[str, Machine] = {}
         for index, mine in self._by_provider(known):
-            told = await self._providers[index].describe(pool, mine)
-            seen |= {each.id: each for each in self._tag_machines(index, told)}
+            described = await self._providers[index].describe(pool, mine)
+            seen |= {each.id: each for each in self._tag_machines(index, described)}
         return [seen[each.id] for each in known if each.id in seen]
 
     async def why_not_now(self) -> str:
-        """Why machines of one of them cannot be ended at once, in words; "" where all can."""
+        """Return why some machines cannot be terminated at once; "" if all can."""
         for each in self._providers:
-            reason = await each.why_not_now() if isinstance(each, EndsNow) else f"{each.name} cannot do that"
+            reason = (
+                await each.why_not_now()
+                if isinstance(each, EndsNow)
+                else f"provider {each.name} does not support immediate termination"
+            )
             if reason:
                 return str(reason)
         return ""
 
     async def terminate_now(self, pool: str, machines: Sequence[Machine]) -> None:
-        """Have machines ended at once, each by its own provider.
+        """Terminate machines at once, each by its own provider.
 
         Args:
-            pool: the pool's name.
-            machines: those that are meant.
+            pool: Name of the pool.
+            machines: Machines to terminate.
 
         Raises:
-            SkywardError: one of them was not told.
+            SkywardError: If a provider did not accept the request.
         """
-        parts = self._by_provider(machines)
-        await _run_all(self._providers[index].terminate_now(pool, mine) for index, mine in parts)
+        await _run_all(self._providers[index].terminate_now(pool, mine) for index, mine in self._by_provider(machines))
 
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
-        """Have each machine's provider end it.
+        """Terminate each machine by its own provider.
 
         Raises:
-            SkywardError: one of them was not told; the others were.
+            SkywardError: If a provider did not accept the request; the requests to the others were sent.
         """
         await _run_all(self._providers[index].terminate(pool, mine) for index, mine in self._by_provider(machines))
 
     def paid_for(self, machine: Machine) -> OrderedHardware | None:
-        """What was bought of a machine, by its own provider's word.
+        """Return the hardware that was ordered for a machine; None if its provider does not know.
 
         Args:
-            machine: it.
+            machine: The machine.
         """
         provider = self._providers[machine.extra[PROVIDER_INDEX]]
         return provider.paid_for(machine) if isinstance(provider, Sells) else None
 
     async def quiet(self, pool: str, machines: Sequence[Machine]) -> list[Machine]:
-        """End what runs on machines, which stay, where their provider can; gives them, with what lies there.
+        """Stop what runs on machines without terminating them, if their provider supports that.
 
         Args:
-            pool: the pool's name.
-            machines: those that are meant.
+            pool: Name of the pool.
+            machines: The machines to stop work on.
+
+        Returns:
+            The machines, with their retained results.
         """
         seen: dict[str, Machine] = {}
         for index, mine in self._by_provider(machines):
             provider = self._providers[index]
             if isinstance(provider, Quiets):
-                told = await provider.quiet(pool, mine)
+                stopped = await provider.quiet(pool, mine)
             else:
-                reason = {"why": f"provider {provider.name} gives nothing back"}
-                told = [replace(each, state="unreachable", extra=each.extra | reason) for each in mine]
-            seen |= {each.id: each for each in self._tag_machines(index, told)}
+                reason = {"why": f"provider {provider.name} cannot fetch retained results"}
+                stopped = [replace(each, state="unreachable", extra=each.extra | reason) for each in mine]
+                seen |= {each.id: each for each in self._tag_machines(index, stopped)}
         return [seen[each.id] for each in machines if each.id in seen]
 
     async def date(self, pool: str, machines: Sequence[Machine], at: float) -> None:
-        """Have machines say when they end, where their provider can.
+        """Tag machines with the time at which they end, if their provider supports that.
 
         Args:
-            pool: the pool's name.
-            machines: those that are meant.
+            pool: Name of the pool.
+            machines: The machines to tag.
             at: Unix time.
 
         Raises:
-            SkywardError: it could not be said.
+            SkywardError: If a machine cannot be tagged.
         """
         for index, mine in self._by_provider(machines):
             if isinstance(provider := self._providers[index], Dates):
                 await provider.date(pool, mine, at)
 
     async def teardown(self, pool: str) -> None:
-        """Remove what any of them made beside machines.
+        """Remove the resources other than machines that any provider created.
 
         Raises:
-            SkywardError: one of them left something; says what.
+            SkywardError: If a provider could not remove something. The message names the rest.
         """
         await _run_all(each.teardown(pool) for each in self._providers)
 
@@ -323,24 +335,24 @@ class MultiProvider:
                 yield index, mine
 
     async def check(self) -> list[Check]:
-        """What each of them says."""
+        """Return the checks of all providers."""
         return [line for each in self._providers for line in await each.check()]
 
     @contextmanager
     def warm(self, spec: PoolSpec) -> Iterator[None]:
-        """Begin what each of them can begin."""
+        """Start the slow preparations of all providers."""
         with ExitStack() as stack:
             for each in self._providers:
                 stack.enter_context(each.warm(spec))
             yield
 
     def transport(self, pool: str, machine: Machine) -> Transport:
-        """The way to one machine, as its provider has it."""
+        """Return the transport to a machine, from its provider."""
         way: Transport = self._providers[machine.extra.get(PROVIDER_INDEX, 0)].transport(pool, machine)
         return way
 
     def notices(self, machine: Machine) -> str:
-        """What says on a machine that it is about to be taken back, where its provider has that."""
+        """Return the program that reports preemption notices on a machine; "" if its provider has none."""
         return notice_program(self._providers[machine.extra.get(PROVIDER_INDEX, 0)], machine)
 
     def to_json(self) -> dict[str, Any]:
@@ -348,7 +360,7 @@ class MultiProvider:
 
 
 async def _run_all(work: Iterator[Coroutine[Any, Any, None]]) -> None:
-    """Do all, one by one, whatever becomes of each; the first error is raised when all were tried."""
+    """Await coroutines one by one; raise the first error after all have run."""
     first: BaseException | None = None
     for each in work:
         try:

@@ -16,14 +16,14 @@ from skyward_core.store.state_folder import state_home
 
 
 class PoolKeyFolder:
-    """Keys of one pool, and what was asked of its provider.
+    """Folder with the keys of one pool and the journal of requests to its provider.
 
     Args:
         pool: Name of the pool.
         token: Token of the pool.
 
     Attributes:
-        provider: Name of the folder for all pools of a provider.
+        provider: Name of the parent folder, which holds the folders of all pools of a provider.
     """
 
     provider: ClassVar[str]
@@ -34,36 +34,36 @@ class PoolKeyFolder:
 
     @classmethod
     def find_all(cls, pool: str) -> Iterator[Self]:
-        """Yield the folders of all pools of a name: of one that is up, and of others of which something was left."""
+        """Yield the folders of all pools with a name: of the current pool, and of earlier ones that left a folder."""
         for path in sorted((state_home() / cls.provider).glob(f"{pool}.*")):
             yield cls(pool, path.name.rpartition(".")[2])
 
     @property
     def login_key(self) -> Path:
-        """The file of the key that opens the pool's machines."""
+        """File of the SSH key that opens the pool's machines."""
         return self.path / "id_ed25519"
 
     @property
     def known_hosts(self) -> Path:
-        """The file with the host keys that the pool's machines show."""
+        """File with the host keys of the pool's machines."""
         return self.path / "known_hosts"
 
     def remove(self) -> None:
         """Remove the folder.
 
         Raises:
-            OSError: It cannot be removed.
+            OSError: If the folder cannot be removed.
         """
         while self.path.exists():
-            with suppress(FileNotFoundError):  # another client removes it, too
+            with suppress(FileNotFoundError):  # another client removes the folder at the same time
                 shutil.rmtree(self.path)
 
 
 def ledger_id(provider: str) -> str:
-    """Return the id of this client's ledger for a provider; it is made once for each state folder.
+    """Return the id of this client's ledger for a provider, creating the id on first use.
 
     Raises:
-        PoolError: It cannot be written.
+        PoolError: If the id cannot be written.
     """
     if known := known_ledger_id(provider):
         return known
@@ -71,18 +71,18 @@ def ledger_id(provider: str) -> str:
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
         with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+", encoding="ascii") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # of several clients that find none, one makes it
+            fcntl.flock(file, fcntl.LOCK_EX)  # if several clients find no id, only one creates it
             name = file.read().strip()
             if not name:
                 name = secrets.token_hex(8)
                 file.write(name)
             return name
     except OSError as error:
-        raise PoolError(f"what this client makes cannot be marked, as {path} cannot be written: {error}") from error
+        raise PoolError(f"cannot tag resources as created by this client: {path} cannot be written: {error}") from error
 
 
 def known_ledger_id(provider: str) -> str:
-    """Return the same id where something was ever made; else ""."""
+    """Return the id of :func:`ledger_id` without creating it; "" if there is none."""
     try:
         return (state_home() / provider / "ledger-id").read_text(encoding="ascii").strip()
     except FileNotFoundError:

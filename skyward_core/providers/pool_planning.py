@@ -1,4 +1,4 @@
-"""The pool that a user requests, planned against providers."""
+"""Translation of a user's pool request into a pool specification, a choice of provider and a rental plan."""
 
 from __future__ import annotations
 
@@ -45,17 +45,16 @@ def make_pool_spec(
     ttl: float | None = None,
     **machines: Any,
 ) -> PoolSpec:
-    """All that a pool is asked for.
+    """Return the specification of a requested pool.
 
     Args:
-        script: what wants the pool, which is called after it where it has no name.
-        specs: ways to have its machines.
-        machines: the other fields of the only one, where there is none of these.
-
-    The others are those of ``sky.Compute``.
+        script: Script that requests the pool; names the pool if ``name`` is None.
+        specs: Alternative machine specifications.
+        machines: Fields of the only specification if ``specs`` is empty.
+    The other arguments are those of ``sky.Compute``.
 
     Raises:
-        SkywardError: a value makes no sense; says of which field.
+        SkywardError: If a value is invalid. The error names the field.
     """
     ways = [_resolve_spec(each, allocation) for each in machine_alternatives(specs, machines)]
     options = options or Options()
@@ -67,10 +66,10 @@ def make_pool_spec(
     options = replace(options, selection=None, worker=None, ttl=ttl or None)
     with set_error_field("plugins"):
         check_plugins(plugins)
-    said_nodes = (each.nodes for each in (*ways, Spec(nodes=nodes)))
-    counts = {each for each in said_nodes if each is not None}
+    node_counts = (each.nodes for each in (*ways, Spec(nodes=nodes)))
+    counts = {each for each in node_counts if each is not None}
     if len(counts) > 1:
-        raise SpecError("all specs of a pool have as many, and these differ", "nodes")
+        raise SpecError("all Spec values of a pool must have the same number of nodes", "nodes")
     provider, accelerator, requirements = choose_provider(ways, selection)
     if not counts:
         counts = {default_nodes(provider)}
@@ -80,7 +79,7 @@ def make_pool_spec(
     return PoolSpec(
         name=name or generate_pool_name(script),
         provider=provider,
-        nodes=next(iter(counts)),  # type: ignore[arg-type]  # text is none any more
+        nodes=next(iter(counts)),  # type: ignore[arg-type]  # Spec has converted texts
         accelerator=accelerator,
         wish=requirements,
         image=image or Image(),
@@ -91,10 +90,10 @@ def make_pool_spec(
 
 
 def check_types(specs: Sequence[Any], options: Any) -> None:
-    """See whether what is looked into before it is checked as a whole is of its kind.
+    """Check the types of ``sky.Compute`` arguments that are read before the specification is validated.
 
     Raises:
-        UsageError: it is not; says how it is written.
+        UsageError: If a value has the wrong type. The error shows the correct form.
     """
     for each in specs:
         if not isinstance(each, Spec):
@@ -107,47 +106,49 @@ def check_types(specs: Sequence[Any], options: Any) -> None:
             )
             how = f": sky.Compute({name}=...)" if name else ""
             raise UsageError(
-                f"sky.Compute takes sky.Spec(...) values by position, all else by name{how} (got {each!r:.60})"
+                f"sky.Compute takes sky.Spec(...) values by position, everything else by name{how} (got {each!r:.60})"
             )
     if not isinstance(options, Options | None):
         raise SpecError(f"should be sky.Options(...) (got {type(options).__name__})", "options")
 
 
 def machine_alternatives(specs: Sequence[Spec], machines: Mapping[str, Any]) -> Sequence[Spec]:
-    """The ways to have a pool's machines.
+    """Return the alternative machine specifications of a pool.
 
     Args:
-        specs: as they were given.
-        machines: the fields of the only one, where there is none of these.
+        specs: The given specifications.
+        machines: Fields of the only specification if ``specs`` is empty.
 
     Raises:
-        UsageError: both say it.
+        UsageError: If both are given.
     """
-    if specs and (said := [name for name, value in machines.items() if value is not None]):
-        raise UsageError(f"{' and '.join(said)} beside a Spec: each Spec says that itself")
+    if specs and (given := [name for name, value in machines.items() if value is not None]):
+        raise UsageError(
+            f"{' and '.join(given)} cannot be combined with Spec values: move {' and '.join(given)} into each Spec"
+        )
     return specs or (Spec(**machines),)
 
 
-def _merge_values(name: str, *said: Any) -> Any:
-    """What was said of one thing in several places; None where nothing was.
+def _merge_values(name: str, *given: Any) -> Any:
+    """Return the value that several places give for one field; None if no place gives a value.
 
     Raises:
-        SpecError: it was not the same everywhere.
+        SpecError: If the values differ.
     """
-    values = [each for each in said if each is not None]
+    values = [each for each in given if each is not None]
     if any(each != values[0] for each in values[1:]):
-        raise SpecError(f"is said twice, and differs: {' and '.join(f'{each!r:.60}' for each in values)}", name)
+        raise SpecError(f"different values are given: {' and '.join(f'{each!r:.60}' for each in values)}", name)
     return values[0] if values else None
 
 
 def _resolve_concurrency(worker: Any, provider: Any, accelerator: Any, vcpus: float | None) -> Any:
-    """A worker whose concurrency is a number: see :class:`Worker`.
+    """Return a worker whose concurrency is a number (see :class:`Worker`).
 
     Raises:
-        SpecError: it is "auto", and nothing says how many.
+        SpecError: If the concurrency is "auto" and the specification has no accelerator and no number of vCPUs.
     """
     if not isinstance(worker, Worker) or worker.concurrency != "auto":
-        return worker  # what is no worker is refused with all else that is wrong
+        return worker  # the specification's validation rejects other types later
     if accelerator is not None:
         number = accelerator.slices
     elif vcpus is not None:
@@ -156,20 +157,20 @@ def _resolve_concurrency(worker: Any, provider: Any, accelerator: Any, vcpus: fl
         number = os.cpu_count() or 1
     else:
         raise SpecError(
-            f'"auto" goes by accelerator= or vcpus=, and {provider.name} is asked for without: say how many',
+            f'"auto" requires accelerator= or vcpus= with provider {provider.name}. Set one of them, or pass a number',
             "concurrency",
         )
     return replace(worker, concurrency=max(1, int(number)))
 
 
 def _resolve_spec(spec: Spec, allocation: str | None) -> Spec:
-    """A spec with its provider and its accelerator made."""
+    """Return a spec with its provider and accelerator resolved to instances."""
     if not isinstance(spec, Spec):
-        raise UsageError(f"ways to have machines are written sky.Spec(...), not {spec!r:.60}")
+        raise UsageError(f"expected sky.Spec(...), got {spec!r:.60}")
     with set_error_field("provider"):
         provider = resolve_provider(spec.provider)
     accelerator = spec.accelerator
-    # What only some pools need is imported for these alone: somebody waits for the start.
+    # Few pools need this module; importing it would delay the start of the others.
     if accelerator is not None:
         from skyward_core.model import accelerators
 
@@ -177,7 +178,7 @@ def _resolve_spec(spec: Spec, allocation: str | None) -> Spec:
             accelerator = accelerators.resolve(accelerator)
             if accelerator is not None and accelerator.part < 1 and isinstance(provider, Offers):
                 raise UsageError(
-                    f"{provider.name} rents accelerators whole, and {accelerator} is a part of one: say count=1"
+                    f"{provider.name} rents whole accelerators, and {accelerator} is a part of one: set count=1"
                 )
     return replace(spec, provider=provider, accelerator=accelerator, allocation=spec.allocation or allocation)
 
@@ -186,10 +187,13 @@ SELECTIONS: tuple[Selection, ...] = ("cheapest", "first")
 
 
 def choose_provider(ways: Sequence[Spec], selection: str | None) -> tuple[Any, Any, MachineRequirements | None]:
-    """The provider that has machines in one of some ways; the accelerator that all of them have; what else is wished.
+    """Choose the provider of a pool.
+
+    Returns:
+        The provider, the accelerator if all specs have the same one, and the other machine requirements, if any.
 
     Raises:
-        UsageError: a provider cannot choose so.
+        UsageError: If a provider cannot select machines by these requirements.
     """
     if selection is None and len(ways) == 1 and not ways[0].chooses:
         return ways[0].provider, ways[0].accelerator, None
@@ -197,30 +201,30 @@ def choose_provider(ways: Sequence[Spec], selection: str | None) -> tuple[Any, A
     if select is None:
         raise SpecError(f"should be 'cheapest' or 'first' (got {selection!r:.60})", "selection")
     for each in ways:
-        provider: Any = each.provider  # made, as its accelerator is
+        provider: Any = each.provider  # resolved, like its accelerator
         if not isinstance(provider, Offers):
-            said = " and ".join(each.chooses) or ("several specs" if len(ways) > 1 else "selection")
+            fields = " and ".join(each.chooses) or ("several specs" if len(ways) > 1 else "selection")
             with set_error_field("provider"):
                 raise UsageError(
-                    f"provider {provider.name} takes machines as they are, and has no offers to choose from by "
-                    f"{said}: leave that out, or name another provider"
+                    f"provider {provider.name} has no offers to choose from by {fields}: remove {fields}, "
+                    "or choose another provider"
                 )
     providers = [_configured_provider(each) for each in ways]
-    wishes = [_machine_request(each, select) for each in ways]
+    requirements = [_machine_request(each, select) for each in ways]
     if len(ways) == 1:
-        return providers[0], ways[0].accelerator, wishes[0]
+        return providers[0], ways[0].accelerator, requirements[0]
     from skyward_core.providers.first_available_provider import MultiProvider
 
     common = {each.accelerator for each in ways}
-    return MultiProvider(providers, wishes, select), common.pop() if len(common) == 1 else None, None
+    return MultiProvider(providers, requirements, select), common.pop() if len(common) == 1 else None, None
 
 
 def _configured_provider(spec: Spec) -> Any:
-    """A spec's provider, in its regions, with its disks."""
+    """Return a spec's provider, restricted to its regions and with its disk size."""
     provider: Any = spec.provider
     if spec.disk_gb is not None:
         if not isinstance(provider, SizesDisk):
-            raise SpecError(f"provider {provider.name} has machines with disks of their own size", "disk_gb")
+            raise SpecError(f"provider {provider.name} does not support disk sizes", "disk_gb")
         provider = provider.with_disk(spec.disk_gb)
     if not spec.region:
         return provider
@@ -243,16 +247,16 @@ def _machine_request(spec: Spec, selection: Selection) -> MachineRequirements:
 
 
 def make_plan(spec: PoolSpec, *, may_remember: bool = False) -> RentalPlan:
-    """What a pool would rent, in the order in which it is tried; no attempts where it rents nothing.
+    """Return what a pool would rent, in the order of attempts; no attempts if the provider rents nothing.
 
-    Asks the provider, from any thread but that of the pools.
+    Queries the provider. Call it from any thread except the background loop's.
 
     Args:
-        may_remember: whether what the provider said a minute ago will do, as for a form while somebody types.
+        may_remember: Whether cached answers of the provider are acceptable, for example while the user edits a form.
 
     Raises:
-        UsageError: nothing fits; says what comes nearest.
-        PoolError: machines that are there already cannot be had now.
+        UsageError: If no offer fits. The error names the nearest ones.
+        PoolError: If existing machines are not available now.
     """
     from skyward_core.model.offers import RentalPlan
 
@@ -276,15 +280,14 @@ MACHINE_FIELDS = (
 
 
 def resolve_alternatives(ways: Sequence[Spec], override: str | None) -> tuple[list[Spec], list[str]]:
-    """The ways in which a pool's machines are really to be had, of those that were asked for; and what is to be said
-    of that.
+    """Return the machine specifications that this library can serve, and notes about the changes.
 
     Args:
-        ways: as they were asked for, one at least.
-        override: name of the provider that is to serve whatever was asked for; None for none.
+        ways: The requested specifications, at least one.
+        override: Name of the provider that replaces the requested ones; None for no replacement.
 
     Raises:
-        UsageError: none of the ways is to be had here; says what to do.
+        UsageError: If no specification can be served here. The error names alternatives.
     """
     nothing: dict[str, Any] = dict.fromkeys(MACHINE_FIELDS)
     named = [_instantiate(each.provider) for each in ways]
@@ -293,7 +296,7 @@ def resolve_alternatives(ways: Sequence[Spec], override: str | None) -> tuple[li
         stand_ins = [each for each in named if isinstance(each, UnsupportedProvider)]
         asked = " or ".join(dict.fromkeys(_provider_text(each) for each in named if each is not None))
         lost = _ignored_fields(ways, stand_ins)
-        notes = [f"--provider {override} in place of {asked or 'its own'}{lost}"] if stand_ins or lost else []
+        notes = [f"--provider {override} replaces {asked or 'the default'}{lost}"] if stand_ins or lost else []
         provider: Any = override
         if state_folder.provider_settings:
             provider = make_provider(provider_class(override), state_folder.provider_settings)
@@ -308,9 +311,9 @@ def resolve_alternatives(ways: Sequence[Spec], override: str | None) -> tuple[li
             instead = provider.served()
         except UsageError as error:
             refusals.append(error)
-            notes.append(f"sky.{provider!r} is left out: machines of {provider.called} are not rented here")
+            notes.append(f"sky.{provider!r} is skipped: renting machines of {provider.called} is not supported")
             continue
-        notes.append(f"{instead!r} serves for sky.{provider!r}{_ignored_fields([way], [provider])}")
+        notes.append(f"{instead!r} replaces sky.{provider!r}{_ignored_fields([way], [provider])}")
         served.append(replace(way, provider=instead, **nothing))
     if not served:
         raise refusals[0]
@@ -318,7 +321,7 @@ def resolve_alternatives(ways: Sequence[Spec], override: str | None) -> tuple[li
 
 
 def _instantiate(provider: Any) -> Any:
-    """A provider, made where only its class was named."""
+    """Return an instance of a provider that the user gave as a class."""
     return provider() if isinstance(provider, type) and issubclass(provider, UnsupportedProvider) else provider
 
 
@@ -331,8 +334,8 @@ def _provider_text(provider: Any) -> str:
 
 
 def _ignored_fields(ways: Sequence[Spec], stand_ins: Sequence[UnsupportedProvider]) -> str:
-    """What was said of machines that nobody heeds."""
+    """Return a note on the requested machine fields that the replacement provider ignores, or ""."""
     given = [name for each in stand_ins for name in each.parameters]
     chosen = [name for name in MACHINE_FIELDS if any(getattr(way, name) is not None for way in ways)]
     names = list(dict.fromkeys([*given, *chosen]))
-    return f": {', '.join(names)} {'goes' if len(names) == 1 else 'go'} unheeded" if names else ""
+    return f" (ignored: {', '.join(names)})" if names else ""

@@ -1,4 +1,4 @@
-"""The Provider protocol, and providers made from their settings."""
+"""The Provider protocol, parsing of provider settings, and creation of providers from settings."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 class Provider(Protocol):
-    """Where machines come from. Implementations are small values that can be rebuilt by ``from_json``.
+    """Source of machines. Implementations are small values that ``from_json`` can rebuild.
 
     Attributes:
-        name: how people name it.
-        about: what it is, in a few words, for a form.
-        machine: what one of its machines is called there.
+        name: Name of the provider in commands and settings.
+        about: Short description, for forms.
+        machine: Noun for one of its machines, for messages.
     """
 
     name: str
@@ -36,91 +36,92 @@ class Provider(Protocol):
     machine: str
 
     async def create(self, spec: PoolSpec, token: str) -> list[Machine]:
-        """Create the pool's machines; the same token again gives the same machines.
+        """Create the pool's machines; the same token returns the same machines.
 
         Args:
-            spec: all that was asked for.
-            token: of this creation, written down before it begins.
+            spec: Everything that the user requested.
+            token: Idempotency token of this creation, recorded in the ledger beforehand.
 
         Raises:
-            PoolError: says what could not be had, and what to do.
+            PoolError: If machines are not available. The message states the cause and a remedy.
         """
 
     async def replace(
         self, pool: str, token: str, node: int, machines: Sequence[Machine], former: Sequence[Machine]
     ) -> Machine:
-        """Create another machine for a node whose own is lost; the same token again gives the same machine.
+        """Create a replacement for a lost machine; the same token returns the same machine.
 
         Args:
-            pool: the pool's name.
-            token: of this creation, not of the pool.
-            node: index of the node.
-            machines: those of the other nodes.
-            former: those that the pool has lost, or could not use, in that order; the node's own last one is there.
+            pool: Name of the pool.
+            token: Idempotency token of this replacement, not of the pool.
+            node: Index of the node.
+            machines: Machines of the other nodes.
+            former: Machines that the pool lost or rejected, oldest first; includes the node's last machine.
 
         Raises:
-            NoCapacity: there is none to be had now; says why.
+            NoCapacity: If no machine is available now.
         """
 
     async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
-        """The machines of a pool that the provider can see now, with their state.
+        """Return the machines of a pool that the provider can see now, with their state.
 
         Args:
-            pool: the pool's name.
-            known: those that the ledger holds.
+            pool: Name of the pool.
+            known: Machines in the ledger.
         """
 
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
-        """Ask for the machines' end; idempotent. ``describe`` tells when it has come.
+        """Request termination of machines; idempotent. ``describe`` shows when they have ended.
 
         Args:
-            pool: the pool's name.
-            machines: those that shall end.
+            pool: Name of the pool.
+            machines: Machines to terminate.
         """
 
     async def teardown(self, pool: str) -> None:
-        """Remove what ``create`` made beside machines; idempotent.
+        """Remove the resources other than machines that ``create`` made; idempotent.
 
         Args:
-            pool: the pool's name.
+            pool: Name of the pool.
         """
 
     async def check(self) -> list[Check]:
-        """Whether a pool could be had: credentials, reachability, versions; in plain words."""
+        """Return checks of credentials, reachability and versions, in plain words."""
 
     def transport(self, pool: str, machine: Machine) -> Transport:
-        """The way to one machine.
+        """Return the transport to one machine.
 
         Args:
-            pool: the pool's name.
-            machine: the machine.
+            pool: Name of the pool.
+            machine: The machine.
         """
 
     def warm(self, spec: PoolSpec) -> AbstractContextManager[object]:
-        """Begin what takes time but makes no machine; nothing of it outlives the block, or this process.
+        """Start slow preparations that create no machine. They end with the block or with this process.
 
-        Called by a thread that is not the loop's.
+        Called from a thread other than the event loop's.
 
         Args:
-            spec: all that was asked for.
+            spec: Everything that the user requested.
         """
 
     def to_json(self) -> dict[str, Any]:
-        """What rebuilds this provider in another process; no secrets."""
+        """Return the JSON that rebuilds this provider in another process, without secrets."""
 
 
-# The one capability that tells of a transport. All others are where a front end may have them.
+# This capability is defined here because ``Target`` belongs to the transport layer. All others are in
+# ``model/provider_capabilities.py``.
 
 
 @runtime_checkable
 class ReachedOverSSH(Protocol):
-    """A person can log in to its machines."""
+    """Capability of providers whose machines accept SSH logins."""
 
     def target(self, host: str) -> Target:
-        """How a machine is reached.
+        """Return how a host is reached over SSH.
 
         Args:
-            host: its address.
+            host: Address of the host.
         """
 
 
@@ -130,37 +131,37 @@ def split_words(text: str) -> list[str]:
 
 
 def contains_words(parts: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Check whether words stand among others in a row."""
+    """Check whether ``wanted`` occurs in ``parts`` as consecutive words."""
     width = len(wanted)
     return any(list(parts[at : at + width]) == list(wanted) for at in range(len(parts) - width + 1))
 
 
 def describe_python(minor: str, machine: str, named: str | None, *, rented: bool = False) -> str:
-    """In words.
+    """Return a sentence on the Python that each machine needs.
 
     Args:
-        minor: the version of the Python that loads the script.
-        machine: what one of them is called.
-        named: the interpreter that the person has named for them.
-        rented: whether nobody is asked before something is installed there.
+        minor: Version of the Python that loads the script.
+        machine: Noun for one machine.
+        named: Interpreter that the user chose for the machines.
+        rented: Whether packages may be installed on the machines without asking.
     """
     needed = f"Python {minor} on each {machine}"
     if named:
         return f"{needed}: {named}"
     if rented:
-        return f"{needed}; where its image has another, the first login fetches uv, which brings it"
-    return f"{needed}, or uv there, which fetches it"
+        return f"{needed}; if its image has another version, the first login downloads uv, which installs it"
+    return f"{needed}, or uv there, which downloads it"
 
 
 def make_provider(provider: Any, texts: Mapping[str, str]) -> Any:
-    """A provider of its class and of what a person wrote for its settings.
+    """Create a provider from its class and the texts of its settings.
 
     Args:
-        provider: the class.
-        texts: name of a setting and what was written.
+        provider: The class.
+        texts: Name of each setting and its text.
 
     Raises:
-        UsageError: as :func:`parse_settings`; or it cannot be made of what is there; says why.
+        UsageError: If a setting is invalid (see :func:`parse_settings`) or the constructor fails.
     """
     given = parse_settings(provider, texts)
     declared = {each.name: each.default for each in declared_settings(provider) if not each.required}
@@ -168,30 +169,33 @@ def make_provider(provider: Any, texts: Mapping[str, str]) -> Any:
         return provider(**declared | given)
     except SkywardError:
         raise
-    except Exception as error:  # one of another package may raise anything
+    except Exception as error:  # constructors of other packages may raise anything
         raise UsageError(
-            f"provider {provider.name} cannot be made of {', '.join(declared | given) or 'nothing'}: "
+            f"provider {provider.name} cannot be created from {', '.join(declared | given) or 'no settings'}: "
             f"{type(error).__name__}: {error}"
         ) from error
 
 
 def parse_settings(provider: Any, texts: Mapping[str, str]) -> dict[str, Any]:
-    """What a person wrote for a provider's settings, as values.
+    """Parse the texts that a user wrote for a provider's settings.
 
     Args:
-        provider: the class.
-        texts: name of a setting and what was written.
+        provider: The class.
+        texts: Name of each setting and its text.
+
+    Returns:
+        Name of each setting and its value.
 
     Raises:
-        UsageError: it has no such setting, or a text is none of its values; says why.
+        UsageError: If the provider has no such setting, or if a text is not a valid value.
     """
     settings = {each.name: each for each in declared_settings(provider)}
     for name in texts:
         if name not in settings:
             near = get_close_matches(name, settings, 1)
-            there = "; it has " + ", ".join(f"{each.name} ({each.help})" for each in settings.values())
-            meant = f"; did you mean {near[0]!r}?" if near else there if settings else "; it has none"
-            raise UsageError(f"provider {provider.name} has no setting {name!r}{meant}")
+            available = "; it has " + ", ".join(f"{each.name} ({each.help})" for each in settings.values())
+            hint = f"; did you mean {near[0]!r}?" if near else available if settings else "; it has none"
+            raise UsageError(f"provider {provider.name} has no setting {name!r}{hint}")
     found = {}
     for name, text in texts.items():
         with set_error_field(f"settings.{name}"):
@@ -200,16 +204,16 @@ def parse_settings(provider: Any, texts: Mapping[str, str]) -> dict[str, Any]:
 
 
 def settings_error(provider: Any) -> str:
-    """What is wrong with the settings that a class of another package declares; "" where nothing is."""
+    """Return the error in the settings that a class of another package declares, or ""."""
     try:
         declared = declared_settings(provider)
     except TypeError:
-        return "its settings are no list"
+        return "its settings are not a list"
     for each in declared:
         if not isinstance(each, Setting):
-            return f"its settings hold {each!r}, which is no Setting"
+            return f"its settings hold {each!r}, which is not a Setting"
         if not (each.name.isascii() and each.name.isidentifier()):
-            return f"its setting {each.name!r} is no name of a parameter"
+            return f"its setting {each.name!r} is not a valid parameter name"
     names = [each.name for each in declared]
     twice = sorted({name for name in names if names.count(name) > 1})
     return f"it declares setting {twice[0]!r} twice" if twice else ""

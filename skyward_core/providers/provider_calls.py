@@ -17,17 +17,17 @@ from skyward_core.store.debug_log import get_logger
 
 T = TypeVar("T")
 
-QUERY_TIMEOUT = 60.0  # seconds in which a provider answers a question, or takes an order
+QUERY_TIMEOUT = 60.0  # seconds for a provider to answer a query or accept a request
 
 _log = get_logger("provider")
 
-_listener: ContextVar[Callable[[str], None]] = ContextVar("hearer")
+_listener: ContextVar[Callable[[str], None]] = ContextVar("progress_listener")
 
 
 @contextmanager
-def progress_listener(hear: Callable[[str], None]) -> Iterator[None]:
-    """Have somebody hear, inside it, what a provider says it is at."""
-    before = _listener.set(hear)
+def progress_listener(listener: Callable[[str], None]) -> Iterator[None]:
+    """Pass the progress messages of providers to a function during the block."""
+    before = _listener.set(listener)
     try:
         yield
     finally:
@@ -35,54 +35,50 @@ def progress_listener(hear: Callable[[str], None]) -> Iterator[None]:
 
 
 def report_progress(text: str) -> None:
-    """A provider says what it is at now, to whoever waits for it."""
+    """Report the progress of a provider to the current listener."""
     current_listener()(text)
 
 
 def current_listener() -> Callable[[str], None]:
-    """Who hears that now."""
-    return _listener.get(_ignore_progress)
-
-
-def _ignore_progress(text: str) -> None:
-    """Nobody waits."""
+    """Return the function that receives progress messages."""
+    return _listener.get(lambda _text: None)
 
 
 class ProviderTimeout(Unreachable):
-    """A provider does not answer."""
+    """Error: a provider does not answer."""
 
 
 async def log_query(verb: str, pool: str, call: Awaitable[T]) -> T:
-    """As :func:`told`, for verbs that take no time of their own.
+    """Await a provider call like :func:`log_call`, with a limit of :data:`QUERY_TIMEOUT` seconds.
 
     Raises:
-        NoAnswer: none came in :data:`ANSWER` seconds.
+        ProviderTimeout: If the provider does not answer in time.
     """
     limit = asyncio.timeout(QUERY_TIMEOUT)
     try:
         async with limit:
             return await log_call(verb, pool, call)
     except TimeoutError as error:
-        if not limit.expired():  # a limit of the provider's own
+        if not limit.expired():  # a time limit inside the provider expired
             raise
-        said = f"the provider of pool {pool} has not answered within {QUERY_TIMEOUT:g} s ({verb}); try again later"
-        _log.warning("%s", said, extra={"pool": pool})
-        raise ProviderTimeout(said) from error
+        message = f"the provider of pool {pool} has not answered within {QUERY_TIMEOUT:g} s ({verb}); try again later"
+        _log.warning("%s", message, extra={"pool": pool})
+        raise ProviderTimeout(message) from error
 
 
 async def log_call(verb: str, pool: str, call: Awaitable[T]) -> T:
-    """Wait for a call of a provider, and have the log tell of it.
+    """Await a provider call, and log its duration and result or error.
 
     Args:
-        verb: which of the provider's verbs it is.
-        pool: the name of the pool that it is about.
+        verb: Name of the provider's method, for the log.
+        pool: Name of the pool.
     """
     begun, extra = time.monotonic(), {"pool": pool}
     try:
         result = await call
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        _log.warning("%s failed after %.3f s: %s", verb, time.monotonic() - begun, said, extra=extra)
+        cause = f"{type(error).__name__}: {error}"
+        _log.warning("%s failed after %.3f s: %s", verb, time.monotonic() - begun, cause, extra=extra)
         raise
     if _log.isEnabledFor(DEBUG):
         _log.debug("%s took %.3f s%s", verb, time.monotonic() - begun, _count_states(result), extra=extra)
@@ -90,7 +86,7 @@ async def log_call(verb: str, pool: str, call: Awaitable[T]) -> T:
 
 
 def _count_states(result: object) -> str:
-    """What came of it: of machines how many are in which state, and never their particulars."""
+    """Return the number of machines in each state, without their details, for the log."""
     machines = [result] if isinstance(result, Machine) else result
     if not isinstance(machines, list):
         return ""
@@ -101,11 +97,11 @@ def _count_states(result: object) -> str:
 async def poll_until_empty(
     ask: Callable[[], Awaitable[T]], pauses: tuple[float, float], limit: float, factor: float = 2.0
 ) -> T:
-    """Ask again, after growing pauses, until the answer is empty or the time is over; return the last answer.
+    """Repeat a query with growing pauses until the answer is empty or the time is over; return the last answer.
 
     Args:
-        pauses: Seconds between two questions, at first and at most.
-        limit: Seconds in all.
+        pauses: First and longest pause between two queries, in seconds.
+        limit: Total time in seconds.
     """
     deadline, (pause, longest) = time.monotonic() + limit, pauses
     while (found := await ask()) and time.monotonic() + pause <= deadline:
@@ -114,15 +110,15 @@ async def poll_until_empty(
     return found
 
 
-CACHE_TTL = 60.0  # seconds for which an answer counts as new
-MAX_CACHED_ANSWERS = 256  # answers that are kept
+CACHE_TTL = 60.0  # seconds for which an answer is current
+MAX_CACHED_ANSWERS = 256  # answers
 
 _cache_enabled: ContextVar[bool] = ContextVar("remembering", default=False)
 
 
 @contextmanager
 def use_cached_answers() -> Iterator[None]:
-    """Inside it questions to providers may be answered by what they said a little while ago."""
+    """Allow answers from :class:`AnswerCache` during the block."""
     before = _cache_enabled.set(True)
     try:
         yield
@@ -131,26 +127,27 @@ def use_cached_answers() -> Iterator[None]:
 
 
 class AnswerCache:
-    """Answers of one account, by what was asked. Whoever asks outside :func:`use_cached_answers` gets none of them, and
-    refreshes them."""
+    """Cache of a provider's answers for one account. A query outside :func:`use_cached_answers` bypasses and refreshes
+    the cache.
+    """
 
     def __init__(self) -> None:
         self._answers: dict[Hashable, tuple[float, Any]] = {}
 
     def get(self, question: Hashable) -> Any:
-        """What was said; None where that was too long ago, or must not be used."""
+        """Return the cached answer; None if there is none, if it has expired, or outside :func:`use_cached_answers`."""
         if not _cache_enabled.get():
             return None
         at, answer = self._answers.get(question, (0.0, None))
         return answer if answer is not None and time.monotonic() - at < CACHE_TTL else None
 
     def put(self, question: Hashable, answer: Any) -> None:
-        """Note what was said."""
+        """Store an answer."""
         self._answers.pop(question, None)
         self._answers[question] = time.monotonic(), answer
         while len(self._answers) > MAX_CACHED_ANSWERS:
             del self._answers[next(iter(self._answers))]
 
     def clear(self) -> None:
-        """Whose account it is has changed."""
+        """Forget all answers, for example after the credentials changed."""
         self._answers.clear()

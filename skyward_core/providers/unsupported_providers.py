@@ -1,7 +1,7 @@
-"""Names of providers that other libraries have and this one does not.
+"""Placeholders for providers of other libraries that this library does not support.
 
-Each name gives a value that keeps what it is given. Whoever wants machines of it is told what serves instead, and
-``--provider`` puts another provider in its place. A name more is a class more in ``names.py``.
+A placeholder stores its parameters. Its errors name an alternative, and ``--provider`` replaces it by another provider.
+To add a name, add a class in this file.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _SECRET = re.compile(r"key|token|secret|password|auth|json", re.IGNORECASE)
 
 
 class UnsupportedProvider:
-    """A provider by its older name. Nothing is rented by it.
+    """Placeholder for a provider of another library; it rents nothing.
 
     Args:
-        **parameters: as the older library takes them; they can be read, and nothing heeds them.
+        **parameters: The parameters of the other library; they can be read and are otherwise ignored.
 
     Attributes:
-        called: how people spell it.
-        parameters: what it was given, by name.
+        called: Display name of the service.
+        parameters: The given parameters, by name.
     """
 
     called: ClassVar[str]
@@ -55,21 +55,21 @@ class UnsupportedProvider:
         return "…" if _SECRET.search(name) else f"{value!r:.60}"
 
     def served(self) -> Any:
-        """The provider that serves in its place.
+        """Return the provider that replaces this placeholder.
 
         Raises:
-            UsageError: none does; says what to do.
+            UsageError: If no provider replaces it.
         """
         raise UsageError(self.refusal())
 
     @classmethod
     def refusal(cls) -> str:
-        """Why nothing can be had of it here, and what to do."""
+        """Return an error text with the alternatives."""
         name = cls.__name__
         return (
-            f"sky.{name} names machines of {cls.called}, which are not rented here: rent them there and name them, "
-            f'provider=sky.SSH(hosts=["user@host", ...]), or have others, provider=sky.AWS(). Or leave the script as '
-            "it is: `python -m skyward_core --provider local SCRIPT` runs it here, or on any provider that you name"
+            f"sky.{name}: renting machines of {cls.called} is not supported. Rent them yourself and pass "
+            'provider=sky.SSH(hosts=["user@host", ...]), or use provider=sky.AWS(). To run the unchanged script on '
+            "this machine or with another provider, use `python -m skyward_core --provider local SCRIPT`"
         )
 
 
@@ -116,19 +116,18 @@ class Vultr(UnsupportedProvider, called="Vultr"): ...
 
 
 class Container(UnsupportedProvider, called="a container runtime"):
-    """Containers of this machine, by their older name: processes of this machine serve instead, as ``sky.Local()`` has
-    them.
+    """Placeholder for containers on this machine; processes on this machine (``sky.Local()``) replace them.
 
     Args:
-        **parameters: as the older library takes them; they can be read, and nothing heeds them.
+        **parameters: The parameters of the other library; they can be read and are otherwise ignored.
 
     Attributes:
-        called: how people spell it.
-        parameters: what it was given, by name.
+        called: Display name of the service.
+        parameters: The given parameters, by name.
     """
 
     def served(self) -> Any:
-        """The provider that serves in its place: processes of this machine."""
+        """Return the provider for processes on this machine."""
         from skyward_core.providers.local.provider import Local
 
         return Local()
@@ -136,9 +135,9 @@ class Container(UnsupportedProvider, called="a container runtime"):
 
 PROVIDERS_BY_TYPE: dict[str, type[UnsupportedProvider]] = {
     **{kind.__name__.lower(): kind for kind in UnsupportedProvider.__subclasses__()},
-    # Words of older settings.
+    # Spellings in settings of older versions.
     "lambda_cloud": Lambda,
     "massed_compute": MassedCompute,
     "vast": VastAI,
 }
-"""Each by the word that settings and command lines have for it."""
+"""Placeholder class by the name in settings and command lines."""

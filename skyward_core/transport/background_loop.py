@@ -1,4 +1,4 @@
-"""The event loop in a background thread."""
+"""The client's asyncio event loop in a background thread, safe across forks."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-# Seconds. An import that takes longer (a script's own, say, which serves in it) is not worth holding up a fork.
+# seconds; longer imports, such as a script that serves requests while it is imported, must not delay a fork
 IMPORT_TIMEOUT = 2.0
-_LOOK = 0.001
+_IMPORT_POLL_INTERVAL = 0.001  # seconds
 
 
 def wait_for_imports() -> None:
-    """Return when no other thread is importing, or after :data:`PATIENCE`."""
+    """Return when no other thread is importing, or after :data:`IMPORT_TIMEOUT`."""
     me, until = threading.get_ident(), time.monotonic() + IMPORT_TIMEOUT
     while any(owner not in (None, me) for owner in _import_lock_owners()) and time.monotonic() < until:
-        time.sleep(_LOOK)
+        time.sleep(_IMPORT_POLL_INTERVAL)
 
 
 def _import_lock_owners() -> Iterator[int | None]:
-    """The threads that hold modules' locks; Python has no public word for it."""
+    """Yield the owners of the import locks, which Python does not expose publicly."""
     locks: dict[str, Any] = getattr(getattr(importlib, "_bootstrap", None), "_module_locks", {})
     for lock in list(locks.values()):
         yield getattr(lock(), "owner", None)
@@ -35,25 +35,24 @@ def _import_lock_owners() -> Iterator[int | None]:
 
 T = TypeVar("T")
 
-SWITCH_INTERVAL = 0.0005  # seconds; Python's own is 0.005, and a login takes eight turns
+SWITCH_INTERVAL = 0.0005  # seconds; Python's default is 0.005, and a login takes eight thread switches
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
-_short_interval_users = 0  # threads inside of prompt()
-_normal_interval = 0.0  # the length of a turn outside of it
-_parents: list[asyncio.AbstractEventLoop] = []  # in a forked child; see _forked
-
+_short_interval_users = 0  # threads inside short_switch_interval()
+_normal_interval = 0.0  # the interpreter's interval outside short_switch_interval()
+_parents: list[asyncio.AbstractEventLoop] = []  # loops of parent processes, in a forked child; see _reset_after_fork
 
 _process = os.getpid()
 
 
 def process_id() -> int:
-    """Its number, without a word to the system: this is asked for every call."""
+    """Return the cached process id. Every call needs the id, so a system call would be too slow."""
     return _process
 
 
 def background_loop() -> asyncio.AbstractEventLoop:
-    """The loop, started when first asked for. A daemon: it never keeps the interpreter from ending."""
+    """Return the loop, starting it on first use. Its daemon thread never delays the interpreter's exit."""
     global _loop
     with _lock:
         if _loop is None:
@@ -64,7 +63,7 @@ def background_loop() -> asyncio.AbstractEventLoop:
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    """Run the loop until it is stopped. A task that exits ends the task alone: its future has the exception."""
+    """Run the loop until it is stopped. A task that raises SystemExit ends only itself."""
     while True:
         try:
             return loop.run_forever()
@@ -73,14 +72,13 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def submit(work: Coroutine[Any, Any, T]) -> Future[T]:
-    """Run a coroutine on the background loop, from any other thread."""
+    """Run a coroutine on the background loop; call this from any other thread."""
     return asyncio.run_coroutine_threadsafe(work, background_loop())
 
 
 @contextmanager
 def short_switch_interval() -> Iterator[None]:
-    """Inside it the loop's thread gets its turn soon while this one computes (imports, say): it is answering hosts that
-    wait for every word."""
+    """Switch threads more often during the block, so that the loop answers hosts while this thread computes."""
     global _short_interval_users, _normal_interval
     with _lock:
         if not _short_interval_users:
@@ -97,7 +95,7 @@ def short_switch_interval() -> Iterator[None]:
 
 
 async def run_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Wait for all; the first failure cancels the others and is raised itself."""
+    """Await all coroutines concurrently; the first failure cancels the others and is raised."""
     try:
         async with asyncio.TaskGroup() as group:
             for each in work:
@@ -107,9 +105,9 @@ async def run_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 def _reset_after_fork() -> None:
-    """In a forked child: none of our threads is here, so that what it does by itself begins anew.
+    """Reset the state in a forked child, where the loop's thread does not exist.
 
-    The loop is kept: closing it would take connections out of the kernel's list that the parent waits on.
+    The parent's loop stays referenced: closing it would remove connections from the epoll set that the parent uses.
     """
     global _lock, _loop, _short_interval_users, _process
     _process = os.getpid()

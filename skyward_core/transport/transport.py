@@ -1,4 +1,4 @@
-"""What the pool needs of a way to reach a node: start an agent there, and a byte pipe to its socket."""
+"""Protocols between a pool and its nodes' transports: starting an agent, and a byte pipe to its socket."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 T = TypeVar("T")
 
-OnData = Callable[[bytes | memoryview], None]  # what it is given is valid during the call only
+OnData = Callable[[bytes | memoryview], None]  # the data is valid only during the call
 OnLost = Callable[[Exception | None], None]
 Report = Callable[..., None]  # report(phase, detail="", retry_at=None, address="")
 
 
 class StartBarrier:
-    """What the nodes of one start have in common: where they wait for each other (nobody passes before all have
-    come), and what is made once for all of them.
+    """Barrier for the nodes of one pool start, with a cache of values that all of them need.
+
+    No node passes :meth:`wait` before all have reached it.
 
     Args:
-        nodes: how many there are.
+        nodes: Number of nodes.
     """
 
     def __init__(self, nodes: int) -> None:
@@ -36,13 +37,13 @@ class StartBarrier:
         self._results: dict[Any, Any] = {}
 
     def compute_once(self, key: Any, make: Callable[[], T]) -> T:
-        """What the first node to ask has made, for all."""
+        """Return the cached value of a key; the first caller computes it."""
         if key not in self._results:
             self._results[key] = make()
         return self._results[key]  # type: ignore[no-any-return]
 
     async def wait(self, node: int) -> None:
-        """Be there, and wait for the others; a node may come again after it had to start anew."""
+        """Mark a node as ready, and wait for the others; a node may call this again after a restart."""
         self.missing.discard(node)
         if not self.missing:
             self._open.set()
@@ -50,7 +51,7 @@ class StartBarrier:
 
 
 class FlowControl:
-    """Whether the other side takes more: what asyncio and asyncssh tell of it."""
+    """Write flow control: callbacks of asyncio and asyncssh, and a method to wait for the peer."""
 
     def __init__(self) -> None:
         self._clear = asyncio.Event()
@@ -63,44 +64,44 @@ class FlowControl:
         self._clear.set()
 
     async def drain(self) -> None:
-        """Wait while it is behind."""
+        """Wait until the peer accepts more data."""
         await self._clear.wait()
 
 
 def check_python(image: Mapping[str, Any], interpreter: Mapping[str, Any] | None) -> None:
-    """Refuse another Python than the one that pickles the pool's functions.
+    """Reject an image whose Python differs from the one that pickles the pool's functions.
 
     Args:
-        interpreter: that one, as ``script_interpreter.Interpreter.describe`` gives it; None for the client's own.
+        image: Image as JSON.
+        interpreter: The interpreter that loads the script, from ``Interpreter.describe``; None for this process's.
 
     Raises:
-        UsageError: the image asks for one.
+        UsageError: If the image requests another Python.
     """
     chosen = Interpreter.from_json(interpreter) if interpreter else None
     wanted, minor = image.get("python"), chosen.minor if chosen else MINOR
     if not wanted or re.fullmatch(rf"{re.escape(minor)}(\.\d+)?", wanted):
         return
-    asked = f"Image(python={wanted!r}): functions travel as bytecode, so the nodes' Python must be the one that"
+    prefix = f"Image(python={wanted!r}): functions are sent as bytecode, so the nodes' Python must be the one that"
     if chosen is None or is_own_environment(chosen.prefix):
-        raise UsageError(f"{asked} runs here, {minor}. Start skyward from Python {wanted}, or leave python out.")
-    raise UsageError(
-        f"{asked} loads the script, {chosen}. Have it loaded with Python {wanted} (--python), or leave python out."
-    )
+        raise UsageError(f"{prefix} runs here, {minor}. Start skyward from Python {wanted}, or remove python.")
+    raise UsageError(f"{prefix} loads the script, {chosen}. Load it with Python {wanted} (--python), or remove python.")
 
 
 def needs_install(image: Mapping[str, Any]) -> bool:
-    """Whether an image asks for more than files and variables."""
+    """Check whether an image requests more than files and variables."""
     return any(image.get(part) for part in ("pip", "apt", "setup", "pinned"))
 
 
 def image_for_hosts(image: Mapping[str, Any], interpreter: Mapping[str, Any] | None) -> dict[str, Any]:
-    """An image for other machines than this one, with what the script's inline metadata asks for.
+    """Return an image for other machines, including the requirements of the script's inline metadata.
 
     Args:
-        interpreter: as :func:`check_python` has it.
+        image: Image as JSON.
+        interpreter: As in :func:`check_python`.
 
     Raises:
-        UsageError: the image, or the script, has packages of a folder that is here alone.
+        UsageError: If the image or the script requires packages from a local folder.
     """
     _reject_local_folders(image.get("find_links") or (), "image")
     if not interpreter:
@@ -111,7 +112,7 @@ def image_for_hosts(image: Mapping[str, Any], interpreter: Mapping[str, Any] | N
 
 
 def with_script_requirements(image: Mapping[str, Any], chosen: Interpreter) -> dict[str, Any]:
-    """An image with what the inline metadata of the script asks for that an interpreter was chosen for."""
+    """Return an image that includes the requirements of the script's inline metadata."""
     asked = chosen.environment
     lists = ("pip", "pip_indexes", *(["find_links"] if "find_links" in asked else []))
     joined = {part: list(image.get(part) or ()) for part in lists}
@@ -124,11 +125,13 @@ def with_script_requirements(image: Mapping[str, Any], chosen: Interpreter) -> d
 def _reject_local_folders(links: Sequence[str], source: str) -> None:
     for link in links:
         if link.startswith("file:"):
-            raise UsageError(f"The {source} takes packages from {link}, which other machines do not have: use an index")
+            raise UsageError(
+                f"The {source} requires packages from {link}, a folder of this machine. Use an index instead"
+            )
 
 
 class Pipe(Protocol):
-    """One open connection to an agent. Writes never block."""
+    """Open connection to an agent. Writes never block."""
 
     def write(self, data: bytes) -> None: ...
 
@@ -136,14 +139,14 @@ class Pipe(Protocol):
 
 
 class HostCommands(Protocol):
-    """An open way to have things done on a host, in the process that waits there for them (``node.bootstrap``)."""
+    """Open channel to the bootstrap process on a host (``node.bootstrap``)."""
 
     async def ask(self, do: str, payload: bytes = b"", **values: Any) -> Any:
-        """Have one done.
+        """Execute a command on the host.
 
         Raises:
-            PoolError: it could not be done.
-            ConnectionError: the link is gone.
+            PoolError: If the command fails.
+            ConnectionError: If the connection is lost.
         """
 
     def close(self) -> None: ...
@@ -151,23 +154,22 @@ class HostCommands(Protocol):
 
 @runtime_checkable
 class SupportsHostCommands(Protocol):
-    """A transport by which things can be done on a node's host beside its agent.
+    """Transport that can execute commands on a node's host without its agent.
 
-    ``interpreter``: that of the node's ranks, once it is prepared.
+    ``interpreter`` is the interpreter of the node's ranks, once the node is prepared.
     """
 
     interpreter: str
 
     async def channel(self) -> HostCommands:
-        """A way that the caller closes."""
+        """Open a channel, which the caller closes."""
 
 
 class Transport(Protocol):
-    """The way to one node.
+    """Connection to one node.
 
-    ``shares_files`` tells that client and node see the same files, so that large things need no copying. ``sent`` is
-    what of the working folder this client has sent, by path, as it was then: time of change in ns, and size; None where
-    it has sent nothing.
+    ``shares_files`` is true if client and node see the same files, so large files need no copies. ``sent`` holds the
+    working folder's files as this client sent them: path, modification time in ns, and size; None if it sent nothing.
     """
 
     shares_files: bool
@@ -175,75 +177,78 @@ class Transport(Protocol):
 
     @property
     def direct(self) -> str | None:
-        """The address of the machine that the connection really goes to; None where something is in between."""
+        """Address of the machine at the end of the connection; None if another machine is in between."""
 
     async def prepare(
         self, config: dict[str, Any], report: Report, gate: StartBarrier | None = None, *, first: bool = False
     ) -> dict[str, str] | None:
-        """Reach the node and have its agent running: starts one, or finds the one that runs.
+        """Connect to the node, and start its agent unless it runs already. Idempotent.
 
-        ``config`` is the agent's (see ``agent.config``); it travels by standard input, never by argv.
-        Idempotent. Progress goes to ``report`` as phases. What installs something waits at the ``gate`` first,
-        so that nothing is installed anywhere before all nodes are synced. ``first``: the pool has never been there, so
-        a start that ends early has left nothing.
+        ``config`` is the agent's config (see ``agent.config``). It is sent over standard input, never in argv.
+        ``report``
+        receives the progress as phases. Installations wait at the ``gate``, so that nothing is installed anywhere
+        before all
+        nodes are synced. ``first`` states that the pool never used the node, so a failed start leaves nothing there.
 
         Returns:
-            The packages of its environment, version by name, where the image asks for some; see
+            The packages of the node's environment, version by name, if the image requests any; see
             ``installed_packages.list_packages``.
 
         Raises:
-            PoolError: the node cannot be reached or cannot run an agent; says why and what to do.
+            PoolError: If the node cannot be reached or cannot run an agent. The message has the cause and a remedy.
         """
 
     async def installed(self) -> dict[str, str] | None:
-        """The packages of the ranks' interpreter, as ``prepare`` gives them, where its image asked for none; None where
-        that cannot be told from here."""
+        """Return the packages of the ranks' interpreter for an image without packages; None if the client cannot list
+        them.
+        """
 
     async def send_folder(
         self, cwd: str, image: Mapping[str, Any], gate: StartBarrier, said: Callable[[str], None]
     ) -> None:
-        """Bring the node's copy of the working folder up to date, where it has one of its own.
+        """Update the node's copy of the working folder, if the node has its own copy.
 
         Args:
-            cwd: the client's working folder.
-            image: as JSON; says what travels.
-            gate: of all nodes that it is sent to now.
-            said: takes lines about what ranks wrote there.
+            cwd: Working folder of the client.
+            image: Image as JSON; selects the files to send.
+            gate: Barrier of all nodes that receive the folder now.
+            said: Receives lines about files that ranks wrote there.
 
         Raises:
-            PoolError: it cannot travel, or the node cannot be reached.
+            PoolError: If a file cannot be sent, or the node cannot be reached.
         """
 
     async def forward_port(self, address: str, port: int) -> tuple[str, int]:
-        """Address and port here at which a port of the node is reached, until ``close``: on loopback, or its own.
+        """Return a local address and port that lead to a port of the node until ``close``.
 
         Args:
-            address: at which the node listens there.
+            address: Address on which the node listens.
+            port: Port on which the node listens.
 
         Raises:
-            OSError: there is no way to it.
+            OSError: If the port cannot be reached.
         """
 
     async def finish_uploads(self) -> None:
-        """Have done, in bounded time, what ``prepare`` has put off until nobody waits for it; ``close`` gives it up."""
+        """Finish, in bounded time, the work that ``prepare`` deferred; ``close`` abandons it."""
 
     async def open(self, on_data: OnData, on_lost: OnLost) -> Pipe:
-        """Connect to the agent's socket. ``on_lost`` is called once, when the connection is gone.
+        """Connect to the agent's socket. ``on_lost`` is called once, when the connection is lost.
 
         Raises:
-            OSError: no agent answers (it may be gone, or the link is down).
-            HostKeyError, CredentialsRefused: its host must not be talked to, or lets nobody in.
+            OSError: If no agent answers, or the connection fails.
+            HostKeyError, CredentialsRefused: If the host key is not trusted, or the host rejects the login.
         """
 
     async def put(self, source: Path, name: str) -> None:
-        """Copy or link a file of the client into the agent's folder, as ``blobs/<name>``, atomically."""
+        """Copy or link a local file into the agent's folder as ``blobs/<name>``, atomically."""
 
     async def fetch(self, name: str, target: Path, offset: int, size: int) -> bool:
-        """Take ``size`` bytes from ``offset`` of a file in the agent's folder without the agent's help.
+        """Copy ``size`` bytes from ``offset`` of a file in the agent's folder without the agent's help.
 
         Returns:
-            False where this transport has no shorter way than asking the agent.
+            False if this transport has no faster way than requests to the agent.
         """
 
     async def close(self) -> None:
-        """Close what is open; the agent goes on."""
+        """Close all connections; the agent keeps running."""

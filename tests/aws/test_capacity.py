@@ -103,7 +103,7 @@ def test_what_nobody_can_tell_is_told_as_unknown_and_found_later(bed: Bed, capsy
 def test_a_refusal_is_told_and_may_be_followed_by_another_purchase(bed: Bed) -> None:
     wanted = block()
     bed.deny("PurchaseCapacityBlock")
-    with pytest.raises(SkywardError, match="may not do PurchaseCapacityBlock"):
+    with pytest.raises(SkywardError, match="do not allow PurchaseCapacityBlock"):
         buy.function(Console(True), wanted.id, wanted.upfront, ())
     assert [state for state, _ in states()] == ["refused"] and len(bed.calls("PurchaseCapacityBlock")) == 1
     bed.allow("PurchaseCapacityBlock")
@@ -186,7 +186,7 @@ def test_machines_are_taken_from_a_reservation_and_cost_what_is_beside_it(bed: B
     assert {(each.instance_type, each.zone, each.hourly) for each in plan.attempts} == {
         ("p5.48xlarge", found.zone, 0.0)
     }
-    assert any("a Capacity Block that is paid; EC2 ends them at" in note for note in plan.notes)
+    assert any("a prepaid Capacity Block; EC2 terminates them at" in note for note in plan.notes)
     assert plan.requests[0]["InstanceMarketOptions"] == {"MarketType": "capacity-block"}
     machines = asyncio.run(wanted.provider.create(wanted, "0123456789abcdef"))
     assert [(each.extra["type"], each.extra["market"]) for each in machines] == [("p5.48xlarge", "capacity-block")] * 2
@@ -203,9 +203,9 @@ def test_what_does_not_go_with_a_reservation_is_said(bed: Bed) -> None:
     for more, kind, said in (
         ({"instance_type": "g5.xlarge"}, UsageError, "is of type p5.48xlarge, and g5.xlarge was asked for"),
         ({"zones": ["us-east-1f"]}, UsageError, f"is of zone {found.zone}, and us-east-1f was asked for"),
-        ({"region": "us-west-2"}, UsageError, f"there is no reservation {found.id} in us-west-2"),
+        ({"region": "us-west-2"}, UsageError, f"no reservation {found.id} in us-west-2"),
         ({"wish": wish}, UsageError, "is no spot market"),
-        ({"nodes": 3}, NoCapacity, "has 2 of its 2 machines free, and 3 are wanted"),
+        ({"nodes": 3}, NoCapacity, "has 2 of its 2 machines free, but 3 are needed"),
     ):
         given: dict[str, Any] = {"reservation": found.id} | more
         wanted = spec(given.pop("nodes", 1), **{k: v for k, v in given.items() if k != "wish"})

@@ -117,7 +117,7 @@ async def test_a_machine_in_another_s_place_is_had_once_by_whoever_goes_on_with_
 async def test_half_of_the_machines_are_of_no_use(bed: Bed, ledger: Ledger) -> None:
     bed.fail_half("RunInstances")
     pool = await Pool.register(spec(), ledger)
-    with pytest.raises(PoolError, match="EC2 gave 1 machines where 2 or none were asked for"):
+    with pytest.raises(PoolError, match="EC2 launched 1 machines, but at least 2 were requested"):
         await pool.start(spec())
     assert ledger.pool(pool.row.token).ended_at is not None
     assert left(bed) == [] and len(bed.instances()) == 1
@@ -172,7 +172,7 @@ async def test_of_a_range_as_many_come_as_there_are_in_the_first_place_that_has_
         [0, 1, 2],
         {"us-east-1b"},
     )
-    assert "3 of 8 machines were to be had" in told[-1]
+    assert "only 3 of 8 machines were available" in told[-1]
     counts = {(call["params"]["MinCount"], call["params"]["MaxCount"]) for call in bed.calls("RunInstances")}
     assert counts == {("2", "8")} and len(bed.instances()) == 3
     assert [each.id for each in await create("2:8")] == [each.id for each in made], "the same token makes no others"
@@ -242,7 +242,7 @@ async def test_who_may_make_no_group_goes_without_and_is_told(bed: Bed) -> None:
     heard: list[str] = []
     with progress_listener(heard.append):
         made = await create(2)
-    assert "machines go without a placement group: the AWS credentials may not do" in heard[-1]
+    assert "continuing without a placement group: the AWS credentials do not allow" in heard[-1]
     assert len(bed.calls("RunInstances")) == 1
     bed.deny("DeletePlacementGroup")
     await end(made)
@@ -337,10 +337,10 @@ async def test_where_nobody_has_any_each_says_why(bed: Bed, ledger: Ledger) -> N
 @pytest.mark.parametrize(
     ("fault", "wishes", "kind", "said"),
     [
-        (lambda bed: bed.deny("RunInstances"), {}, PoolError, "may not do RunInstances"),
-        (lambda bed: bed.deny("CreateSecurityGroup"), {}, PoolError, "may not do CreateSecurityGroup"),
+        (lambda bed: bed.deny("RunInstances"), {}, PoolError, "do not allow RunInstances"),
+        (lambda bed: bed.deny("CreateSecurityGroup"), {}, PoolError, "do not allow CreateSecurityGroup"),
         (lambda bed: bed.no_default_vpc(), {}, sky.UsageError, "region us-east-1 has no default VPC"),
-        (lambda bed: bed.quota(G_QUOTA, 4), {"zones": ["us-east-1a"]}, NoCapacity, "quota does not allow it"),
+        (lambda bed: bed.quota(G_QUOTA, 4), {"zones": ["us-east-1a"]}, NoCapacity, "quota is too small"),
         (lambda bed: bed.expire_credentials(), {}, CredentialsRefused, "credentials have expired"),
         (None, {"ami": "ami-00000000000000000"}, sky.UsageError, r"no (such )?machine image"),
         (None, {"instance_type": "g99.huge"}, sky.UsageError, "no such instance type"),
@@ -447,7 +447,7 @@ async def test_a_check_up_tells_who_pays_and_where(bed: Bed, monkeypatch: pytest
 
 async def test_who_uses_no_aws_is_told_nothing_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name in (*account_resources.SIGNS, "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+    for name in (*account_resources.CREDENTIAL_VARIABLES, "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
         monkeypatch.delenv(name, raising=False)
     (line,) = [each async for each in sky.AWS.check_all()]
     assert line.state == "ok" and "nothing to look at" in line.detail

@@ -159,7 +159,7 @@ def test_what_cannot_be_looked_at_is_said(bed: Bed) -> None:
     rent()
     bed.deny("DescribeVolumes")
     found = look()
-    assert found.removable == [] and "us-east-1 (the AWS credentials may not do DescribeVolumes" in unchecked_line(
+    assert found.removable == [] and "us-east-1 (the AWS credentials do not allow DescribeVolumes" in unchecked_line(
         found
     )
 

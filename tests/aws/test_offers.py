@@ -107,29 +107,26 @@ def test_where_prices_are_not_told_those_of_this_release_are_shown_and_that_is_s
     first = matching_offers(found.offers, T4)[0]
     assert first.shipped and first.priced_at == instance_offers.shipped_at() and first.zone == "us-east-1a"
     (note,) = found.notes
-    assert (
-        f"are those of {instance_offers.shipped_date()}, which came with this release: " in note
-        and "GetProducts" in note
-    )
+    assert f"are from {instance_offers.shipped_date()} (price list of this release): " in note and "GetProducts" in note
     bed.expire_credentials()
     elsewhere = look(
         MachineRequirements(accelerator=resolve("T4"), regions=("us-east-1", "eu-west-1")), region="us-east-1"
     )
     assert any("credentials have expired" in note for note in elsewhere.notes)
     assert {each.region for each in elsewhere.offers} == {"us-east-1"}
-    assert any("prices in eu-west-1 are not known, and none came" in note for note in elsewhere.notes)
+    assert any("prices in eu-west-1 are unknown, also in the price list" in note for note in elsewhere.notes)
 
 
 def test_who_has_no_credentials_sees_those_of_this_release(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL"):
         monkeypatch.delenv(name)
     wish = MachineRequirements(accelerator=resolve("H100:8"))
-    with pytest.raises(sky.UsageError, match=r"is on-demand.*spot prices are not known: there are no AWS credentials"):
+    with pytest.raises(sky.UsageError, match=r"is on-demand.*spot prices are unknown: no AWS credentials were found"):
         sky.Compute(provider=sky.AWS(region="us-east-1"), accelerator="H100:8", allocation="spot").plan()
     found = list_offers(wish)
     (only,) = matching_offers(found.offers, wish)
     assert (only.instance_type, only.hourly, only.shipped) == ("p5.48xlarge", 55.04, True)
-    assert found.notes[0].startswith("no region is named") and "there are no AWS credentials" in found.notes[1]
+    assert found.notes[0].startswith("no region is set") and "no AWS credentials were found" in found.notes[1]
 
 
 def test_the_shipped_list_is_sound() -> None:
@@ -270,7 +267,7 @@ def test_what_can_be_bought_ahead_is_listed_and_not_bought(bed: Bed, capsys: pyt
         show(capsys, nodes=2)
     with pytest.raises(sky.UsageError, match="--spot cannot be combined with --block"):
         show(capsys, block=24, spot=True)
-    with pytest.raises(sky.UsageError, match="sold by days: 24 hours, 48, and so on, not 30"):
+    with pytest.raises(sky.UsageError, match=r"sold in whole days: request 24, 48, \.\.\. hours, not 30"):
         show(capsys, accelerator="H100:8", block=30)
     assert bed.calls("PurchaseCapacityBlock") == []
 
@@ -302,7 +299,7 @@ async def test_what_is_not_allowed_is_named(bed: Bed) -> None:
     bed.deny("ListServiceQuotas")
     told = await lines()
     assert told["permissions in us-east-1"].state == "fail"
-    assert "may not do ImportKeyPair, RunInstances:" in told["permissions in us-east-1"].detail
+    assert "missing permissions: ImportKeyPair, RunInstances." in told["permissions in us-east-1"].detail
     assert told["quotas in us-east-1"].state == "warn" and "ListServiceQuotas" in told["quotas in us-east-1"].detail
 
 

@@ -35,7 +35,7 @@ def test_parts_of_an_accelerator():
     assert sky.accelerators.L4(2.0) == sky.accelerators.L4(count=2)
     assert half.with_count(4) == sky.accelerators.L4(count=4)
     assert sky.Compute(provider=sky.Local(), accelerator=half).spec.accelerator == half
-    with pytest.raises(sky.UsageError, match=r"aws rents accelerators whole, and L4:0\.5 is a part of one"):
+    with pytest.raises(sky.UsageError, match=r"aws rents whole accelerators, and L4:0\.5 is a part of one"):
         sky.Compute(provider=sky.AWS(region="us-east-1"), accelerator=half)
     for wrong in (0, -1, 1.5, True):
         with pytest.raises(sky.UsageError, match="not a number of L4"):
@@ -231,7 +231,7 @@ def test_why_a_name_is_not_here_is_said_to_who_imports_it_too():
 
 
 def test_credentials_are_refused_but_where_another_provider_serves(monkeypatch):
-    with pytest.raises(sky.SpecError, match=r"access_key_id=...\) is not supported: keys are those that boto3 finds"):
+    with pytest.raises(sky.SpecError, match=r"access_key_id=...\) is not supported: credentials come from boto3"):
         sky.AWS(access_key_id="AKIA", secret_access_key="s")
     monkeypatch.setattr(state_folder, "provider_override", "local")
     with pytest.warns(FutureWarning, match=r"is ignored: --provider local serves instead"):

@@ -134,7 +134,7 @@ def test_help_tells_the_signature(commands: Callable[..., Any], capsys: pytest.C
 
 
 def test_machines_that_are_not_rented_here_are_refused_as_in_compute(commands: Callable[..., Any]) -> None:
-    with pytest.raises(sky.UsageError, match=r"sky\.RunPod names machines of RunPod"):
+    with pytest.raises(sky.UsageError, match=r"sky\.RunPod: renting machines of RunPod"):
         older_api_names.run_command(["show_it"])
     with pytest.warns(FutureWarning, match="calls are not retried"):
         sky.app(provider=sky.RunPod(), retry=lambda why, attempt: True)

@@ -96,13 +96,13 @@ def test_a_provider_elsewhere_keeps_what_it_is_given_and_says_what_serves(
     if name == "Container":
         assert sky.Compute(provider=made).spec.provider.name == "local"
     else:
-        with pytest.raises(sky.UsageError, match=rf"sky\.{name} names machines of .*--provider local SCRIPT"):
+        with pytest.raises(sky.UsageError, match=rf"sky\.{name}: renting machines of .*--provider local SCRIPT"):
             sky.Compute(provider=made)
     monkeypatch.setattr(state_folder, "provider_override", "local")
     compute = sky.Compute(provider=made, accelerator="A100", region="x", max_hourly_cost=1.0)
     assert compute.spec.provider.name == "local"
     (said,) = compute._startup_notes
-    assert all(word in said for word in (*words, "region", "max_hourly_cost")) and "unheeded" in said
+    assert all(word in said for word in (*words, "region", "max_hourly_cost")) and "ignored" in said
 
 
 def test_what_values_have_is_here() -> None:

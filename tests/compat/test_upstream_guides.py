@@ -59,9 +59,10 @@ def test_every_guide_that_needs_no_gpu_runs_as_it_is(tmp_path: Path, proofs: boo
     done = run(paths, tmp_path)
     assert done.returncode == 0, done.stderr
     assert [line for line in done.stdout.splitlines() if line.startswith("RAN ")] == [f"RAN {each}" for each in paths]
-    assert "in place of sky.VastAI(verified_only=True): verified_only goes unheeded" in done.stderr
+    assert "replaces sky.VastAI(verified_only=True) (ignored: verified_only)" in done.stderr
     assert (
-        "in place of sky.VastAI() or sky.Verda() or sky.AWS: vcpus, disk_gb, max_hourly_cost, allocation" in done.stderr
+        "replaces sky.VastAI() or sky.Verda() or sky.AWS (ignored: vcpus, disk_gb, max_hourly_cost, allocation"
+        in done.stderr
     )
     assert "r000| node 0 of 2" in done.stdout and "r001| node 1 of 2" not in done.stdout
     assert "r000| out of 0" in done.stdout and "r001| out of 1" not in done.stdout
@@ -84,11 +85,11 @@ STOPS = [
     ("sharing a GPU", "sky.plugins.Mps()", "'Mps': .* need no setup"),
     ("consistency of collections", "sky.Consistency", "'Consistency': .* one server and is always consistent"),
     ("parts of rented GPUs", "sky.Compute(provider=sky.AWS(region='r'), accelerator=sky.accelerators.L4(count=0.5))",
-     "aws rents accelerators whole"),
+     "aws rents whole accelerators"),
     ("pools that grow", "sky.Compute(provider=sky.Local(), nodes=sky.Nodes(initial=1, min=1, max=4))",
      "pools that grow or shrink are not supported"),
     ("a daemon", "sky.Compute(provider=sky.Local(), url='http://localhost:7590')", "there is no daemon"),
-    ("machines of others", "sky.Compute(provider=sky.Hyperstack())", "of Hyperstack, which are not rented here"),
+    ("machines of others", "sky.Compute(provider=sky.Hyperstack())", "renting machines of Hyperstack is not supported"),
     ("their retries", "sky.Retry", "'Retry': .* calls are not retried"),
 ]  # fmt: skip
 

@@ -104,8 +104,8 @@ def test_a_host_that_is_back_takes_its_own_place_where_there_is_no_spare(make_la
         assert place() @ compute == [(head.name, 0, 43), (victim.name, 1, 43)]
         victim.power_off()
         wait_until(lambda: view.nodes[1].retry_at is not None, what=lambda: view)
-        assert "no host can take node 1" in view.nodes[1].detail
-        assert "name more hosts than nodes" in view.nodes[1].detail
+        assert "no host is available for node 1" in view.nodes[1].detail
+        assert "list more hosts than nodes" in view.nodes[1].detail
         victim.power_on()
         assert place() @ compute == [(head.name, 0, 43), (victim.name, 1, 43)]
         assert view.nodes[1].address == victim.address

@@ -107,10 +107,10 @@ def test_the_command_line_tells_it_and_a_dry_run_names_who_is_in_the_way(
     assert "used by nobody (sleep, 4.2 GB)" in table and "3 of 3 free" in table
     asked = ("run", "where.py", "--provider", "ssh", "--set", "gpus=free", "--dry-run")
     plan = cli(*asked, "--hosts", f"{first.name},{second.name}").stdout
-    assert f"{first.name}: takes 1 of 3 GPUs (1: NVIDIA H100 80GB HBM3); GPU 0" in plan
+    assert f"{first.name}: uses 1 of 3 GPUs (1: NVIDIA H100 80GB HBM3); GPU 0" in plan
     assert "2 hosts × one rank per GPU" in plan
     refused = cli(*asked, "--hosts", "lab", "--ranks-per-node", "2", status=1).stderr
-    assert "1 node with 2 free GPUs is needed, and no host has that" in refused
+    assert "1 node with 2 free GPUs is needed, and no host has them" in refused
 
 
 def test_a_pool_takes_what_is_free_and_leaves_the_rest(shared: Lab) -> None:
@@ -143,9 +143,9 @@ def test_as_many_as_are_asked_for(shared: Lab) -> None:
         with pool(shared, free, nodes=1, accelerator="H100:2") as other:  # of which the first host has one left
             assert seen() @ other == [(0, "GPU-0"), (0, "GPU-1")]
             assert "taken by pool" in look(shared)[shared.hosts[1].address].gpus[0].state
-    with pytest.raises(NoCapacity, match="1 node with 1 free A100 is needed, and no host has that"):
+    with pytest.raises(NoCapacity, match="1 node with 1 free A100 is needed, and no host has them"):
         pool(shared, free, nodes=1, accelerator="A100").__enter__()
-    with pytest.raises(sky.UsageError, match="cannot be shared out among 2 ranks"):
+    with pytest.raises(sky.UsageError, match="cannot be divided among 2 ranks"):
         pool(shared, free, accelerator="H100:3", worker=sky.Worker(ranks_per_node=2)).__enter__()
     nothing_runs(shared)
 

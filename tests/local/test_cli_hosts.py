@@ -98,7 +98,7 @@ async def test_run_on_hosts_and_a_shell_there(host: Host, cli: Cli, tmp_path: Pa
 
 @pytest.mark.proof("1 s of a processor")
 async def test_doctor_looks_at_the_hosts_of_the_settings(host: Host, cli: Cli) -> None:
-    assert "no hosts to look at" in (await run(cli, "doctor")).stdout
+    assert "no hosts to check" in (await run(cli, "doctor")).stdout
     name = f"127.0.0.1:{host.port}"
     cli.write("skyward.toml", f'[hosts]\nlab = ["{name}"]\n')
     assert f"skyward-tui trust {name}" in (await run(cli, "doctor", status=1)).stdout

@@ -211,9 +211,9 @@ def test_a_launch_that_an_earlier_release_remembered_keeps_its_hosts(
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ("7", "its settings are no list"),
-        ('["shelf"]', "its settings hold 'shelf', which is no Setting"),
-        ('[Setting(name="a b", help="")]', "its setting 'a b' is no name of a parameter"),
+        ("7", "its settings are not a list"),
+        ('["shelf"]', "its settings hold 'shelf', which is not a Setting"),
+        ('[Setting(name="a b", help="")]', "its setting 'a b' is not a valid parameter name"),
         ('[Setting(name="a", help=""), Setting(name="a", help="")]', "it declares setting 'a' twice"),
     ],
 )
@@ -253,7 +253,7 @@ def test_one_that_cannot_be_loaded_is_named_and_harms_no_other(installed: Path) 
     _forget()
     with pytest.raises(UsageError, match=r"'broken' \(its_broken:Broken\) cannot be loaded: ModuleNotFoundError"):
         providers.provider_class("broken")
-    with pytest.raises(UsageError, match=r"'other' \(its_other:Other\) calls itself 'another'"):
+    with pytest.raises(UsageError, match=r"'other' \(its_other:Other\): its class has the name 'another'"):
         providers.provider_class("other")
     choices = launch_form.provider_choices()
     assert set(choices) == {"aws", "local", "slurm", "ssh", "cupboard", "broken", "other"}
@@ -275,7 +275,7 @@ def test_all_are_listed_with_what_they_are_or_why_they_cannot_be_had(installed: 
 def test_one_that_does_not_say_what_it_is_is_refused_in_words(installed: Path) -> None:
     declare(installed, "other", "its_other:Other", "its_other", "class Other:\n    name = 'other'\n")
     _forget()
-    with pytest.raises(UsageError, match=r"'other' \(its_other:Other\) has no text under 'about'"):
+    with pytest.raises(UsageError, match=r"'other' \(its_other:Other\): its class needs a str attribute 'about'"):
         providers.provider_class("other")
     assert launch_form.provider_choices()["other"].label == "other"
 
@@ -339,7 +339,7 @@ def test_it_runs_a_script_and_the_ledger_and_the_doctor_know_it(installed: Path,
     (shown,) = without.json("ls")["pools"]
     assert (shown["name"], shown["state"]) == (pool, "unreachable")
     done = without("down", pool, status=None)
-    assert (done.returncode, "package must be installed here" in done.stderr) == (3, True), done.stderr
+    assert (done.returncode, "install the package of provider" in done.stderr) == (3, True), done.stderr
 
     (receipt,) = cli.json("down", pool)["receipts"]
     assert receipt["gone"] == [0]

@@ -220,7 +220,7 @@ async def test_what_a_project_says_wrong_is_refused_before_anything_is_connected
     (project / "requirements.txt").write_text("-f ../wheels\nskytiny\n")
     cases: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"lock": "no.lock"}, SpecError, "lock: there is no file no.lock in"),
-        ({"requirements": "requirements.txt"}, sky.UsageError, "which other machines do not have"),
+        ({"requirements": "requirements.txt"}, sky.UsageError, "a folder of this machine"),
     ]
     session = Session()
     try:

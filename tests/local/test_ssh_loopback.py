@@ -257,7 +257,7 @@ async def test_the_provider_creates_nothing_describes_and_ends(host: Host, known
 
 async def test_more_nodes_than_hosts_is_a_usage_error(host: Host, known: Path) -> None:
     ssh = provider(host, known)
-    with pytest.raises(TooFewHosts, match="2 nodes were asked for, and there are 1 hosts") as caught:
+    with pytest.raises(TooFewHosts, match="2 nodes were requested, but there are only 1 hosts") as caught:
         await ssh.create(PoolSpec(name="train", provider=ssh, nodes=2), "t")
     assert isinstance(caught.value, UsageError) and isinstance(caught.value, NoCapacity)
     assert errors.error_exit_code(caught.value) == errors.USAGE
@@ -266,10 +266,10 @@ async def test_more_nodes_than_hosts_is_a_usage_error(host: Host, known: Path) -
 async def test_no_host_left_to_replace_one_is_no_capacity(host: Host, known: Path) -> None:
     ssh = provider(host, known)
     machines = await ssh.create(PoolSpec(name="train", provider=ssh), "token")
-    with pytest.raises(NoCapacity, match="name more hosts than nodes"):
+    with pytest.raises(NoCapacity, match="list more hosts than nodes"):
         await ssh.replace("train", "token", 0, machines, machines)
     await host.stop()
-    with pytest.raises(NoCapacity, match=r"no host can take node 0: .*no SSH server listens"):
+    with pytest.raises(NoCapacity, match=r"no host is available for node 0: .*no SSH server listens"):
         await ssh.replace("train", "token", 0, [], machines)
 
 
@@ -345,7 +345,7 @@ async def test_who_looks_at_a_host_without_the_wanted_python_takes_another_and_h
     lines = await hosts.check_for(wanted)
     (python,) = (each for each in lines if "Python" in each.detail)
     assert "no Python 3.99, the version that the script is loaded with; it has Python 3." in python.detail
-    assert (python.state, python.detail.endswith("its uv fetches it at the first start")) == ("ok", True)
+    assert (python.state, python.detail.endswith("its uv downloads it at the first start")) == ("ok", True)
     assert any("clock is right" in each.detail for each in lines), "all else is looked at"
     uv.chmod(0o644)
     host.noise = f"PATH={Path(sys.executable).resolve().parent}:/usr/bin:/bin"  # that of the tests may have one, too

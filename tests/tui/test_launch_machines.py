@@ -64,7 +64,7 @@ async def test_hosts_are_a_list_or_a_group(
             await pilot.press("tab")
         await until(pilot, lambda: app.focused is screen.query_one("#provider"))
         await pilot.press("enter", "down", "down", "enter", "tab")
-        await until(pilot, lambda: "name hosts or a group of skyward.toml" in screen_text(app))
+        await until(pilot, lambda: "enter hosts or a group of skyward.toml" in screen_text(app))
         await pilot.press("l", "a", "right")  # completed to the group's name
         await until(pilot, lambda: "hosts    gpu1, gpu2, me@gpu3:2222" in screen_text(app))
         assert "pool train: 3 hosts × 1 rank" in screen_text(app)

@@ -392,7 +392,7 @@ async def test_the_command_line_is_copied(app: SkywardApp, script: Path) -> None
         ({"name": "taken"}, "name", "already up"),
         ({"pool": "vanished"}, "pool", "has ended"),
         ({"plugins": ("torhc",)}, "plugins", "did you mean torch"),
-        ({"provider": "ssh"}, "hosts", "name hosts or a group of skyward.toml (empty, lab)"),
+        ({"provider": "ssh"}, "hosts", "enter hosts or a group of skyward.toml (empty, lab)"),
         ({"provider": "ssh", "settings": {"hosts": "gpu1 gpu1"}}, "hosts", "Named twice: gpu1"),
         ({"provider": "ssh", "settings": {"hosts": "gpu1 gpu2:ssh"}}, "hosts", "no such port"),
         ({"provider": "ssh", "settings": {"hosts": "gpu1, @lba"}}, "hosts", "no group 'lba'"),

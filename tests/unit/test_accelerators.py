@@ -444,9 +444,9 @@ def test_where_too_few_are_free_it_is_said_who_has_them() -> None:
 
 def test_a_plan_tells_what_is_taken_and_who_has_the_rest() -> None:
     assert describe_choice(FEW, choose_hosts(FEW, spec(nodes="1:3"))) == [
-        f"a: takes 1 of 2 GPUs (1: {H100}); GPU 0 ({H100}) is used by bob (python, 12.0 GB)",
-        f"b: takes 1 of 3 GPUs (0: {H100}); GPU 1 ({H100}) is taken by pool x of bob",
-        f"left out: c: GPU 0 ({H100}) is used by bob (python, 12.0 GB)",
+        f"a: uses 1 of 2 GPUs (1: {H100}); GPU 0 ({H100}) is used by bob (python, 12.0 GB)",
+        f"b: uses 1 of 3 GPUs (0: {H100}); GPU 1 ({H100}) is taken by pool x of bob",
+        f"skipped: c: GPU 0 ({H100}) is used by bob (python, 12.0 GB)",
     ]
 
 
@@ -454,9 +454,9 @@ def test_a_pool_of_free_gpus_has_a_rank_for_each_unless_it_says_how_many() -> No
     assert spec().worker.ranks_per_node == "gpu"
     assert spec(worker=Worker(ranks_per_node=2)).worker.ranks_per_node == 2
     assert make_pool_spec("script", provider=SSH("a")).worker.ranks_per_node == 1
-    with pytest.raises(UsageError, match=r"3 GPUs on each node.* cannot be shared out among 2 ranks"):
+    with pytest.raises(UsageError, match=r"3 GPUs per node.* cannot be divided among 2 ranks"):
         choose_hosts(FEW, spec(accelerator="H100:3", worker=Worker(ranks_per_node=2)))
-    with pytest.raises(UsageError, match="gpus='all': choose 'free', or leave it out"):
+    with pytest.raises(UsageError, match="gpus='all': choose 'free', or omit it"):
         SSH("a", gpus="all")  # type: ignore[arg-type]
 
 

@@ -119,15 +119,15 @@ def test_what_makes_no_sense_is_refused(said: dict[str, Any], kind: type[Skyward
 
 def test_several_specs_that_do_not_go_together_are_refused() -> None:
     one = sky.Spec(provider=AWS, accelerator="T4")
-    with pytest.raises(UsageError, match="accelerator beside a Spec"):
+    with pytest.raises(UsageError, match="accelerator cannot be combined with Spec values"):
         wanted(one, accelerator="T4")
-    with pytest.raises(SpecError, match="nodes: all specs of a pool have as many"):
+    with pytest.raises(SpecError, match="nodes: all Spec values of a pool must have the same number of nodes"):
         wanted(one, sky.Spec(provider=AWS, nodes=2), nodes=3)
-    with pytest.raises(UsageError, match="provider local takes machines as they are"):
+    with pytest.raises(UsageError, match="provider local has no offers to choose from by several specs"):
         wanted(one, sky.Spec(provider="local"))
-    with pytest.raises(UsageError, match="one account of aws: the usual profile at AWS, or work at AWS"):
+    with pytest.raises(UsageError, match="one aws account, not of the default profile at AWS and work at AWS"):
         wanted(one, sky.Spec(provider=sky.AWS(profile="work")))
-    with pytest.raises(UsageError, match=r"written sky\.Spec"):
+    with pytest.raises(UsageError, match=r"expected sky\.Spec"):
         wanted(AWS)  # type: ignore[arg-type]
     assert wanted(one, nodes=2).provider is AWS, "one alone is what it says"
 
@@ -324,9 +324,9 @@ def test_the_first_that_answer_are_taken_and_the_others_named(away: set[str]) ->
 
 def test_too_few_are_refused(away: set[str]) -> None:
     away |= {"a", "b", "d"}
-    with pytest.raises(NoCapacity, match="2 nodes are needed at least, and 1 of 4 hosts answer: a: no route"):
+    with pytest.raises(NoCapacity, match="at least 2 nodes are needed, but only 1 of 4 hosts answer: a: no route"):
         hosts_of("2:3")
-    with pytest.raises(TooFewHosts, match="5 nodes were asked for, and there are 4 hosts"):
+    with pytest.raises(TooFewHosts, match="5 nodes were requested, but there are only 4 hosts"):
         hosts_of("5:9")
 
 

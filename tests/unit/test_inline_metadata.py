@@ -564,7 +564,7 @@ def test_what_a_script_asks_for_is_there_too() -> None:
 
 def test_a_folder_of_this_machine_is_refused_in_words() -> None:
     with pytest.raises(
-        UsageError, match=r"inline metadata of t\.py takes packages from file:///w, which other machines"
+        UsageError, match=r"inline metadata of t\.py requires packages from file:///w, a folder of this machine"
     ):
         image_for_hosts(IMAGE, inline(find_links=["file:///w"]))
 
@@ -605,8 +605,8 @@ def test_what_a_host_says_is_read_as_numbers_and_nothing_else() -> None:
     [
         (MANY, PROJECT, ("3.12.10", "/p"), "ok", "Python 3.12.10 (/p); 3.14.0 for projects of other versions"),
         (HostPythons(("3.12.1",), has_uv=True), PROJECT, ("3.12.1", "/p"), "ok",
-         "Python 3.12.1 (/p); its uv fetches others"),
-        (UV, PROJECT, None, "ok", "the script is loaded with; it has Python 3.9.18; its uv fetches it at the first"),
+         "Python 3.12.1 (/p); its uv downloads others"),
+        (UV, PROJECT, None, "ok", "the script is loaded with; it has Python 3.9.18; its uv downloads it at the first"),
         (MANY, OTHER, ("3.14.0", "/p"), "fail",
          f"no Python {LACKS}, the version that the script is loaded with; it has Python 3.14.0, 3.12.10, 3.12.9, "
          f"3.9.18: install python{LACKS} or uv there"),
@@ -626,10 +626,10 @@ def test_a_check_up_says_which_it_has_and_for_which_scripts_they_do(
 
 
 def test_a_plan_says_which_one_machines_need() -> None:
-    assert SSH(["gpu1"]).needs_python("3.12") == "Python 3.12 on each host, or uv there, which fetches it"
+    assert SSH(["gpu1"]).needs_python("3.12") == "Python 3.12 on each host, or uv there, which downloads it"
     assert SSH(["gpu1"], python="/p").needs_python("3.12") == "Python 3.12 on each host: /p"
     assert Slurm().needs_python("3.12").startswith("Python 3.12 on each node, or uv there")
-    assert "3.12 on each instance; where its image has another, the first" in AWS().needs_python("3.12")
+    assert "3.12 on each instance; if its image has another version, the first" in AWS().needs_python("3.12")
 
 
 # Machines of a pool are reached with the Python that its scripts are loaded with, whoever owns them.

@@ -201,11 +201,11 @@ def test_a_service_that_fails_or_hangs_is_asked_again(service: Service) -> None:
     service.status = 503
     service.says[ACTION] = json.dumps({"action": "terminate", "time": SOON}).encode()
     asking = Asking(service.endpoint)
-    assert asking.next() == {"error": "the metadata service answers 503 to who asks for a token"}
+    assert asking.next() == {"error": "the metadata service answered a token request with status 503"}
     service.status = 0
     assert asking.next()["kind"] == "terminate"
     service.hangs.clear()
-    assert asking.next() == {"error": "the metadata service cannot be asked: timed out"}
+    assert asking.next() == {"error": "cannot query the metadata service: timed out"}
     service.hangs.set()
     assert asking.end() == 0
 

@@ -44,7 +44,7 @@ async def buys(*said: Exception) -> None:
 
 @pytest.mark.parametrize("code", ["RequestLimitExceeded", "ExpiredToken", "AuthFailure", "UnauthorizedOperation"])
 async def test_who_is_turned_away_at_the_door_does_not_know_what_became_of_a_try_before(code: str) -> None:
-    with pytest.raises(Unreachable, match="an earlier try got no answer, and may have been done"):
+    with pytest.raises(Unreachable, match="an earlier attempt got no answer and may have succeeded"):
         await buys(LOST, refused(code))
 
 

@@ -360,10 +360,10 @@ def test_an_unknown_argument(make: Any, said: str, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(("make", "said"), [
-    (lambda: sky.Compute("train"), "all else by name: sky.Compute(name=...) (got 'train')"),
-    (lambda: sky.Compute(sky.Local(), nodes=2), "all else by name: sky.Compute(provider=...) (got Local())"),
-    (lambda: sky.Compute(sky.RunPod), "all else by name: sky.Compute(provider=...) (got <class "),
-    (lambda: sky.Compute(4), "all else by name (got 4)"),
+    (lambda: sky.Compute("train"), "everything else by name: sky.Compute(name=...) (got 'train')"),
+    (lambda: sky.Compute(sky.Local(), nodes=2), "everything else by name: sky.Compute(provider=...) (got Local())"),
+    (lambda: sky.Compute(sky.RunPod), "everything else by name: sky.Compute(provider=...) (got <class "),
+    (lambda: sky.Compute(4), "everything else by name (got 4)"),
     (lambda: sky.Compute(options={"console": False}), "options: should be sky.Options(...) (got dict)"),
     (lambda: sky.Compute(name="train", options=3), "options: should be sky.Options(...) (got int)"),
     (lambda: sky.Compute(plugins=["torch"]), "'torch' is not a plugin. Use sky.plugins.torch()."),

@@ -509,7 +509,7 @@ class Full(World):
         super().__init__()
         self.tries = 0
         self.full_for = 10**9
-        self.says: Exception = NoCapacity("no machines to be had: a in zone b: full")
+        self.says: Exception = NoCapacity("no machines available: a in zone b: full")
         self.on_create = self._look
 
     async def _look(self) -> None:

@@ -35,11 +35,11 @@ CALLS = AwsCalls(AwsAccount())
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"state": "scheduled", "starts_at": 2e9}, "begins at 20.*: start the pool then"),
+        ({"state": "scheduled", "starts_at": 2e9}, "begins at 20.*Start the pool then"),
         ({"state": "payment-pending"}, "begins at"),
         ({"state": "expired"}, "is expired: name another one"),
-        ({"state": ""}, "is in no state that EC2 tells"),
-        ({"free": 1}, "has 1 of its 2 machines free, and 2 are wanted"),
+        ({"state": ""}, "is in an unknown state"),
+        ({"free": 1}, "has 1 of its 2 machines free, but 2 are needed"),
     ],
 )
 async def test_what_cannot_be_had_now_lacks_capacity(
@@ -61,7 +61,7 @@ def test_machines_of_a_block_are_paid_and_others_are_not() -> None:
     )
     assert (block.market, block.price_offer(offer).billed_hourly) == ("capacity-block", 0.5)
     assert (plain.market, plain.price_offer(offer).billed_hourly) == ("on-demand", 55.5)
-    assert "EC2 ends them at" in block.note and "EC2 ends" not in plain.note
+    assert "EC2 terminates them at" in block.note and "EC2 terminates" not in plain.note
     wish = block.narrow_request(MachineRequirements(regions=("a", "b")))
     assert (wish.instance_type, wish.zones, wish.regions) == ("p5.48xlarge", ("ra",), ("r",))
 
@@ -95,7 +95,7 @@ async def test_a_purchase_whose_answer_names_no_reservation_may_have_been_made(
         provider="aws", id="cb-1", instance_type="p5.48xlarge", region="r", zone="ra", count=1, hours=24,
         starts_at=1e9, upfront=10.0,
     )  # fmt: skip
-    with pytest.raises(Unreachable, match="names no reservation"):
+    with pytest.raises(Unreachable, match="contains no reservation"):
         await instance_launch.buy_block(CALLS, block, "t")
 
 
@@ -114,7 +114,7 @@ async def test_a_purchase_that_a_gateway_gave_no_answer_to_may_have_been_made(
         raise refused(code, int(code))
 
     monkeypatch.setattr(AwsCalls, "_call", call)
-    with pytest.raises(Unreachable, match="trouble of its own"):
+    with pytest.raises(Unreachable, match="had an internal error"):
         await CALLS.call("ec2", "r", "purchase_capacity_block", once=True)
 
 
@@ -178,8 +178,8 @@ def test_what_botocore_says_of_their_end(make: Callable[[], Any], known: bool) -
     [
         (None, 60.0, ""),
         (NOW + 601, 600.0, ""),
-        (NOW + 599, 600.0, "(in 9 min), before the pool's time to live is over"),
-        (NOW - 1, 600.0, "(they have expired), before"),
+        (NOW + 599, 600.0, "(in 9 min), before the pool's time to live ends"),
+        (NOW - 1, 600.0, "(already expired), before"),
         (NOW + 3601, None, ""),
         (NOW + 3599, None, "(in 59 min), soon: renew them by then"),
     ],
@@ -209,9 +209,9 @@ def test_the_page_of_a_server_that_is_none_of_aws_is_not_quoted() -> None:
     page = b"<!doctype html>\n<title>Sign in</title>\n"
     error = ResponseParserError(f"Unable to parse response (syntax error), invalid XML received:\n{page!r}")
     said = str(translate_error(error, "ec2", "us-east-1", "describe_instances"))
-    assert "look for a proxy, or a network's sign-in page" in said and "<title>" not in said
+    assert "check for a proxy or a network sign-in page" in said and "<title>" not in said
 
 
 def test_a_region_that_there_is_not_is_named() -> None:
     error = EndpointConnectionError(endpoint_url="https://ec2.us-eats-1.amazonaws.com/")
-    assert "that there is a region us-eats-1" in str(translate_error(error, "ec2", "us-eats-1", "describe_instances"))
+    assert "the region name us-eats-1" in str(translate_error(error, "ec2", "us-eats-1", "describe_instances"))

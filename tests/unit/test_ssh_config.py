@@ -443,7 +443,7 @@ def test_groups_of_skyward_toml(home: Path) -> None:
     with pytest.raises(UsageError, match=r"no group 'labs'.*lab, one"):
         SSH("@labs")
     (home / "skyward.toml").unlink()
-    with pytest.raises(UsageError, match=r"no group 'labs' under \[hosts\] in skyward\.toml, which names none"):
+    with pytest.raises(UsageError, match=r"no group 'labs' under \[hosts\] in skyward\.toml, which has no groups"):
         SSH("@labs")
 
 

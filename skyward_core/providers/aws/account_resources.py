@@ -1,4 +1,4 @@
-"""Resources of ours in an account: found, checked, removed."""
+"""Resources of this project in an AWS account: security resources of pools, leftovers, permissions and quotas."""
 
 from __future__ import annotations
 
@@ -35,35 +35,35 @@ from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import expand_user, is_file
 
-REMOVAL_TIMEOUT = 45.0  # seconds for which a group that machines have only just left is tried to be removed
-REMOVAL_PAUSES = (0.5, 5.0)  # seconds between two tries, at first and at most
+REMOVAL_TIMEOUT = 45.0  # seconds of attempts to remove a group that ended machines may still hold
+REMOVAL_PAUSES = (0.5, 5.0)  # first and longest pause between two attempts, in seconds
 
 
 @value
 class SecurityResources(Value):
-    """Of one region: the key pair's name, and the group's id."""
+    """Resources of a pool in one region: the key pair's name and the security group's id."""
 
     key: str
     group: str
 
 
 def resource_name(folder: LaunchJournal) -> str:
-    """What a pool's group and key pair are called."""
+    """Return the name of a pool's security group and key pair."""
     return f"skyward-{folder.pool}-{folder.token}"
 
 
 async def create_security_resources(
     calls: AwsCalls, place: Zone, folder: LaunchJournal, login: KeyPair, own_address: str, group: str | None
 ) -> SecurityResources:
-    """Have them there.
+    """Create a pool's key pair and security group in a region, unless they exist.
 
     Args:
-        login: the key that opens the pool's machines.
-        own_address: the network from which SSH is let in.
-        group: one of the person's own, in place of one of the pool's.
+        login: SSH key that opens the pool's machines.
+        own_address: Network from which SSH is allowed.
+        group: Id of a security group of the user, which replaces the pool's own.
 
     Raises:
-        SkywardError: one cannot be made.
+        SkywardError: If a resource cannot be created.
     """
     region, name = place.region, resource_name(folder)
     marks = instance_tags.pool_tags(folder.pool, folder.token)
@@ -80,7 +80,8 @@ async def create_security_resources(
     if group:
         return SecurityResources(name, group)
     found = await _ensure_group(calls, place, name, marks)
-    # Machines of the pool speak to one another without limit, both ways said by name as some network cards want it.
+    # Machines of the pool may exchange all traffic. Some network cards (EFA) need rules that name the group in both
+    # directions.
     within = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": found}]}]
     cidr = {"CidrIpv6": own_address} if ":" in own_address else {"CidrIp": own_address}
     kind = "Ipv6Ranges" if ":" in own_address else "IpRanges"
@@ -105,17 +106,19 @@ async def _ensure_group(calls: AwsCalls, place: Zone, name: str, marks: dict[str
 
 
 async def _find_existing_group(calls: AwsCalls, place: Zone, name: str) -> str:
-    """A group that EC2 says is there: by a call of which nobody heard, say."""
+    """Return the id of a security group that EC2 reports as existing, for example after a lost answer."""
     found = await _find_groups(calls, place.region, name, place.vpc)
     if not found:
-        raise CallFailed(f"EC2 in {place.region} does not show security group {name}, which it has", GROUP_NOT_FOUND[0])
+        raise CallFailed(
+            f"EC2 in {place.region} reports security group {name} as existing but does not list it", GROUP_NOT_FOUND[0]
+        )
     return found[0]
 
 
 async def _find_groups(calls: AwsCalls, region: str, name: str, vpc: str) -> list[str]:
     filters = [{"Name": "group-name", "Values": [name]}, {"Name": "vpc-id", "Values": [vpc]}]
-    told = await calls.call_all("ec2", region, "describe_security_groups", "SecurityGroups", Filters=filters)
-    return [each["GroupId"] for each in told]
+    listed = await calls.call_all("ec2", region, "describe_security_groups", "SecurityGroups", Filters=filters)
+    return [each["GroupId"] for each in listed]
 
 
 async def _authorize(calls: AwsCalls, region: str, action: str, group: str, rules: list[dict[str, Any]]) -> None:
@@ -126,16 +129,16 @@ async def _authorize(calls: AwsCalls, region: str, action: str, group: str, rule
     except CallFailed as error:
         if error.code != "InvalidPermission.Duplicate":
             raise
-        if len(rules) > 1:  # of several none is taken where one is there
+        if len(rules) > 1:  # EC2 rejects all rules of a call if one exists
             for rule in rules:
                 await _authorize(calls, region, action, group, [rule])
 
 
 async def remove_security_resources(calls: AwsCalls, folder: LaunchJournal) -> None:
-    """Remove all that was made for a pool in any region, and see it gone.
+    """Remove a pool's key pairs and security groups in all regions.
 
     Raises:
-        SkywardError: something is still there; says what.
+        SkywardError: If a resource still exists. The message names the resource.
     """
     noted = {(each["region"], each["vpc"]): each for each in folder.notes() if each["what"] == "belongings"}
     for (region, vpc), each in noted.items():
@@ -146,10 +149,10 @@ async def remove_security_resources(calls: AwsCalls, folder: LaunchJournal) -> N
 
 
 async def remove_group(calls: AwsCalls, region: str, group: str, name: str) -> None:
-    """Remove one; machines that have ended may hold it for a while by their network cards.
+    """Remove a security group, waiting for the network cards of ended machines to release the group.
 
     Raises:
-        SkywardError: it is still there; says why.
+        SkywardError: If the group still exists. The message has the reason.
     """
     held = "DependencyViolation"
     try:
@@ -160,8 +163,8 @@ async def remove_group(calls: AwsCalls, region: str, group: str, name: str) -> N
     except CallFailed as error:
         if error.code == held:
             raise PoolError(
-                f"security group {name} ({group}, {region}) is still in use; it costs nothing, and another `down` "
-                "removes it"
+                f"security group {name} ({group}, {region}) is still in use. It costs nothing. Run `down` again "
+                "to remove it"
             ) from error
         if error.code not in GROUP_NOT_FOUND:
             raise
@@ -169,63 +172,65 @@ async def remove_group(calls: AwsCalls, region: str, group: str, name: str) -> N
 
 OWN_TAG_FILTER = [{"Name": "tag-key", "Values": [instance_tags.LEDGER]}]
 LIVE_STATES = ["pending", "running", "stopping", "stopped"]
-TERMINATION_TIMEOUT = 300.0  # seconds in which EC2 says that machines have ended
+TERMINATION_TIMEOUT = 300.0  # seconds for EC2 to report machines as ended
 POLL_PAUSES = (0.2, 5.0)
-NO_REGION = 'no AWS region is named: region="us-east-1", or AWS_REGION, or that of a profile'
+NO_REGION = 'no AWS region is set: pass region="us-east-1", or set AWS_REGION or the region of a profile'
 
 
 def merge_accounts(
     used: Iterable[tuple[str | None, str | None, Sequence[str] | None]],
 ) -> Iterator[tuple[str | None, str | None, tuple[str, ...] | None]]:
-    """Accounts, by profile and endpoint, each once with all regions that were named; one for which none was is that of
-    environment or profile, and has an entry of its own."""
+    """Yield each account, given by profile and endpoint, once with all its named regions.
+
+    An account that is used without regions yields a separate entry with None, which means its default region.
+    """
     found: dict[tuple[str | None, str | None], dict[str | None, None]] = {}
     for profile, endpoint, places in used:
         found.setdefault((profile, endpoint), {}).update(dict.fromkeys(places or (None,)))
-    for (profile, endpoint), there in found.items():
-        if named := tuple(filter(None, there)):
+    for (profile, endpoint), regions in found.items():
+        if named := tuple(filter(None, regions)):
             yield profile, endpoint, named
-        if None in there:
+        if None in regions:
             yield profile, endpoint, None
 
 
 async def account_number(calls: AwsCalls, regions: Sequence[str]) -> str:
-    """The account's number, from the first of these regions that tells it.
+    """Return the account's number from the first region that answers.
 
     Raises:
-        SkywardError: none does.
+        SkywardError: If no region answers.
     """
     reason: SkywardError | None = None
     for region in regions:
         try:
-            told = await calls.call("sts", region, "get_caller_identity")
+            identity = await calls.call("sts", region, "get_caller_identity")
         except SkywardError as error:
             reason = reason or error
             if not is_region_failure(error):
                 break
         else:
-            return str(told["Account"])
+            return str(identity["Account"])
     raise reason or UsageError(NO_REGION)
 
 
 async def list_regions(calls: AwsCalls, home: str) -> list[str]:
-    """All that the account uses."""
-    told = await calls.call("ec2", home, "describe_regions")
-    return sorted(each["RegionName"] for each in told["Regions"])
+    """Return the names of all regions that are enabled for the account."""
+    listed = await calls.call("ec2", home, "describe_regions")
+    return sorted(each["RegionName"] for each in listed["Regions"])
 
 
 async def find_leftovers(calls: AwsCalls, places: Sequence[str]) -> Inventory:
-    """What is there; reads only. A region that cannot be asked is named."""
+    """Return the resources of pools in some regions, and the errors of regions that cannot be queried. Reads only."""
     unknown = {}
 
-    async def look(place: str) -> list[Leftover]:
+    async def find(place: str) -> list[Leftover]:
         try:
             return await _find_in_region(calls, place)
         except SkywardError as error:
             unknown[place] = error_message(error)
             return []
 
-    found = await asyncio.gather(*map(look, places))
+    found = await asyncio.gather(*map(find, places))
     return Inventory(tuple(each for some in found for each in some), unknown)
 
 
@@ -250,10 +255,10 @@ async def _find_in_region(calls: AwsCalls, region: str) -> list[Leftover]:
     ]
 
 
-def _make_leftover(what: str, id: str, place: str, told: Mapping[str, Any]) -> Leftover:
-    # Everybody who uses the account may write tags.
-    marks = {key: sanitize_line(text) for key, text in instance_tags.parse_tags(told).items()}
-    made = told.get("LaunchTime") or told.get("CreateTime")
+def _make_leftover(what: str, id: str, place: str, description: Mapping[str, Any]) -> Leftover:
+    # Every user of the account can write tags, so their texts are not trusted.
+    marks = {key: sanitize_line(text) for key, text in instance_tags.parse_tags(description).items()}
+    made = description.get("LaunchTime") or description.get("CreateTime")
     ledger = marks.get(instance_tags.LEDGER, "")
     is_machine = what == "instance"
     return Leftover(
@@ -265,22 +270,22 @@ def _make_leftover(what: str, id: str, place: str, told: Mapping[str, Any]) -> L
 
 
 async def remove_leftovers(calls: AwsCalls, things: Iterable[Leftover]) -> list[str]:
-    """End them, machines first, and see them gone; gives what is left, in words."""
-    left = []
+    """Terminate machines, then remove the other resources; return a description of each remaining resource."""
+    remaining = []
     things = list(things)
     for region in dict.fromkeys(each.place for each in things):
         here = [each for each in things if each.place == region]
         try:
             await _terminate_instances(calls, region, [each.id for each in here if each.is_machine])
         except SkywardError as error:
-            left += [_describe_failure(each, error) for each in here]
+            remaining += [_describe_failure(each, error) for each in here]
             continue
         for each in here:
             try:
                 await _remove_leftover(calls, region, each)
             except SkywardError as error:
-                left.append(_describe_failure(each, error))
-    return left
+                remaining.append(_describe_failure(each, error))
+    return remaining
 
 
 def _describe_failure(thing: Leftover, error: SkywardError) -> str:
@@ -288,10 +293,10 @@ def _describe_failure(thing: Leftover, error: SkywardError) -> str:
 
 
 async def _terminate_instances(calls: AwsCalls, region: str, ids: Sequence[str]) -> None:
-    """Have machines ended.
+    """Terminate machines, and wait until EC2 reports them as ended.
 
     Raises:
-        SkywardError: EC2 did not say in time that they have.
+        SkywardError: If EC2 does not report this in time.
     """
     if not ids:
         return
@@ -302,7 +307,7 @@ async def _terminate_instances(calls: AwsCalls, region: str, ids: Sequence[str])
         return [id for id, each in seen.items() if each["State"]["Name"] not in instance_lookup_and_end.ENDED_STATES]
 
     if running := await poll_until_empty(find_running, POLL_PAUSES, TERMINATION_TIMEOUT, factor=1.5):
-        raise SkywardError(f"EC2 has not said within {TERMINATION_TIMEOUT:g} s that {', '.join(running)} ended")
+        raise SkywardError(f"EC2 has not reported {', '.join(running)} as terminated within {TERMINATION_TIMEOUT:g} s")
 
 
 async def _remove_leftover(calls: AwsCalls, region: str, thing: Leftover) -> None:
@@ -317,15 +322,14 @@ async def _remove_leftover(calls: AwsCalls, region: str, thing: Leftover) -> Non
             await calls.call("ec2", region, "delete_key_pair", KeyName=thing.id)
 
 
-# Variables that say which credentials to use.
-SIGNS = (
+CREDENTIAL_VARIABLES = (  # environment variables that select credentials
     "AWS_ACCESS_KEY_ID",
     "AWS_PROFILE",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
-# Quotas of running machines, in vCPUs, by Service Quotas' codes: family -> on-demand, spot.
-# From "Amazon EC2 instance type quotas"; what is said of spot names families more finely, and P5 apart.
+# Quotas of running machines, in vCPUs, by the codes of Service Quotas: family -> on-demand, spot.
+# From "Amazon EC2 instance type quotas". Spot quotas divide the families further, with P5 as a family of its own.
 QUOTA_FAMILIES = {
     "G and VT": ("L-DB2E81BA", ("L-3819A6DF",)),
     "P": ("L-417A185B", ("L-7212CCBC", "L-C4BD4855")),
@@ -336,24 +340,26 @@ QUOTA_FAMILIES = {
 
 
 def has_credentials() -> bool:
-    """Whether this machine names some: who has none uses no AWS. To ask boto3 would ask this machine's network, too,
-    whether it has a role."""
+    """Check whether this machine has AWS credentials in variables or files.
+
+    boto3 would also query the network for a machine role, which is slow.
+    """
     files = (
         os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials",
         os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config",
     )
-    return any(map(os.environ.get, SIGNS)) or any(is_file(expand_user(each)) for each in files)
+    return any(map(os.environ.get, CREDENTIAL_VARIABLES)) or any(is_file(expand_user(each)) for each in files)
 
 
 async def check_account(
     calls: AwsCalls, regions: Sequence[str], *, subnet: str | None = None, zones: Sequence[str] = ()
 ) -> list[Check]:
-    """Look at an account; a region takes a few calls, none of which makes anything."""
+    """Check an account with read-only calls and dry runs, a few per region."""
     try:
-        told = await calls.call("sts", regions[0], "get_caller_identity")
+        identity = await calls.call("sts", regions[0], "get_caller_identity")
     except SkywardError as error:
         return [Check("AWS credentials", "fail", error_message(error), error_hint(error))]
-    lines = [Check("AWS credentials", "ok", f"account {told['Account']}, as {told['Arn']}")]
+    lines = [Check("AWS credentials", "ok", f"account {identity['Account']}, as {identity['Arn']}")]
     parts = await asyncio.gather(*(_check_region(calls, region, subnet, zones) for region in regions))
     return lines + [line for part in parts for line in part]
 
@@ -363,7 +369,7 @@ async def _check_region(calls: AwsCalls, region: str, subnet: str | None, zones:
         found = await zones_and_placement.list_zones(calls, region, subnet=subnet, zones=zones)
     except SkywardError as error:
         return [Check(region, "fail", error_message(error), error_hint(error))]
-    lines = [Check(region, "ok", f"machines can be in {', '.join(place.zone for place in found)}")]
+    lines = [Check(region, "ok", f"machines can run in {', '.join(place.zone for place in found)}")]
     more = await asyncio.gather(_permissions(calls, region, found[0]), _quotas(calls, region))
     return [*lines, *more]
 
@@ -392,18 +398,18 @@ async def _permissions(calls: AwsCalls, region: str, place: Zone) -> Check:
     except SkywardError as error:
         return Check(subject, "warn", error_message(error), error_hint(error))
     if refused:
-        said = f"may not do {', '.join(sorted(refused))}: have the actions of the documentation's policy allowed"
-        return Check(subject, "fail", said)
-    return Check(subject, "ok", "machines, key pairs, security and placement groups may be made")
+        denied = ", ".join(sorted(refused))
+        return Check(subject, "fail", f"missing permissions: {denied}. Attach the policy from the documentation")
+    return Check(subject, "ok", "machines, key pairs, security and placement groups can be created")
 
 
 async def _denied_action(calls: AwsCalls, region: str, action: str, parameters: dict[str, Any]) -> str:
-    """AWS's name of an action that these credentials may not do, found out by a dry run."""
+    """Return AWS's name of an action if a dry run shows that the credentials do not allow the action, else ""."""
     try:
         await calls.call("ec2", region, action, DryRun=True, **parameters)
     except (CredentialsRefused, Unreachable):
         raise
-    except SkywardError as error:  # who may do it is told that it was a dry run, or that there is no such image
+    except SkywardError as error:  # an allowed dry run also fails, as a dry run or because the image does not exist
         if getattr(error, "code", "") in DENIED_CODES:
             return "".join(part.capitalize() for part in action.split("_"))
     return ""
@@ -412,20 +418,20 @@ async def _denied_action(calls: AwsCalls, region: str, action: str, parameters: 
 async def _quotas(calls: AwsCalls, region: str) -> Check:
     subject = f"quotas in {region}"
     try:
-        told = await calls.call_all("service-quotas", region, "list_service_quotas", "Quotas", ServiceCode="ec2")
+        quotas = await calls.call_all("service-quotas", region, "list_service_quotas", "Quotas", ServiceCode="ec2")
     except SkywardError as error:
         return Check(subject, "warn", error_message(error), error_hint(error))
-    most = {each["QuotaCode"]: each["Value"] for each in told}
-    said, none = [], []
+    most = {each["QuotaCode"]: each["Value"] for each in quotas}
+    limits, none = [], []
     for family, (on_demand, spot) in QUOTA_FAMILIES.items():
         if on_demand not in most:
             continue
         most_spot = max((most[code] for code in spot if code in most), default=0.0)
         if most[on_demand] or most_spot:
-            said.append(f"{family} {most[on_demand]:g} on demand, {most_spot:g} spot")
+            limits.append(f"{family} {most[on_demand]:g} on demand, {most_spot:g} spot")
         else:
             none.append(family)
-    text = "; ".join([*said, *([f"none of {', '.join(none)}"] if none else [])])
+    text = "; ".join([*limits, *([f"none of {', '.join(none)}"] if none else [])])
     if not text:
-        return Check(subject, "warn", "AWS names none of machines")
-    return Check(subject, "warn" if "G and VT" in none and "P" in none else "ok", f"vCPUs at once: {text}")
+        return Check(subject, "warn", "AWS lists no quotas for machines")
+    return Check(subject, "warn" if "G and VT" in none and "P" in none else "ok", f"running vCPUs: {text}")

@@ -1,6 +1,7 @@
-"""Boto3 calls in threads, bounded and cached.
+"""Boto3 calls in threads, with retries, rate limits and caching.
 
-Whatever is called here may be repeated: it only asks, or has a token, or a name that tells what is ours.
+All calls can be repeated safely: each one only reads, has an idempotency token, or names a resource that identifies the
+pool.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from skyward_core.providers.provider_calls import AnswerCache
 from skyward_core.store.debug_log import get_logger
 from skyward_core.util.light_dataclass import Value, value
 
-MAX_CONCURRENT_CALLS = 8  # calls
+MAX_CONCURRENT_CALLS = 8  # calls at the same time
 
 
 @cache
@@ -30,65 +31,74 @@ def thread_pool() -> ThreadPoolExecutor:
 
 
 async def run_in_thread(work: Callable[..., Any], *arguments: Any) -> Any:
-    """Run what takes its time, or imports boto3, beside the loop."""
+    """Run a blocking function, or one that imports boto3, in the thread pool."""
     return await asyncio.get_running_loop().run_in_executor(thread_pool(), work, *arguments)
 
 
-# Those that renew themselves for as long as the machine, or the program that gives them, is there.
+# Methods whose credentials renew themselves while the machine or the credential program exists.
 RENEWABLE_METHODS = frozenset({"iam-role", "container-role", "custom-process", "assume-role-with-web-identity"})
-EXPIRY_TIMEOUT = 5.0  # seconds in which credentials say when they end
-EXPIRY_WARNING_SECONDS = 3600.0  # seconds; a pool without a time to live is warned of no later end
+EXPIRY_TIMEOUT = 5.0  # seconds to determine when the credentials expire
+EXPIRY_WARNING_SECONDS = 3600.0  # seconds; without a time to live, only earlier expiries are reported
 
 
 def credentials_expire_at(session: Any) -> float | None:
-    """When the credentials of a botocore session end, in Unix time; None where they do not, or nobody knows. May ask a
-    sign-in service, and takes its time."""
+    """Return when the credentials of a botocore session expire, as Unix time; None if never or unknown.
+
+    May call a sign-in service, which takes time.
+    """
     from botocore.exceptions import BotoCoreError
 
     try:
         found = session.get_credentials()
         if found is None or found.method in RENEWABLE_METHODS:
             return None
-        found.get_frozen_credentials()  # those that are fetched when they are needed say it then
-    except (BotoCoreError, RuntimeError):  # who needs them is told
+        found.get_frozen_credentials()  # lazy credentials know their expiry only after they are fetched
+    except (BotoCoreError, RuntimeError):  # the first call that needs the credentials reports the error
         return None
-    at = getattr(found, "_expiry_time", None)  # botocore has no other way to ask
+    at = getattr(found, "_expiry_time", None)  # botocore has no public attribute
     return at.timestamp() if isinstance(at, datetime) else None
 
 
 async def expiry_warnings(expires: Callable[[], float | None], ttl: float | None) -> list[str]:
-    """What to say before a launch of a pool with a time to live.
+    """Return warnings about credentials that expire during a pool's lifetime.
 
     Args:
-        expires: says when the credentials end; in a thread, as it takes its time.
+        expires: Returns the expiry time; runs in a thread because it may block.
+        ttl: Seconds that the pool may live; None for no limit.
     """
     try:
         async with asyncio.timeout(EXPIRY_TIMEOUT):
             at = await run_in_thread(expires)
-    except (SkywardError, TimeoutError):  # who needs the credentials is told
+    except (SkywardError, TimeoutError):  # the first call that needs the credentials reports the error
         return []
     return list(filter(None, [expiry_warning(at, ttl, time.time())]))
 
 
 def expiry_warning(at: float | None, ttl: float | None, now: float) -> str:
-    """What to say of credentials that end then, of a pool with a time to live; "" where there is nothing."""
+    """Return a warning if credentials expire before the pool's time to live ends, else "".
+
+    Args:
+        at: Unix time at which the credentials expire; None if unknown.
+        ttl: Seconds that the pool may live; None for no limit.
+        now: Unix time.
+    """
     if at is None or at - now > (EXPIRY_WARNING_SECONDS if ttl is None else ttl):
         return ""
     ends = time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
-    left = "they have expired" if at <= now else f"in {max(1, int((at - now) / 60))} min"
-    before = "soon" if ttl is None else "before the pool's time to live is over"
+    remaining = "already expired" if at <= now else f"in {max(1, int((at - now) / 60))} min"
+    before = "soon" if ttl is None else "before the pool's time to live ends"
     return (
-        f"the AWS credentials expire at {ends} ({left}), {before}: renew them by then, by `aws sso login` say, or its "
-        "teardown can verify nothing, and its machines end by their lease alone"
+        f"the AWS credentials expire at {ends} ({remaining}), {before}: renew them, for example with `aws sso login`. "
+        "Otherwise the teardown cannot verify anything, and machines end only when their lease expires"
     )
 
 
 _log = get_logger("provider")
 
 CONNECT_TIMEOUT, READ_TIMEOUT = 5.0, 30.0  # seconds for a connection, and for an answer
-THROTTLE_TIMEOUT = 120.0  # seconds for which a call that is throttled is tried again
-MAX_TRIES = 4  # of a call that got no answer
-# What kinds of machines, networks and images there are; never what machines are doing.
+THROTTLE_TIMEOUT = 120.0  # seconds of retries for a throttled call
+MAX_TRIES = 4  # attempts for a call without an answer
+# Queries about types, networks and images, whose answers change rarely; never the state of machines.
 CACHED_ACTIONS = (
     "describe_images",
     "describe_instance_type",
@@ -102,11 +112,11 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 
 @value
 class AwsAccount(Value):
-    """Whose AWS it is, and where.
+    """AWS account: credentials profile and endpoint.
 
     Attributes:
-        profile: of ``~/.aws/config``; None for the usual one.
-        endpoint: address of all services; None for AWS's own.
+        profile: Profile in ``~/.aws/config``; None for the default one.
+        endpoint: Address of all services; None for AWS's own.
     """
 
     profile: str | None = None
@@ -114,10 +124,10 @@ class AwsAccount(Value):
 
 
 class AwsCalls:
-    """The calls of one account. Safe to use from several loops.
+    """Client for the calls of one account. Safe to use from several event loops.
 
     Args:
-        account: whose.
+        account: The account.
     """
 
     def __init__(self, account: AwsAccount) -> None:
@@ -129,23 +139,23 @@ class AwsCalls:
         self._answer_cache = AnswerCache()
 
     def default_region(self) -> str | None:
-        """The region that environment or profile name; reads files, and imports boto3."""
+        """Return the region that the environment or the profile sets. Reads files and imports boto3."""
         with self._lock:
             name: str | None = self._get_session().region_name
             return name
 
     def credentials_expire_at(self) -> float | None:
-        """When the credentials end, in Unix time; None where nobody knows. May ask a sign-in service."""
+        """Return when the credentials expire, as Unix time; None if unknown. May call a sign-in service."""
         with self._lock:
             session = self._get_session()
         return credentials_expire_at(session)
 
     def ec2_endpoint(self, region: str) -> str:
-        """The address of EC2 as it is called in a region; reads files, and imports boto3."""
+        """Return the address of EC2 in a region. Reads files and imports boto3."""
         return str(self._client("ec2", region).meta.endpoint_url)
 
     def supports_parameter(self, service: str, region: str, action: str, parameter: str) -> bool:
-        """Whether the boto3 that is installed knows a parameter of a call; imports it."""
+        """Check whether the installed boto3 knows a parameter of a call. Imports boto3."""
         shape = self._client(service, region).meta.service_model.operation_model(action).input_shape
         return parameter in shape.members
 
@@ -159,25 +169,28 @@ class AwsCalls:
         once: bool = False,
         **params: Any,
     ) -> dict[str, Any]:
-        """Call AWS; what may pass is tried again.
+        """Call AWS, retrying transient errors.
 
-        A caller that is cancelled waits until the call which is under way has ended: nothing is done behind its back.
+        If the caller is cancelled, the cancellation waits for the call in progress, so that no call runs unobserved.
 
         Args:
-            answered: given the answer, by the thread that got it and whoever has been cancelled meanwhile. Who gives it
-                is told of what nobody knows, too: a try without an answer, and then none that was let in.
-            once: never try it again: it must not be done twice, and nothing keeps it from that.
+            answered: Receives the answer in the thread that got it, even if the caller was cancelled. With this
+                argument, an
+                attempt without an answer followed by rejected attempts raises :class:`Unreachable`, because the first
+                attempt
+                may have succeeded.
+            once: Never retry, because a second call would repeat the effect.
 
         Raises:
-            SkywardError: it came to nothing; says why and what to do.
+            SkywardError: If the call fails. The message has the cause and a remedy.
         """
-        question = (service, region, action, repr(params))
-        asks = action.startswith(CACHED_ACTIONS)
-        if asks and (before := self._answer_cache.get(question)) is not None:
+        query = (service, region, action, repr(params))
+        is_cacheable = action.startswith(CACHED_ACTIONS)
+        if is_cacheable and (before := self._answer_cache.get(query)) is not None:
             return dict(before)
         rate = self._rate_limiters.setdefault((service, region), _RateLimiter())
         deadline, tries = time.monotonic() + THROTTLE_TIMEOUT, 0
-        unheard = False  # whether a try got no answer, and may have been done
+        maybe_done = False  # whether an attempt got no answer and may have succeeded
         while True:
             await rate.acquire()
             try:
@@ -193,25 +206,25 @@ class AwsCalls:
                 if throttled and not once and time.monotonic() < deadline:
                     continue
                 if not (throttled or once) and tries < MAX_TRIES and ec2_errors.is_retryable(error):
-                    unheard = unheard or ec2_errors.may_have_succeeded(error)
+                    maybe_done = maybe_done or ec2_errors.may_have_succeeded(error)
                     await asyncio.sleep(random.uniform(0.5, 1.0) * FIRST_PAUSE * 2**tries)
                     continue
                 translated = ec2_errors.translate_error(error, service, region, action)
                 if isinstance(translated, CredentialsRefused):
-                    self._reset_session()  # the next call reads them anew
-                if unheard and answered is not None and ec2_errors.is_rejected_early(translated):
+                    self._reset_session()  # the next call reads the credentials again
+                if maybe_done and answered is not None and ec2_errors.is_rejected_early(translated):
                     translated = ec2_errors.no_response_error(translated)
                 raise translated from error
             rate.speed_up()
-            if asks:
-                self._answer_cache.put(question, dict(answer))
+            if is_cacheable:
+                self._answer_cache.put(query, dict(answer))
             return answer
 
     async def call_all(self, service: str, region: str, action: str, key: str, **params: Any) -> list[Any]:
-        """What all pages of an answer hold under a key.
+        """Return the items under a key on all pages of an answer.
 
         Raises:
-            SkywardError: as :meth:`call`.
+            SkywardError: As :meth:`call`.
         """
         found: list[Any] = []
         token = None
@@ -236,7 +249,7 @@ class AwsCalls:
         return answer
 
     def _client(self, service: str, region: str) -> Any:
-        with self._lock:  # sessions are not made for several threads; clients are
+        with self._lock:  # boto3 sessions are not thread-safe; clients are
             found = self._clients.get((service, region))
             if found is None:
                 found = self._clients[service, region] = self._make_client(service, region)
@@ -248,15 +261,15 @@ class AwsCalls:
         config = Config(
             connect_timeout=CONNECT_TIMEOUT,
             read_timeout=READ_TIMEOUT,
-            retries={"total_max_attempts": 1},  # ours know which calls belong together
+            retries={"total_max_attempts": 1},  # ``call`` retries, because it knows which errors are safe to retry
             max_pool_connections=MAX_CONCURRENT_CALLS,
         )
         try:
             return self._get_session().client(
                 service, region_name=region, endpoint_url=self.account.endpoint, config=config
             )
-        except ValueError as error:  # a name that cannot be part of an address
-            raise UsageError(f"{region!r} is no AWS region: {error}") from error
+        except ValueError as error:  # the name cannot be part of an address
+            raise UsageError(f"{region!r} is not an AWS region: {error}") from error
 
     def _get_session(self) -> Any:
         if self._session is None:
@@ -271,7 +284,7 @@ class AwsCalls:
                 own.register_component("data_loader", loader)
                 self._session = boto3.Session(profile_name=profile, botocore_session=own)
             except ProfileNotFound as error:
-                raise UsageError(f"{error}; name one of ~/.aws/config") from error
+                raise UsageError(f"{error}; choose a profile of ~/.aws/config") from error
         return self._session
 
     def _reset_session(self) -> None:
@@ -283,8 +296,9 @@ class AwsCalls:
 
 @cache
 def _service_loader(folders: str | None) -> Any:
-    """What loads botocore's descriptions of AWS's services, and keeps them: to read EC2's takes 0.15 s of a processor,
-    which each session would do anew, as after credentials that were refused."""
+    """Return a cached loader of botocore's service descriptions. Parsing EC2's takes 0.15 s of CPU time per new
+    session.
+    """
     from botocore.loaders import create_loader
 
     return create_loader(folders)
@@ -292,12 +306,12 @@ def _service_loader(folders: str | None) -> Any:
 
 @cache
 def shared_calls(account: AwsAccount) -> AwsCalls:
-    """The calls of an account, shared by all that is done with it in this process."""
+    """Return the client of an account that all code in this process shares."""
     return AwsCalls(account)
 
 
 async def _run_to_completion(work: Callable[..., Any], *arguments: Any) -> Any:
-    """As :func:`run_in_thread`; who is cancelled meanwhile is so only once it has ended."""
+    """Run a function like :func:`run_in_thread`, but delay a cancellation until the function has ended."""
     future = asyncio.get_running_loop().run_in_executor(thread_pool(), work, *arguments)
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
@@ -306,20 +320,20 @@ async def _run_to_completion(work: Callable[..., Any], *arguments: Any) -> Any:
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
-        future.exception()  # somebody has looked at it
+        future.exception()  # marks the exception as retrieved
         raise cancelled
     return future.result()
 
 
 class _RateLimiter:
-    """How fast a service of a region may be called: all calls of this process wait for one another."""
+    """Adaptive limit on the rate of calls to one service in one region, for the whole process."""
 
     def __init__(self) -> None:
         self._interval = 0.0  # seconds between two calls
         self._next_at = 0.0
 
     async def acquire(self) -> None:
-        """Wait for one's turn."""
+        """Wait for the next permitted call."""
         now = time.monotonic()
         at = self._next_at = max(now, self._next_at) if self._interval else now
         self._next_at += self._interval
@@ -327,10 +341,10 @@ class _RateLimiter:
             await asyncio.sleep(at - now)
 
     def slow_down(self) -> None:
-        """It was too fast."""
+        """Double the interval, about, after a throttled call."""
         self._interval = min(LONGEST_PAUSE, max(FIRST_PAUSE, self._interval * random.uniform(1.5, 2.0)))
         self._next_at = max(self._next_at, time.monotonic() + self._interval)
 
     def speed_up(self) -> None:
-        """It was not."""
+        """Shorten the interval after a successful call."""
         self._interval = self._interval * 0.8 if self._interval > FIRST_PAUSE / 4 else 0.0

@@ -1,4 +1,4 @@
-"""RunInstances and fleets: zones in order, user data, reservations."""
+"""Launch of a pool's EC2 instances: reservations, request parameters, attempts by zone and type."""
 
 from __future__ import annotations
 
@@ -56,68 +56,68 @@ from skyward_core.providers.provider_calls import report_progress
 from skyward_core.store.debug_log import get_logger
 from skyward_core.util.light_dataclass import Value, value
 
-CAPACITY_BLOCK_MARKET = "capacity-block"  # what EC2 calls this market
+CAPACITY_BLOCK_MARKET = "capacity-block"  # EC2's name of this market
 LINUX_PLATFORM = "Linux/UNIX"
 ENDED_RESERVATION_STATES = ("expired", "cancelled", "failed", "payment-failed", "unsupported")
-BLOCK_END_MARGIN = 30 * 60.0  # seconds by which EC2 ends a block's machines before the block is over
+BLOCK_END_MARGIN = 30 * 60.0  # seconds by which EC2 terminates a block's machines before the block ends
 
 
-def _parse_reservation(told: Mapping[str, Any], region: str) -> Reservation:
-    start, end = told.get("StartDate"), told.get("EndDate")
+def _parse_reservation(description: Mapping[str, Any], region: str) -> Reservation:
+    start, end = description.get("StartDate"), description.get("EndDate")
     return Reservation(
-        id=told["CapacityReservationId"],
-        instance_type=told.get("InstanceType", ""),
+        id=description["CapacityReservationId"],
+        instance_type=description.get("InstanceType", ""),
         region=region,
-        zone=told.get("AvailabilityZone", ""),
-        count=told.get("TotalInstanceCount", 0),
-        free=told.get("AvailableInstanceCount", 0),
-        state=told.get("State", ""),
-        is_block=told.get("ReservationType") == CAPACITY_BLOCK_MARKET,
+        zone=description.get("AvailabilityZone", ""),
+        count=description.get("TotalInstanceCount", 0),
+        free=description.get("AvailableInstanceCount", 0),
+        state=description.get("State", ""),
+        is_block=description.get("ReservationType") == CAPACITY_BLOCK_MARKET,
         starts_at=start.timestamp() if start else 0.0,
         ends_at=end.timestamp() if end else None,
     )
 
 
 async def buy_block(calls: AwsCalls, block: Block, token: str) -> Reservation:
-    """Buy a block. The call has no idempotency token, so that it is made once.
+    """Buy a Capacity Block. The call has no idempotency token, so it is made only once.
 
     Raises:
-        Unreachable: nobody knows whether it was bought.
-        SkywardError: it was not.
+        Unreachable: If it is unknown whether the block was bought.
+        SkywardError: If the block was not bought.
     """
     marks = instance_tags.tag_specifications(["capacity-reservation"], instance_tags.purchase_tags(token))
     try:
-        told = await calls.call(
+        answer = await calls.call(
             "ec2", block.region, "purchase_capacity_block", once=True,
             CapacityBlockOfferingId=block.id, InstancePlatform=LINUX_PLATFORM, TagSpecifications=marks,
         )  # fmt: skip
     except CallFailed as error:
         if error.code:
             raise
-        raise Unreachable(error_message(error)) from error  # an answer that nobody could read
+        raise Unreachable(error_message(error)) from error  # the answer could not be parsed
     try:
-        return _parse_reservation(told.get("CapacityReservation") or told["CapacityReservations"][0], block.region)
+        return _parse_reservation(answer.get("CapacityReservation") or answer["CapacityReservations"][0], block.region)
     except (LookupError, TypeError, AttributeError) as error:
-        raise Unreachable(f"EC2's answer names no reservation ({type(error).__name__})") from error
+        raise Unreachable(f"EC2's answer contains no reservation ({type(error).__name__})") from error
 
 
 async def find_reservations(
     calls: AwsCalls, region: str, filters: Sequence[Mapping[str, Any]] = ()
 ) -> list[Reservation]:
-    """Those of a region that have not ended.
+    """Return the reservations of a region that have not ended, the earliest first.
 
     Raises:
-        SkywardError: it cannot be told.
+        SkywardError: If EC2 cannot be queried.
     """
-    asked = {"Filters": list(filters)} if filters else {}
-    told = await calls.call_all("ec2", region, "describe_capacity_reservations", "CapacityReservations", **asked)
-    found = [_parse_reservation(each, region) for each in told if each.get("State") not in ENDED_RESERVATION_STATES]
+    parameters = {"Filters": list(filters)} if filters else {}
+    rows = await calls.call_all("ec2", region, "describe_capacity_reservations", "CapacityReservations", **parameters)
+    found = [_parse_reservation(each, region) for each in rows if each.get("State") not in ENDED_RESERVATION_STATES]
     return sorted(found, key=lambda each: (each.starts_at, each.id))
 
 
 @value
 class ReservedCapacity(Value):
-    """A reservation that a pool's machines are taken from."""
+    """Reservation that provides a pool's machines."""
 
     reservation: Reservation
 
@@ -126,41 +126,45 @@ class ReservedCapacity(Value):
         return CAPACITY_BLOCK_MARKET if self.reservation.is_block else "on-demand"
 
     def narrow_request(self, requirements: MachineRequirements) -> MachineRequirements:
-        """What machines have to be, which is what the reservation holds."""
+        """Return the machine requirements, restricted to the type and zone of the reservation."""
         held = self.reservation
         return replace(requirements, instance_type=held.instance_type, zones=(held.zone,), regions=(held.region,))
 
     def price_offer(self, offer: Offer) -> Offer:
-        """What one of its machines costs: those of a block are paid."""
+        """Return an offer with the price of a reserved machine: zero for a Capacity Block, which is prepaid."""
         return replace(offer, hourly=0.0) if self.reservation.is_block else offer
 
     @property
     def note(self) -> str:
-        """What a person should know of it."""
+        """Note about the reservation, for a plan."""
         held = self.reservation
-        said = f"machines are those of reservation {held.id}"
+        note = f"machines come from reservation {held.id}"
         if not held.is_block:
-            return said
+            return note
         ends = time.localtime((held.ends_at or 0.0) - BLOCK_END_MARGIN)
-        return f"{said}, a Capacity Block that is paid; EC2 ends them at {time.strftime('%Y-%m-%d %H:%M', ends)}"
+        return f"{note}, a prepaid Capacity Block; EC2 terminates them at {time.strftime('%Y-%m-%d %H:%M', ends)}"
 
 
 async def find_reserved_capacity(
     calls: AwsCalls, regions: Sequence[str], id: str, requirements: MachineRequirements, nodes: int
 ) -> ReservedCapacity:
-    """The reservation of that name, which has what is asked for now.
+    """Return a reservation that can provide the requested machines now.
 
     Args:
-        regions: where it may be.
-        requirements: what a machine has to be; what it names otherwise than the reservation is refused.
+        regions: Regions to search.
+        id: Id of the reservation.
+        requirements: Machine requirements; they must agree with the reservation.
+        nodes: Smallest number of machines.
 
     Raises:
-        UsageError: there is none, or it is another kind of machine, or elsewhere.
-        NoCapacity: it has not begun, is over, or has too few machines.
-        SkywardError: it cannot be told.
+        UsageError: If the reservation does not exist, or has another type or zone.
+        NoCapacity: If the reservation has not started, has ended, or has too few free machines.
+        SkywardError: If EC2 cannot be queried.
     """
     if requirements.allocation != "on-demand":
-        raise UsageError(f"reservation {id} is no {requirements.allocation} market: leave the allocation out")
+        raise UsageError(
+            f"reservation {id} cannot be combined with allocation={requirements.allocation!r}: remove the allocation"
+        )
     found = await _find_reservation(calls, regions, id)
     for what, wanted, has in (
         ("type", requirements.instance_type and (requirements.instance_type,), found.instance_type),
@@ -168,16 +172,16 @@ async def find_reserved_capacity(
     ):
         if wanted and has not in wanted:
             raise UsageError(
-                f"reservation {id} is of {what} {has}, and {' or '.join(wanted)} was asked for: leave one out"
+                f"reservation {id} has {what} {has}, but {' or '.join(wanted)} was requested: remove one of the two"
             )
     if found.state in ("scheduled", "payment-pending", "pending"):
         begins = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.starts_at))
-        raise NoCapacity(f"reservation {id} begins at {begins}: start the pool then")
+        raise NoCapacity(f"reservation {id} begins at {begins}. Start the pool then")
     if found.state != "active":
-        raise NoCapacity(f"reservation {id} is {found.state or 'in no state that EC2 tells'}: name another one")
+        raise NoCapacity(f"reservation {id} is {found.state or 'in an unknown state'}: choose another one")
     if found.free < nodes:
         raise NoCapacity(
-            f"reservation {id} has {found.free} of its {found.count} machines free, and {nodes} are wanted"
+            f"reservation {id} has {found.free} of its {found.count} machines free, but {nodes} are needed"
         )
     return ReservedCapacity(found)
 
@@ -185,25 +189,25 @@ async def find_reserved_capacity(
 async def _find_reservation(calls: AwsCalls, regions: Sequence[str], id: str) -> Reservation:
     for region in regions:
         try:
-            told = await calls.call("ec2", region, "describe_capacity_reservations", CapacityReservationIds=[id])
+            answer = await calls.call("ec2", region, "describe_capacity_reservations", CapacityReservationIds=[id])
         except CallFailed as error:
             if not error.code.startswith("InvalidCapacityReservationId"):
                 raise
             continue
-        for each in told["CapacityReservations"]:
+        for each in answer["CapacityReservations"]:
             return _parse_reservation(each, region)
-    raise UsageError(f"there is no reservation {id} in {' or '.join(regions)}: name the region that it is in")
+    raise UsageError(f"no reservation {id} in {' or '.join(regions)}: set region= to the reservation's region")
 
 
 def user_data(host_key: KeyPair, deadman: int) -> str:
-    """The first boot's cloud-config. JSON is YAML, too.
+    """Return the cloud-config for the first boot, as JSON, which is valid YAML.
 
-    The host's key is in its place before an SSH server starts. The deadman is armed before anything is installed:
-    from then on the machine ends itself unless an agent puts that off.
+    The host key is installed before the SSH server starts. The deadman, a delayed shutdown, is armed before any
+    installation: unless an agent postpones the shutdown, the machine ends itself.
 
     Args:
-        host_key: what the host's SSH server shows.
-        deadman: minutes.
+        host_key: Host key of the machine's SSH server.
+        deadman: Minutes until the shutdown.
     """
     config: dict[str, Any] = {
         "ssh_deletekeys": True,
@@ -219,22 +223,24 @@ def user_data(host_key: KeyPair, deadman: int) -> str:
 
 _log = get_logger("provider")
 
-PLACEHOLDER = "(made at the start)"  # in a plan, in the place of what only a start makes
-TOKEN_SPENT = "IdempotentInstanceTerminated"  # of a token whose machines have ended
-MIN_DEADMAN_MINUTES = 10  # minutes: shorter ones keep people from logging in
-DEADMAN_MARGIN_MINUTES = 5  # minutes for which the deadman waits longer than the lease
-POLL_PAUSES = (0.3, 3.0)  # seconds between two looks at machines that come up, at first and at most
+PLACEHOLDER = "(made at the start)"  # stands in plans for values that only a launch creates
+TOKEN_SPENT = "IdempotentInstanceTerminated"  # code for a token whose machines have ended
+MIN_DEADMAN_MINUTES = 10  # minutes; a shutdown in less than this blocks logins
+DEADMAN_MARGIN_MINUTES = 5  # minutes by which the deadman exceeds the lease
+POLL_PAUSES = (0.3, 3.0)  # first and longest pause between two queries for starting machines, in seconds
 
 
 @value
 class LaunchAttempt(Value):
-    """Machines of one kind at one place.
+    """Attempt to launch machines of one type at one place.
 
     Attributes:
+        place: Zone and subnet.
+        kind: Instance type.
         market: "on-demand", "spot" or "capacity-block".
-        hourly: dollars for a machine and an hour, with what is billed beside it; None where that is not known.
-        shipped: whether that is by the list of this release.
-        grouped: whether they stand close together, in the pool's placement group.
+        hourly: Dollars per machine and hour, including disk and address; None if unknown.
+        shipped: Whether the price comes from the list in this release.
+        grouped: Whether the machines are in the pool's placement group.
     """
 
     place: Zone
@@ -251,29 +257,30 @@ class LaunchAttempt(Value):
 
     @property
     def add_prices(self) -> str:
-        """The same with what one of its machines costs."""
+        """Description with the price of one machine."""
         known = "$?/h" if self.hourly is None else f"${self.hourly:,.2f}/h"
-        return f"{self}, {known} each{', by the list of this release' if self.shipped else ''}"
+        return f"{self}, {known} each{'(price list of this release)' if self.shipped else ''}"
 
 
 @value
 class LaunchParameters(Value):
-    """What all attempts of a launch have in common.
+    """Parameters that all attempts of a launch share.
 
     Attributes:
-        count: how many machines, at most.
-        least: so many at least, or none.
-        token: idempotency token of this creation.
-        node: the one that a machine in another's place is for.
-        ttl: seconds after which they should be gone.
-        boot_deadman: minutes after its boot at which a machine ends itself where no agent puts that off.
-        deadman: minutes by which an agent puts it off.
-        own_address: the network from which SSH is let in.
-        group: a security group of the person's own.
-        profile: the instance profile, by name or ARN.
-        public: whether machines have public addresses.
-        account: who pays, by AWS's number.
-        reservation: which one machines are taken from; "" for none.
+        count: Largest number of machines.
+        least: Smallest number of machines; with fewer, the attempt fails.
+        token: Idempotency token of this creation.
+        node: Index of the node that gets a replacement machine; None for a whole pool.
+        ttl: Seconds that the machines should live.
+        boot_deadman: Minutes after boot until a machine ends itself, unless an agent postpones that.
+        deadman: Minutes by which an agent postpones that.
+        own_address: Network from which SSH is allowed.
+        group: Id of a security group of the user.
+        profile: Instance profile, by name or ARN.
+        disk_gb: Size of each disk in GB.
+        public: Whether machines have public addresses.
+        account: Number of the AWS account that pays.
+        reservation: Id of the reservation that provides the machines; "" for none.
     """
 
     count: int
@@ -293,52 +300,53 @@ class LaunchParameters(Value):
 
     @property
     def lifetime_seconds(self) -> float:
-        """Seconds after which they have ended where nothing is ever done with them."""
+        """Seconds after which unused machines have ended."""
         boot = self.boot_deadman * 60.0
         return boot if self.ttl is None else min(boot, self.ttl)
 
 
 class InstanceLaunch:
-    """One creation.
+    """Launch of one set of machines.
 
     Args:
-        image: gives the machine image for an attempt.
-        ended: told of machines that exist and are of no use.
+        image: Returns the machine image for an attempt.
+        ended: Terminates machines that were launched but are unusable.
     """
 
     def __init__(
-        self, calls: AwsCalls, folder: LaunchJournal, wishes: LaunchParameters, image: Callable[[LaunchAttempt], Any],
-        ended: Callable[[Sequence[Machine]], Any],
+        self, calls: AwsCalls, folder: LaunchJournal, parameters: LaunchParameters,
+        image: Callable[[LaunchAttempt], Any], ended: Callable[[Sequence[Machine]], Any],
     ) -> None:  # fmt: skip
         self._calls = calls
         self._folder = folder
-        self._parameters = wishes
+        self._parameters = parameters
         self._image = image
         self._terminate = ended
         self._security_resources: dict[tuple[str, str], SecurityResources] = {}
         self._has_group: dict[str, bool] = {}  # by region
-        self._may_exist = False  # whether EC2 was asked for machines, and has not refused
+        self._may_exist = False  # whether a request for machines was sent and not rejected
 
     async def launch_machines(
-        self, attempts: Sequence[LaunchAttempt], left_out: Sequence[tuple[str, SkywardError]] = ()
+        self, attempts: Sequence[LaunchAttempt], failed_regions: Sequence[tuple[str, SkywardError]] = ()
     ) -> list[Machine]:
-        """The machines of the first attempt that gets them, running, with their addresses.
+        """Launch machines with the first successful attempt; return them running, with addresses.
 
         Args:
-            left_out: regions in which nothing can be tried, and why.
+            attempts: Attempts, in order.
+            failed_regions: Regions without attempts, with their errors.
 
         Raises:
-            NoCapacity: none did; says what became of each.
-            CredentialsRefused, Unreachable: none did, and that is why of all.
-            SkywardError: something that no other attempt would change.
+            NoCapacity: If all attempts fail. The message has the result of each.
+            CredentialsRefused, Unreachable: If all attempts fail for this reason.
+            SkywardError: If a problem occurs that no other attempt would avoid.
         """
         login, host_key = await asyncio.to_thread(self._folder.make_keys)
-        reasons = list(left_out)
-        closed: set[str] = set()  # regions in which nothing more is tried
-        # Without the group there may be room for machines further apart.
+        reasons = list(failed_regions)
+        closed: set[str] = set()  # regions without further attempts
+        # Without the placement group, there may be capacity for machines further apart.
         both = [(each, replace(each, grouped=False)) if each.grouped else (each,) for each in attempts]
         attempts = [each for some in both for each in some]
-        apart: LaunchAttempt | None = None  # what another try without the group would be of no use for
+        apart: LaunchAttempt | None = None  # ungrouped attempt that would repeat a failed one
         for number, attempt in enumerate(attempts, 1):
             if attempt.place.region in closed or attempt == apart:
                 continue
@@ -347,37 +355,37 @@ class InstanceLaunch:
             try:
                 return await self._launch_attempt(attempt, login, host_key)
             except SkywardError as error:
-                # Where machines may exist, others would be paid beside them.
+                # If machines may exist already, another attempt's machines would be paid in addition.
                 if self._may_exist or not (is_attempt_failure(error) or is_region_failure(error)):
                     raise
                 if is_region_failure(error):
                     closed.add(attempt.place.region)
                 _log.info("%s: %s", attempt, error_message(error), extra={"pool": self._folder.pool})
                 full = isinstance(error, CapacityRefused | CallFailed) and error.code in NO_CAPACITY_CODES
-                # Where there is no group, what was asked for is what would be asked for next.
+                # If the region has no placement group, the next, ungrouped attempt would send the same request.
                 if attempt.grouped and not (full and self._has_group.get(attempt.place.region)):
                     apart = replace(attempt, grouped=False)
                 reasons.append((str(attempt), error))
         if not reasons:
-            raise NoCapacity("no machines to be had: there is no place to try")
-        raise combine_errors(reasons, "no machines to be had: ")
+            raise NoCapacity("no machines available: there is no place to try")
+        raise combine_errors(reasons, "no machines available: ")
 
     async def _launch_attempt(self, attempt: LaunchAttempt, login: KeyPair, host_key: KeyPair) -> list[Machine]:
-        wishes, place = self._parameters, attempt.place
+        parameters, place = self._parameters, attempt.place
         key = place.region, place.vpc
         if key not in self._security_resources:
             self._security_resources[key] = await account_resources.create_security_resources(
-                self._calls, place, self._folder, login, wishes.own_address, wishes.group
+                self._calls, place, self._folder, login, parameters.own_address, parameters.group
             )
         if attempt.grouped and not await self._ensure_placement_group(place.region):
             attempt = replace(attempt, grouped=False)
-        at, image = await self._first_ask(attempt)
+        at, image = await self._first_request(attempt)
         request = self.build_request(attempt, image, self._security_resources[key], host_key, at)
         facts = {
             "client_token": request["ClientToken"], "region": place.region, "zone": place.zone,
-            "type": attempt.kind.name, "market": attempt.market, "hourly": attempt.hourly, "count": wishes.count,
-            "user": image.user, "deadman": wishes.deadman, "at": at, "pid": os.getpid(),
-            "account": wishes.account, "bought": attempt.kind.purchased_hardware, "image": asdict(image),
+            "type": attempt.kind.name, "market": attempt.market, "hourly": attempt.hourly, "count": parameters.count,
+            "user": image.user, "deadman": parameters.deadman, "at": at, "pid": os.getpid(),
+            "account": parameters.account, "bought": attempt.kind.purchased_hardware, "image": asdict(image),
         }  # fmt: skip
         self._folder.add("ask", **facts)
         self._may_exist = True
@@ -387,31 +395,33 @@ class InstanceLaunch:
             self._folder.add("answer", client_token=request["ClientToken"], ids=ids)
 
         try:
-            # A group that a person has named is there, or is none.
-            new = (*KEY_NOT_FOUND, *PLACEMENT_GROUP_NOT_FOUND, *(() if wishes.group else GROUP_NOT_FOUND))
+            # A missing group of the user does not exist; only the pool's own group may still become visible.
+            new = (*KEY_NOT_FOUND, *PLACEMENT_GROUP_NOT_FOUND, *(() if parameters.group else GROUP_NOT_FOUND))
             ask = partial(self._calls.call, "ec2", place.region, "run_instances", answered=record_answer, **request)
             answer: dict[str, Any] = await retry_while(new, ask)
         except Unreachable:
-            raise  # it may have been done all the same
+            raise  # the request may have succeeded
         except SkywardError as error:
             self._folder.add("refusal", client_token=request["ClientToken"], why=error_message(error))
             self._may_exist = False
             if isinstance(error, CallFailed) and error.code == TOKEN_SPENT:
-                # Asked for by a client that was killed; by now it has ended itself.
-                self._parameters = replace(wishes, token=f"{wishes.token}x")
+                # A client that was killed made this request, and its machines have ended themselves since.
+                self._parameters = replace(parameters, token=f"{parameters.token}x")
                 return await self._launch_attempt(attempt, login, host_key)
             raise
         made = [to_machine(each, place.region, facts) for each in answer["Instances"]]
-        if len(made) < wishes.least:
+        if len(made) < parameters.least:
             await self._terminate(made)
-            raise PoolError(f"EC2 gave {len(made)} machines where {wishes.least} or none were asked for")
-        if len(made) < wishes.count:
-            report_progress(f"{attempt}: {len(made)} of {wishes.count} machines were to be had")
+            raise PoolError(f"EC2 launched {len(made)} machines, but at least {parameters.least} were requested")
+        if len(made) < parameters.count:
+            report_progress(f"{attempt}: only {len(made)} of {parameters.count} machines were available")
         return await self._wait_until_running(made, facts)
 
-    async def _first_ask(self, attempt: LaunchAttempt) -> tuple[float, BootImage]:
-        """When an attempt was made first, and with which image: a client that was killed may have made it, and what EC2
-        is asked for with the same token has to be the same."""
+    async def _first_request(self, attempt: LaunchAttempt) -> tuple[float, BootImage]:
+        """Return the time and image of an attempt's first request.
+
+        A killed client may have sent the request. EC2 requires that a request with the same token has the same content.
+        """
         token = idempotency_token(self._parameters.token, attempt)
         for note in self._folder.notes():
             if note["what"] == "ask" and note.get("client_token") == token and "image" in note:
@@ -419,21 +429,21 @@ class InstanceLaunch:
         return time.time(), await self._image(attempt)
 
     async def _ensure_placement_group(self, region: str) -> bool:
-        """Have the pool's placement group in a region; whether there is one. Machines are of use without it, too."""
+        """Create the pool's placement group in a region; return False if that fails, because the group is optional."""
         if region not in self._has_group:
             try:
                 await zones_and_placement.create_placement_group(
                     self._calls, region, self._folder, account_resources.resource_name(self._folder)
                 )
             except (CallFailed, CapacityRefused) as error:
-                report_progress(f"machines go without a placement group: {error_message(error)}")
+                report_progress(f"continuing without a placement group: {error_message(error)}")
                 self._has_group[region] = False
             else:
                 self._has_group[region] = True
         return self._has_group[region]
 
     async def preview_request(self, attempt: LaunchAttempt) -> dict[str, Any]:
-        """``RunInstances`` as it will be sent for an attempt, with words in the place of what is made at a start."""
+        """Return the ``RunInstances`` request of an attempt, with placeholders for values created by a launch."""
         image: BootImage = await self._image(attempt)
         own = SecurityResources(key=PLACEHOLDER, group=self._parameters.group or PLACEHOLDER)
         sent = self.build_request(attempt, image, own, KeyPair(PLACEHOLDER, PLACEHOLDER), time.time())
@@ -442,28 +452,28 @@ class InstanceLaunch:
     def build_request(
         self, attempt: LaunchAttempt, image: BootImage, own: SecurityResources, host_key: KeyPair, at: float
     ) -> dict[str, Any]:
-        """``RunInstances`` for an attempt; the same attempt, made ``at`` the same time, is the same request."""
-        wishes, place = self._parameters, attempt.place
+        """Return the ``RunInstances`` request of an attempt; equal arguments yield equal requests."""
+        parameters, place = self._parameters, attempt.place
         marks = instance_tags.pool_tags(
-            self._folder.pool, self._folder.token, at=at, ttl=wishes.lifetime_seconds, node=wishes.node,
+            self._folder.pool, self._folder.token, at=at, ttl=parameters.lifetime_seconds, node=parameters.node,
             hourly=attempt.hourly,
         )  # fmt: skip
         card = {
             "DeviceIndex": 0, "SubnetId": place.subnet, "Groups": [own.group], "DeleteOnTermination": True,
-            "AssociatePublicIpAddress": wishes.public,
+            "AssociatePublicIpAddress": parameters.public,
         }  # fmt: skip
         disk = {
-            "VolumeSize": max(wishes.disk_gb or DEFAULT_DISK_GB, image.disk_gb), "VolumeType": "gp3",
+            "VolumeSize": max(parameters.disk_gb or DEFAULT_DISK_GB, image.disk_gb), "VolumeType": "gp3",
             "DeleteOnTermination": True,
         }  # fmt: skip
         request: dict[str, Any] = {
-            "ClientToken": idempotency_token(wishes.token, attempt),
-            "MinCount": wishes.least,
-            "MaxCount": wishes.count,
+            "ClientToken": idempotency_token(parameters.token, attempt),
+            "MinCount": parameters.least,
+            "MaxCount": parameters.count,
             "InstanceType": attempt.kind.name,
             "ImageId": image.ami,
             "KeyName": own.key,
-            "UserData": user_data(host_key, wishes.boot_deadman),
+            "UserData": user_data(host_key, parameters.boot_deadman),
             "InstanceInitiatedShutdownBehavior": "terminate",
             "MetadataOptions": {
                 "HttpTokens": "required",
@@ -481,27 +491,27 @@ class InstanceLaunch:
             request["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
         if attempt.market == CAPACITY_BLOCK_MARKET:
             request["InstanceMarketOptions"] = {"MarketType": CAPACITY_BLOCK_MARKET}
-        if wishes.reservation:
-            target = {"CapacityReservationId": wishes.reservation}
+        if parameters.reservation:
+            target = {"CapacityReservationId": parameters.reservation}
             request["CapacityReservationSpecification"] = {"CapacityReservationTarget": target}
-        if wishes.profile:
-            kind = "Arn" if wishes.profile.startswith("arn:") else "Name"
-            request["IamInstanceProfile"] = {kind: wishes.profile}
+        if parameters.profile:
+            kind = "Arn" if parameters.profile.startswith("arn:") else "Name"
+            request["IamInstanceProfile"] = {kind: parameters.profile}
         return request
 
     async def _wait_until_running(self, made: Sequence[Machine], facts: dict[str, Any]) -> list[Machine]:
-        """Wait until all run and have their addresses.
+        """Wait until all machines run and have addresses.
 
         Raises:
-            PoolError: one has ended; says why.
+            PoolError: If a machine has ended. The message has the reason.
         """
         region, pause = facts["region"], POLL_PAUSES[0]
         while True:
             seen = await find_instances(self._calls, region, [each.id for each in made])
             for name, each in seen.items():
                 if each["State"]["Name"] in (*ENDED_STATES, *ENDING_STATES):
-                    reason = each.get("StateReason", {}).get("Message", "") or "EC2 does not say why"
-                    raise PoolError(f"machine {name} ended before it was up: {reason}")
+                    reason = each.get("StateReason", {}).get("Message", "") or "EC2 reports no reason"
+                    raise PoolError(f"machine {name} ended during startup: {reason}")
             up = [
                 to_machine(each, region, facts)
                 for each in seen.values()
@@ -515,9 +525,9 @@ class InstanceLaunch:
 
 
 def idempotency_token(token: str, attempt: LaunchAttempt) -> str:
-    """The idempotency token of an attempt: that of the creation, and what is asked for where.
+    """Return the idempotency token of an attempt, derived from the creation's token and the attempt's place and type.
 
-    EC2 counts it in a zone or in a region, depending on the request, and never takes it again once its machines have
+    EC2 scopes a token to a zone or a region, depending on the request, and rejects the token after its machines have
     ended.
     """
     place = attempt.place
@@ -527,31 +537,32 @@ def idempotency_token(token: str, attempt: LaunchAttempt) -> str:
 
 
 def deadman_minutes(lease: float) -> int:
-    """For how long a machine that nobody speaks with waits before it ends itself: longer than its pool would.
+    """Return the minutes until a machine without an agent ends itself; more than the lease.
 
     Args:
-        lease: seconds without a client and without a run after which the pool does.
+        lease: Seconds without a client and without a run until the pool ends itself.
     """
     return max(MIN_DEADMAN_MINUTES, math.ceil(lease / 60) + DEADMAN_MARGIN_MINUTES)
 
 
 def describe_plan(least: int, most: int, disk: int, *, public: bool, opens: bool, grouped: bool) -> list[str]:
-    """What a launch makes, for a plan.
+    """Return lines for a plan about the resources that a launch creates.
 
     Args:
-        least, most: how many machines.
-        disk: GB of each one's.
-        public: whether they have public addresses.
-        opens: whether a security group is made.
-        grouped: whether they are to be close together.
+        least: Smallest number of machines.
+        most: Largest number of machines.
+        disk: Size of each disk in GB.
+        public: Whether the machines have public addresses.
+        opens: Whether a security group is created.
+        grouped: Whether a placement group is created.
     """
     many = f"{least} to {most} machines" if least < most else f"{most} machine{'s' * (most > 1)}"
     address = "a public address" if public else "no public address"
     return [
         f"{many}, each with {disk} GB of disk (gp3) and {address}",
-        *(["a security group: SSH from here, all among the machines"] if opens else []),
-        *(["a placement group, for machines close together where there is room"] if grouped else []),
-        "a key pair, made here",
+        *(["a security group: SSH from this machine, all traffic between the machines"] if opens else []),
+        *(["a placement group, if capacity allows"] if grouped else []),
+        "a key pair, generated locally",
     ]
 
 
@@ -560,15 +571,15 @@ Places = Callable[[str], Awaitable[list[Zone]]]
 
 @value
 class AttemptPlanner(Value):
-    """Those of one pool.
+    """Planner of the launch attempts of one pool.
 
     Args:
-        provider: the name that offers carry.
-        requirements: what a machine has to be, with all that the provider was told.
-        extras: what is billed beside a machine.
-        places: gives the zones of a region in which machines can go.
-        reservation: the id of the one that they are taken from, or None.
-        together: whether they may be asked for close together.
+        provider: Name of the provider, for offers.
+        request: Machine requirements, including the provider's settings.
+        extras: Billed extras of a machine.
+        places: Returns the usable zones of a region.
+        reservation: Id of the reservation that provides the machines, or None.
+        together: Whether machines may be placed close together.
     """
 
     calls: AwsCalls
@@ -581,37 +592,35 @@ class AttemptPlanner(Value):
     together: bool
 
     async def list_attempts(self, regions: Sequence[str]) -> tuple[list[LaunchAttempt], list[tuple[str, SkywardError]]]:
-        """Each offer that fits, in a place where machines can go; and regions that are left out, and why.
+        """Return an attempt for each fitting offer in a usable zone, and the regions that failed, with their errors.
 
         Raises:
-            UsageError: nothing fits; says what comes nearest.
-            SkywardError: no region says anything.
+            UsageError: If no offer fits. The message names the nearest ones.
+            SkywardError: If all regions fail.
         """
         requirements, held = self.request, await self.find_reservation(regions)
         if held is not None:
             requirements, regions = held.narrow_request(requirements), (held.reservation.region,)
 
         async def ask(region: str) -> tuple[RegionOffers, list[Zone]]:
-            told = query_region(self.calls, self.provider, region, requirements, self.extras)
-            return await asyncio.gather(told, self.places(region))
+            offers = query_region(self.calls, self.provider, region, requirements, self.extras)
+            return await asyncio.gather(offers, self.places(region))
 
-        found, left_out = await query_regions(regions, ask)
-        there = {place.zone: place for _, places in found for place in places}
-        all_kinds = {kind.name: kind for told, _ in found for kind in told.kinds}
-        order = select_offers([offer for told, _ in found for offer in told.offers], requirements, there)
-        return [
-            self._make_attempt(each, there[each.zone], all_kinds[each.instance_type], held) for each in order
-        ], left_out
+        found, failed = await query_regions(regions, ask)
+        zones = {place.zone: place for _, places in found for place in places}
+        types = {kind.name: kind for known, _ in found for kind in known.kinds}
+        order = select_offers([offer for known, _ in found for offer in known.offers], requirements, zones)
+        return [self._make_attempt(each, zones[each.zone], types[each.instance_type], held) for each in order], failed
 
     async def find_reservation(self, regions: Sequence[str]) -> ReservedCapacity | None:
-        """The reservation that machines are taken from."""
+        """Return the reservation that provides the machines, if any."""
         if self.reservation is None:
             return None
         nodes = self.spec.least_nodes
         return await find_reserved_capacity(self.calls, regions, self.reservation, self.request, nodes)
 
     async def make_attempt(self, offer: Offer, place: Zone, held: ReservedCapacity | None) -> LaunchAttempt:
-        """One for an offer alone."""
+        """Return the attempt for one offer."""
         (kind,) = await instance_offers.find_instance_types(
             self.calls, offer.region, MachineRequirements(instance_type=offer.instance_type)
         )
@@ -622,7 +631,7 @@ class AttemptPlanner(Value):
     ) -> LaunchAttempt:
         priced = offer if held is None else held.price_offer(offer)
         market = offer.market if held is None else held.market
-        several = held is None and self.together and self.spec.most_nodes > 1  # a reservation is where it is
-        # Machines with a fast network or GPUs are faster close together.
+        several = held is None and self.together and self.spec.most_nodes > 1  # a reservation determines the place
+        # Machines with a fast network or GPUs communicate faster if they are close together.
         grouped = several and kind.cluster and (kind.efa or bool(kind.accelerator))
         return LaunchAttempt(place, kind, market, priced.billed_hourly, priced.shipped, grouped=grouped)

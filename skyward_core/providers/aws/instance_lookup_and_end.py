@@ -1,4 +1,4 @@
-"""Instances of a pool: found by tags, described, terminated."""
+"""Instances of a pool: lookup by tags and journal, states, expiry tags, termination."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from skyward_core.store.ledger_rows import is_process_alive
 
 ENDED_STATES = ("terminated",)
 ENDING_STATES = ("shutting-down", "stopping", "stopped")
-VISIBILITY_TIMEOUT = 30.0  # seconds after which what was made can be seen by whoever asks
-SETTLE_SECONDS = 900.0  # seconds after its launch from which a machine of which EC2 knows nothing has ended
-PAGE_SIZE = 1000  # things of one answer; the rest comes in the next
-MAX_TAGGED_RESOURCES = 1000  # things that one call gives tags
-MAX_DESCRIBED_INSTANCES = 200  # machines that one question is about
-POLL_PAUSE = 1.0  # seconds between two looks for what should appear
+VISIBILITY_TIMEOUT = 30.0  # seconds until all queries show a new instance
+SETTLE_SECONDS = 900.0  # seconds after launch; later, an instance that EC2 does not know has ended
+PAGE_SIZE = 1000  # items per page of an answer
+MAX_TAGGED_RESOURCES = 1000  # resources per call of ``create_tags``
+MAX_DESCRIBED_INSTANCES = 200  # instances per query
+POLL_PAUSE = 1.0  # seconds between two queries for expected instances
 
 
 def to_machine(instance: Mapping[str, Any], region: str, facts: Mapping[str, Any]) -> Machine:
-    """An instance as a machine of its pool.
+    """Convert an EC2 instance to a machine of its pool.
 
     Args:
-        facts: what its launch wrote down: user, deadman, hourly.
+        facts: Journal entry of the launch: user, deadman, hourly.
     """
     marks = parse_tags(instance)
-    told = tagged_node(marks)
-    node = int(instance.get("AmiLaunchIndex", 0)) if told is None else told
+    tagged = tagged_node(marks)
+    node = int(instance.get("AmiLaunchIndex", 0)) if tagged is None else tagged
     pool, token, name = marks.get(POOL, ""), marks.get(TOKEN, ""), instance["InstanceId"]
     private = instance.get("PrivateIpAddress", "")
     launched = instance.get("LaunchTime")
@@ -54,7 +54,7 @@ def to_machine(instance: Mapping[str, Any], region: str, facts: Mapping[str, Any
             "hourly": facts.get("hourly"),
             "bought": facts.get("bought"),
             "token": token,
-            # By the instance's own name: one in another's place never has the folder of that.
+            # The folder name includes the instance id, so a replacement never uses the folder of the lost machine.
             "folder": _machine_folder(pool, token, node, name),
             "group": instance.get("Placement", {}).get("GroupName", ""),
             "user": facts.get("user", ""),
@@ -70,7 +70,7 @@ def _machine_folder(pool: str, token: str, node: int, name: str) -> str:
 
 
 def with_node(machine: Machine, node: int) -> Machine:
-    """A machine on which nothing lives yet, as another node."""
+    """Return an unused machine with another node index."""
     extra = machine.extra
     pool = extra["folder"].partition(".")[0]
     folder = _machine_folder(pool, extra["token"], node, machine.id)
@@ -78,11 +78,11 @@ def with_node(machine: Machine, node: int) -> Machine:
 
 
 async def find_instances(calls: AwsCalls, region: str, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """What EC2 knows of some instances; nothing of those that it does not know, or not yet."""
+    """Return EC2's descriptions of instances by id; instances that EC2 does not know (yet) are missing."""
     wanted = sorted(ids)
     found: dict[str, dict[str, Any]] = {}
     for at in range(0, len(wanted), MAX_DESCRIBED_INSTANCES):
-        # By a filter: a question for ids fails as a whole where one of them is not known.
+        # A query by ids fails entirely if one id is unknown, so a filter is used.
         filters = [{"Name": "instance-id", "Values": wanted[at : at + MAX_DESCRIBED_INSTANCES]}]
         found |= await describe_instances(calls, region, filters)
     return found
@@ -91,20 +91,20 @@ async def find_instances(calls: AwsCalls, region: str, ids: Iterable[str]) -> di
 async def describe_instances(
     calls: AwsCalls, region: str, filters: Sequence[Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """The instances that EC2 knows of and that pass filters."""
-    told = await calls.call_all(
+    """Return EC2's descriptions of the instances that pass filters, by id."""
+    reservations = await calls.call_all(
         "ec2", region, "describe_instances", "Reservations", Filters=filters, MaxResults=PAGE_SIZE
     )
-    return {each["InstanceId"]: each for reservation in told for each in reservation["Instances"]}
+    return {each["InstanceId"]: each for reservation in reservations for each in reservation["Instances"]}
 
 
 async def find_machines(calls: AwsCalls, folder: LaunchJournal, regions: Sequence[str]) -> list[Machine]:
-    """All machines of a pool that have not ended: by their tags, and by what was answered when they were asked for.
+    """Return all machines of a pool that have not ended, found by tags and by the journal's answers.
 
-    An answer that nobody has got may still show itself: it is waited for until that is sure.
+    If the answer to a request was lost, its machines may appear late; this function waits until that is impossible.
 
     Raises:
-        SkywardError: it cannot be told now.
+        SkywardError: If EC2 cannot be queried now.
     """
     begun = time.monotonic()
     while True:
@@ -119,8 +119,8 @@ async def find_machines(calls: AwsCalls, folder: LaunchJournal, regions: Sequenc
         places = list(dict.fromkeys([*(each["region"] for each in notes if "region" in each), *regions]))
         found: dict[str, tuple[str, dict[str, Any]]] = {}
         for region in places:
-            there = await describe_instances(calls, region, [{"Name": f"tag:{TOKEN}", "Values": [folder.token]}])
-            found |= {name: (region, each) for name, each in there.items()}
+            listed = await describe_instances(calls, region, [{"Name": f"tag:{TOKEN}", "Values": [folder.token]}])
+            found |= {name: (region, each) for name, each in listed.items()}
         missing = sum(each["count"] for each in asked.values()) - len(found.keys() - facts.keys())
         late = [each for each in asked.values() if _may_still_appear(each, time.monotonic() - begun)]
         if not (late and missing > 0):
@@ -142,21 +142,21 @@ async def find_machines(calls: AwsCalls, folder: LaunchJournal, regions: Sequenc
 
 
 def _may_still_appear(ask: Mapping[str, Any], waited: float) -> bool:
-    """Whether what was asked for, and answered to nobody, may still become visible.
+    """Check whether machines of a request with a lost answer may still appear.
 
     Args:
-        waited: seconds for which it has been looked for, which count where the clock was set back since it was asked.
+        waited: Seconds of waiting so far; replaces the request's age if the clock was set back.
     """
     age: float = time.time() - ask["at"]
     if age < 0:
         age = waited
     if ask["pid"] != os.getpid() and is_process_alive(ask["pid"]) and age < SETTLE_SECONDS:
-        return True  # it is just being asked
+        return True  # another client is sending the request now
     return age < VISIBILITY_TIMEOUT
 
 
 def _invisible_machine(name: str, index: int, ask: Mapping[str, Any], folder: LaunchJournal) -> Machine:
-    """A machine whose id was answered and that EC2 does not show yet."""
+    """Return a machine whose id EC2 answered but does not show yet."""
     return Machine(
         name, index, "", "",
         extra={
@@ -169,10 +169,10 @@ def _invisible_machine(name: str, index: int, ask: Mapping[str, Any], folder: La
 
 
 async def update_states(calls: AwsCalls, known: Sequence[Machine]) -> list[Machine]:
-    """Machines with what EC2 says of them: "running" is one that runs, whatever runs on it.
+    """Return machines with the states that EC2 reports; "running" says nothing about the agent.
 
     Raises:
-        SkywardError: it cannot be told now.
+        SkywardError: If EC2 cannot be queried now.
     """
     seen: dict[str, dict[str, Any]] = {}
     for region in dict.fromkeys(each.extra["region"] for each in known):
@@ -200,7 +200,7 @@ def _update_state(machine: Machine, instance: Mapping[str, Any] | None) -> Machi
 
 
 def _end_facts(instance: Mapping[str, Any]) -> dict[str, str]:
-    """Why an instance ended: by itself, or because EC2 took it back; "" where somebody ended it."""
+    """Return the reason of an instance's end in ``why`` (empty after a termination request) and ``preempted``."""
     code = instance.get("StateReason", {}).get("Code", "")
     why = {"why": "it shut itself down" if code == "Client.InstanceInitiatedShutdown" else ""}
     return why | ({"preempted": f"EC2 took it back ({code})"} if code == "Server.SpotInstanceTermination" else {})
@@ -210,7 +210,7 @@ _END_TIME = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) GMT\)")
 
 
 def _stopped_at(instance: Mapping[str, Any]) -> float | None:
-    """When it was told to end, which is when AWS stops to bill it; None where EC2 does not say."""
+    """Return when termination was requested, which ends AWS's billing; None if EC2 does not state this."""
     found = _END_TIME.search(instance.get("StateTransitionReason", ""))
     return datetime.fromisoformat(f"{found[1]}+00:00").timestamp() if found else None
 
@@ -220,47 +220,47 @@ def _is_settled(machine: Machine) -> bool:
 
 
 async def _require_same_account(calls: AwsCalls, machine: Machine) -> None:
-    """That EC2 knows nothing of a machine means that it is gone only where it is asked in its owner's name.
+    """Check that the credentials belong to a machine's account, because only there a missing machine has ended.
 
     Raises:
-        PoolError: it is not.
+        PoolError: If the machine belongs to another account.
     """
     region, account = machine.extra["region"], machine.extra.get("account", "")
-    told = await calls.call("sts", region, "get_caller_identity")
-    if account and told["Account"] != account:
+    identity = await calls.call("sts", region, "get_caller_identity")
+    if account and identity["Account"] != account:
         raise PoolError(
-            f"machine {machine.id} belongs to AWS account {account}, and these credentials are of {told['Account']}: "
-            "use those with which the pool was made"
+            f"machine {machine.id} is in AWS account {account}, but these credentials are for {identity['Account']}. "
+            "Use the credentials that created the pool"
         )
 
 
 async def tag_expiry(calls: AwsCalls, machines: Sequence[Machine], at: float) -> None:
-    """Have machines and their disks say by a tag when they end; those of which EC2 knows nothing are left out.
+    """Tag machines and their disks with the time at which they end; skip instances that EC2 does not know.
 
     Raises:
-        SkywardError: it could not be said.
+        SkywardError: If a resource cannot be tagged.
     """
     marks = [{"Key": EXPIRES, "Value": format_date(at)}]
     for region in dict.fromkeys(each.extra["region"] for each in machines):
-        there = await find_instances(calls, region, [each.id for each in machines if each.extra["region"] == region])
-        named = []
-        for name, each in there.items():
+        known = await find_instances(calls, region, [each.id for each in machines if each.extra["region"] == region])
+        ids = []
+        for name, each in known.items():
             if each["State"]["Name"] not in ENDED_STATES:
                 disks = [disk["Ebs"] for disk in each.get("BlockDeviceMappings", ()) if "Ebs" in disk]
-                named += [name, *(disk["VolumeId"] for disk in disks)]
-        for first in range(0, len(named), MAX_TAGGED_RESOURCES):
-            part = named[first : first + MAX_TAGGED_RESOURCES]
+                ids += [name, *(disk["VolumeId"] for disk in disks)]
+        for first in range(0, len(ids), MAX_TAGGED_RESOURCES):
+            part = ids[first : first + MAX_TAGGED_RESOURCES]
             await calls.call("ec2", region, "create_tags", Resources=part, Tags=marks)
 
 
 async def terminate(calls: AwsCalls, machines: Sequence[Machine], **how: Any) -> None:
-    """Have EC2 end machines; those of which it does not know are left out.
+    """Terminate instances; skip those that EC2 does not know.
 
     Args:
-        how: more that the call is given.
+        how: Further parameters of ``TerminateInstances``.
 
     Raises:
-        SkywardError: it was not told.
+        SkywardError: If EC2 does not accept the request.
     """
     for region in dict.fromkeys(each.extra["region"] for each in machines):
         ids = [each.id for each in machines if each.extra["region"] == region]
@@ -269,5 +269,5 @@ async def terminate(calls: AwsCalls, machines: Sequence[Machine], **how: Any) ->
         except CallFailed as error:
             if not error.code.startswith("InvalidInstanceID"):
                 raise
-            if there := await find_instances(calls, region, ids):
-                await calls.call("ec2", region, "terminate_instances", InstanceIds=sorted(there), **how)
+            if known := await find_instances(calls, region, ids):
+                await calls.call("ec2", region, "terminate_instances", InstanceIds=sorted(known), **how)

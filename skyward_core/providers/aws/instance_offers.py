@@ -1,4 +1,4 @@
-"""Instance types, prices and images."""
+"""Offers of EC2: instance types, zones, prices and machine images, from AWS or from the list in this release."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from skyward_core.store.state_folder import state_home
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.user_files import parse_json, read_bytes
 
-DEFAULT_INSTANCE_TYPE = "m7i.large"  # where nothing is asked for
+DEFAULT_INSTANCE_TYPE = "m7i.large"  # for requests without any requirements
 ACCELERATOR_FAMILIES = ("g*", "p*", "trn*", "inf*", "dl*")
-# Not those that are fast in bursts alone, as t3: who wants one names it.
+# Burstable families such as t3 are missing; users who want them name the type.
 CPU_FAMILIES = ("c6*", "c7*", "c8*", "m6*", "m7*", "m8*", "r6*", "r7*", "r8*")
 MIB_PER_GB = 1024.0
 
@@ -38,17 +38,17 @@ class InstanceType(Value):
     """An instance type.
 
     Attributes:
-        name: such as "g5.xlarge".
+        name: Name, for example "g5.xlarge".
         architecture: "x86_64" or "arm64".
-        accelerator: name of its accelerators as EC2 has it; "" where there are none.
-        count: how many.
-        memory_each_gb: of each.
-        nvidia: whether they need NVIDIA's driver.
-        vcpus: how many.
-        memory_gb: the machine's own.
-        efa: whether it can have EFA.
-        cluster: whether machines of it can stand close together.
-        cards: how many network cards it has.
+        accelerator: EC2's name of its accelerators; "" if it has none.
+        count: Number of accelerators.
+        memory_each_gb: Memory of each accelerator in GB.
+        nvidia: Whether the accelerators need NVIDIA's driver.
+        vcpus: Number of vCPUs.
+        memory_gb: Memory of the machine in GB.
+        efa: Whether the type supports EFA.
+        cluster: Whether cluster placement groups support the type.
+        cards: Number of network cards.
     """
 
     name: str
@@ -65,98 +65,100 @@ class InstanceType(Value):
 
     @property
     def purchased_hardware(self) -> dict[str, Any]:
-        """What is paid for that a machine can be held to, as ``machines.OrderedHardware`` takes it."""
+        """Hardware that the user pays for and that a machine is checked against, as fields of
+        ``machines.OrderedHardware``.
+        """
         if not self.nvidia:
             return {}
         return {"accelerator": self.accelerator_name, "count": self.count, "memory_gb": self.memory_each_gb}
 
     @property
     def accelerator_name(self) -> str:
-        """What the catalogue calls its accelerators; EC2's own name for those that are newer than that."""
+        """The catalog's name of the accelerators; EC2's name for accelerators that the catalog does not contain."""
         try:
             return find(self.accelerator).name if self.accelerator else ""
         except UsageError:
             return self.accelerator
 
 
-def parse_instance_type(told: Mapping[str, Any]) -> InstanceType:
-    """From what ``DescribeInstanceTypes`` tells of one."""
-    gpus = _list_accelerators(told)
+def parse_instance_type(description: Mapping[str, Any]) -> InstanceType:
+    """Convert one description of ``DescribeInstanceTypes``."""
+    gpus = _list_accelerators(description)
     first = gpus[0] if gpus else {}
-    able = told.get("ProcessorInfo", {}).get("SupportedArchitectures", ["x86_64"])
+    able = description.get("ProcessorInfo", {}).get("SupportedArchitectures", ["x86_64"])
     return InstanceType(
-        name=told["InstanceType"],
+        name=description["InstanceType"],
         architecture="arm64" if "arm64" in able else "x86_64",
         accelerator=first.get("Name", ""),
         count=sum(int(each.get("Count", 0)) for each in gpus),
         memory_each_gb=first.get("MemoryInfo", {}).get("SizeInMiB", 0) / MIB_PER_GB,
         nvidia=first.get("Manufacturer", "").upper() == "NVIDIA",
-        vcpus=told.get("VCpuInfo", {}).get("DefaultVCpus", 0),
-        memory_gb=told.get("MemoryInfo", {}).get("SizeInMiB", 0) / MIB_PER_GB,
-        efa=bool(told.get("NetworkInfo", {}).get("EfaSupported")),
-        cluster="cluster" in told.get("PlacementGroupInfo", {}).get("SupportedStrategies", ()),
-        cards=told.get("NetworkInfo", {}).get("MaximumNetworkCards", 1),
+        vcpus=description.get("VCpuInfo", {}).get("DefaultVCpus", 0),
+        memory_gb=description.get("MemoryInfo", {}).get("SizeInMiB", 0) / MIB_PER_GB,
+        efa=bool(description.get("NetworkInfo", {}).get("EfaSupported")),
+        cluster="cluster" in description.get("PlacementGroupInfo", {}).get("SupportedStrategies", ()),
+        cards=description.get("NetworkInfo", {}).get("MaximumNetworkCards", 1),
     )
 
 
-def _list_accelerators(told: Mapping[str, Any]) -> list[Any]:
+def _list_accelerators(description: Mapping[str, Any]) -> list[Any]:
     found = (
-        told.get("GpuInfo", {}).get("Gpus")
-        or told.get("NeuronInfo", {}).get("NeuronDevices")
-        or told.get("InferenceAcceleratorInfo", {}).get("Accelerators")
+        description.get("GpuInfo", {}).get("Gpus")
+        or description.get("NeuronInfo", {}).get("NeuronDevices")
+        or description.get("InferenceAcceleratorInfo", {}).get("Accelerators")
     )
     return list(found or ())
 
 
-def _is_ordinary(told: Mapping[str, Any]) -> bool:
-    """Whether it is a usual machine, with whole accelerators: others are for those who name them."""
-    return not told.get("BareMetal") and all(
-        each.get("GpuPartitionSize", 1.0) == 1.0 for each in _list_accelerators(told)
+def _is_ordinary(description: Mapping[str, Any]) -> bool:
+    """Check that a type is virtualized and has whole accelerators. Users select other types by name."""
+    return not description.get("BareMetal") and all(
+        each.get("GpuPartitionSize", 1.0) == 1.0 for each in _list_accelerators(description)
     )
 
 
 async def find_instance_types(calls: AwsCalls, region: str, requirements: MachineRequirements) -> list[InstanceType]:
-    """The instance types of a region that a wish is about, those that miss it among them, by name.
+    """Return the instance types that a request may select, including types that miss requirements, by name.
 
     Raises:
-        SkywardError: they cannot be told, or the one that is named is none.
+        SkywardError: If EC2 cannot be queried, or the named type does not exist.
     """
     if requirements.instance_type:
-        asked: dict[str, Any] = {"InstanceTypes": [requirements.instance_type]}
+        parameters: dict[str, Any] = {"InstanceTypes": [requirements.instance_type]}
     else:
         filters = [{"Name": "instance-type", "Values": list(type_patterns(requirements))}]
-        asked = {"Filters": filters}
-    told = await calls.call_all("ec2", region, "describe_instance_types", "InstanceTypes", **asked)
-    found = [parse_instance_type(each) for each in told if requirements.instance_type or _is_ordinary(each)]
+        parameters = {"Filters": filters}
+    rows = await calls.call_all("ec2", region, "describe_instance_types", "InstanceTypes", **parameters)
+    found = [parse_instance_type(each) for each in rows if requirements.instance_type or _is_ordinary(each)]
     return sorted(found, key=lambda kind: kind.name)
 
 
 def type_patterns(requirements: MachineRequirements) -> tuple[str, ...]:
-    """Patterns of the types that a wish is about."""
+    """Return the name patterns of the types that a request may select."""
     if requirements.accelerator is not None or requirements.any_accelerator:
         return ACCELERATOR_FAMILIES
     return CPU_FAMILIES if has_size(requirements) else (DEFAULT_INSTANCE_TYPE,)
 
 
 def has_size(requirements: MachineRequirements) -> bool:
-    """Whether a wish for machines without accelerators says anything of what they have to be."""
+    """Check whether a request for machines without accelerators has any requirements."""
     return bool(requirements.vcpus or requirements.memory_gb or requirements.architecture or requirements.efa)
 
 
 async def zones_by_type(calls: AwsCalls, region: str, names: list[str]) -> dict[str, list[str]]:
-    """In which zones of a region each instance type is sold.
+    """Return the zones of a region that offer each instance type.
 
     Raises:
-        SkywardError: it cannot be told.
+        SkywardError: If EC2 cannot be queried.
     """
     found: dict[str, list[str]] = {}
     for at in range(0, len(names), 100):
         filters = [{"Name": "instance-type", "Values": names[at : at + 100]}]
-        told = await calls.call_all(
+        rows = await calls.call_all(
             "ec2", region, "describe_instance_type_offerings", "InstanceTypeOfferings",
             LocationType="availability-zone", Filters=filters,
         )  # fmt: skip
-        for each in told:
+        for each in rows:
             found.setdefault(each["InstanceType"], []).append(each["Location"])
     return {name: sorted(zones) for name, zones in found.items()}
 
@@ -167,7 +169,7 @@ DEBIAN_NAMES = {"x86_64": "amd64", "arm64": "arm64"}
 
 
 class NoImage(UsageError):
-    """A region has no image of that id."""
+    """Error: a region does not have the machine image."""
 
 
 @value
@@ -175,10 +177,10 @@ class BootImage(Value):
     """A machine image.
 
     Attributes:
-        ami: its id.
-        root: the device of its root volume.
-        disk_gb: that volume's size.
-        user: who logs in.
+        ami: Id of the image.
+        root: Device of the root volume.
+        disk_gb: Size of the root volume in GB.
+        user: Login name.
     """
 
     ami: str
@@ -188,14 +190,14 @@ class BootImage(Value):
 
 
 async def find_image(calls: AwsCalls, region: str, kind: InstanceType, ami: str | None, user: str | None) -> BootImage:
-    """The image for an instance type: with NVIDIA's driver where it has such a GPU, else plain Ubuntu.
+    """Return the image for an instance type: the Deep Learning image for NVIDIA GPUs, else plain Ubuntu.
 
     Args:
-        ami: the person's own, in place of that.
-        user: who logs in; None for the usual one of that image.
+        ami: Id of the user's image, instead of these.
+        user: Login name; None for the image's default.
 
     Raises:
-        SkywardError: there is no such image.
+        SkywardError: If the image does not exist, or is for another architecture.
     """
     ami = ami or await _find_published_ami(calls, region, kind)
     image = await _describe_image(calls, region, ami)
@@ -207,14 +209,14 @@ async def find_image(calls: AwsCalls, region: str, kind: InstanceType, ami: str 
 
 
 async def _describe_image(calls: AwsCalls, region: str, ami: str) -> dict[str, Any]:
-    told = await calls.call("ec2", region, "describe_images", ImageIds=[ami])
-    if not told["Images"]:
-        raise NoImage(f"region {region} has no machine image {ami}; images have another id in each region")
-    return dict(told["Images"][0])
+    images = (await calls.call("ec2", region, "describe_images", ImageIds=[ami]))["Images"]
+    if not images:
+        raise NoImage(f"region {region} has no machine image {ami}; image ids differ between regions")
+    return dict(images[0])
 
 
 def _image_volumes(image: Mapping[str, Any]) -> tuple[str, dict[str, int]]:
-    """The device of an image's root volume, and the GB of all volumes by their devices."""
+    """Return the device of an image's root volume, and the sizes of all volumes in GB by device."""
     sizes = {
         each["DeviceName"]: int(each["Ebs"].get("VolumeSize") or 0)
         for each in image.get("BlockDeviceMappings", ())
@@ -230,16 +232,16 @@ async def _find_published_ami(calls: AwsCalls, region: str, kind: InstanceType) 
         else UBUNTU_AMI.format(DEBIAN_NAMES[kind.architecture])
     )
     try:
-        told = await calls.call("ssm", region, "get_parameter", Name=name)
+        answer = await calls.call("ssm", region, "get_parameter", Name=name)
     except CallFailed as error:
         if error.code != "ParameterNotFound":
             raise
-        raise UsageError(f'region {region} publishes no machine image as {name}; name one: ami="ami-..."') from error
-    return str(told["Parameter"]["Value"])
+        raise UsageError(f'region {region} has no published machine image {name}: pass ami="ami-..."') from error
+    return str(answer["Parameter"]["Value"])
 
 
 def _default_user(name: str) -> str:
-    """Who logs in to an image of that name."""
+    """Return the default login name of an image."""
     lower = name.lower()
     if lower.startswith(("al20", "amzn")) or "amazon linux" in lower:
         return "ec2-user"
@@ -253,12 +255,12 @@ CACHE_FILE = "aws-offers.json"
 
 
 class PriceCache:
-    """A file with pieces of what was told, each with its time.
+    """Cache file of AWS's answers, each with its time.
 
-    It may be lost, broken, or written by two at once: what is not there is asked for again.
+    The file may be lost, broken, or written by two processes at once; missing answers are queried again.
 
     Args:
-        of: whose answers these are; those of another endpoint are others.
+        of: Source of the answers, which separates the answers of different endpoints.
     """
 
     def __init__(self, of: str) -> None:
@@ -267,24 +269,24 @@ class PriceCache:
     async def get(
         self, name: str, ask: Callable[[], Awaitable[Any]], *, lasts: float = DAY_SECONDS
     ) -> tuple[Any, float]:
-        """A piece, and when it was told; asked for where there is none that is young enough.
+        """Return an answer and the Unix time of the query; queries again if the cached answer is too old.
 
         Args:
-            name: of the piece.
-            ask: gives it, as JSON can hold it.
-            lasts: seconds after which it is asked for again.
+            name: Name of the answer.
+            ask: Queries the answer, which must be JSON.
+            lasts: Seconds for which the answer is current.
 
         Raises:
-            SkywardError: as ``ask`` does.
+            SkywardError: As ``ask`` does.
         """
         key = f"{self._of} {name}"
         found = (await asyncio.to_thread(_read_cache)).get(key)
         now = time.time()
         if found is not None and 0 <= now - found["at"] < lasts:
             return found["told"], found["at"]
-        told = await ask()
-        await asyncio.to_thread(_add_to_cache, key, {"at": now, "told": told})
-        return told, now
+        answer = await ask()
+        await asyncio.to_thread(_add_to_cache, key, {"at": now, "told": answer})
+        return answer, now
 
 
 def _cache_path() -> Path:
@@ -292,28 +294,28 @@ def _cache_path() -> Path:
 
 
 def _read_cache() -> dict[str, Any]:
-    """All pieces; none where the file is not there, or holds something else."""
+    """Return all cached answers; empty if the file is missing or invalid."""
     try:
         found = parse_json(read_bytes(_cache_path()))
         return {key: each for key, each in found.items() if isinstance(each["at"], int | float) and "told" in each}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        _log.info("%s is of no use and is made anew: %s: %s", CACHE_FILE, type(error).__name__, error)
+        _log.info("%s is invalid and is recreated: %s: %s", CACHE_FILE, type(error).__name__, error)
         return {}
 
 
 def _add_to_cache(key: str, piece: dict[str, Any]) -> None:
     pieces = {name: each for name, each in _read_cache().items() if time.time() - each["at"] < DAY_SECONDS}
-    # Of two that write at once one is left out: it is asked again.
+    # If two processes write at once, one answer is lost and queried again.
     with suppress(OSError):
         write_atomic(_cache_path(), json.dumps(pieces | {key: piece}).encode())
 
 
-PRICING_REGION = "us-east-1"  # where AWS answers questions about the prices of all regions
-MAX_SINGLE_QUERIES = 6  # types about which it is asked one by one; of more the region's whole list is read
-HOURS_PER_MONTH = 730.0  # of a month, as AWS counts
-SPOT_HISTORY_DAYS = 3  # of spot prices that are looked back on
+PRICING_REGION = "us-east-1"  # its price service knows the prices of all regions
+MAX_SINGLE_QUERIES = 6  # types; for more types, the region's whole price list is read
+HOURS_PER_MONTH = 730.0  # as AWS counts
+SPOT_HISTORY_DAYS = 3  # days of spot prices
 
 _PRODUCT_FILTERS = {
     "operatingSystem": "Linux", "tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used",
@@ -322,10 +324,10 @@ _PRODUCT_FILTERS = {
 
 
 async def on_demand_prices(calls: AwsCalls, region: str, types: Sequence[str]) -> dict[str, float]:
-    """Dollars for an hour, by instance type; of those that the list does not have there is none.
+    """Return dollars per hour by instance type; types without a listed price are missing.
 
     Raises:
-        SkywardError: it cannot be told.
+        SkywardError: If AWS cannot be queried.
     """
     wanted = {"regionCode": region} | _PRODUCT_FILTERS
     if len(types) > MAX_SINGLE_QUERIES:
@@ -343,10 +345,10 @@ async def on_demand_prices(calls: AwsCalls, region: str, types: Sequence[str]) -
 
 
 async def extra_prices(calls: AwsCalls, region: str) -> dict[str, float]:
-    """Dollars for an hour of a gigabyte of disk ("gb"), and of a public address ("address").
+    """Return dollars per hour for a gigabyte of disk ("gb") and for a public address ("address").
 
     Raises:
-        SkywardError: it cannot be told.
+        SkywardError: If AWS cannot be queried.
     """
     here = {"regionCode": region}
     disks, addresses = await asyncio.gather(
@@ -369,7 +371,7 @@ async def _list_products(calls: AwsCalls, service: str, wanted: Mapping[str, str
 
 
 def _unit_price(product: Mapping[str, Any], unit: str) -> float:
-    """The dearest price on demand by a unit: some are free up to an amount. 0 where there is none."""
+    """Return the highest on-demand price per unit, because some products have a free tier; 0 if there is no price."""
     terms = product.get("terms", {}).get("OnDemand", {}).values()
     dimensions = [each for term in terms for each in term["priceDimensions"].values()]
     prices = [float(each["pricePerUnit"].get("USD", 0)) for each in dimensions if each["unit"] == unit]
@@ -377,10 +379,10 @@ def _unit_price(product: Mapping[str, Any], unit: str) -> float:
 
 
 async def spot_prices(calls: AwsCalls, region: str, types: Iterable[str]) -> dict[str, list[float]]:
-    """What spot machines cost: "TYPE ZONE" -> dollars for an hour now, the least and the most in the last days.
+    """Return spot prices: "TYPE ZONE" -> dollars per hour: current price, lowest and highest of the last days.
 
     Raises:
-        SkywardError: it cannot be told.
+        SkywardError: If EC2 cannot be queried.
     """
     rows = await calls.call_all(
         "ec2", region, "describe_spot_price_history", "SpotPriceHistory",
@@ -402,35 +404,35 @@ SHIPPED_FILE = "shipped_offers.json"
 def _shipped_data() -> dict[str, Any]:
     raw = pkgutil.get_data(__package__, SHIPPED_FILE)
     if raw is None:
-        raise UsageError(f"{__package__} holds no {SHIPPED_FILE}; install the package again")
+        raise UsageError(f"{__package__} contains no {SHIPPED_FILE}: reinstall the package")
     found: dict[str, Any] = json.loads(raw)
     return found
 
 
 def shipped_date() -> str:
-    """The day of these prices: "2026-01-19"."""
+    """Return the date of the shipped prices, for example "2026-01-19"."""
     return str(_shipped_data()["date"])
 
 
 def shipped_at() -> float:
-    """The same in seconds since the epoch."""
+    """Return the date of the shipped prices as Unix time."""
     return datetime.fromisoformat(shipped_date()).replace(tzinfo=UTC).timestamp()
 
 
 def shipped_regions() -> list[str]:
-    """Regions of which prices are there."""
+    """Return the regions with shipped prices."""
     return list(_shipped_data()["gp3_gb_month"])
 
 
 def shipped_instance_types() -> list[InstanceType]:
-    """The types that are there."""
+    """Return the instance types in the shipped list."""
     columns = _shipped_data()["columns"]
     rows = (dict(zip(columns, row, strict=True)) for row in _shipped_data()["kinds"])
     return [InstanceType(**{name: row[name] for name in columns if name not in shipped_regions()}) for row in rows]
 
 
 def shipped_prices(region: str) -> dict[str, float]:
-    """Dollars for an hour, by type; empty of a region that is not there."""
+    """Return the shipped dollars per hour by type; empty for other regions."""
     if region not in shipped_regions():
         return {}
     column = _shipped_data()["columns"].index(region)
@@ -438,7 +440,7 @@ def shipped_prices(region: str) -> dict[str, float]:
 
 
 def shipped_extra_prices(region: str) -> dict[str, float]:
-    """As :func:`beside`; empty of a region that is not there."""
+    """Return the shipped prices in the format of :func:`extra_prices`; empty for other regions."""
     if region not in shipped_regions():
         return {}
     return {
@@ -447,19 +449,19 @@ def shipped_extra_prices(region: str) -> dict[str, float]:
     }
 
 
-DEFAULT_DISK_GB = 100  # GB of a machine's disk where nobody says
-SPOT_PRICE_TTL = 3600.0  # seconds for which a spot price is taken as true
-PRICING_TIMEOUT = 20.0  # seconds for all questions about prices: nobody's machines wait longer for them
+DEFAULT_DISK_GB = 100  # GB of a machine's disk by default
+SPOT_PRICE_TTL = 3600.0  # seconds for which a spot price is current
+PRICING_TIMEOUT = 20.0  # seconds for all price queries; a launch must not wait longer
 
 
 @value
 class BilledExtras(Value):
-    """What a machine has that is billed beside it.
+    """Extras of a machine that are billed separately.
 
     Attributes:
-        disk_gb: what was asked for as the size of its disk.
-        public: whether it has a public address.
-        ami: the person's own image, whose volumes may be larger, or more; None for the published ones.
+        disk_gb: Requested size of the disk in GB.
+        public: Whether the machine has a public address.
+        ami: Id of the user's image, which may have larger or more volumes; None for the published images.
     """
 
     disk_gb: int
@@ -467,11 +469,11 @@ class BilledExtras(Value):
     ami: str | None = None
 
     async def total_disk_gb(self, calls: AwsCalls, store: PriceCache, region: str) -> int:
-        """GB of all that a machine gets in a region.
+        """Return the GB of all disks of a machine in a region.
 
         Raises:
-            NoImage: the region does not have the image.
-            SkywardError: it cannot be told.
+            NoImage: If the region does not have the image.
+            SkywardError: If EC2 cannot be queried.
         """
         if (ami := self.ami) is None:
             return self.disk_gb
@@ -487,14 +489,14 @@ class BilledExtras(Value):
 
 @value
 class RegionOffers(Value):
-    """What is known of a region: its kinds of machines, and offers of them."""
+    """Instance types of a region, and offers for them."""
 
     kinds: Sequence[InstanceType]
     offers: Sequence[Offer]
     notes: Sequence[str]
 
     def matching_types(self, requirements: MachineRequirements) -> list[InstanceType]:
-        """The kinds that a wish is about."""
+        """Return the types with offers that fit a request."""
         fit = {each.instance_type for each in matching_offers(self.offers, requirements)}
         return [kind for kind in self.kinds if kind.name in fit]
 
@@ -502,10 +504,10 @@ class RegionOffers(Value):
 async def list_offers(
     calls: AwsCalls, provider: str, regions: Sequence[str], requirements: MachineRequirements, extras: BilledExtras
 ) -> OfferList:
-    """What there is for a wish, by EC2 or, where it cannot be asked, by this release.
+    """Return the offers for a request, from EC2 or, if EC2 cannot be queried, from the list in this release.
 
     Raises:
-        UsageError: the wish makes no sense there.
+        UsageError: If the request is invalid, for example because a region or type does not exist.
     """
 
     async def one(region: str) -> RegionOffers:
@@ -528,24 +530,24 @@ async def list_offers(
 async def query_region(
     calls: AwsCalls, provider: str, region: str, requirements: MachineRequirements, extras: BilledExtras
 ) -> RegionOffers:
-    """What there is for a wish, by EC2's word; prices that it does not say are this release's, or unknown.
+    """Return the offers of a region from EC2. Missing prices come from the list in this release, or are unknown.
 
     Raises:
-        SkywardError: EC2 cannot be asked.
+        SkywardError: If EC2 cannot be queried.
     """
     store = PriceCache(calls.account.endpoint or "aws")
     about = requirements.instance_type or " ".join(type_patterns(requirements))
 
     async def ask() -> dict[str, Any]:
-        there = await find_instance_types(calls, region, requirements)
-        zones = await zones_by_type(calls, region, [kind.name for kind in there])
-        return {"kinds": [asdict(kind) for kind in there], "zones": zones}
+        types = await find_instance_types(calls, region, requirements)
+        zones = await zones_by_type(calls, region, [kind.name for kind in types])
+        return {"kinds": [asdict(kind) for kind in types], "zones": zones}
 
     extras = replace(extras, disk_gb=await extras.total_disk_gb(calls, store, region), ami=None)
-    told, _ = await store.get(f"types {region} {about}", ask)
-    there = [InstanceType(**each) for each in told["kinds"]]
-    # Prices are asked of those alone that may be taken; a person who looks around is told of all.
-    sold = [kind for kind in there if told["zones"].get(kind.name)]
+    answer, _ = await store.get(f"types {region} {about}", ask)
+    types = [InstanceType(**each) for each in answer["kinds"]]
+    # Price queries are slow, so they cover only the types that fit the requested accelerator.
+    sold = [kind for kind in types if answer["zones"].get(kind.name)]
     wanted = requirements.accelerator and (requirements.accelerator.name, requirements.accelerator.count)
     named = [kind.name for kind in sold if wanted in (None, (kind.accelerator_name, kind.count))]
     priced = _RegionPrices(calls, store, region, named)
@@ -553,30 +555,34 @@ async def query_region(
     offers = [
         offer
         for kind in sold
-        for zone in told["zones"][kind.name]
+        for zone in answer["zones"][kind.name]
         for offer in priced.offers(provider, kind, zone, extras)
     ]
-    return RegionOffers(there, offers, notes)
+    return RegionOffers(types, offers, notes)
 
 
 def select_offers(
-    offers: Sequence[Offer], requirements: MachineRequirements, there: Container[str] | None
+    offers: Sequence[Offer], requirements: MachineRequirements, usable_zones: Container[str] | None
 ) -> list[Offer]:
-    """The offers that are tried, in order.
+    """Return the fitting offers in usable zones, in the order of attempts.
 
     Args:
-        there: zones where machines can go; None where that is not known.
+        offers: All offers.
+        requirements: Machine requirements.
+        usable_zones: Zones with a subnet; None if unknown.
 
     Raises:
-        UsageError: there is none; says why.
+        UsageError: If no offer remains. The message has the reason.
     """
     order = matching_offers(offers, requirements)
-    found = [each for each in order if there is None or not each.zone or each.zone in there]
+    found = [each for each in order if usable_zones is None or not each.zone or each.zone in usable_zones]
     if found:
         return found
     if order:
         places = ", ".join(dict.fromkeys(each.zone for each in order))
-        raise UsageError(f"{order[0].instance_type} is sold in {places}, and no machine can go there: name other zones")
+        raise UsageError(
+            f"{order[0].instance_type} is only offered in {places}, which have no usable subnet: choose other zones"
+        )
     raise UsageError(_no_offer_message(offers, requirements))
 
 
@@ -585,14 +591,14 @@ def _no_offer_message(offers: Sequence[Offer], requirements: MachineRequirements
     if kind and wanted is not None and (has := next((o for o in offers if o.instance_type == kind), None)):
         carries = f"{has.count} x {has.accelerator}" if has.count else "no accelerator"
         if (has.accelerator, has.count) != (wanted.name, wanted.count):
-            return f"{kind} has {carries}, and {wanted} was asked for; leave one of the two out"
+            return f"{kind} has {carries}, but {wanted} was requested: remove one of the two"
     missed = "; ".join(describe_nearest(offers, requirements))
     where = " and ".join(requirements.regions) or "the region"
-    return f"nothing in {where} is what was asked for{f'; the nearest: {missed}' if missed else ''}"
+    return f"no offer in {where} fits the request{f'; the nearest: {missed}' if missed else ''}"
 
 
 class _RegionPrices:
-    """Those of some types in a region."""
+    """Prices of some instance types in a region."""
 
     def __init__(self, calls: AwsCalls, store: PriceCache, region: str, types: Sequence[str]) -> None:
         self._calls, self._store, self._region, self._types = calls, store, region, types
@@ -604,7 +610,7 @@ class _RegionPrices:
         self._market_spot = False
 
     async def load(self, *, spot: bool) -> list[str]:
-        """Have them; gives what a person should know of them."""
+        """Query the prices; return notes for the user."""
         self._market_spot = spot
         notes = []
         try:
@@ -613,8 +619,8 @@ class _RegionPrices:
         except (SkywardError, TimeoutError) as error:
             self._extra_prices, self._on_demand = shipped_extra_prices(self._region), shipped_prices(self._region)
             self._at, self._shipped = shipped_at(), True
-            why = error_message(error) or "AWS took too long to say its prices"
-            notes.append(_shipped_prices_note(self._region, why))
+            reason = error_message(error) or "AWS did not answer in time"
+            notes.append(_shipped_prices_note(self._region, reason))
         if spot and self._types:
             try:
                 async with asyncio.timeout(PRICING_TIMEOUT):
@@ -624,7 +630,7 @@ class _RegionPrices:
                         lasts=SPOT_PRICE_TTL,
                     )
             except (SkywardError, TimeoutError) as error:
-                notes.append(f"spot prices in {self._region} are not known: {error_message(error) or 'no answer'}")
+                notes.append(f"spot prices in {self._region} are unknown: {error_message(error) or 'no answer'}")
         return notes
 
     async def _load_on_demand(self) -> None:
@@ -636,13 +642,13 @@ class _RegionPrices:
             )
 
     def offers(self, provider: str, kind: InstanceType, zone: str, extras: BilledExtras) -> list[Offer]:
-        """A kind in a zone, on demand and, where that was asked, as spot."""
+        """Return the offers of a type in a zone: on demand and, if requested, spot."""
         price = self._on_demand.get(kind.name)
         base = _offer_fields(provider, kind, self._region, zone, self._extra_prices, extras)
         found = [_make_offer(base, price, self._at, shipped=self._shipped)]
-        told = self._spot.get(f"{kind.name} {zone}")
-        if self._market_spot and told:
-            now, least, most = told
+        spot = self._spot.get(f"{kind.name} {zone}")
+        if self._market_spot and spot:
+            now, least, most = spot
             extra = {"market": "spot", "lately": (least, most)}
             found.append(_make_offer(base, now, self._spot_at, shipped=False, **extra))
         return found
@@ -672,19 +678,19 @@ def _make_offer(base: Mapping[str, Any], price: float | None, at: float, *, ship
 def _shipped_offers(
     provider: str, region: str, requirements: MachineRequirements, extras: BilledExtras, reason: str
 ) -> RegionOffers:
-    """A region as this release knows it, whose zones it does not."""
+    """Return the offers of a region from the shipped list, which has no zones."""
     listed, beside = shipped_prices(region), shipped_extra_prices(region)
     patterns = (requirements.instance_type,) if requirements.instance_type else type_patterns(requirements)
     listed_types = [kind for kind in shipped_instance_types() if kind.name in listed]
-    there = [kind for kind in listed_types if any(fnmatch(kind.name, pattern) for pattern in patterns)]
-    fields = [_offer_fields(provider, kind, region, "", beside, extras) for kind in there]
+    types = [kind for kind in listed_types if any(fnmatch(kind.name, pattern) for pattern in patterns)]
+    fields = [_offer_fields(provider, kind, region, "", beside, extras) for kind in types]
     offers = [_make_offer(each, listed[each["instance_type"]], shipped_at(), shipped=True) for each in fields]
     reason = reason or "AWS did not answer in time"
-    spot = [f"spot prices are not known: {reason}"] if requirements.allocation != "on-demand" else []
-    return RegionOffers(there, offers, [*spot, _shipped_prices_note(region, reason)])
+    spot = [f"spot prices are unknown: {reason}"] if requirements.allocation != "on-demand" else []
+    return RegionOffers(types, offers, [*spot, _shipped_prices_note(region, reason)])
 
 
 def _shipped_prices_note(region: str, reason: str) -> str:
     if region in shipped_regions():
-        return f"prices in {region} are those of {shipped_date()}, which came with this release: {reason}"
-    return f"prices in {region} are not known, and none came with this release: {reason}"
+        return f"prices in {region} are from {shipped_date()} (price list of this release): {reason}"
+    return f"prices in {region} are unknown, also in the price list of this release: {reason}"

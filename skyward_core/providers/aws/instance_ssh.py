@@ -1,4 +1,8 @@
-"""SSH to instances, each with a host key of its own."""
+"""SSH transport to EC2 instances, with a separate host key for each instance.
+
+All instances of a pool boot with the same key from their user data, which other users of the account may read. At the
+first login each instance therefore generates its own key.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,8 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 
 HOST_KEY_FILE = "/etc/ssh/ssh_host_ed25519_key"
 NEXT_KEY_FILE = "/etc/ssh/skyward_next_key"
-# Run by root; what is made is kept until it is in its place, so that who comes again finds the same.
+# Runs as root. The new key stays at a separate path until it is installed, so that an interrupted rotation can
+# continue.
 MAKE_KEY_COMMAND = (
     f"test -e {NEXT_KEY_FILE}.pub || {{ rm -f {NEXT_KEY_FILE} && "
     f"ssh-keygen -q -t ed25519 -N '' -C '' -f {NEXT_KEY_FILE}; }} && cat {NEXT_KEY_FILE}.pub"
@@ -31,20 +36,20 @@ INSTALL_KEY_COMMAND = (
     f"{HOST_KEY_FILE}.pub && "
     "{ systemctl restart ssh || systemctl restart sshd; }"
 )
-KEY_ROTATION_TIMEOUT = 20.0  # seconds until the machine's SSH server shows it
+KEY_ROTATION_TIMEOUT = 20.0  # seconds until the machine's SSH server uses the new key
 POLL_PAUSE = 0.1
 
 RunAsRoot = Callable[[str], Awaitable[str]]
-"""Runs a line of shell as root, and gives what it prints."""
+"""Function that runs a shell command as root and returns its output."""
 FetchHostKey = Callable[[], Awaitable[str]]
-"""The key that the machine shows now, as its type and its base64 text."""
+"""Function that returns the machine's current host key as type and base64 text."""
 
 
 class HostKeyFile:
-    """The file that says which keys of one machine are believed.
+    """File with the trusted host keys of one machine.
 
     Args:
-        path: of the machine's own file.
+        path: Path of the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,7 +57,7 @@ class HostKeyFile:
 
     @property
     def keys(self) -> list[str]:
-        """Those that are believed, by type and text; none before the first login."""
+        """Trusted keys, as type and base64 text; empty before the first login."""
         try:
             lines = self.path.read_text(encoding="ascii").splitlines()
         except FileNotFoundError:
@@ -60,49 +65,51 @@ class HostKeyFile:
         return [line.removeprefix("* ") for line in lines if line]
 
     def write(self, *keys: str) -> None:
-        """These, and no other.
+        """Replace the trusted keys.
 
         Raises:
-            OSError: it cannot be written down.
+            OSError: If the file cannot be written.
         """
         write_atomic(self.path, "".join(f"* {key}\n" for key in keys).encode())
 
     async def rotate(self, seen: str, as_root: RunAsRoot, shown: FetchHostKey) -> None:
-        """Have the machine show a key of its own.
+        """Make the machine generate and use its own host key, and trust only that key.
 
         Args:
-            seen: the key that it showed at this login.
+            seen: Key that the machine presented at this login.
+            as_root: Runs a command on the machine as root.
+            shown: Returns the machine's current key.
 
         Raises:
-            PoolError: it does not; says why.
-            OSError: it cannot be written down.
+            PoolError: If the machine does not switch to its own key. The message has the reason.
+            OSError: If the file cannot be written.
         """
         before = self.keys
         if len(before) == 1:
             return
-        if before and before[-1] == seen:  # it has taken it, and who saw to that went before seeing so
+        if before and before[-1] == seen:  # the machine switched after an earlier client had stopped
             self.write(seen)
             return
         try:
             line = (await as_root(MAKE_KEY_COMMAND)).strip().splitlines()
         except SkywardError as error:
-            raise PoolError(f"it could make itself no host key of its own: {error_message(error)}") from error
+            raise PoolError(f"the machine could not generate its own host key: {error_message(error)}") from error
         words = line[-1].split() if line else []
         if len(words) < 2 or words[0] != "ssh-ed25519":
-            raise PoolError(f"it made itself no host key, but says {sanitize_line(' '.join(line))!r}")
+            raise PoolError(f"the machine generated no host key, but printed {sanitize_line(' '.join(line))!r}")
         new = " ".join(words[:2])
         self.write(seen, new)
         await as_root(INSTALL_KEY_COMMAND)
         deadline = time.monotonic() + KEY_ROTATION_TIMEOUT
         while await shown() != new:
             if time.monotonic() > deadline:
-                raise PoolError("its SSH server goes on showing the key that it booted with")
+                raise PoolError("its SSH server still uses the key from its first boot")
             await asyncio.sleep(POLL_PAUSE)
         self.write(new)
 
 
-# As https://docs.astral.sh/uv/getting-started/installation has it, for the login's user and into a folder of the PATH
-# that every channel has. The whole of it is here before any of it is run.
+# From https://docs.astral.sh/uv/getting-started/installation, installed for the login user into a folder on the PATH of
+# every channel. The script is downloaded completely before it runs.
 INSTALL_UV_COMMAND = (
     'PATH="$PATH:$HOME/.local/bin";u=https://astral.sh/uv/install.sh;t=$(mktemp)&&'
     '{ curl -LsSf -o "$t" "$u"||wget -qO "$t" "$u";}&&UV_UNMANAGED_INSTALL="$HOME/.local/bin" sh "$t">&2;'
@@ -112,11 +119,11 @@ INSTALL_UV_TIMEOUT = 120.0  # seconds
 
 
 class Ec2Transport(SSHTransport):
-    """See the module.
+    """SSH transport to an EC2 instance; rotates the host key and installs uv if needed.
 
     Args:
-        own_key: which keys of the machine are believed.
-        **options: as of :class:`SSHTransport`.
+        own_key: File with the instance's trusted keys.
+        **options: As in :class:`SSHTransport`.
     """
 
     def __init__(self, target: Target, folder: str, own_key: HostKeyFile, **options: Any) -> None:
@@ -131,29 +138,29 @@ class Ec2Transport(SSHTransport):
         try:
             return await super().prepare(config, report, gate, first=first)
         except NoFittingPython as error:
-            if self.python.named or error.tried:  # somebody has named one; or another uv would do no better
+            if self.python.named or error.tried:  # the user chose an interpreter, or uv was tried already
                 raise
             await self._ensure_uv(report, error)
         return await super().prepare(config, report, gate, first=first)
 
     async def _ensure_uv(self, report: Report, missing: NoFittingPython) -> None:
-        """Images come with one Python, which need not be the script's; uv brings any. On rented machines nobody has
-        to be asked whether it may be there."""
-        lacks = f"no Python {self.python.minor} on {self.target.host}"
-        report("running", detail=f"{lacks}; fetching uv, which brings it")
+        """Install uv, which downloads any Python. Rented machines need no permission from the user."""
+        report(
+            "running", detail=f"no Python {self.python.minor} on {self.target.host}; downloading uv, which installs it"
+        )
         link = await self._ensure_connected(report, self.patience)
         try:
             async with asyncio.timeout(INSTALL_UV_TIMEOUT):
                 await _run_command(link, f"sh -c {shlex.quote(INSTALL_UV_COMMAND)}", INSTALL_UV_TIMEOUT)
         except (PoolError, TimeoutError) as error:
-            reason = str(error) or f"it took longer than {INSTALL_UV_TIMEOUT:g} s"
-            raise PoolError(f"{missing} uv could not be fetched there: {reason}.") from error
+            reason = str(error) or f"no success after {INSTALL_UV_TIMEOUT:g} s"
+            raise PoolError(f"{missing} Installing uv there failed: {reason}.") from error
 
     async def _ensure_host_key_rotated(self, report: Report) -> None:
         report("running", detail=f"connecting to {self.target.host}")
         link = await self._ensure_connected(report, self.patience)
         if link.shown is None:
-            raise PoolError(f"Host {self.target.host} showed no host key.")
+            raise PoolError(f"Host {self.target.host} presented no host key.")
 
         async def as_root(line: str) -> str:
             return await _run_command(link, f"sudo -n sh -c {shlex.quote(line)}")
@@ -162,38 +169,36 @@ class Ec2Transport(SSHTransport):
             try:
                 return _key_text((await fetch_host_key(self.target)).key)
             except Unreachable:
-                return ""  # it is just being started anew
+                return ""  # the SSH server is restarting
 
         try:
             await self._host_key_file.rotate(_key_text(link.shown), as_root, shown)
         except (PoolError, OSError) as error:
-            raise PoolError(f"Host {self.target.host} cannot be trusted further: {error}.") from error
+            raise PoolError(f"Host {self.target.host} could not switch to its own host key: {error}.") from error
         self.target = replace(self.target, known_hosts=str(self._host_key_file.path))
 
 
 async def _run_command(link: HostConnection, command: str, seconds: float | None = None) -> str:
-    """What a command prints.
+    """Return the output of a command.
 
     Args:
-        seconds: how long it may print nothing; None for the answer time-out.
+        seconds: Longest time without output; None for the answer timeout.
 
     Raises:
-        PoolError: it fails; says what it says.
+        PoolError: If the command fails. The message has its output.
     """
-    said = CommandOutput()
-    channel = await open_session(link, command, said)
+    output = CommandOutput()
+    channel = await open_session(link, command, output)
     lines = []
     try:
-        while (line := await said.read_line(link.target.host, "a command", seconds)) is not None:
+        while (line := await output.read_line(link.target.host, "a command", seconds)) is not None:
             lines.append(line.decode("utf-8", "replace"))
-        await said.wait_within(answer_timeout(), channel.wait_closed)
+        await output.wait_within(answer_timeout(), channel.wait_closed)
     finally:
-        channel.close()  # of one that took too long
+        channel.close()  # stops a command that took too long
     if channel.get_exit_status() != 0:
-        told = " ".join([*lines, bytes(said.errors).decode("utf-8", "replace")])
-        raise PoolError(
-            f"`{command.split(' ', 3)[0]}` failed there: {sanitize_line(told.strip()) or 'it says nothing'}"
-        )
+        text = " ".join([*lines, bytes(output.errors).decode("utf-8", "replace")])
+        raise PoolError(f"`{command.split(' ', 3)[0]}` failed there: {sanitize_line(text.strip()) or 'no output'}")
     return "\n".join(lines)
 
 

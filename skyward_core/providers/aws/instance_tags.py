@@ -28,13 +28,15 @@ def pool_tags(
     node: int | None = None,
     hourly: float | None = None,
 ) -> dict[str, str]:
-    """The tags of what is made for a pool.
+    """Return the tags of a pool's resources.
 
     Args:
-        at: when it was asked for first, Unix time.
-        ttl: seconds from then on after which it should be gone, unless that is put off; None where it costs nothing.
-        node: the one that a machine in another's place is for.
-        hourly: dollars for a machine and an hour, as they were known when it was made.
+        pool: Name of the pool.
+        token: Token of the pool.
+        at: Unix time of the first request.
+        ttl: Seconds from ``at`` after which the resource should be gone, unless postponed; None for free resources.
+        node: Index of the node that gets a replacement machine.
+        hourly: Dollars per machine and hour at the time of the launch.
     """
     tags = {"Name": f"skyward-{pool}", POOL: pool, TOKEN: token} | _owner_tags()
     if ttl is not None:
@@ -47,7 +49,7 @@ def pool_tags(
 
 
 def _owner_tags() -> dict[str, str]:
-    """Return the tags of this client's ledger and its user; a user of a container may have no name."""
+    """Return the tags of this client's ledger and its user; the user of a container may have no name."""
     try:
         owner = getpass.getuser()
     except (KeyError, OSError):
@@ -56,24 +58,25 @@ def _owner_tags() -> dict[str, str]:
 
 
 def tagged_node(marks: Mapping[str, str]) -> int | None:
-    """The node that a machine in another's place is for; None where its tags do not say: anybody of the account may
-    write them."""
+    """Return the node index of a replacement machine; None if the tags have no valid index, since any account user can
+    edit tags.
+    """
     text = marks.get(NODE, "")
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 7 else None
 
 
 def format_date(at: float) -> str:
-    """A Unix time as a tag says it."""
+    """Format a Unix time for a tag."""
     return time.strftime(DATE_FORMAT, time.gmtime(at))
 
 
 def purchase_tags(token: str) -> dict[str, str]:
-    """The tags of what is bought ahead, for no pool."""
+    """Return the tags of purchased capacity, which belongs to no pool."""
     return {"Name": "skyward", PURCHASE: token} | _owner_tags()
 
 
 def tagged_expiry(marks: Mapping[str, str]) -> float | None:
-    """When what has these tags should have ended, in Unix time; None where they do not say."""
+    """Return the time at which a tagged resource should have ended, as Unix time; None if the tags have none."""
     try:
         return float(calendar.timegm(time.strptime(marks.get(EXPIRES, ""), DATE_FORMAT)))
     except ValueError:
@@ -81,7 +84,7 @@ def tagged_expiry(marks: Mapping[str, str]) -> float | None:
 
 
 def tagged_hourly(marks: Mapping[str, str]) -> float | None:
-    """What a machine with these tags costs an hour; None where they do not say."""
+    """Return the dollars per hour of a tagged machine; None if the tags have no valid price."""
     try:
         found = float(marks.get(HOURLY, ""))
     except ValueError:
@@ -90,11 +93,11 @@ def tagged_hourly(marks: Mapping[str, str]) -> float | None:
 
 
 def tag_specifications(kinds: Sequence[str], tags: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Tags as a call takes them that makes things of some kinds."""
+    """Return tags in the format of calls that create resources of some types."""
     listed = [{"Key": key, "Value": value} for key, value in tags.items()]
     return [{"ResourceType": kind, "Tags": listed} for kind in kinds]
 
 
 def parse_tags(tagged: Mapping[str, Any]) -> dict[str, str]:
-    """The tags of a thing that a call tells of."""
+    """Return the tags in EC2's description of a resource."""
     return {each["Key"]: each["Value"] for each in tagged.get("Tags", ())}

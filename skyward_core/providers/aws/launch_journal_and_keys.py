@@ -1,7 +1,7 @@
 """Journal of EC2 launches: the pool's folder on the client, with its keys and its requests.
 
-Each request to EC2 is written here before it is sent, and its answer before it is used. So a later client knows that
-resources of a client that died may exist.
+Each request to EC2 is recorded before it is sent, and each answer before it is used. A later client therefore knows
+which resources a killed client may have created.
 """
 
 from __future__ import annotations
@@ -20,42 +20,45 @@ from skyward_core.util.light_dataclass import Value, value
 
 
 class LaunchJournal(PoolKeyFolder):
-    """See the module."""
+    """Journal and keys of one pool on EC2."""
 
     provider = "aws"
 
     @classmethod
     def remove_folders(cls, names: Container[str]) -> None:
-        """Remove the folders of pools of which nothing is left anywhere.
+        """Remove the folders of pools without any remaining resources.
 
         Args:
-            names: theirs, as tags tell them; they are compared with those that there are.
+            names: Folder names, derived from tags; only existing folders are removed.
 
         Raises:
-            OSError: one cannot be removed.
+            OSError: If a folder cannot be removed.
         """
         for path in (state_home() / cls.provider).glob("*.*"):
             if path.name in names and path.is_dir():
                 cls(*path.name.rsplit(".", 1)).remove()
 
     def machine_known_hosts(self, machine: str) -> Path:
-        """The file that says which key a machine shows from then on."""
+        """Return the path of a machine's own known_hosts file."""
         return self.path / f"known_hosts.{machine}"
 
     def make_keys(self) -> tuple[KeyPair, KeyPair]:
-        """The key to log in with, and the one that machines show; each is made once.
+        """Create the login key and the pool's host key, unless they exist.
+
+        Returns:
+            The login key and the host key.
 
         Raises:
-            PoolError: they cannot be written.
+            PoolError: If the keys cannot be written.
         """
         try:
             self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
             login = self._make_key(self.login_key, f"skyward-{self.pool}")
             host = self._make_key(self.path / "host_key", f"host-of-{self.pool}")
-            # Whatever address a machine of the pool gets, it shows this key, and nothing else is in this file.
+            # All machines of the pool boot with this key, whatever their addresses. The file contains no other key.
             write_atomic(self.known_hosts, f"* {' '.join(host.public.split()[:2])}\n".encode())
         except OSError as error:
-            raise PoolError(f"the keys of pool {self.pool} cannot be written to {self.path}: {error}") from error
+            raise PoolError(f"cannot write the keys of pool {self.pool} to {self.path}: {error}") from error
         return login, host
 
     def _make_key(self, path: Path, comment: str) -> KeyPair:
@@ -67,14 +70,14 @@ class LaunchJournal(PoolKeyFolder):
         return KeyPair(path.read_text(encoding="ascii"), public.read_text(encoding="ascii").strip())
 
     def add(self, what: str, **facts: Any) -> None:
-        """Write down, on disk, what is about to be asked, or what was answered.
+        """Append a request or answer to the journal and flush it to disk.
 
         Raises:
-            PoolError: it cannot be written.
+            PoolError: If the journal cannot be written.
         """
         try:
             self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
-            # It begins a line: what a full disk took the half of has not ended its own.
+            # The line starts with a newline, because a full disk may have cut off the previous line.
             line = f"\n{json.dumps({'what': what} | facts)}\n"
             with open(os.open(self._journal_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a") as file:
                 file.write(line)
@@ -82,21 +85,21 @@ class LaunchJournal(PoolKeyFolder):
                 os.fsync(file.fileno())
         except OSError as error:
             raise PoolError(
-                f"what pool {self.pool} asks for cannot be written to {self._journal_path}: {error}"
+                f"cannot record the requests of pool {self.pool} in {self._journal_path}: {error}"
             ) from error
 
     def notes(self) -> list[dict[str, Any]]:
-        """All of it, in its order; a line that a dying client has not finished is left out.
+        """Return the entries in order; skips a line that a killed client did not finish.
 
         Raises:
-            PoolError: it cannot be read.
+            PoolError: If the journal cannot be read.
         """
         try:
             lines = self._journal_path.read_text(encoding="utf-8").splitlines()
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise PoolError(f"what pool {self.pool} has asked for cannot be read: {error}") from error
+            raise PoolError(f"cannot read the recorded requests of pool {self.pool}: {error}") from error
         found = []
         for line in lines:
             try:
@@ -112,11 +115,11 @@ class LaunchJournal(PoolKeyFolder):
 
 @value
 class KeyPair(Value):
-    """An ed25519 key as OpenSSH writes it.
+    """Ed25519 key pair in OpenSSH format.
 
     Attributes:
-        private: the text of its file.
-        public: the line for others.
+        private: Text of the private key file.
+        public: Line of the public key.
     """
 
     private: str
@@ -127,10 +130,10 @@ class KeyPair(Value):
 
 
 def make_key_pair(comment: str) -> KeyPair:
-    """A new key.
+    """Generate a key pair.
 
     Args:
-        comment: what it is for, in a word.
+        comment: Comment in the public key.
     """
     from skyward_core.transport.ssh.asyncssh_import import asyncssh
 

@@ -1,4 +1,4 @@
-"""EC2 as a provider: settings, capacity blocks."""
+"""AWS provider: settings, and the capabilities that EC2 supports."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ from skyward_core.providers.aws import (
     spot_interruption_watcher,
     zones_and_placement,
 )
-from skyward_core.providers.aws import account_resources as account
-from skyward_core.providers.aws import instance_offers as kinds
 from skyward_core.providers.aws.boto_calls import AwsAccount, AwsCalls, run_in_thread, shared_calls
 from skyward_core.providers.aws.ec2_errors import CallFailed, CapacityRefused
 from skyward_core.providers.aws.instance_launch import (
@@ -59,14 +57,14 @@ if TYPE_CHECKING:
     from skyward_core.transport.ssh.ssh_transport import SSHTransport
 
 
-HOURS_PER_DAY = 24  # hours: blocks are sold by days
+HOURS_PER_DAY = 24  # Capacity Blocks are sold in whole days
 
 
 async def _blocks_of_type(
     calls: AwsCalls, provider: str, region: str, instance_type: str, nodes: int, hours: int
 ) -> list[Block]:
     try:
-        told = await calls.call_all(
+        rows = await calls.call_all(
             "ec2", region, "describe_capacity_block_offerings", "CapacityBlockOfferings",
             InstanceType=instance_type, InstanceCount=nodes, CapacityDurationHours=hours,
         )  # fmt: skip
@@ -74,7 +72,7 @@ async def _blocks_of_type(
         code = getattr(error, "code", "InvalidParameterValue")
         if not code.startswith(("Invalid", "Unsupported")):
             raise
-        return []  # of most types there are none to be bought
+        return []  # Capacity Blocks do not exist for most types
     return [
         Block(
             provider=provider,
@@ -87,19 +85,21 @@ async def _blocks_of_type(
             starts_at=each["StartDate"].timestamp(),
             upfront=float(each["UpfrontFee"]),
         )
-        for each in told
+        for each in rows
         if each.get("CurrencyCode", "USD") == "USD"
     ]
 
 
 _CREDENTIALS_HELP = (
-    "keys are those that boto3 finds: set the variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or profile="
+    "credentials come from boto3: set the variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or profile="
 )
 _OFFERS_HELP = "offers are tried one after another, the cheapest first"
 
 
 def _unless_overridden(rule: Rule) -> Rule:
-    """It matters only where machines are really rented: with ``--provider`` none is."""
+    """Apply a rule for a deprecated setting unless ``--provider`` replaces AWS by a provider that does not need the
+    setting.
+    """
 
     def either(kind: str, name: str, value: Any) -> dict[str, Any]:
         if is_overridden():
@@ -110,13 +110,13 @@ def _unless_overridden(rule: Rule) -> Rule:
 
 
 def is_overridden() -> bool:
-    """Whether ``--provider`` puts another one in the place of this."""
+    """Check whether ``--provider`` selects another provider than AWS."""
     return state_folder.provider_override not in (None, "aws")
 
 
 def _validate_profile(value: Any) -> Any:
     if value == "auto" and not is_overridden():
-        raise ValueError('"auto" is not to be had: name an instance profile of yours, or leave it out')
+        raise ValueError('"auto" is not supported: pass the name of an instance profile, or omit it')
     return value
 
 
@@ -125,21 +125,21 @@ RENAMED_SETTINGS: Rules = {
     "security_group_id": renamed("security_group"),
     "instance_profile_arn": renamed("instance_profile", _validate_profile),
     "username": renamed("ssh_user"),
-    "ubuntu_version": ignored("ami= names another machine image than the usual one", "24.04"),
+    "ubuntu_version": ignored("ami= selects another machine image", "24.04"),
     "instance_timeout": ignored("sky.Options(start_timeout=...) bounds the whole start", 300),
     "request_timeout": ignored("calls to AWS have time limits of their own", 30),
     "allocation_strategy": ignored(_OFFERS_HELP, "price-capacity-optimized"),
-    "launch_window": ignored("machines of a pool are asked for at once", 1.0),
-    "multi_subnet": ignored("a pool's machines stand in one zone", False),
-    "heterogeneous_instances": ignored("a pool's machines are of one type", False),
-    "exclude_burstable": ignored("instance_type= names the one that is meant", False),
+    "launch_window": ignored("all machines of a pool are requested at once", 1.0),
+    "multi_subnet": ignored("all machines of a pool are in one zone", False),
+    "heterogeneous_instances": ignored("all machines of a pool have the same type", False),
+    "exclude_burstable": ignored("instance_type= selects the type", False),
     "access_key_id": _unless_overridden(rejected(_CREDENTIALS_HELP)),
     "secret_access_key": _unless_overridden(rejected(_CREDENTIALS_HELP)),
     "session_token": _unless_overridden(rejected(_CREDENTIALS_HELP)),
 }
 
 
-BOOT_TIMEOUT = 600.0  # seconds after its launch in which a machine may not answer yet
+BOOT_TIMEOUT = 600.0  # seconds after launch in which a machine may still be booting
 
 
 @accept_deprecated(RENAMED_SETTINGS)
@@ -147,70 +147,68 @@ BOOT_TIMEOUT = 600.0  # seconds after its launch in which a machine may not answ
 class AWS(StrictKeywords):
     """Machines rented from Amazon EC2.
 
-    Credentials are those that boto3 finds: the environment, a profile, a sign-in, the role of this machine.
+    boto3 finds the credentials: in the environment, a profile, a sign-in, or the role of this machine.
 
     Args:
-        region: where; of several the cheapest comes first. None for that of environment or profile.
-        instance_type: the type of machine; None for the cheapest that has the pool's accelerator.
-        zones: the only zones to use, in order; None for all.
-        profile: of ``~/.aws/config``; None for the usual one.
-        endpoint_url: address of all services; None for AWS's own.
-        ami: a machine image; None for AWS's Deep Learning image where there is an NVIDIA GPU, else Ubuntu.
-        subnet: a subnet; None for those of the default VPC.
-        security_group: a group of yours; None for one that comes and goes with the pool.
-        instance_profile: that machines have, by name or ARN.
-        ssh_user: who logs in; None for the usual one of the image.
-        ssh_from: the network from which SSH is let in; None for this machine's address alone.
-        public: whether machines have public addresses; without, this machine has to be in their network.
-        disk_gb: size of each machine's disk; None for 100 GB. An image that is larger has its own size.
-        placement_group: whether machines with GPUs or EFA are asked for close together, where there are several of a
-            type that can be; where there is no room for that, they are asked for anywhere in the zone.
-        probe: whether machines are measured before they count as ready, for 15 seconds at most: GPUs, disk, clock and
-            network. One that is not what was bought is exchanged once.
-        python: the interpreter on the machines; None to look for one of the version that loads the script.
-        reservation: the id of a capacity reservation or a Capacity Block of yours that machines are taken from; type
-            and zone are its own then. None for none.
+        region: Region, or several of which the cheapest is tried first; None for that of the environment or profile.
+        instance_type: Type of the machines; None for the cheapest that fits the pool's requirements.
+        zones: The only zones to use, in order; None for all.
+        profile: Profile in ``~/.aws/config``; None for the default one.
+        endpoint_url: Address of all services; None for AWS's own.
+        ami: Machine image; None for AWS's Deep Learning image if there is an NVIDIA GPU, else Ubuntu.
+        subnet: Subnet; None for the subnets of the default VPC.
+        security_group: Existing security group; None for a group that is created and removed with the pool.
+        instance_profile: Instance profile of the machines, by name or ARN.
+        ssh_user: Login name; None for the image's default.
+        ssh_from: Network from which SSH is allowed; None for this machine's address.
+        public: Whether machines have public addresses. If not, this machine must be in their network.
+        disk_gb: Size of each machine's disk in GB; None for 100. A larger image has its own size.
+        placement_group: Whether to request several machines with GPUs or EFA in a placement group. Without capacity for
+            that, they are requested anywhere in the zone.
+        probe: Whether machines are measured before they count as ready, for at most 15 seconds: GPUs, disk, clock and
+            network. A machine without the ordered hardware is replaced once.
+        python: Interpreter on the machines; None to search for one with the version that loads the script.
+        reservation: Id of a capacity reservation or Capacity Block that provides the machines and determines their type
+            and zone. None for none.
 
     Attributes:
-        name: how people name it.
-        about: what it is, in a few words, for a form.
-        rents: that machines cost money, and that it does not say how much.
-        machine: what one of its machines is called there.
-        settings: what a person may choose, for a form and a command line.
+        name: Name of the provider in commands and settings.
+        about: Short description, for forms.
+        rents: Whether machines cost money, at prices that the provider does not state.
+        machine: Noun for one of its machines, for messages.
+        settings: Settings for forms and the command line.
 
     Raises:
-        UsageError: a value makes no sense.
+        UsageError: If a value is invalid.
     """
 
     _: KW_ONLY
     region: str | Sequence[str] | None = setting(
-        "where; several with commas, the cheapest first; else that of the profile",
+        "region, or several separated by commas, cheapest first (default: region of the profile)",
         type=lambda text: word_list(text)[0] if len(word_list(text)) == 1 else word_list(text),
         example="us-east-1",
-        field=lambda: Field("Region", placeholder="that of your AWS profile, or us-east-1"),
+        field=lambda: Field("Region", placeholder="region of your AWS profile, or us-east-1"),
     )
     instance_type: str | None = setting(
-        "the type of machine; else the cheapest with the accelerator",
+        "instance type (default: the cheapest that fits)",
         example="g5.xlarge",
-        field=lambda: Field("Machine", placeholder="the cheapest type that fits; or one, such as g5.xlarge"),
+        field=lambda: Field("Machine", placeholder="cheapest type that fits, or g5.xlarge"),
     )
-    zones: Sequence[str] | None = setting("the only zones to use, in order")
-    profile: str | None = setting("the profile of ~/.aws/config")
-    endpoint_url: str | None = setting("address of all services, in place of AWS's own")
-    ami: str | None = setting("a machine image of your own")
-    subnet: str | None = setting("a subnet of your own")
-    security_group: str | None = setting("a security group of your own")
-    instance_profile: str | None = setting("the instance profile that machines have, by name or ARN")
-    ssh_user: str | None = setting("who logs in; else the usual one of the image")
-    ssh_from: str | None = setting("the network from which SSH is let in; else this machine's address alone")
+    zones: Sequence[str] | None = setting("zones to use, in order (default: all)")
+    profile: str | None = setting("profile in ~/.aws/config")
+    endpoint_url: str | None = setting("address of all services (default: AWS's own)")
+    ami: str | None = setting("machine image (default: Deep Learning image or Ubuntu)")
+    subnet: str | None = setting("subnet (default: those of the default VPC)")
+    security_group: str | None = setting("security group (default: created with the pool)")
+    instance_profile: str | None = setting("instance profile of the machines, by name or ARN")
+    ssh_user: str | None = setting("login name (default: that of the image)")
+    ssh_from: str | None = setting("network from which SSH is allowed (default: this machine's address)")
     public: bool = setting("whether machines have public addresses", default=True)
-    disk_gb: int | None = setting("size of each machine's disk in GB; else 100")
-    placement_group: bool = setting(
-        "whether machines with GPUs or EFA stand close together where they can", default=True
-    )
-    probe: bool = setting("whether machines are measured before they count", default=True)
-    python: str | None = setting("the interpreter on the machines")
-    reservation: str | None = setting("a capacity reservation or Capacity Block of yours", example="cr-0123")
+    disk_gb: int | None = setting("size of each machine's disk in GB (default: 100)")
+    placement_group: bool = setting("whether to use a placement group for machines with GPUs or EFA", default=True)
+    probe: bool = setting("whether to measure machines before they count as ready", default=True)
+    python: str | None = setting("Python interpreter on the machines")
+    reservation: str | None = setting("id of a capacity reservation or Capacity Block", example="cr-0123")
 
     name: ClassVar[str] = "aws"
     about: ClassVar[str] = "machines rented from Amazon EC2"
@@ -223,44 +221,52 @@ class AWS(StrictKeywords):
             given = getattr(self, several)
             if given is not None:
                 object.__setattr__(self, several, (given,) if isinstance(given, str) else tuple(given))
-        if is_overridden():  # what makes no sense is for the one who rents to say
+        if is_overridden():  # the provider in use validates its own settings
             return
         if self.security_group and not self.subnet:
-            raise UsageError("a security group belongs to one network: name a subnet of it, too")
+            raise UsageError("security_group= requires subnet=: pass a subnet in the group's network")
         if self.subnet and len(self.region or ()) > 1:
-            raise UsageError("a subnet is in one region: name only that")
+            raise UsageError("subnet= requires a single region: pass only the subnet's region")
         if self.disk_gb is not None and self.disk_gb < 1:
-            raise UsageError(f"disk_gb={self.disk_gb}: a disk has 1 GB or more")
+            raise UsageError(f"disk_gb={self.disk_gb}: must be at least 1")
 
     def with_disk(self, gb: int) -> AWS:
-        """The same provider, with disks of this size.
+        """Return the same provider with another disk size.
 
         Args:
-            gb: in GB.
+            gb: Size in GB.
         """
         return replace(self, disk_gb=gb)
 
     async def create(self, spec: PoolSpec, token: str) -> list[Machine]:
-        """Rent machines, all of one type in one zone: the first that has as many as are asked for, or of a range at
-        least the least.
+        """Rent machines, all of one type in one zone.
+
+        The first attempt with capacity for the requested number, or at least the smallest of a range, provides all of
+        them.
 
         Raises:
-            NoCapacity: none has; says why of each.
-            SkywardError: something is amiss that no other place would change.
+            NoCapacity: If all attempts fail. The message has the reason of each.
+            SkywardError: If a problem occurs that no other place would avoid.
         """
         folder = LaunchJournal(spec.name, token)
-        there = await instance_lookup_and_end.find_machines(self._calls, folder, ()) if folder.notes() else []
-        if spec.least_nodes <= len(there) <= spec.most_nodes and all(each.address for each in there):
-            # By this token already.
-            return await zones_and_placement.order_by_topology(self._calls, sorted(there, key=lambda each: each.node))
-        if there:
-            raise PoolError(f"{len(there)} machines of an unfinished start of pool {spec.name} are there")
+        existing = await instance_lookup_and_end.find_machines(self._calls, folder, ()) if folder.notes() else []
+        if spec.least_nodes <= len(existing) <= spec.most_nodes and all(each.address for each in existing):
+            # An earlier call with this token created them.
+            return await zones_and_placement.order_by_topology(
+                self._calls, sorted(existing, key=lambda each: each.node)
+            )
+        if existing:
+            raise PoolError(
+                f"an earlier start of pool {spec.name} left {len(existing)} machines. Tear the pool down, "
+                "then start it again"
+            )
         folder.add("begun")
         regions, own_address = await self._regions(), await self._client_network()
-        wishes = self._launch_parameters(spec, token, own_address, await account.account_number(self._calls, regions))
-        folder.add("wishes", ttl=wishes.ttl, boot_deadman=wishes.boot_deadman, deadman=wishes.deadman)
-        attempts, left_out = await self._attempts(spec).list_attempts(regions)
-        made = await self._launch(folder, wishes).launch_machines(attempts, left_out)
+        number = await account_resources.account_number(self._calls, regions)
+        parameters = self._launch_parameters(spec, token, own_address, number)
+        folder.add("wishes", ttl=parameters.ttl, boot_deadman=parameters.boot_deadman, deadman=parameters.deadman)
+        attempts, failed_regions = await self._attempts(spec).list_attempts(regions)
+        made = await self._launch(folder, parameters).launch_machines(attempts, failed_regions)
         return await zones_and_placement.order_by_topology(self._calls, made)
 
     def _launch_parameters(self, spec: PoolSpec, token: str, own_address: str, account: str) -> LaunchParameters:
@@ -292,15 +298,15 @@ class AWS(StrictKeywords):
     async def replace(
         self, pool: str, token: str, node: int, machines: Sequence[Machine], former: Sequence[Machine]
     ) -> Machine:
-        """Rent another machine of the same type, in the same zone.
+        """Rent another machine of the same type in the same zone.
 
         Raises:
-            NoCapacity: there is none to be had there now.
+            NoCapacity: If no machine is available there now.
         """
         last = former[-1].extra
         folder = LaunchJournal(pool, last["token"])
         noted = next((each for each in folder.notes() if each["what"] == "wishes"), {})
-        wishes = LaunchParameters(
+        parameters = LaunchParameters(
             count=1,
             least=1,
             token=token,
@@ -312,7 +318,7 @@ class AWS(StrictKeywords):
             account=last.get("account", ""),
             **self._own_parameters,
         )
-        (kind,) = await kinds.find_instance_types(
+        (kind,) = await instance_offers.find_instance_types(
             self._calls, last["region"], MachineRequirements(instance_type=last["type"])
         )
         places = await zones_and_placement.list_zones(
@@ -320,16 +326,16 @@ class AWS(StrictKeywords):
         )
         grouped = bool(last.get("group"))
         attempts = [LaunchAttempt(place, kind, last["market"], last["hourly"], grouped=grouped) for place in places]
-        (machine,) = await self._launch(folder, wishes).launch_machines(attempts)
+        (machine,) = await self._launch(folder, parameters).launch_machines(attempts)
         return machine
 
-    def _launch(self, folder: LaunchJournal, wishes: LaunchParameters) -> InstanceLaunch:
+    def _launch(self, folder: LaunchJournal, parameters: LaunchParameters) -> InstanceLaunch:
         async def image(attempt: LaunchAttempt) -> instance_offers.BootImage:
             region = attempt.place.region
             return await instance_offers.find_image(self._calls, region, attempt.kind, self.ami, self.ssh_user)
 
         return InstanceLaunch(
-            self._calls, folder, wishes, image, partial(instance_lookup_and_end.terminate, self._calls)
+            self._calls, folder, parameters, image, partial(instance_lookup_and_end.terminate, self._calls)
         )
 
     def _attempts(self, spec: PoolSpec) -> AttemptPlanner:
@@ -339,18 +345,18 @@ class AWS(StrictKeywords):
         )  # fmt: skip
 
     async def _list_zones(self, region: str) -> list[zones_and_placement.Zone]:
-        several = len(self.region or ()) > 1  # zones are named of all of them
+        several = len(self.region or ()) > 1  # the setting lists the zones of all regions
         zones = [zone for zone in self.zones or () if not several or zone.startswith(region)]
         return await zones_and_placement.list_zones(self._calls, region, subnet=self.subnet, zones=zones)
 
     async def plan(self, spec: PoolSpec) -> RentalPlan:
-        """What a pool's machines would be tried with; nothing is made.
+        """Return what a pool would rent; creates nothing.
 
         Args:
-            spec: all that was asked for.
+            spec: Everything that the user requested.
 
         Raises:
-            UsageError: nothing fits; says what comes nearest.
+            UsageError: If no offer fits. The message names the nearest ones.
         """
         requirements, least, most = self._narrow_request(spec.needs), spec.least_nodes, spec.most_nodes
         attempts = self._attempts(spec)
@@ -358,32 +364,34 @@ class AWS(StrictKeywords):
         if held is not None:
             requirements = held.narrow_request(requirements)
         found = await self.offers(requirements)
-        notes, there = [*found.notes, *await self.warnings(spec)], None
+        notes, zones = [*found.notes, *await self.warnings(spec)], None
         if held is not None:
             notes.append(held.note)
             found = replace(found, offers=[held.price_offer(each) for each in found.offers])
         try:
-            # Of a region that EC2 tells nothing of, no zone is known, and EC2 is not asked once more.
+            # Offers without a zone come from the shipped list: EC2 did not answer, so it is not queried again.
             regions = dict.fromkeys(each.region for each in found.offers if each.zone)
-            there = {place.zone: place for region in regions for place in await self._list_zones(region)}
-        except UsageError:  # there is none, or no such zone
+            zones = {place.zone: place for region in regions for place in await self._list_zones(region)}
+        except UsageError:  # the region has no subnet or no such zone
             raise
         except PoolError as error:
-            notes.append(f"whether machines can go there is not known: {error_message(error)}")
+            notes.append(f"cannot determine the usable zones: {error_message(error)}")
         try:
-            order = select_offers(found.offers, requirements, there)
-        except UsageError as error:  # what is not known of offers may be why
+            order = select_offers(found.offers, requirements, zones)
+        except UsageError as error:  # the notes on missing offers may explain the error
             raise UsageError("; ".join([error_message(error), *found.notes])) from error
         requests, grouped = [], False
-        if there is not None and order[0].zone:
+        if zones is not None and order[0].zone:
             try:
-                first = await attempts.make_attempt(order[0], there[order[0].zone], held)
+                first = await attempts.make_attempt(order[0], zones[order[0].zone], held)
                 grouped = first.grouped
                 notes += zones_and_placement.unused_network_notes(first.kind, most)
-                wishes = self._launch_parameters(spec, PLACEHOLDER, "", "")
-                requests = [await self._launch(LaunchJournal(spec.name, PLACEHOLDER), wishes).preview_request(first)]
+                parameters = self._launch_parameters(spec, PLACEHOLDER, "", "")
+                requests = [
+                    await self._launch(LaunchJournal(spec.name, PLACEHOLDER), parameters).preview_request(first)
+                ]
             except PoolError as error:
-                notes.append(f"what would be sent is not known: {error_message(error)}")
+                notes.append(f"cannot preview the request: {error_message(error)}")
         disk = self.disk_gb or DEFAULT_DISK_GB
         if requests:
             disk = requests[0]["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"]
@@ -394,42 +402,45 @@ class AWS(StrictKeywords):
         )  # fmt: skip
 
     async def warnings(self, spec: PoolSpec) -> list[str]:
-        """What a person should know before a launch: that the credentials end before the pool may.
+        """Return warnings before a launch: whether the credentials expire before the pool may end.
 
         Args:
-            spec: all that was asked for.
+            spec: Everything that the user requested.
         """
         return await boto_calls.expiry_warnings(self._calls.credentials_expire_at, spec.options.ttl)
 
     def within(self, regions: Sequence[str]) -> AWS:
-        """The same in these regions alone.
+        """Return the same provider restricted to some regions.
 
         Args:
-            regions: their names.
+            regions: Names of the regions.
 
         Raises:
-            UsageError: this is for others.
+            UsageError: If the provider is restricted to other regions.
         """
         if others := [each for each in regions if self.region and each not in self.region]:
-            raise UsageError(f"this provider is for {' and '.join(self.region or ())}, not for {others[0]}")
+            raise UsageError(
+                f"this AWS provider is limited to {' and '.join(self.region or ())}: {others[0]} is not among them"
+            )
         return replace(self, region=tuple(regions))
 
     @property
     def payer(self) -> str:
-        """Whose account it uses."""
-        return f"{self.profile or 'the usual profile'} at {self.endpoint_url or 'AWS'}"
+        """Profile and endpoint, which identify the account."""
+        return f"{self.profile or 'the default profile'} at {self.endpoint_url or 'AWS'}"
 
     def _narrow_request(self, requirements: MachineRequirements) -> MachineRequirements:
-        """A wish with what this provider was told itself."""
+        """Return machine requirements that include this provider's settings."""
         plain = requirements.accelerator is None and not (self.instance_type or requirements.instance_type)
         return replace(
             requirements,
             instance_type=self.instance_type or requirements.instance_type,
             zones=tuple(self.zones or ()),
             regions=tuple(self.region or ()),
-            # What runs here may well not run on the other kind of processor: who wants that says so. Where nothing at
-            # all is said, nothing is said here either, and so the plain type is taken.
-            architecture=requirements.architecture or ("x86_64" if plain and kinds.has_size(requirements) else ""),
+            # Software for one architecture may not run on the other, so requests without an architecture get x86_64.
+            # Without any requirements, the default type applies and the field stays empty.
+            architecture=requirements.architecture
+            or ("x86_64" if plain and instance_offers.has_size(requirements) else ""),
         )
 
     @property
@@ -437,13 +448,13 @@ class AWS(StrictKeywords):
         return BilledExtras(self.disk_gb or DEFAULT_DISK_GB, self.public, self.ami)
 
     async def offers(self, requirements: MachineRequirements) -> OfferList:
-        """What EC2 has for a wish, with prices; where it cannot be asked, what came with this release.
+        """Return EC2's offers for a request, with prices; if EC2 cannot be queried, those in this release.
 
         Args:
-            requirements: what a machine has to be; without regions those of this provider are meant.
+            requirements: Machine requirements. Their regions take precedence over those of this provider.
 
         Raises:
-            UsageError: there is no such region or instance type.
+            UsageError: If a region or instance type does not exist.
         """
         notes = []
         regions = (
@@ -453,43 +464,44 @@ class AWS(StrictKeywords):
         )
         if not regions:
             regions = tuple(instance_offers.shipped_regions())
-            notes.append(f"no region is named, and a start needs one: this is of {' and '.join(regions)}")
+            notes.append(f"no region is set, but a launch needs one: showing offers of {' and '.join(regions)}")
         found = await list_offers(self._calls, self.name, regions, requirements, self._extras)
         return OfferList(offers=found.offers, notes=[*notes, *found.notes])
 
     async def blocks(self, requirements: MachineRequirements, nodes: int, hours: int) -> list[Block]:
-        """Capacity Blocks that can be bought now; nothing is bought.
+        """Return the Capacity Blocks that can be bought now; buys nothing.
 
         Args:
-            requirements: what a machine has to be.
-            nodes: how many.
-            hours: for how long.
+            requirements: Machine requirements.
+            nodes: Number of machines.
+            hours: Duration in hours.
 
         Raises:
-            UsageError: none is sold for so long.
-            SkywardError: EC2 cannot be asked.
+            UsageError: If blocks of this duration are not sold.
+            SkywardError: If EC2 cannot be queried.
         """
         if hours < HOURS_PER_DAY or hours % HOURS_PER_DAY:
             raise UsageError(
-                f"Capacity Blocks are sold by days: {HOURS_PER_DAY} hours, {2 * HOURS_PER_DAY}, and so on, not {hours}"
+                f"Capacity Blocks are sold in whole days: request {HOURS_PER_DAY}, {2 * HOURS_PER_DAY}, ... hours, "
+                f"not {hours}"
             )
         found = []
         for region in requirements.regions or await self._regions():
-            told = await query_region(self._calls, self.name, region, requirements, self._extras)
+            known = await query_region(self._calls, self.name, region, requirements, self._extras)
             sold = partial(_blocks_of_type, self._calls, self.name, region, nodes=nodes, hours=hours)
-            by_type = await asyncio.gather(*(sold(kind.name) for kind in told.matching_types(requirements)))
+            by_type = await asyncio.gather(*(sold(kind.name) for kind in known.matching_types(requirements)))
             blocks = [each for some in by_type for each in some]
-            found += sorted(blocks, key=lambda block: (block.starts_at, block.upfront))  # the earliest first
+            found += sorted(blocks, key=lambda block: (block.starts_at, block.upfront))  # earliest first
         return found
 
     async def still_sold(self, block: Block) -> Block | None:
-        """A block that was listed earlier, as it is sold now; None where it is not any more.
+        """Return the current offer of a block that was listed earlier; None if it is no longer sold.
 
         Args:
-            block: as ``blocks`` named it.
+            block: Block from ``blocks``.
 
         Raises:
-            SkywardError: EC2 cannot be asked.
+            SkywardError: If EC2 cannot be queried.
         """
         found = await _blocks_of_type(
             self._calls, block.provider, block.region, block.instance_type, block.count, block.hours
@@ -497,64 +509,65 @@ class AWS(StrictKeywords):
         return next((each for each in found if each.id == block.id), None)
 
     async def buy(self, block: Block, token: str) -> Reservation:
-        """Buy a Capacity Block, once; a call that gets no answer is not made again.
+        """Buy a Capacity Block once; a call without an answer is not repeated.
 
         Args:
-            block: as ``blocks`` named it.
-            token: a tag of what is bought.
+            block: Block from ``blocks``.
+            token: Token, saved as a tag of the reservation.
 
         Raises:
-            Unreachable: nobody knows whether it was bought.
-            SkywardError: it was not.
+            Unreachable: If it is unknown whether the block was bought.
+            SkywardError: If the block was not bought.
         """
         return await instance_launch.buy_block(self._calls, block, token)
 
     async def bought(self, region: str, token: str) -> Reservation | None:
-        """What was bought with a token, by its tag; None where nothing of it is seen.
+        """Return the reservation that was bought with a token; None if EC2 does not show any.
 
         Args:
-            region: where.
-            token: as ``buy`` was given it.
+            region: Region of the reservation.
+            token: Token that was passed to ``buy``.
 
         Raises:
-            SkywardError: it cannot be told.
+            SkywardError: If EC2 cannot be queried.
         """
         filters = [{"Name": f"tag:{instance_tags.PURCHASE}", "Values": [token]}]
         found = await instance_launch.find_reservations(self._calls, region, filters)
         return found[0] if found else None
 
     async def reserved(self) -> list[Reservation]:
-        """All capacity reservations of its regions that have not ended.
+        """Return all capacity reservations in the provider's regions that have not ended.
 
         Raises:
-            SkywardError: they cannot be told.
+            SkywardError: If EC2 cannot be queried.
         """
         found = [await instance_launch.find_reservations(self._calls, each) for each in await self._regions()]
         return [each for some in found for each in some]
 
     async def find(self, pool: str, token: str) -> list[Machine]:
-        """All machines of a pool that have not ended, by their tags and by what was asked for.
+        """Return all machines of a pool that have not ended, found by tags and by the journal.
 
         Args:
-            pool: the pool's name.
-            token: as ``create`` was given it.
+            pool: Name of the pool.
+            token: Token that was passed to ``create``.
 
         Raises:
-            SkywardError: it cannot be told now.
+            SkywardError: If EC2 cannot be queried now.
         """
         folder = LaunchJournal(pool, token)
         if (notes := folder.notes()) and not any(each["what"] == "ask" for each in notes):
-            return []  # its creation came to nothing before it asked for any
+            return []  # the creation failed before it requested any machine
         return await instance_lookup_and_end.find_machines(self._calls, folder, await self._regions())
 
     async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
-        """The pool's machines with their state.
+        """Return the pool's machines with their state.
 
-        "gone" is one that EC2 says is terminated; "ending" one that is on its way there, or that runs and has no agent.
-        What lives on one that runs, SSH tells, as for hosts of one's own.
+        "gone": EC2 reports the machine as terminated. "ending": the machine is shutting down, or runs without an agent.
+        The
+        other states come from the host over SSH, as for :class:`SSH` hosts.
 
         Raises:
-            SkywardError: EC2 cannot be asked now.
+            SkywardError: If EC2 cannot be queried now.
         """
         seen = await instance_lookup_and_end.update_states(self._calls, known)
         return await gather_bounded(self._update_machine(pool, machine) for machine in seen)
@@ -563,82 +576,82 @@ class AWS(StrictKeywords):
         if machine.state != "running" or not machine.address:
             return machine
         if not LaunchJournal(pool, machine.extra["token"]).login_key.exists():
-            reason = "the key to log in with is not on this machine"
+            reason = "this machine does not have the login key"
             return replace(machine, state="unreachable", extra=machine.extra | {"why": reason})
-        there = await update_machine(machine, partial(self.transport, pool))
-        # Without an agent it is of no use, and costs as much as before.
-        return replace(there, state="ending") if there.state == "gone" else there
+        updated = await update_machine(machine, partial(self.transport, pool))
+        # A machine without an agent is useless but still costs money.
+        return replace(updated, state="ending") if updated.state == "gone" else updated
 
     def paid_for(self, machine: Machine) -> OrderedHardware | None:
-        """What was bought of a machine, by its type; None where it is not to be looked at.
+        """Return the hardware that was ordered for a machine; None if the machine is not to be measured.
 
         Args:
-            machine: it.
+            machine: The machine.
         """
-        told = machine.extra.get("bought")
-        return OrderedHardware(**told) if self.probe and told is not None else None
+        bought = machine.extra.get("bought")
+        return OrderedHardware(**bought) if self.probe and bought is not None else None
 
     async def quiet(self, pool: str, machines: Sequence[Machine]) -> list[Machine]:
-        """End what runs on the machines, over SSH alone; gives them with what lies there that nobody has fetched.
+        """Stop what runs on the machines, over SSH; return the machines with their retained results.
 
         Args:
-            pool: the pool's name.
-            machines: those that are meant.
+            pool: Name of the pool.
+            machines: The machines to stop work on.
         """
         return await gather_bounded(self._quiet_machine(pool, machine) for machine in machines)
 
     async def _quiet_machine(self, pool: str, machine: Machine) -> Machine:
-        there = await self._update_machine(pool, machine)
-        if there.state in ("running", "orphaned") and machine.address:
+        updated = await self._update_machine(pool, machine)
+        if updated.state in ("running", "orphaned") and machine.address:
             await end_machine(machine, partial(self.transport, pool))
-            there = await self._update_machine(pool, machine)
-        return there
+            updated = await self._update_machine(pool, machine)
+        return updated
 
     async def date(self, pool: str, machines: Sequence[Machine], at: float) -> None:
-        """Have the machines and their disks say by a tag when they end.
+        """Tag the machines and their disks with the time at which they end.
 
         Args:
-            pool: the pool's name.
-            machines: those that are meant.
+            pool: Name of the pool.
+            machines: The machines to tag.
             at: Unix time.
 
         Raises:
-            SkywardError: it could not be said.
+            SkywardError: If a resource cannot be tagged.
         """
         await instance_lookup_and_end.tag_expiry(self._calls, machines, at)
 
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
-        """Have EC2 end the machines.
+        """Terminate the machines.
 
         Raises:
-            SkywardError: EC2 was not told.
+            SkywardError: If EC2 does not accept the request.
         """
         await instance_lookup_and_end.terminate(self._calls, machines)
 
     async def why_not_now(self) -> str:
-        """Why machines cannot be ended without their shutdown, in words; "" where they can."""
+        """Return why machines cannot be terminated without their shutdown; "" if they can."""
         wanted = "ec2", (await self._regions())[0], "TerminateInstances", "SkipOsShutdown"
         if await run_in_thread(self._calls.supports_parameter, *wanted):
             return ""
-        return "the boto3 that is installed knows no SkipOsShutdown: a newer one does (pip install -U boto3)"
+        return "the installed boto3 does not support SkipOsShutdown: run pip install -U boto3"
 
     async def terminate_now(self, pool: str, machines: Sequence[Machine]) -> None:
-        """Have EC2 end the machines without their shutdown.
+        """Terminate the machines without their shutdown.
 
         Args:
-            pool: the pool's name.
-            machines: those that are meant.
+            pool: Name of the pool.
+            machines: Machines to terminate.
 
         Raises:
-            SkywardError: EC2 was not told.
+            SkywardError: If EC2 does not accept the request.
         """
         await instance_lookup_and_end.terminate(self._calls, machines, SkipOsShutdown=True)
 
     async def teardown(self, pool: str) -> None:
-        """Remove the pool's placement and security groups and key pairs, and its keys here.
+        """Remove the pool's placement groups, security groups and key pairs, and its local keys.
 
         Raises:
-            SkywardError: something is still there; says what.
+            SkywardError: If a resource still exists. The message names the resource.
         """
         for folder in LaunchJournal.find_all(pool):
             await zones_and_placement.remove_placement_groups(self._calls, folder)
@@ -646,15 +659,15 @@ class AWS(StrictKeywords):
             await asyncio.to_thread(folder.remove)
 
     def needs_python(self, minor: str) -> str:
-        """What a plan says of the Python of the machines.
+        """Return the sentence in a plan about the Python on the machines.
 
         Args:
-            minor: the version of the one that loads the script.
+            minor: Version of the Python that loads the script.
         """
         return describe_python(minor, self.machine, self.python, rented=True)
 
     async def check(self) -> list[Check]:
-        """Whose these credentials are, what they may do, and how much at once, in words."""
+        """Return checks of the account, permissions and quotas."""
         try:
             regions = await self._regions()
         except SkywardError as error:
@@ -663,66 +676,66 @@ class AWS(StrictKeywords):
 
     @classmethod
     async def check_all(cls) -> AsyncIterator[Check]:
-        """As ``check``, where this machine has credentials; who has none uses no AWS."""
-        none = "no AWS credentials in the environment or ~/.aws, so nothing to look at"
+        """Yield the checks if this machine has AWS credentials."""
+        none = "no AWS credentials in the environment or ~/.aws, so nothing to check"
         for line in await cls().check() if account_resources.has_credentials() else [Check(cls.name, "ok", none)]:
             yield line
 
     @classmethod
     def accounts(cls, used: Sequence[AWS]) -> list[AWS]:
-        """Those of some providers, each once, with all their regions.
+        """Return a provider for each account that some providers use, with all their regions.
 
         Args:
-            used: the providers.
+            used: The providers.
         """
-        places = [(each.profile, each.endpoint_url, each.region) for each in used]
-        return [cls(profile=whose, endpoint_url=at, region=here) for whose, at, here in account.merge_accounts(places)]
+        places = account_resources.merge_accounts((each.profile, each.endpoint_url, each.region) for each in used)
+        return [cls(profile=profile, endpoint_url=endpoint, region=regions) for profile, endpoint, regions in places]
 
     async def inventory(self, *, everywhere: bool) -> Inventory:
-        """All that was made for pools in this account, whoever remembers it; reads only.
+        """Return all resources that were created for pools in this account, by any client; reads only.
 
         Args:
-            everywhere: look in all regions, not only in those that are named.
+            everywhere: Whether to search all regions, not only the provider's.
 
         Raises:
-            SkywardError: the account cannot be asked.
+            SkywardError: If the account cannot be queried.
         """
         regions = await self._regions()
-        places = await account.list_regions(self._calls, regions[0]) if everywhere else regions
-        return await account.find_leftovers(self._calls, places)
+        places = await account_resources.list_regions(self._calls, regions[0]) if everywhere else regions
+        return await account_resources.find_leftovers(self._calls, places)
 
     async def remove(self, things: Sequence[Leftover]) -> list[str]:
-        """End things, and see them gone; gives what is left of them, in words.
+        """Remove leftovers, and wait until they are gone; return a description of each that remains.
 
         Args:
-            things: as ``inventory`` names them.
+            things: Leftovers from ``inventory``.
         """
-        left = await account.remove_leftovers(self._calls, things)
-        if not left:
+        remaining = await account_resources.remove_leftovers(self._calls, things)
+        if not remaining:
             await asyncio.to_thread(LaunchJournal.remove_folders, {f"{each.pool}.{each.token}" for each in things})
-        return left
+        return remaining
 
     @contextmanager
     def warm(self, spec: PoolSpec) -> Iterator[None]:
-        """Import boto3 meanwhile, which takes longer than the first calls."""
-        boto_calls.thread_pool().submit(self._calls.default_region)  # a failure is told to who needs it
+        """Import boto3 in the background, because the import takes longer than the first calls."""
+        boto_calls.thread_pool().submit(self._calls.default_region)  # the first call that needs AWS reports an error
         yield
 
     def notices(self, machine: Machine) -> str:
-        """What asks on a spot machine whether EC2 takes it back; "" for machines on demand.
+        """Return the program that reports preemption notices on a spot machine; "" for other machines.
 
         Args:
-            machine: the machine.
+            machine: The machine.
         """
         return spot_interruption_watcher.read_program() if machine.extra.get("market") == "spot" else ""
 
     def transport(self, pool: str, machine: Machine, *, patience: float | None = None) -> SSHTransport:
-        """The way to one of the pool's machines.
+        """Return the transport to one of the pool's machines.
 
         Args:
-            pool: the pool's name.
-            machine: the machine.
-            patience: seconds of attempts to connect; None for 30, or as long as it may take to boot.
+            pool: Name of the pool.
+            machine: The machine.
+            patience: Limit for connection attempts, in seconds; None for 30, or for the boot time of a new machine.
         """
         from skyward_core.providers.aws.instance_ssh import Ec2Transport, HostKeyFile
         from skyward_core.transport.ssh.ssh_transport import PATIENCE
@@ -754,11 +767,11 @@ class AWS(StrictKeywords):
             return self.region
         if found := await run_in_thread(self._calls.default_region):
             return (found,)
-        raise UsageError(account.NO_REGION)
+        raise UsageError(account_resources.NO_REGION)
 
     async def _client_network(self) -> str:
         if self.security_group:
-            return ""  # who lets whom in is the person's own affair
+            return ""  # the user's own group decides which networks may connect
         return self.ssh_from or await zones_and_placement.find_client_network(self._calls, (await self._regions())[0])
 
     def to_json(self) -> dict[str, Any]:
@@ -766,13 +779,13 @@ class AWS(StrictKeywords):
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> AWS:
-        """Rebuild what ``to_json`` wrote.
+        """Rebuild a provider from the JSON that ``to_json`` returned.
 
         Args:
-            data: what it wrote.
+            data: The JSON.
 
         Raises:
-            UsageError: a value makes no sense.
+            UsageError: If a value is invalid.
         """
         return cls(**{key: value for key, value in data.items() if key != "provider"})
 

@@ -1,12 +1,13 @@
-"""A program that asks a machine's metadata service whether EC2 takes the machine back, and says so, a line for each
-thing. It runs on the machine as it stands here, alone and with the standard library only.
+"""Watcher of EC2 preemption notices: a program that polls a machine's metadata service and prints one JSON line per
+notice.
 
-Lines are JSON: {"kind": "terminate", "left": 117.0}, seconds to the machine's end; {"kind": "rebalance", "left": null};
-{"error": "..."} where it cannot be told for half a minute. It ends when its standard input does. What a look brings is
-small and checked, for whoever answers there may be no metadata service; a look that hangs ends the program, and who
-started it starts another.
-
-What is asked: "Spot Instance interruption notices" and "EC2 instance rebalance recommendations", EC2 User Guide.
+The file is sent to the machine and runs there alone, so it imports only the standard library.
+Output: {"kind": "terminate", "left": 117.0} with the seconds until the machine ends; {"kind": "rebalance", "left":
+null};
+{"error": "..."} after half a minute of failed polls. The program ends when its standard input ends.
+Answers are limited in size and validated, because the server may not be a metadata service. A poll that hangs ends the
+program, and the agent starts a new one.
+Reference: "Spot Instance interruption notices" and "EC2 instance rebalance recommendations", EC2 User Guide.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
-POLL_INTERVAL = 5.0  # seconds between looks, as EC2's guide says
-READ_TIMEOUT = 2.0  # seconds for a word of an answer
-POLL_TIMEOUT = 20  # seconds after which a look hangs
-MAX_RESPONSE_BYTES = 4096  # bytes of an answer
+POLL_INTERVAL = 5.0  # seconds between polls, as recommended by EC2's guide
+READ_TIMEOUT = 2.0  # seconds of silence within an answer
+POLL_TIMEOUT = 20  # seconds after which a poll counts as hanging
+MAX_RESPONSE_BYTES = 4096  # size of an answer
 TOKEN_TTL = 21600  # seconds
-FAILURES_BEFORE_REPORT = 6  # looks in a row that fail before that is said
-MAX_SECONDS_LEFT = 3600.0  # seconds to an end that are believed
-ENDPOINT_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"  # as AWS's own tools have it
+FAILURES_BEFORE_REPORT = 6  # failed polls in a row
+MAX_SECONDS_LEFT = 3600.0  # limit on the seconds in a notice
+ENDPOINT_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"  # the variable of AWS's own tools
 ACTIONS = ("terminate", "stop", "hibernate")
 
 
 class MetadataService:
-    """The metadata service, version 2: questions carry a token of a session.
+    """Client for the metadata service, version 2, whose requests carry a session token.
 
     Args:
-        endpoint: its URL.
+        endpoint: URL of the service.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -47,30 +48,30 @@ class MetadataService:
         self._token, self._until = "", 0.0
 
     def read(self, path: str) -> tuple[str | None, float]:
-        """What stands at a path, None for nothing; and the time that it is there, seconds since 1970.
+        """Return the text at a path, or None if there is none, and the service's Unix time.
 
         Raises:
-            OSError, ValueError: it cannot be told.
+            OSError, ValueError: If the service cannot be queried.
         """
         for _ in range(2):
-            status, said, at = self._request("GET", path, {"X-aws-ec2-metadata-token": self._session_token()})
+            status, text, at = self._request("GET", path, {"X-aws-ec2-metadata-token": self._session_token()})
             if status != 401:
                 break
-            self._token = ""  # it is over, or of a service that was started anew
+            self._token = ""  # the token has expired, or the service has restarted
         if status == 404:
             return None, at
         if status != 200:
-            raise OSError(f"the metadata service answers {status} to {path}")
-        return said, at
+            raise OSError(f"the metadata service answered {path} with status {status}")
+        return text, at
 
     def _session_token(self) -> str:
         if not self._token or time.monotonic() > self._until:
             life = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_TTL)}
-            asked_at = time.monotonic()
-            status, said, _ = self._request("PUT", "/latest/api/token", life)
-            if status != 200 or not said.isascii() or not said.isprintable() or not said.strip():
-                raise OSError(f"the metadata service answers {status} to who asks for a token")
-            self._token, self._until = said.strip(), asked_at + TOKEN_TTL * 0.9
+            requested_at = time.monotonic()
+            status, token, _ = self._request("PUT", "/latest/api/token", life)
+            if status != 200 or not token.isascii() or not token.isprintable() or not token.strip():
+                raise OSError(f"the metadata service answered a token request with status {status}")
+            self._token, self._until = token.strip(), requested_at + TOKEN_TTL * 0.9
         return self._token
 
     def _request(self, verb: str, path: str, headers: dict[str, str]) -> tuple[int, str, float]:
@@ -80,9 +81,9 @@ class MetadataService:
             answer = connection.getresponse()
             body = answer.read(MAX_RESPONSE_BYTES + 1)
         except HTTPException as error:
-            raise ValueError(f"the metadata service's answer to {path} is none: {error!r:.100}") from error
+            raise ValueError(f"invalid answer of the metadata service to {path}: {error!r:.100}") from error
         except OSError as error:
-            raise OSError(f"the metadata service cannot be asked: {error}") from error
+            raise OSError(f"cannot query the metadata service: {error}") from error
         finally:
             connection.close()
         if len(body) > MAX_RESPONSE_BYTES:
@@ -91,7 +92,7 @@ class MetadataService:
 
 
 def _server_time(date: str | None) -> float:
-    """The service's clock, which the notice's time is of; the machine's own may be wrong."""
+    """Return the time of the service's clock, because notices use that clock and the machine's own may be wrong."""
     try:
         return parsedate_to_datetime(date or "").timestamp()
     except (ValueError, OverflowError):
@@ -99,50 +100,49 @@ def _server_time(date: str | None) -> float:
 
 
 def read_notices(metadata: MetadataService) -> list[tuple[str, str, float | None]]:
-    """What EC2 says now: kind, when it was said for (as it says so), and how many seconds are left.
+    """Return the current notices: kind, EC2's timestamp, and the seconds that remain.
 
     Raises:
-        OSError, ValueError: it cannot be told.
+        OSError, ValueError: If the service cannot be queried.
     """
     found: list[tuple[str, str, float | None]] = []
-    said, now = metadata.read("/latest/meta-data/spot/instance-action")
-    if said is not None:
-        told = _parse_object(said)
-        action, at = told.get("action"), told.get("time")
+    text, now = metadata.read("/latest/meta-data/spot/instance-action")
+    if text is not None:
+        notice = _parse_object(text)
+        action, at = notice.get("action"), notice.get("time")
         if action not in ACTIONS or not isinstance(at, str):
-            raise ValueError(f"the metadata service tells of no such end: {said!r:.100}")
-        left = _parse_time(at) - now
-        found.append((action, at, min(MAX_SECONDS_LEFT, max(0.0, left))))
-    said, _ = metadata.read("/latest/meta-data/events/recommendations/rebalance")
-    if said is not None:
-        found.append(("rebalance", str(_parse_object(said).get("noticeTime"))[:40], None))
+            raise ValueError(f"unexpected response from the instance metadata service: {text!r:.100}")
+        found.append((action, at, min(MAX_SECONDS_LEFT, max(0.0, _parse_time(at) - now))))
+    text, _ = metadata.read("/latest/meta-data/events/recommendations/rebalance")
+    if text is not None:
+        found.append(("rebalance", str(_parse_object(text).get("noticeTime"))[:40], None))
     return found
 
 
 def _parse_object(text: str) -> dict[str, object]:
     try:
-        told = json.loads(text)
+        parsed = json.loads(text)
     except (ValueError, RecursionError):
-        told = None
-    if not isinstance(told, dict):
-        raise ValueError(f"the metadata service tells of no such thing: {text!r:.100}")
-    return told
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise ValueError(f"unexpected response from the instance metadata service: {text!r:.100}")
+    return parsed
 
 
-def _parse_time(time_there: str) -> float:
+def _parse_time(text: str) -> float:
     try:
-        return datetime.strptime(time_there, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
+        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
     except ValueError as error:
-        raise ValueError(f"the metadata service tells of no such time: {time_there!r:.100}") from error
+        raise ValueError(f"unexpected time from the instance metadata service: {text!r:.100}") from error
 
 
 def read_program() -> str:
-    """This module, as it is sent to machines."""
+    """Return the source of this module, which is sent to machines."""
     return Path(__file__).read_text("utf-8")
 
 
 def main() -> None:
-    """Look, say, wait, until nobody listens any more."""
+    """Poll the metadata service and print notices until standard input ends."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     metadata = MetadataService(os.environ.get(ENDPOINT_VARIABLE) or "http://169.254.169.254")
     known: set[tuple[str, str]] = set()
@@ -166,8 +166,8 @@ def main() -> None:
             return
 
 
-def _print_json(told: dict[str, object]) -> None:
-    sys.stdout.write(json.dumps(told) + "\n")
+def _print_json(line: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
 
 

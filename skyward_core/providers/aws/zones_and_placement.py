@@ -26,7 +26,7 @@ ADDRESS_TIMEOUT = 5.0  # seconds for its answer
 
 @value
 class Zone(Value):
-    """A zone, and the subnet in it that machines get."""
+    """An availability zone, and the subnet for machines in it."""
 
     region: str
     zone: str
@@ -37,18 +37,17 @@ class Zone(Value):
 async def list_zones(
     calls: AwsCalls, region: str, *, subnet: str | None = None, zones: Sequence[str] = ()
 ) -> list[Zone]:
-    """Where in a region machines may go, in order.
+    """Return the usable zones of a region, in order of preference.
 
     Args:
-        subnet: the only one; None for those of the default VPC.
-        zones: the only ones, in this order; all where none is named.
+        subnet: The only subnet; None for the subnets of the default VPC.
+        zones: The only zones, in this order; empty for all.
 
     Raises:
-        SkywardError: there is no such place; says what to do.
+        SkywardError: If there is no such zone. The message has a remedy.
     """
     if subnet:
-        told = await calls.call("ec2", region, "describe_subnets", SubnetIds=[subnet])
-        found = told["Subnets"]
+        found = (await calls.call("ec2", region, "describe_subnets", SubnetIds=[subnet]))["Subnets"]
     else:
         filters = [{"Name": "default-for-az", "Values": ["true"]}]
         found = await calls.call_all("ec2", region, "describe_subnets", "Subnets", Filters=filters)
@@ -67,16 +66,16 @@ async def list_zones(
 
 
 async def find_client_network(calls: AwsCalls, region: str) -> str:
-    """The network that holds nothing but this client, as AWS sees it.
+    """Return the network that contains only this client's address, as AWS sees that address.
 
     Raises:
-        PoolError: it cannot be told; says what to do.
+        PoolError: If the address cannot be determined. The message has a remedy.
     """
     return str(await run_in_thread(_query_client_address, calls, region))
 
 
 def _query_client_address(calls: AwsCalls, region: str) -> str:
-    import urllib.request  # late: a rank that reads a script asks nobody
+    import urllib.request  # imported late, because ranks that load a script do not need it
 
     endpoint = calls.ec2_endpoint(region)
     host, port = urlsplit(endpoint).hostname or "", urlsplit(endpoint).port or 443
@@ -84,34 +83,34 @@ def _query_client_address(calls: AwsCalls, region: str) -> str:
         if host.endswith((".amazonaws.com", ".amazonaws.com.cn", ".api.aws")):
             with urllib.request.urlopen(ADDRESS_URL, timeout=ADDRESS_TIMEOUT) as answer:
                 text = answer.read(100).decode("ascii").strip()
-        else:  # EC2 is played by something near: it sees the address from which we speak to it
+        else:  # a local EC2 emulator sees the address of this connection
             with socket.create_connection((host, port), ADDRESS_TIMEOUT) as line:
                 text = line.getsockname()[0]
         address = ipaddress.ip_address(text)
     except (OSError, ValueError) as error:
         raise PoolError(
-            f"the address from which this machine reaches AWS cannot be told ({error}); give it, or a network that "
-            'holds it: ssh_from="203.0.113.7/32"'
+            f"cannot determine the address of this machine at AWS ({error}): pass the address or its network, "
+            'for example ssh_from="203.0.113.7/32"'
         ) from error
     return f"{address}/{address.max_prefixlen}"
 
 
 _log = get_logger("provider")
 
-REMOVAL_TIMEOUT = 45.0  # seconds for which a group that machines have only just left is tried to be removed
-POLL_PAUSES = (0.3, 5.0)  # seconds between two tries, at first and at most
+REMOVAL_TIMEOUT = 45.0  # seconds of attempts to remove a group that ended machines may still hold
+POLL_PAUSES = (0.3, 5.0)  # first and longest pause between two attempts, in seconds
 GROUP_NOT_FOUND = "InvalidPlacementGroup.Unknown"
-MAX_TOPOLOGY_IDS = 100  # machines of one question about the network
+MAX_TOPOLOGY_IDS = 100  # instances per query of the topology
 
 
 async def create_placement_group(calls: AwsCalls, region: str, folder: LaunchJournal, name: str) -> None:
-    """Have a pool's group in a region; it is written down first.
+    """Create a pool's placement group in a region, recording it in the journal first.
 
     Args:
-        name: what the pool's things are called.
+        name: Name of the group.
 
     Raises:
-        SkywardError: it cannot be made.
+        SkywardError: If the group cannot be created.
     """
     folder.add("placement", region=region, name=name)
     marks = instance_tags.pool_tags(folder.pool, folder.token)
@@ -122,15 +121,17 @@ async def create_placement_group(calls: AwsCalls, region: str, folder: LaunchJou
         )  # fmt: skip
     except CallFailed as error:
         if error.code != "InvalidPlacementGroup.Duplicate":
-            folder.add("no placement", region=region, name=name)  # who may not make it may not remove it, either
+            folder.add(
+                "no placement", region=region, name=name
+            )  # without the permission to create a group, removal would fail, too
             raise
 
 
 async def remove_placement_groups(calls: AwsCalls, folder: LaunchJournal) -> None:
-    """Remove a pool's groups, and see them gone.
+    """Remove a pool's placement groups, and wait until they are gone.
 
     Raises:
-        SkywardError: one is still there; says which.
+        SkywardError: If a group still exists. The message names the group.
     """
     kinds = ("placement", "no placement")
     last = {(each["region"], each["name"]): each["what"] for each in folder.notes() if each["what"] in kinds}
@@ -139,20 +140,20 @@ async def remove_placement_groups(calls: AwsCalls, folder: LaunchJournal) -> Non
 
 
 async def remove_placement_group(calls: AwsCalls, region: str, name: str) -> None:
-    """Remove one; machines that are ending may hold it for a while.
+    """Remove a placement group, waiting for machines that are ending to release the group.
 
     Raises:
-        SkywardError: it is still there; says why.
+        SkywardError: If the group still exists. The message has the reason.
     """
     if reason := await poll_until_empty(lambda: _delete_group(calls, region, name), POLL_PAUSES, REMOVAL_TIMEOUT):
         raise PoolError(
-            f"placement group {name} ({region}) is still there ({reason}); it costs nothing, and another `down` "
-            "removes it"
+            f"placement group {name} ({region}) is still there ({reason}). It costs nothing. Run `down` again "
+            "to remove it"
         )
 
 
 async def _delete_group(calls: AwsCalls, region: str, name: str) -> str:
-    """Have a group removed; why it is there all the same, or ""."""
+    """Try to delete a group; return the reason why it still exists, or ""."""
     try:
         await calls.call("ec2", region, "delete_placement_group", GroupName=name)
     except CallFailed as error:
@@ -161,39 +162,43 @@ async def _delete_group(calls: AwsCalls, region: str, name: str) -> str:
         if error.code != "InvalidPlacementGroup.InUse":
             raise
         return "in use"
-    left = await find_placement_groups(calls, region, [{"Name": "group-name", "Values": [name]}])
-    return str(left[0]["State"]) if left else ""
+    remaining = await find_placement_groups(calls, region, [{"Name": "group-name", "Values": [name]}])
+    return str(remaining[0]["State"]) if remaining else ""
 
 
 async def find_placement_groups(
     calls: AwsCalls, region: str, filters: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """The groups of a region that pass filters."""
-    told = await calls.call("ec2", region, "describe_placement_groups", Filters=filters)
-    return [each for each in told["PlacementGroups"] if each["State"] != "deleted"]
+    """Return the placement groups of a region that pass filters."""
+    answer = await calls.call("ec2", region, "describe_placement_groups", Filters=filters)
+    return [each for each in answer["PlacementGroups"] if each["State"] != "deleted"]
 
 
 async def order_by_topology(calls: AwsCalls, machines: Sequence[Machine]) -> list[Machine]:
-    """Machines of a region as nodes in the order of EC2's network, as far as it tells; else in the order given."""
-    if len(machines) < 3:  # of two, each is the other's neighbour
+    """Return the machines of a region, numbered in the order of EC2's network topology.
+
+    Without topology data, the given order is kept.
+    """
+    if len(machines) < 3:  # two machines are neighbors in any order
         return list(machines)
     region = machines[0].extra["region"]
     paths: dict[str, tuple[str, ...]] = {}
     try:
         for at in range(0, len(machines), MAX_TOPOLOGY_IDS):
             ids = [each.id for each in machines[at : at + MAX_TOPOLOGY_IDS]]
-            told = await calls.call("ec2", region, "describe_instance_topology", InstanceIds=ids)
-            paths |= {each["InstanceId"]: tuple(each["NetworkNodes"]) for each in told["Instances"]}
-    except SkywardError as error:  # it is as good a pool, only slower
-        _log.debug("where machines stand in the network is not known: %s", error_message(error))
+            answer = await calls.call("ec2", region, "describe_instance_topology", InstanceIds=ids)
+            paths |= {each["InstanceId"]: tuple(each["NetworkNodes"]) for each in answer["Instances"]}
+    except SkywardError as error:  # the order only affects speed
+        _log.debug("cannot determine the network topology: %s", error_message(error))
     return [with_node(each, node) for node, each in enumerate(sort_by_topology(machines, paths))]
 
 
 def sort_by_topology(machines: Sequence[Machine], paths: Mapping[str, Sequence[str]]) -> list[Machine]:
-    """Machines such that those below one node of the network follow one another, at each of its layers.
+    """Sort machines so that machines below the same network node are consecutive, at each layer.
 
     Args:
-        paths: by a machine's id the nodes above it, the farthest first; one that is not in it is nobody's neighbour.
+        paths: Network nodes above each machine, by machine id, the most distant first; a missing machine has no
+            neighbors.
     """
     own = {each.id: tuple(paths.get(each.id) or (each.id,)) for each in machines}
     first: dict[tuple[str, ...], int] = {}
@@ -209,7 +214,7 @@ def sort_by_topology(machines: Sequence[Machine], paths: Mapping[str, Sequence[s
 
 
 def unused_network_notes(kind: InstanceType, nodes: int) -> list[str]:
-    """What machines of a type have for speaking to one another and are not given, in words, for a plan."""
+    """Return notes for a plan about network features of a type that the machines do not use."""
     if nodes < 2 or not (kind.efa or kind.cards > 1):
         return []
     cards = f"one of its {kind.cards} network cards" if kind.cards > 1 else "its network card"

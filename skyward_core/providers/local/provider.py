@@ -1,4 +1,4 @@
-"""Nodes on this machine: each an agent process in a folder of its own. The embedded default."""
+"""Local provider: nodes on this machine, each an agent process with its own folder. The default provider."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from skyward_core.protocol.node_paths import RETAINED_PREFIX, NodePaths
 from skyward_core.store.state_folder import ensure_socket_folder, state_home
 from skyward_core.transport.local_transport import AgentStarter, LocalTransport
 
-ABANDONED_SECONDS = 60.0  # seconds without anything in a pool's folder
-STOP_TIMEOUT = 3.0  # seconds that an agent may take to end, and what it leaves
+ABANDONED_SECONDS = 60.0  # seconds without changes in a pool's folder
+STOP_TIMEOUT = 3.0  # seconds for an agent and its processes to stop
 
 
 class Local(StrictKeywords):
     """Run the pool on this machine.
 
-    Real processes and real sockets, no SSH: what works here works on machines elsewhere. All nodes share this
-    machine's cores; each rank may use its part of them (``OMP_NUM_THREADS``, unless it is set).
+    The nodes are real processes with real sockets, without SSH: code that works locally works on remote machines. All
+    nodes share this machine's cores. Each rank uses its share of them (``OMP_NUM_THREADS``, unless it is set).
 
     Attributes:
-        name: how people name it.
-        about: what it is, in a few words, for a form.
-        machine: what one of its machines is called there.
-        runs_here: that its ranks have the interpreter of their script.
+        name: Name of the provider in commands and settings.
+        about: Short description, for forms.
+        machine: Noun for one of its machines, for messages.
+        runs_here: Whether its ranks use the interpreter of their script.
     """
 
     name = "local"
@@ -54,14 +54,14 @@ class Local(StrictKeywords):
         return "Local()"
 
     async def create(self, spec: PoolSpec, token: str) -> list[Machine]:
-        """Folders for as many nodes as may be: this machine has room for all."""
+        """Create a folder for each of the largest possible number of nodes."""
         root = _pool_folder(spec.name, token)
         return [self._make_machine(root, node, str(node)) for node in range(spec.most_nodes)]
 
     async def replace(
         self, pool: str, token: str, node: int, machines: Sequence[Machine], former: Sequence[Machine]
     ) -> Machine:
-        """Another folder beside the lost one."""
+        """Create another folder beside the folder of the lost node."""
         root = Path(former[-1].extra["folder"]).parent
         return self._make_machine(root, node, f"{node}-{token[:6]}")
 
@@ -71,7 +71,7 @@ class Local(StrictKeywords):
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
-            raise PoolError(f"node {node} needs the folder {folder}: {error}") from error
+            raise PoolError(f"cannot create {folder}, the folder of node {node}: {error}") from error
         extra = {"folder": str(folder), "socket": str(ensure_socket_folder(root) / f"{name}.sock")}
         return Machine(str(folder), node, "127.0.0.1", "127.0.0.1", extra=extra)
 
@@ -85,12 +85,12 @@ class Local(StrictKeywords):
             return machine
         if folder.exists():
             return replace(machine, state="orphaned")
-        left = Path(paths.retained_folder)
-        if find_node_processes(str(folder)) or is_running(str(left)):
-            return replace(machine, state="ending")  # its agent, or what ran there, has not quite ended
+        retained = Path(paths.retained_folder)
+        if find_node_processes(str(folder)) or is_running(str(retained)):
+            return replace(machine, state="ending")  # its agent or workers have not ended yet
         reason, at = read_exit_reason(str(folder))
-        told = {"why": reason, "kept": read_retained_facts(str(left))} | ({"ended": at} if at else {})
-        return replace(machine, state="gone", extra=machine.extra | told)
+        details = {"why": reason, "kept": read_retained_facts(str(retained))} | ({"ended": at} if at else {})
+        return replace(machine, state="gone", extra=machine.extra | details)
 
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
         await asyncio.gather(*(self._end_machine(machine) for machine in machines))
@@ -102,7 +102,7 @@ class Local(StrictKeywords):
 
     async def teardown(self, pool: str) -> None:
         for root in _local_folder().glob("*.*"):
-            with suppress(FileNotFoundError):  # another process that saw the same end has just removed it
+            with suppress(FileNotFoundError):  # another process removed the folder at the same time
                 if root.name.startswith(f"{pool}.") or _is_removable(root):
                     await _remove_pool_folder(root)
 
@@ -127,10 +127,10 @@ class Local(StrictKeywords):
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Local:
-        """Rebuild what ``to_json`` wrote.
+        """Rebuild a provider from the JSON that ``to_json`` returned.
 
         Args:
-            data: what it wrote.
+            data: The JSON.
         """
         return cls()
 
@@ -146,12 +146,12 @@ def _pool_folder(pool: str, token: str) -> Path:
 
 
 def _is_removable(root: Path) -> bool:
-    """Whether all that was kept there was fetched after its pool's end, and nobody is just about to put more there."""
+    """Check whether all retained results of a pool's folder were fetched, and no client is about to add more."""
     return time.time() - root.stat().st_mtime > ABANDONED_SECONDS and not any(root.iterdir())
 
 
 async def _remove_pool_folder(root: Path) -> None:
-    """Remove what a pool's machines left, but for what nobody has fetched."""
+    """Remove the folder of an ended pool, except retained results."""
     if any(is_running(str(folder)) for folder in root.iterdir() if folder.is_dir()):
         return
     await asyncio.to_thread(_remove_tree, ensure_socket_folder(root))
@@ -163,12 +163,12 @@ async def _remove_pool_folder(root: Path) -> None:
 
 
 def _remove_tree(path: Path) -> None:
-    import shutil  # it loads compressors; a pool starts sooner without
+    import shutil  # the import takes time and is only needed at teardown
 
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
-        with suppress(IsADirectoryError):  # another who clears it away has just made it anew, and removes it
+        with suppress(IsADirectoryError):  # another client replaced the file with a folder, and removes that
             path.unlink(missing_ok=True)
 
 

@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from skyward_core.transport.ssh.ssh_transport import SSHTransport
 
 GPU_CACHE = AnswerCache()
-MEMORY_TOLERANCE = 0.9  # of what the maker counts, at least, is what a driver counts
+MEMORY_TOLERANCE = 0.9  # smallest ratio of the memory that a driver reports to the manufacturer's figure
 
 
 @value
 class HostGpuUsage(Value):
-    """What a look at a host has told.
+    """GPU usage of one host.
 
     Attributes:
-        host: as the person calls it.
-        gpus: each that our user may use there.
-        why: why none could be looked at, in words; "" where they could.
-        reached: whether the host answered at all.
+        host: Host as written by the user.
+        gpus: GPUs that the login user may use.
+        why: Why the GPUs could not be inspected, in words; "" if they could.
+        reached: Whether the host answered.
     """
 
     host: str
@@ -40,7 +40,7 @@ class HostGpuUsage(Value):
 
 
 async def inspect_host(transport: SSHTransport, host: str) -> HostGpuUsage:
-    """Look at a host, and leave nothing there."""
+    """Return the GPU usage of a host; leaves nothing on the host."""
     from skyward_core.transport.ssh.ssh_transport import lend_bundle, open_inspection_channel
 
     try:
@@ -49,19 +49,19 @@ async def inspect_host(transport: SSHTransport, host: str) -> HostGpuUsage:
             if not channel.facts["nvml"]:
                 return HostGpuUsage(host, (), "there is no NVIDIA driver", True)
             await lend_bundle(channel)
-            told: LookDone = await channel.ask("look")
+            answer: LookDone = await channel.ask("look")
         finally:
             channel.close()
     except (PoolError, UsageError, OSError) as error:
         return HostGpuUsage(host, (), error_message(error).rstrip("."), False)
-    return HostGpuUsage(host, tuple(map(GpuUse.from_json, told["uses"])), sanitize_line(told["why"]), True)
+    return HostGpuUsage(host, tuple(map(GpuUse.from_json, answer["uses"])), sanitize_line(answer["why"]), True)
 
 
 def gpus_per_node(spec: PoolSpec) -> int | None:
-    """How many free GPUs each node takes; None for all that there are.
+    """Return the number of free GPUs that each node uses; None for all free GPUs.
 
     Raises:
-        UsageError: they cannot be shared out among its ranks.
+        UsageError: If the GPUs of a node cannot be divided evenly among its ranks.
     """
     ranks, accelerator = spec.worker.ranks_per_node, spec.needs.accelerator
     if accelerator is None:
@@ -69,14 +69,14 @@ def gpus_per_node(spec: PoolSpec) -> int | None:
     count = accelerator.count
     if isinstance(ranks, int) and count % ranks:
         raise UsageError(
-            f"{count} GPUs on each node, as accelerator={str(accelerator)!r} says, cannot be shared out among "
-            f"{ranks} ranks: leave ranks_per_node out for a rank on each of them"
+            f"{count} GPUs per node (accelerator={str(accelerator)!r}) cannot be divided among {ranks} ranks: "
+            "remove ranks_per_node for one rank per GPU"
         )
     return count
 
 
 def matching_gpus(gpus: Sequence[GpuUse], accelerator: Accelerator | None) -> list[GpuUse]:
-    """Those that are of a kind, as far as a driver's name of one tells."""
+    """Return the GPUs of a model, as far as the driver's model name shows."""
     if accelerator is None:
         return list(gpus)
     names = [split_words(name) for name in (accelerator.name, *accelerator.entry.aliases)]
@@ -94,14 +94,16 @@ def matching_gpus(gpus: Sequence[GpuUse], accelerator: Accelerator | None) -> li
 
 
 def choose_hosts(looks: Sequence[HostGpuUsage], spec: PoolSpec) -> dict[str, dict[str, Any]]:
-    """The hosts that a pool has, and of each what its node takes, as ``free_gpus`` of an agent's config has it.
+    """Choose the hosts of a pool.
 
-    Hosts come in their order, those with too few free GPUs left out. All nodes take as many: the fewest that one of
-    them has, where the pool does not say how many.
+    Returns:
+        The ``free_gpus`` value of the agent's config, by host. Hosts keep their order; hosts with too few free GPUs are
+        missing. All nodes use the same number of GPUs: the requested one, else the smallest number that a host has
+        free.
 
     Raises:
-        NoCapacity: too few hosts have enough; says of each who has its GPUs.
-        UsageError: as :func:`wanted`.
+        NoCapacity: If too few hosts have enough free GPUs. The message lists the users of each host's GPUs.
+        UsageError: As :func:`gpus_per_node`.
     """
     count, accelerator = gpus_per_node(spec), spec.needs.accelerator
     free = {look.host: [gpu.id for gpu in matching_gpus(look.gpus, accelerator) if gpu.is_free] for look in looks}
@@ -115,7 +117,7 @@ def choose_hosts(looks: Sequence[HostGpuUsage], spec: PoolSpec) -> dict[str, dic
 
 
 def free_gpus(look: HostGpuUsage, take: Mapping[str, Any]) -> tuple[list[str], str]:
-    """The free GPUs of a host that are as those that a node takes; and why it cannot take them there, or ""."""
+    """Return the free GPUs of a host that match those of a node, and why they are too few, or ""."""
     accelerator = None
     if take["accelerator"]:
         from skyward_core.model.accelerators import resolve
@@ -126,14 +128,16 @@ def free_gpus(look: HostGpuUsage, take: Mapping[str, Any]) -> tuple[list[str], s
     return devices, "" if enough else f"{take['count']} free GPUs are needed: {_describe_gpus(look)}"
 
 
-def _shortage_message(looks: Sequence[HostGpuUsage], spec: PoolSpec, count: int, there: int) -> str:
+def _shortage_message(looks: Sequence[HostGpuUsage], spec: PoolSpec, count: int, available: int) -> str:
     kind = "GPU" if (accelerator := spec.needs.accelerator) is None else accelerator.name
     many = f"{count} free {kind}{'s' if count > 1 else ''}"
     nodes = f"{spec.least_nodes} node{'s' if spec.least_nodes > 1 else ''} with {many}"
-    has = f"only {there} of {len(looks)} hosts {'has' if there == 1 else 'have'}" if there else "no host has"
+    has = (
+        f"only {available} of {len(looks)} hosts {'has' if available == 1 else 'have'}" if available else "no host has"
+    )
     return (
         f"{nodes}{' each' if spec.least_nodes > 1 else ''} {'are' if spec.least_nodes > 1 else 'is'} needed, and "
-        f"{has} that: {'; '.join(_describe_gpus(look) for look in looks)}"
+        f"{has} them: {'; '.join(_describe_gpus(look) for look in looks)}"
     )
 
 
@@ -144,17 +148,17 @@ def _describe_gpus(look: HostGpuUsage) -> str:
 
 
 def describe_choice(looks: Sequence[HostGpuUsage], takes: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What each host's node takes, and who has the other GPUs; why a host is left out."""
+    """Describe the GPUs that each host's node uses, the users of the other GPUs, and why a host is skipped."""
     return [
-        _describe_taken(look, takes[look.host]) if look.host in takes else f"left out: {_describe_gpus(look)}"
+        _describe_taken(look, takes[look.host]) if look.host in takes else f"skipped: {_describe_gpus(look)}"
         for look in looks
     ]
 
 
 def _describe_taken(look: HostGpuUsage, take: Mapping[str, Any]) -> str:
-    free = [gpu for gpu in look.gpus if gpu.id in take["of"]]
-    mine = free[: take["count"]]
+    available = [gpu for gpu in look.gpus if gpu.id in take["of"]]
+    mine = available[: take["count"]]
     others = [str(gpu) for gpu in look.gpus if not gpu.is_free]
     named = f"{', '.join(sanitize_line(gpu.number) for gpu in mine)}: {sanitize_line(mine[0].model)}"
-    says = f"{look.host}: takes {len(mine)} of {len(look.gpus)} GPUs ({named})"
-    return "; ".join([says, *others])
+    summary = f"{look.host}: uses {len(mine)} of {len(look.gpus)} GPUs ({named})"
+    return "; ".join([summary, *others])

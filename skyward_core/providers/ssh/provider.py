@@ -1,4 +1,7 @@
-"""SSH hosts of skyward.toml as machines; their settings; Python on them."""
+"""SSH provider: existing hosts that accept SSH logins.
+
+Settings, choice of hosts or free GPUs, and checks of the hosts and the Python on them.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def _parse_hosts(text: str) -> list[str] | str:
-    """Hosts as a person lists them; a name alone may be a group's."""
+    """Parse a list of hosts; a single name may also be a group."""
     names = word_list(text)
     return names[0] if len(names) == 1 else names
 
@@ -57,54 +60,55 @@ def _hosts_field() -> Field:
     try:
         groups = sorted(host_groups())
     except UsageError:
-        groups = []  # a start tells what is wrong with the file
+        groups = []  # the launch reports the error in the file
     listed = ", ".join(groups)
     return Field(
         label="Hosts",
-        placeholder=f"gpu1 me@gpu2:2222{f'; a group: {listed}' if groups else ', or a group of skyward.toml'}",
-        missing=f"name hosts{f' or a group of skyward.toml ({listed})' if groups else ''}: gpu1 me@gpu2:2222",
+        placeholder=f"gpu1 me@gpu2:2222{f'; or a group: {listed}' if groups else ', or a group of skyward.toml'}",
+        missing=f"enter hosts{f' or a group of skyward.toml ({listed})' if groups else ''}: gpu1 me@gpu2:2222",
         suggestions=groups,
     )
 
 
-# What imports asyncssh is imported where it is needed: the hosts are dialled before.
+# asyncssh is imported late: the hosts are dialed first.
 
 MIN_DISK_BYTES = 2 << 30
 
 
 @value(frozen=True)
 class SSH(StrictKeywords, Value):
-    """Hosts that already run.
+    """Existing hosts, reached over SSH.
 
     Args:
-        hosts: names, addresses, ``user@host:port`` or aliases of ``~/.ssh/config``; or the name of a group of
-            ``[hosts]`` in ``skyward.toml``, alone or, with an ``@`` before it, among other hosts.
-        user: who to log in as where neither the host nor the configuration says.
-        port: where their SSH servers listen where neither the host nor the configuration says.
-        keys: files of private keys; None for those of ``~/.ssh``, its configuration, and the ssh-agent.
-        known_hosts: a known_hosts file to verify host keys by, in place of the person's own ones.
-        python: the interpreter to use on the hosts; None to look for one of the minor version of the Python that loads
-            the script.
-        config: whether ``~/.ssh/config`` is read.
-        jump: a host to go through, as ``ssh -J`` takes it; several with commas.
-        host_keys: what to do about a host key that is not known: "known" refuses it, "ask" asks the person,
-            "accept-new" writes it down. A key that has changed is always refused.
-        gpus: "free" takes of each host only GPUs that nobody uses, a rank for each; other pools of this software leave
-            them alone then. ``Worker(ranks_per_node=)`` and the pool's ``accelerator`` say how many, and of which kind;
-            else all that are free. None takes hosts as they are.
+        hosts: Names, addresses, ``user@host:port`` or aliases of ``~/.ssh/config``; or the name of a group of
+            ``[hosts]`` in ``skyward.toml``, alone or, with a leading ``@``, among other hosts.
+        user: Login name if neither the host nor the configuration names one.
+        port: Port of the SSH servers if neither the host nor the configuration names one.
+        keys: Files of private keys; None for those of ``~/.ssh``, its configuration, and the ssh-agent.
+        known_hosts: A known_hosts file for host key verification, instead of the user's files.
+        python: Interpreter on the hosts; None to search for one with the minor version of the Python that loads the
+            script.
+        config: Whether ``~/.ssh/config`` is read.
+        jump: Jump host, in the syntax of ``ssh -J``; several separated by commas.
+        host_keys: Policy for unknown host keys: "known" rejects them, "ask" asks the user, "accept-new" saves them.
+            Changed keys are always rejected.
+        gpus: "free" uses only free GPUs of each host, one rank per GPU, and reserves them against other pools of this
+            software. ``Worker(ranks_per_node=)`` and the pool's ``accelerator`` set their number and model (default:
+            all free
+            GPUs). None uses hosts without reserving GPUs.
 
     Attributes:
-        name: how people name it.
-        about: what it is, in a few words, for a form.
-        machine: what one of its machines is called there.
-        settings: what a person may choose, for a form and a command line.
+        name: Name of the provider in commands and settings.
+        about: Short description, for forms.
+        machine: Noun for one of its machines, for messages.
+        settings: Settings for forms and the command line.
 
     Raises:
-        UsageError: no hosts, an unknown group, a host named twice, or a policy, or word for GPUs, that does not exist.
+        UsageError: If there are no hosts, a group does not exist, a host is named twice, or a value is invalid.
     """
 
     hosts: Sequence[str] | str = setting(
-        "name them, or a group of skyward.toml",
+        "host names, or a group of skyward.toml",
         default=MISSING,
         type=_parse_hosts,
         option="--hosts",
@@ -113,18 +117,18 @@ class SSH(StrictKeywords, Value):
         field=_hosts_field,
     )
     _: KW_ONLY
-    user: str | None = setting("who to log in as where nothing else says")
-    port: int | None = setting("where SSH servers listen where nothing else says")
+    user: str | None = setting("login name (default: from ~/.ssh/config)")
+    port: int | None = setting("port of the SSH servers (default: from ~/.ssh/config)")
     keys: Sequence[str] | str | None = setting("files of private keys")
-    known_hosts: str | None = setting("a file of known host keys, in place of the usual ones")
-    python: str | None = setting("the interpreter on the hosts")
+    known_hosts: str | None = setting("known_hosts file (default: those of ssh)")
+    python: str | None = setting("Python interpreter on the hosts")
     config: bool = setting("whether ~/.ssh/config is read", default=True)
-    jump: str | None = setting("a host to go through")
-    host_keys: Policy = setting("known, ask or accept-new: what to do about an unknown key", default="known")
+    jump: str | None = setting("jump host")
+    host_keys: Policy = setting("policy for unknown host keys: known (reject), ask or accept-new", default="known")
     gpus: Literal["free"] | None = setting(
-        "free: take only GPUs that nobody uses, a rank for each",
+        "free: use only free GPUs, one rank per GPU",
         example="free",
-        field=lambda: Field("GPUs", "free: only those that nobody uses, a rank for each", suggestions=["free"]),
+        field=lambda: Field("GPUs", "free: only free GPUs, one rank per GPU", suggestions=["free"]),
     )
 
     name: ClassVar[str] = "ssh"
@@ -136,7 +140,7 @@ class SSH(StrictKeywords, Value):
         if self.host_keys not in ("known", "ask", "accept-new"):
             raise UsageError(f"host_keys={self.host_keys!r}: choose 'known', 'ask' or 'accept-new'.")
         if self.gpus not in (None, FREE):
-            raise UsageError(f"gpus={self.gpus!r}: choose {FREE!r}, or leave it out.")
+            raise UsageError(f"gpus={self.gpus!r}: choose {FREE!r}, or omit it.")
         keys = (self.keys,) if isinstance(self.keys, str) else tuple(self.keys or ())
         object.__setattr__(self, "hosts", _expand_groups(self.hosts))
         object.__setattr__(self, "keys", keys)
@@ -145,36 +149,36 @@ class SSH(StrictKeywords, Value):
 
     @property
     def default_nodes(self) -> int:
-        """Nodes of a pool for which no number is asked: all hosts."""
+        """Number of nodes if the user requests none: one per host."""
         return len(self.hosts)
 
     @property
     def rank_per_gpu(self) -> bool:
-        """Whether a pool has a rank for each GPU that it takes, unless it says how many."""
+        """Whether each GPU gets its own rank by default."""
         return self.gpus == FREE
 
     def needs_python(self, minor: str) -> str:
-        """What a plan says of the Python of the hosts.
+        """Return the sentence in a plan about the Python on the hosts.
 
         Args:
-            minor: the version of the one that loads the script.
+            minor: Version of the Python that loads the script.
         """
         return describe_python(minor, self.machine, self.python)
 
     def asking(self) -> SSH:
-        """The same hosts; a host key that is not known is shown to the person."""
+        """Return the same hosts with a policy that asks the user about unknown host keys."""
         return replace(self, host_keys="ask")
 
     def target(self, host: str) -> Target:
-        """How one of the hosts is reached.
+        """Return how one of the hosts is reached.
 
         Args:
-            host: as it stands in ``hosts``.
+            host: Host as written in ``hosts``.
 
         Raises:
-            UsageError: that is no name of a host.
+            UsageError: If that is not a valid host name.
         """
-        wishes = Target(
+        return Target(
             host="",
             user=self.user,
             port=self.port,
@@ -183,28 +187,26 @@ class SSH(StrictKeywords, Value):
             config=self.config,
             jump=self.jump,
             host_keys=self.host_keys,
-        )
-        return wishes.with_host(host)
-
-    # -- the verbs ---------------------------------------------------------------------------------------
+        ).with_host(host)
 
     async def create(self, spec: PoolSpec, token: str) -> list[Machine]:
-        """The first hosts; nothing is created, and nothing contacted, until a node is prepared. Of a range of nodes
-        the first hosts that answer.
+        """Choose the first hosts; for a range of nodes, the first hosts that answer.
+
+        Creates nothing on the hosts. With a fixed number of nodes, contacts no host.
 
         Raises:
-            TooFewHosts: there are fewer hosts than nodes.
-            NoCapacity: too few of them answer; says why of each that does not.
+            TooFewHosts: If there are fewer hosts than nodes.
+            NoCapacity: If too few hosts answer. The message has the reason of each other host.
         """
         if spec.least_nodes > len(self.hosts):
             raise TooFewHosts(
-                f"{spec.least_nodes} nodes were asked for, and there are {len(self.hosts)} hosts: "
-                f"{', '.join(self.hosts)}. Ask for fewer nodes, or name more hosts."
+                f"{spec.least_nodes} nodes were requested, but there are only {len(self.hosts)} hosts: "
+                f"{', '.join(self.hosts)}. Request fewer nodes, or add hosts."
             )
         takes: Mapping[str, Mapping[str, Any]] = {}
         if self.gpus == FREE:
-            said, takes = await self._find_free_gpus(spec)
-            report_progress("; ".join(said))
+            notes, takes = await self._find_free_gpus(spec)
+            report_progress("; ".join(notes))
             hosts: Sequence[str] = list(takes)
         else:
             hosts = self.hosts[: spec.nodes] if isinstance(spec.nodes, int) else await self._reachable_hosts(spec)
@@ -221,30 +223,30 @@ class SSH(StrictKeywords, Value):
         ]
 
     async def foresee(self, spec: PoolSpec) -> list[str]:
-        """Which GPUs a pool would take now, and who has the others; nothing where it takes hosts as they are.
+        """Describe which GPUs a pool would use now and who uses the others; empty if the pool reserves no GPUs.
 
         Args:
-            spec: all that was asked for.
+            spec: Everything that the user requested.
 
         Raises:
-            NoCapacity: too few are free.
+            NoCapacity: If too few GPUs are free.
         """
         return (await self._find_free_gpus(spec))[0] if self.gpus == FREE else []
 
     async def _find_free_gpus(self, spec: PoolSpec) -> tuple[list[str], dict[str, dict[str, Any]]]:
         from skyward_core.providers.ssh.free_gpu_choice import choose_hosts, describe_choice, gpus_per_node
 
-        gpus_per_node(spec)  # before anybody is asked
+        gpus_per_node(spec)  # validates the request before any host is contacted
         looks = await gather_bounded(self.look_at(host, _script_python(spec)) for host in self.hosts)
         takes = choose_hosts(looks, spec)
         return describe_choice(looks, takes), takes
 
     async def look_at(self, host: str, loaded_with: Sequence[str] | None = None) -> HostGpuUsage:
-        """The GPUs of one of the hosts, and who uses them; nothing is left there.
+        """Return the GPUs of a host and their users; leaves nothing on the host.
 
         Args:
-            host: as it stands in ``hosts``.
-            loaded_with: the Python to ask with, as an interpreter's ``for_hosts`` has it; None for our own.
+            host: Host as written in ``hosts``.
+            loaded_with: Interpreter of the script, in the format of ``Interpreter.for_hosts``; None for this process's.
         """
         from skyward_core.providers.ssh.free_gpu_choice import GPU_CACHE, inspect_host
 
@@ -260,45 +262,46 @@ class SSH(StrictKeywords, Value):
         return seen
 
     async def _reachable_hosts(self, spec: PoolSpec) -> Sequence[str]:
-        """The hosts that a range of nodes has: as many as answer, in their order."""
+        """Return as many hosts as a range of nodes allows, of those that answer, in their order."""
         asked = await gather_bounded(self._unavailable_reason(host, _script_python(spec)) for host in self.hosts)
         reasons = dict(zip(self.hosts, asked, strict=True))
-        there = [host for host, reason in reasons.items() if not reason]
-        away = "; ".join(f"{host}: {reason}" for host, reason in reasons.items() if reason)
-        if len(there) < spec.least_nodes:
+        available = [host for host, reason in reasons.items() if not reason]
+        errors = "; ".join(f"{host}: {reason}" for host, reason in reasons.items() if reason)
+        if len(available) < spec.least_nodes:
             raise NoCapacity(
-                f"{spec.least_nodes} nodes are needed at least, and {len(there)} of {len(reasons)} hosts answer: {away}"
+                f"at least {spec.least_nodes} nodes are needed, but only {len(available)} of {len(reasons)} hosts "
+                f"answer: {errors}"
             )
-        if away:
-            report_progress(f"{len(there)} of {len(reasons)} hosts answer: {away}")
-        return there[: spec.most_nodes]
+        if errors:
+            report_progress(f"{len(available)} of {len(reasons)} hosts answer: {errors}")
+        return available[: spec.most_nodes]
 
     async def replace(
         self, pool: str, token: str, node: int, machines: Sequence[Machine], former: Sequence[Machine]
     ) -> Machine:
-        """A host that no node of the pool is on and that answers: one that the pool never had, else one that it had.
+        """Return a host that answers and has no node of the pool; prefers hosts that the pool never used.
 
-        As with ``create``, nothing is left there until a node is prepared.
+        Creates nothing on the host.
 
         Raises:
-            NoCapacity: all hosts are taken, or none of the others answers.
+            NoCapacity: If all hosts are in use, or none of the others answers.
         """
         taken = {machine.extra["host"] for machine in machines}
         had = [machine.extra["host"] for machine in former]
-        spares = sorted((host for host in self.hosts if host not in taken), key=had.count)  # in their order
+        spares = sorted((host for host in self.hosts if host not in taken), key=had.count)  # the sort keeps their order
         take, loaded_with = former[-1].extra.get("free_gpus"), former[-1].extra.get("loaded_with")
         asked = await gather_bounded(self._replacement_error(host, take, loaded_with) for host in spares)
         for host, (reason, free) in zip(spares, asked, strict=True):
             if not reason:
                 folder = f"{former[-1].extra['folder'].rpartition('.')[0]}.{node}-{token[:6]}"
                 return Machine(host, node, host, "", extra={"host": host, "folder": folder} | free)
-        advice = "" if set(spares) - set(had) else "; name more hosts than nodes to have spare ones"
-        raise NoCapacity(f"no host can take node {node}: {'; '.join(reason for reason, _ in asked)}{advice}")
+        advice = "" if set(spares) - set(had) else "; list more hosts than nodes to have spare hosts"
+        raise NoCapacity(f"no host is available for node {node}: {'; '.join(reason for reason, _ in asked)}{advice}")
 
     async def _replacement_error(
         self, host: str, take: Mapping[str, Any] | None, loaded_with: Sequence[str] | None
     ) -> tuple[str, dict[str, Any]]:
-        """Why a host cannot be had in another's place; "" if it can, and what of its GPUs it is then."""
+        """Return why a host cannot replace another one, or "", and the ``extra`` keys for its free GPUs."""
         if take is None:
             return await self._unavailable_reason(host, loaded_with), {}
         from skyward_core.providers.ssh.free_gpu_choice import free_gpus
@@ -307,7 +310,7 @@ class SSH(StrictKeywords, Value):
         return reason, {"free_gpus": {**take, "of": devices}}
 
     async def _unavailable_reason(self, host: str, loaded_with: Sequence[str] | None) -> str:
-        """Why a host cannot be had now; "" if it can."""
+        """Return why a host is not available now; "" if it is."""
         transport = self._make_transport(host, patience=CHECK_TIMEOUT, loaded_with=loaded_with)
         try:
             (await transport.channel()).close()
@@ -318,48 +321,49 @@ class SSH(StrictKeywords, Value):
         return ""
 
     async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
-        """The pool's machines with their state.
+        """Return the pool's machines with their state.
 
-        "running" while the agent lives there, "orphaned" when its folder waits for another one, as workers live there
-        or the lease is not over, "ending" when only processes are left, "gone" when nothing is; "lost" when neither we
-        nor a node that we reach gets an answer from the host, "unreachable" when the trouble may be the way to it.
+        "running": the agent runs. "orphaned": the folder waits for a new agent, because workers run or the lease has
+        not
+        expired. "ending": only processes remain. "gone": nothing remains. "lost": neither this client nor a reachable
+        node
+        gets an answer from the host. "unreachable": the connection from this client may be the problem.
         """
         return await gather_bounded(update_machine(machine, partial(self.transport, pool)) for machine in known)
 
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
-        """End the pool's agents and workers on the hosts, and remove their folders; the hosts go on."""
+        """Stop the pool's agents and workers on the hosts, and remove their folders; the hosts keep running."""
         await gather_bounded(end_machine(machine, partial(self.transport, pool)) for machine in machines)
 
     async def teardown(self, pool: str) -> None:
-        """Forget the pool's names for ``ssh``; nothing else was made beside the machines' folders."""
+        """Remove the pool's aliases for ``ssh``; ``terminate`` removes everything else."""
         from skyward_core.transport.ssh import ssh_config_export
 
         ssh_config_export.remove(pool)
 
     async def check(self) -> list[Check]:
-        """What works on each host, in words."""
+        """Return the checks of each host."""
         return await self.check_for(None)
 
     async def check_for(self, loaded_with: Sequence[str] | None) -> list[Check]:
-        """The same, for scripts that are loaded with another Python.
+        """Return the checks of each host, for scripts with another interpreter.
 
         Args:
-            loaded_with: as an interpreter's ``for_hosts`` has it; None for our own.
+            loaded_with: Interpreter of the script, in the format of ``Interpreter.for_hosts``; None for this process's.
         """
         lines = await gather_bounded(self._check_host(host, loaded_with) for host in self.hosts)
         return [line for host in lines for line in host]
 
     @classmethod
     async def check_all(cls) -> AsyncIterator[Check]:
-        """Yield what works on the hosts of the groups of ``skyward.toml``, in words, as each host answers."""
+        """Yield the checks of the hosts in the groups of ``skyward.toml``, as each host answers."""
         try:
             groups = host_groups()
         except SkywardError as error:
             yield Check("settings", "fail", error_message(error), error_hint(error))
             return
         if not groups:
-            none = "no groups under [hosts] in skyward.toml, so no hosts to look at"
-            yield Check(cls.name, "ok", none)
+            yield Check(cls.name, "ok", "no groups under [hosts] in skyward.toml, so no hosts to check")
         hosts = dict.fromkeys(host for group in groups.values() for host in group)
         async for lines in as_completed_bounded(map(cls._check_one_host, hosts)):
             for line in lines:
@@ -367,7 +371,7 @@ class SSH(StrictKeywords, Value):
 
     @classmethod
     async def _check_one_host(cls, host: str) -> list[Check]:
-        """The same of one host, which may have a name that no host can have."""
+        """Return the checks of one host; an invalid host name is a failed check."""
         try:
             return await cls([host]).check()
         except (SkywardError, OSError) as error:
@@ -394,13 +398,14 @@ class SSH(StrictKeywords, Value):
                     raise
                 known = Check(host, "ok", "reachable, its host key is known")
                 return [known, check_line(host, error.found, wanted, None)]
-            facts, there = channel.facts, await query_pythons(channel.link)
-            # It was asked some time between the two: only beyond them it is off, however slow the login.
+            facts, pythons = channel.facts, await query_pythons(channel.link)
+            # The host read its clock between ``began`` and now, so only a time outside that range is an offset, even
+            # after a slow login.
             offset = facts["time"] - min(max(facts["time"], began), time.time())
             version = ".".join(map(str, facts["version"]))
             lines = [
                 Check(host, "ok", f"reachable as {facts['hostname']}, its host key is known"),
-                check_line(host, there, wanted, (version, facts["python"])),
+                check_line(host, pythons, wanted, (version, facts["python"])),
             ]
             if not facts["root"]:
                 return [*lines, Check(host, "fail", "no folder to write to: " + "; ".join(facts["unusable"]))]
@@ -412,8 +417,8 @@ class SSH(StrictKeywords, Value):
                 )
             )
             await (send_bundle if channel.python.minor == wanted.minor else lend_bundle)(channel)
-            told: GpusDone = await channel.ask("gpus")
-            gpus = told["gpus"]
+            answer: GpusDone = await channel.ask("gpus")
+            gpus = answer["gpus"]
             lines.append(Check(host, "ok", "; ".join(gpus) if gpus else f"no GPU; {facts['cpus']} CPUs"))
             lines.append(Check(host, "ok", f"peers reach it at {facts['address'] or 'an unknown address'}"))
             exact = abs(offset) <= CLOCK_SLACK
@@ -428,9 +433,9 @@ class SSH(StrictKeywords, Value):
 
     @contextmanager
     def warm(self, spec: PoolSpec) -> Iterator[None]:
-        """Connect to the hosts that ``create`` will give, and have Python started there."""
+        """Connect to the hosts that ``create`` will return, and start Python there."""
         if self.host_keys == "ask" or not isinstance(spec.nodes, int) or self.gpus == FREE:
-            yield  # a question comes when its pool is there to be seen; which hosts it has, only asking tells
+            yield  # questions need a visible pool; without fixed hosts, only queries determine them
             return
         targets = [self.target(host) for host in self.hosts[: spec.nodes]]
         dials = PreopenedSockets(targets)
@@ -452,15 +457,13 @@ class SSH(StrictKeywords, Value):
             finally:
                 submit(dials.close()).result()
 
-    # -- values ------------------------------------------------------------------------------------------
-
     def transport(self, pool: str, machine: Machine, *, patience: float | None = None) -> SSHTransport:
-        """The way to one of the pool's machines.
+        """Return the transport to one of the pool's machines.
 
         Args:
-            pool: the pool's name.
-            machine: the machine.
-            patience: seconds of attempts to connect; None for 30.
+            pool: Name of the pool.
+            machine: The machine.
+            patience: Limit for connection attempts, in seconds; None for 30.
         """
         extra = machine.extra
         return self._make_transport(extra["host"], extra["folder"], patience, extra.get("loaded_with"))
@@ -482,13 +485,13 @@ class SSH(StrictKeywords, Value):
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> SSH:
-        """Rebuild what ``to_json`` wrote.
+        """Rebuild a provider from the JSON that ``to_json`` returned.
 
         Args:
-            data: what it wrote.
+            data: The JSON.
 
         Raises:
-            UsageError: a value makes no sense.
+            UsageError: If a value is invalid.
         """
         return cls(**{key: value for key, value in data.items() if key != "provider"})
 
@@ -498,19 +501,19 @@ def _script_python(spec: PoolSpec) -> list[str] | None:
 
 
 def _pack_bundle() -> None:
-    """Have the bundle packed by the time that a host may ask for it."""
-    with suppress(PoolError, OSError):  # who needs it is told
+    """Pack the bundle before a host requests it."""
+    with suppress(PoolError, OSError):  # the transport that needs the bundle reports the error
         _ = bundle().archive
 
 
 def _expand_groups(hosts: Sequence[str] | str) -> tuple[str, ...]:
-    """Host names, with groups of ``skyward.toml`` replaced by what they hold."""
+    """Return the host names, with groups of ``skyward.toml`` replaced by their hosts."""
     named = [hosts] if isinstance(hosts, str) else list(hosts)
     from skyward_core.tasks import script_loader
 
     if instance_info().pool or script_loader.loading:
-        # In a rank, which imports the script's modules and has none of the person's settings; or where the script is
-        # loaded: no pool of its own is made, and its project may lack what reads settings.
+        # Inside a rank there are no user settings. While the script is loaded, this pool is not created, and the
+        # script's environment may lack the packages that read settings.
         return tuple(named)
     groups = host_groups()
     found: list[str] = []
@@ -519,14 +522,16 @@ def _expand_groups(hosts: Sequence[str] | str) -> tuple[str, ...]:
         if group in groups and (name.startswith("@") or isinstance(hosts, str)):
             found += groups[group]
         elif name.startswith("@"):
-            known = f"which names {', '.join(sorted(groups)) or 'none'}"
+            known = f"which has {', '.join(sorted(groups)) or 'no groups'}"
             raise UsageError(f"There is no group {group!r} under [hosts] in skyward.toml, {known}.")
         else:
             found.append(name)
     if not found:
         raise UsageError("SSH needs at least one host: SSH(hosts=['gpu1', 'gpu2']).")
     if twice := sorted({host for host in found if found.count(host) > 1}):
-        raise UsageError(f"Named twice: {', '.join(twice)}. Each host is one node; for more, ranks_per_node.")
+        raise UsageError(
+            f"Named twice: {', '.join(twice)}. Each host is one node. For several ranks on a host, set ranks_per_node."
+        )
     return tuple(found)
 
 
@@ -534,26 +539,26 @@ PROVIDER = SSH
 
 
 def check_line(host: str, there: HostPythons, wanted: WantedPython, runs: tuple[str, str] | None) -> Check:
-    """The line of a host.
+    """Return the check of the Python on a host.
 
     Args:
-        there: what it has.
-        wanted: what ranks need: of a script that is known, else of one without a Python of its own.
-        runs: version and path of the one that was asked there; None where none could be.
+        there: Interpreters on the host.
+        wanted: Interpreter that ranks need: that of a known script, else of a script without its own Python.
+        runs: Version and path of the interpreter that runs there; None if none fits.
     """
     others = newest_per_minor(each for each in there.usable if minor_of(each) != wanted.minor)
     if runs is not None and minor_of(runs[0]) == wanted.minor:
         more = [f"{_join_names(others)} for projects of other versions"] if others else []
-        more += ["its uv fetches others"] if there.has_uv else []
+        more += ["its uv downloads others"] if there.has_uv else []
         return Check(host, "ok", "; ".join([f"Python {runs[0]} ({runs[1]})", *more]))
-    lacks = f"no Python {wanted.minor}, the version that {wanted.version_origin}; {there}"
+    missing = f"no Python {wanted.minor}, the version that {wanted.version_origin}; {there}"
     if there.has_uv and not wanted.named:
-        return Check(host, "ok", f"{lacks}; its uv fetches it at the first start")
+        return Check(host, "ok", f"{missing}; its uv downloads it at the first start")
     remedy = f"install python{wanted.minor} or uv there"
     if wanted.is_client_version and others:
         scripts = f"only scripts of projects with Python {_join_names(map(minor_of, others))} run there"
-        return Check(host, "warn", f"{lacks}: {scripts}. For others {remedy}")
-    return Check(host, "fail", f"{lacks}: {remedy}")
+        return Check(host, "warn", f"{missing}: {scripts}. For others {remedy}")
+    return Check(host, "fail", f"{missing}: {remedy}")
 
 
 def _join_names(names: Iterable[str]) -> str:
