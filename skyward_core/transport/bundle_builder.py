@@ -1,4 +1,4 @@
-"""The agent's code as one reproducible zip."""
+"""Builder of the bundle: the code that agents and workers need, as one reproducible zip file."""
 
 from __future__ import annotations
 
@@ -23,37 +23,39 @@ from skyward_core.model.errors import PoolError
 from skyward_core.node.bootstrap.host_inspection import is_writable_by_others
 from skyward_core.util.light_dataclass import Value, value
 
-DIGEST = 32  # bytes of SHA-256: what a power cut left half written is nothing
+DIGEST = 32  # bytes of the SHA-256 that detects archives cut off by a power loss
 
 
 def load_archive(name: str, variant: str) -> bytes:
-    """An archive, or b"" if it was not kept, is of another content, or may be of a stranger's making.
+    """Return a cached archive; b"" if there is none, its name or content differs, or other users could have written it.
 
     Args:
-        name: what it stands for, content and all.
-        variant: the word for its kind; one of each is kept.
+        name: Name that identifies the content.
+        variant: Kind of the archive; one archive of each kind is cached.
     """
     try:
         with open(_path(variant), "rb") as file:
-            kept = file.read() if _is_trusted(os.fstat(file.fileno())) else b""
+            cached = file.read() if _is_trusted(os.fstat(file.fileno())) else b""
     except (OSError, NotImplementedError):
         return b""
-    archive = kept[DIGEST:]
-    return archive if kept[:DIGEST] == _digest(name, archive) else b""
+    archive = cached[DIGEST:]
+    return archive if cached[:DIGEST] == _digest(name, archive) else b""
 
 
 def store_archive(name: str, variant: str, archive: bytes) -> None:
-    """Keep an archive for the next start; whole or not at all. Where that is not to be, nothing happens."""
+    """Cache an archive atomically for the next start; does nothing if that is not possible."""
     if sys.dont_write_bytecode:
         return
-    from skyward_core.store.atomic_file import write_atomic  # late: most starts find one here
+    from skyward_core.store.atomic_file import (
+        write_atomic,
+    )  # most starts find a cached archive, and do not need this import
 
     with suppress(OSError, NotImplementedError):
         write_atomic(Path(_path(variant)), _digest(name, archive) + archive, mode=0o644)
 
 
 def _is_trusted(found: os.stat_result) -> bool:
-    """Whether nobody could have written a file who could not have written the code; nodes will run it."""
+    """Check that only users who can write this code could have written the file, because nodes execute its content."""
     return not is_writable_by_others(found) and found.st_uid in (0, os.getuid(), os.stat(__file__).st_uid)
 
 
@@ -68,7 +70,7 @@ def _digest(name: str, archive: bytes) -> bytes:
 UNCHECKED_HASH = 0b01
 CO_OPTIMIZED, CO_HAS_DOCSTRING = 0x1, 0x4000000  # flags of code objects; the second one since Python 3.14
 PACKAGES = ("skyward_core", "cloudpickle")
-# What nodes load when they start: it comes compiled, and lies in the file as it is read.
+# Code that every node loads at startup. It is sent as bytecode, uncompressed within the archive.
 LOADED_AT_START = (
     "cloudpickle/",
     "skyward_core/__init__.py",
@@ -101,8 +103,8 @@ LOADED_AT_START = (
     "skyward_core/util/__init__.py",
     "skyward_core/util/redaction.py",
 )
-# What some nodes load. No node can keep what it compiles; but bytecode is larger than source, and that of the rest
-# would be sent in vain.
+# Code that some nodes load. Nodes cannot cache bytecode, so this code is sent as bytecode, too. Other code is sent as
+# source, because bytecode is larger.
 COMPILED = (
     *LOADED_AT_START,
     "pynvml.py",
@@ -113,10 +115,10 @@ COMPILED = (
     "skyward_core/util/content_hash.py",
     "skyward_core/util/light_dataclass.py",
 )
-NVML = "nvml"  # the variant
-# What takes GPUs that are free: where there is no NVIDIA driver it is in the rest.
+NVML = "nvml"  # name of the variant
+# Code for free GPUs; on hosts without an NVIDIA driver it belongs to the rest.
 WITH_DRIVER = ("skyward_core/node/gpu_locks.py",)
-# What they load only where a person asks for it: bytecode is more than twice as large, and all starts would send it.
+# Code for optional features. Bytecode is more than twice as large as source, and every start would send it.
 RARELY_LOADED = (
     *WITH_DRIVER,
     "skyward_core/node/agent/debugger_relay.py",
@@ -155,8 +157,8 @@ RARELY_LOADED = (
     "skyward_core/runtime/shell_and_scripts.py",
     "skyward_core/runtime/visible_gpus.py",
 )
-# What only clients load, as a script in a rank may be one; what measures machines, once somebody wants to know; and
-# what runs commands, and programs that take longer to start than this takes to come.
+# Code that is sent after the start: client code, which a script may import inside a rank; hardware measurements; and
+# code whose work takes longer than its transfer.
 LATE_FILES = (
     "skyward_core/__main__.py",
     "skyward_core/model/metric_series.py",
@@ -175,9 +177,9 @@ LATE_FILES = (
     "skyward_core/util/user_files.py",
     *(f"skyward_core/{name}/" for name in ("api", "pool", "providers", "store", "tasks", "transport", "views")),
 )
-LEVEL = 2  # of compression: 1 ms more than level 1, once per release, for 2 % fewer bytes on each line
-REST_LEVEL = 9  # nobody waits for that
-# Code that only app and command line use; nothing that is sent imports it.
+LEVEL = 2  # compression level: 1 ms more than level 1, once per release, for 2 % fewer bytes on each connection
+REST_LEVEL = 9  # the rest is compressed in the background
+# Code of the app and the command line, which nothing on a node imports.
 CLIENT_PACKAGE = "skyward_core/client"
 CLIENT_FILES = (
     "skyward_core/store/run_logs.py",
@@ -188,14 +190,14 @@ CLIENT_FILES = (
     "skyward_core/views/sweep_trials.py",
 )
 _PACKAGE_FILES = ("/__init__.py", ".py")
-COMPILE_TIMEOUT = 120.0  # seconds that another Python may take for it
-_compiling = threading.Lock()  # all hosts of a pool want the same
+COMPILE_TIMEOUT = 120.0  # seconds for another Python to compile the files
+_compiling = threading.Lock()  # all hosts of a pool need the same files
 MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
 TAG = str(sys.implementation.cache_tag)
-TYPE_STUBS_SUFFIX = "_types.py"  # what frames hold, for type checkers: nothing loads them when it runs
-SOURCE_SUFFIXES = (".py", ".json")  # the catalogue of accelerators is data
-# Every process on a node reads the names of all files, and the generated one is a quarter of all there is: where
-# these come compiled, that is enough. Tracebacks of user code show no line of them.
+TYPE_STUBS_SUFFIX = "_types.py"  # modules for type checkers, never imported at run time
+SOURCE_SUFFIXES = (".py", ".json")  # the accelerator catalog is JSON
+# Files that are sent only as bytecode. Each process on a node reads the list of all files, so fewer files are faster.
+# Tracebacks of user code never show lines of these files.
 SOURCELESS = (
     *LOADED_AT_START,
     "pynvml.py",
@@ -208,14 +210,14 @@ SOURCELESS = (
 
 @value(frozen=True)
 class Bundle(Value):
-    """What travels to a node.
+    """Code that is sent to a node.
 
     Attributes:
-        name: of the folder and the first file on nodes; it stands for the content of both.
-        files: path in the archive and content.
-        origins: where the files lie here.
-        variant: a word for its kind, of which one is kept packed.
-        tag: what bytecode of its Python is called by, such as "cpython-312".
+        name: Folder and file name on nodes, which identifies the content of ``files``.
+        files: Path in the archive, and content.
+        origins: Local paths of the files.
+        variant: Kind of the bundle; one packed archive of each kind is cached.
+        tag: Bytecode tag of its Python, for example "cpython-312".
     """
 
     name: str
@@ -226,17 +228,16 @@ class Bundle(Value):
 
     @cached_property
     def archive(self) -> bytes:
-        """What nodes start with, as ``host_command_server.unpack`` takes it: the files, and bytecode of those
-        in ``COMPILED`` where it lies here already, which every process on a node would have to make by itself
-        otherwise.
+        """Archive that nodes start with, in the format of ``host_command_server.unpack``.
 
-        One file is written in less time than many, and is there whole or not at all.
+        Contains bytecode of the files in ``COMPILED`` if it is cached locally; otherwise each process on a node
+        compiles the sources. A single file is faster to write than many, and is either complete or absent.
         """
         return self._packed(self.variant, lambda path: not path.startswith(self._late_prefixes))
 
     @cached_property
     def rest(self) -> bytes:
-        """The rest as one compressed stream, which is a quarter smaller than files compressed one by one."""
+        """Remaining files as one compressed stream, a quarter smaller than files compressed one by one."""
         return self._packed(f"{self.variant}-rest", lambda path: path.startswith(self._late_prefixes), REST_LEVEL)
 
     @property
@@ -244,21 +245,22 @@ class Bundle(Value):
         return LATE_FILES if self.variant == NVML else (*LATE_FILES, *WITH_DRIVER)
 
     def compile_bytecode(self, program: str) -> None:
-        """Have what comes compiled compiled by another Python than ours, which alone can. Where it is not here, hosts
-        get the sources, and each of their processes does it anew.
+        """Compile the files with another Python version, which is the only one that can.
+
+        Without that Python, hosts receive sources, which each process compiles.
 
         Args:
-            program: where that Python may be, or "".
+            program: Path of that Python, or "".
         """
-        import subprocess  # once a release
+        import subprocess  # needed once per release
 
         with _compiling:
             if load_archive(self.name, self._archive_variant(self.variant)) or not os.access(program, os.X_OK):
                 return
             pairs = zip(self.files, self.origins, strict=True)
-            lacking = [at for (path, _), at in pairs if _is_sent_compiled(path) and not _bytecode(at, self.tag)]
+            uncompiled = [at for (path, _), at in pairs if _is_sent_compiled(path) and not _bytecode(at, self.tag)]
             command = [program, "-I", "-S", "-m", "compileall", "-q", "-i", "-"]
-            wanted = "\n".join(lacking).encode()
+            wanted = "\n".join(uncompiled).encode()
             with suppress(OSError, subprocess.TimeoutExpired):
                 subprocess.run(command, input=wanted, capture_output=True, check=False, timeout=COMPILE_TIMEOUT)
 
@@ -266,8 +268,8 @@ class Bundle(Value):
         return variant if self.tag == TAG else f"{variant}.{self.tag}"
 
     def _packed(self, variant: str, belongs: Callable[[str], bool], level: int = LEVEL) -> bytes:
-        if kept := load_archive(self.name, self._archive_variant(variant)):
-            return kept
+        if cached := load_archive(self.name, self._archive_variant(variant)):
+            return cached
         complete = True
         loaded: dict[str, bytes] = {}
         others: dict[str, bytes] = {}
@@ -284,14 +286,16 @@ class Bundle(Value):
         if level == REST_LEVEL:
             loaded, others = loaded | others, {}
         archive = _archive(loaded, others, level)
-        if complete:  # else bytecode may be here the next time
+        if complete:  # otherwise bytecode may be available next time
             store_archive(self.name, self._archive_variant(variant), archive)
         return archive
 
 
 def _archive(loaded: dict[str, bytes], rest: dict[str, bytes], level: int) -> bytes:
-    """A zip file that Python imports from, as it travels: a zlib stream with its beginning, which lies in the file
-    uncompressed, to be read in no time; then the rest as it is, compressed file by file."""
+    """Return a zip file that Python can import from, in its transfer format.
+
+    The format is a zlib stream with the uncompressed entries, followed by the individually compressed entries.
+    """
     import zipfile  # most starts send no bundle
 
     file = io.BytesIO()
@@ -306,13 +310,13 @@ def _archive(loaded: dict[str, bytes], rest: dict[str, bytes], level: int) -> by
 
 
 def bundle_for(nvml: bool, minor: str = MINOR) -> Bundle:
-    """The one for hosts on which an NVIDIA driver may be, or none.
+    """Return the bundle for hosts with or without an NVIDIA driver.
 
     Args:
-        minor: the version of the Python that reads it there, such as "3.12".
+        minor: Version of the Python on the hosts, for example "3.12".
 
     Raises:
-        PoolError: a package that belongs in it is not installed, or cannot be copied for another Python.
+        PoolError: If a required package is not installed, or cannot be copied for another Python.
     """
     if minor != MINOR:
         return _bundle_for_other(nvml, minor)
@@ -321,20 +325,20 @@ def bundle_for(nvml: bool, minor: str = MINOR) -> Bundle:
 
 @cache
 def bundle() -> Bundle:
-    """The bundle of the packages that this process runs; made once."""
+    """Return the bundle of the packages that this process runs."""
     return _make_bundle("plain", PACKAGES, Bundle(MINOR, (), (), ""))
 
 
 @cache
 def bundle_with_nvml() -> Bundle:
-    """The same, with what asks an NVIDIA driver."""
+    """Return the bundle that also contains the client library of the NVIDIA driver."""
     return _make_bundle(NVML, ["pynvml"], bundle())
 
 
 @cache
 def _bundle_for_other(nvml: bool, minor: str) -> Bundle:
-    """The one for another Python than ours."""
-    from skyward_core.tasks.script_interpreters import library_path_entries  # most pools have ours
+    """Return the bundle for another Python version."""
+    from skyward_core.tasks.script_interpreters import library_path_entries  # most pools use this process's version
 
     places = library_path_entries()
     if not nvml:
@@ -348,7 +352,7 @@ def _is_sent_compiled(path: str) -> bool:
 
 
 def _make_bundle(variant: str, packages: Sequence[str], more_than: Bundle, places: Sequence[str] = ()) -> Bundle:
-    """One of what packages are installed, or of what is in some places of them."""
+    """Build a bundle of installed packages, or of packages in the given folders."""
     sources = sorted(source for name in packages for source in _files_of(name, places))
     files = tuple((path, _read(source)) for path, source in sources)
     digest = hashlib.sha256(more_than.name.encode())
@@ -364,26 +368,28 @@ def _make_bundle(variant: str, packages: Sequence[str], more_than: Bundle, place
 
 
 def _bytecode(source: str, tag: str) -> bytes:
-    """A source's compiled file, if there is one that fits, marked to be taken without a look at the source; or b"".
+    """Return a source's cached bytecode if it is current, marked as valid without the source; otherwise b"".
 
-    The layout is that of PEP 552: magic number, flags, time and size (or, here, a hash that nobody checks), code.
+    The layout is that of PEP 552: magic number, flags, time and size (in the result: an unchecked hash), code.
     """
     try:
         data, found = _read(_cache_of(source, tag)), os.stat(source)
     except OSError:
         return b""
-    magic = importlib.util.MAGIC_NUMBER if tag == TAG else data[:4]  # of another version nobody here knows it
+    magic = (
+        importlib.util.MAGIC_NUMBER if tag == TAG else data[:4]
+    )  # this Python does not know the magic number of other versions
     expected = struct.pack("<III", 0, int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF)
     if data[:16] != magic + expected:
         return b""
     code = data[16:]
-    if tag == TAG:  # bytecode of another version cannot be read here
+    if tag == TAG:  # this Python cannot load bytecode of other versions
         code = marshal.dumps(_without_docstrings(marshal.loads(code)))
     return magic + struct.pack("<IQ", UNCHECKED_HASH, 0) + code
 
 
 def _without_docstrings(code: CodeType) -> CodeType:
-    """Remove the docstrings of functions, which are a twentieth of what a start sends and which no node reads."""
+    """Remove the docstrings of functions: 5 % of the bytes of a start, which no node reads."""
     constants = [_without_docstrings(each) if isinstance(each, CodeType) else each for each in code.co_consts]
     flags = code.co_flags
     if sys.version_info >= (3, 14):
@@ -392,7 +398,7 @@ def _without_docstrings(code: CodeType) -> CodeType:
         is_documented = bool(flags & CO_OPTIMIZED) and code.co_name[0] != "<" and isinstance(constants[0], str)
     text = code.co_code
     used = any(text[at] in hasconst and not text[at + 1] for at in range(0, len(text), 2))
-    if is_documented and not used:  # a literal of the same text shares its place
+    if is_documented and not used:  # a literal with the same text shares the constant
         constants[0] = None
         flags &= ~CO_HAS_DOCSTRING
     return code.replace(co_consts=tuple(constants), co_flags=flags)
@@ -406,7 +412,7 @@ def _cache_of(source: str, tag: str) -> str:
 
 
 def _files_of(package: str, places: Sequence[str]) -> list[tuple[str, str]]:
-    """Path in the archive and path here. A start waits for this, and pathlib would take four times as long."""
+    """Return the archive path and local path of a package's files. Uses os.walk, four times as fast as pathlib."""
     if places:
         possible = (f"{place}/{package}{end}" for place in places for end in _PACKAGE_FILES)
         origin = next(filter(os.path.exists, possible), "")
@@ -414,7 +420,7 @@ def _files_of(package: str, places: Sequence[str]) -> list[tuple[str, str]]:
         spec = importlib.util.find_spec(package)
         origin = (spec and spec.origin) or ""
     if not origin:
-        raise PoolError(f"The Python package {package} is not installed here: install this library anew.")
+        raise PoolError(f"The Python package {package} is not installed: reinstall this library.")
     above, name = os.path.split(origin)
     if name != "__init__.py":
         return [(name, origin)]
@@ -426,8 +432,8 @@ def _files_of(package: str, places: Sequence[str]) -> list[tuple[str, str]]:
         if inside == CLIENT_PACKAGE:
             folders.clear()
             continue
-        goes = [name for name in names if name.endswith(SOURCE_SUFFIXES) and not name.endswith(TYPE_STUBS_SUFFIX)]
-        found += [(path, f"{folder}/{name}") for name in goes if (path := f"{inside}/{name}") not in CLIENT_FILES]
+        sent = [name for name in names if name.endswith(SOURCE_SUFFIXES) and not name.endswith(TYPE_STUBS_SUFFIX)]
+        found += [(path, f"{folder}/{name}") for name in sent if (path := f"{inside}/{name}") not in CLIENT_FILES]
     return found
 
 

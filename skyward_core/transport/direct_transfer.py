@@ -1,4 +1,4 @@
-"""Direct TLS connections to agents, past SSH."""
+"""Direct TLS connections to agents, which bypass SSH for large files."""
 
 from __future__ import annotations
 
@@ -18,36 +18,40 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import FileComes, FileWhole
 
 
-CONNECT_TIMEOUT = 2.0  # seconds; there is another way
+CONNECT_TIMEOUT = 2.0  # seconds; on failure the transfer uses SSH
 
 
 @value
 class Endpoint(Value):
-    """Where a node listens, and what it is called in its certificate."""
+    """Address of a node, and its name in the TLS certificate."""
 
     place: tuple[str, int]
     name: str
 
 
-# Seconds that a line is used: RFC 8446 (5.5) wants other keys after some 400 GB, and Python cannot ask for them.
+# Seconds that a connection is used: RFC 8446 (5.5) requires new keys after about 400 GB, and Python cannot update them.
 MAX_AGE = 120.0
-IDLE_TIMEOUT = 30.0  # seconds that a line may wait; it takes a thread of its node's, and a megabyte at each end
+IDLE_TIMEOUT = (
+    30.0  # seconds until an idle connection is closed; it occupies a thread on its node and 1 MB of memory at each end
+)
 
 
 class IdleStreams:
-    """See the module; used by many threads at once.
+    """Pool of idle TLS connections, safe to use from several threads.
 
     Args:
-        most: lines that may wait at a time.
+        most: Largest number of idle connections.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._lines: list[tuple[float, Endpoint, TlsConnection]] = []  # since when, to where; the latest at the end
+        self._lines: list[
+            tuple[float, Endpoint, TlsConnection]
+        ] = []  # idle since, node, connection; the latest is last
 
     def acquire(self, node: Endpoint) -> TlsConnection | None:
-        """A line to a node, if one waits. Nobody has looked whether the node is still there."""
+        """Return an idle connection to a node, or None. The connection may be broken."""
         with self._lock:
             for at in reversed(range(len(self._lines))):
                 if self._lines[at][1] == node:
@@ -55,8 +59,7 @@ class IdleStreams:
         return None
 
     def release(self, node: Endpoint, line: TlsConnection) -> None:
-        """Have a line wait, all of whose requests have been answered in full; or close it, if it is old or there are
-        enough."""
+        """Return a connection after all its requests were answered; close it if it is too old or there are enough."""
         self.expire(IDLE_TIMEOUT)
         now = monotonic()
         with self._lock:
@@ -66,27 +69,27 @@ class IdleStreams:
         line.close()
 
     def expire(self, idle: float) -> None:
-        """Close what has waited that long, in seconds."""
+        """Close connections that have been idle for the given seconds."""
         since = monotonic() - idle
         with self._lock:
             old = [line for at, _, line in self._lines if at <= since]
-            self._lines = [kept for kept in self._lines if kept[0] > since]
+            self._lines = [each for each in self._lines if each[0] > since]
         for line in old:
             line.close()
 
     def close(self) -> None:
-        """Close them all; none waits from now on."""
+        """Close all connections, and keep no others from now on."""
         with self._lock:
             self._most = 0
         self.expire(0)
 
 
 class Transfer:
-    """One file on its way.
+    """Transfer of one file.
 
     Args:
-        papers: the client's (see :func:`skyward_core.protocol.tls_stream.make_ssl_context`).
-        kept: whose lines it may take, and gets its own.
+        papers: TLS context of the client (see :func:`skyward_core.protocol.tls_stream.make_ssl_context`).
+        kept: Idle connections to use and to return connections to.
     """
 
     def __init__(self, node: Endpoint, papers: ssl.SSLContext, kept: IdleStreams) -> None:
@@ -97,64 +100,66 @@ class Transfer:
         self._stopped = False
 
     def upload(self, source: Path, name: str) -> None:
-        """Bring a file to the node, as ``blobs/<name>``: whole, or not at all.
+        """Upload a file to the node as ``blobs/<name>``, atomically.
 
         Raises:
-            LineError: the way there is no good.
-            OSError: the node did not take it, and says why; or it cannot be read here.
+            TlsConnectionError: If the connection fails.
+            OSError: If the node rejects the file, or the file cannot be read.
         """
 
-        def bring(line: TlsConnection) -> None:
+        def send(line: TlsConnection) -> None:
             with open(source, "rb", buffering=0) as file:
                 whole = CompleteFile(file.fileno())
                 line.request({"t": "put", "name": name, "size": whole.size})
                 line.send_file(file.fileno(), 0, whole)
                 line.receive_frame()
 
-        self._run(bring)
+        self._run(send)
 
     def download_result(self, name: str, landing: ResultDownload) -> None:
-        """Bring a result here; goes on where an earlier attempt, of whatever kind, stopped.
+        """Download a result; resumes an interrupted download.
 
         Raises:
-            LineError: the way there is no good; what has come is kept.
-            OSError: the node has not got it, or it cannot be written here.
+            TlsConnectionError: If the connection fails; the received part is kept.
+            OSError: If the node does not have the result, or the file cannot be written.
         """
 
-        def take(line: TlsConnection) -> None:
+        def receive(line: TlsConnection) -> None:
             comes: FileComes = line.request({"t": "result", "name": name, "at": landing.at})
             size = comes["size"]
             if size != landing.size:
-                raise TlsConnectionError(f"it has {size:,} bytes of {landing.size:,}")
+                raise TlsConnectionError(f"unexpected size of the result: {size:,} bytes instead of {landing.size:,}")
             while room := landing.next_buffer():
                 line.read_into(room)
                 landing.advance(len(room))
 
         with closing(landing):
-            self._run(take)
+            self._run(receive)
 
     def download_output(self, path: str, incoming: IncomingOutput) -> None:
-        """Bring a file that ranks wrote here; goes on where an earlier attempt, of whatever kind, stopped.
+        """Download a file that ranks wrote; resumes an interrupted download.
 
         Raises:
-            LineError: the way there is no good; what has come is kept.
-            OSError: it is no more as it was, or it cannot be written here.
+            TlsConnectionError: If the connection fails; the received part is kept.
+            OSError: If the file has changed on the node, or cannot be written here.
         """
 
-        def take(line: TlsConnection) -> None:
-            asked = {"t": "output", "path": path, "version": incoming.version, "at": incoming.at}
-            comes: FileComes = line.request(asked)
+        def receive(line: TlsConnection) -> None:
+            request = {"t": "output", "path": path, "version": incoming.version, "at": incoming.at}
+            comes: FileComes = line.request(request)
             if comes["size"] != incoming.size:
-                raise TlsConnectionError(f"it has {comes['size']:,} bytes of {incoming.size:,}")
+                raise TlsConnectionError(
+                    f"unexpected size of the file: {comes['size']:,} bytes instead of {incoming.size:,}"
+                )
             for piece in line.read_chunks(incoming.size - incoming.at):
                 incoming.write(piece)
             whole: FileWhole = line.receive_frame()
             incoming.sha256 = whole["sha256"]
 
-        self._run(take)
+        self._run(receive)
 
     def _run(self, work: Callable[[TlsConnection], None]) -> None:
-        """Take a line that waits, and a new one if that turns out to be no good any more; or a new one at once."""
+        """Run a transfer on an idle connection; if there is none or it fails, run the transfer on a new connection."""
         if (line := self._idle_streams.acquire(self._node)) is not None:
             try:
                 return self._run_on(line, work)
@@ -167,18 +172,18 @@ class Transfer:
         try:
             self._line = line
             if line.peer != self._node.name:
-                raise TlsConnectionError(f"{line.peer or 'somebody'} answers in place of {self._node.name}")
+                raise TlsConnectionError(f"{line.peer or 'an unknown server'} answers instead of {self._node.name}")
             if self._stopped:
-                raise TlsConnectionError("it was stopped")
+                raise TlsConnectionError("the transfer was stopped")
             work(line)
         except BaseException:
-            line.close()  # who knows what is still to come over it
+            line.close()  # the rest of an answer may still arrive on this connection
             raise
         self._line = None
         self._idle_streams.release(self._node, line)
 
     def stop(self) -> None:
-        """End it; its thread gets a :class:`TlsConnectionError` soon."""
+        """Stop the transfer; its thread soon raises :class:`TlsConnectionError`."""
         self._stopped = True
         if self._line is not None:
             self._line.close()

@@ -1,4 +1,4 @@
-"""Files and results received from agents; an interrupted download of a file resumes."""
+"""Downloads of output files and results from agents; an interrupted download of a file resumes."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from typing import Any
 
 from skyward_core.protocol.tls_stream import CHUNK_BYTES
 
-PARTS = ".skyward-parts"  # the folder for them, beside what has come: to rename is no copy there
+PARTS = ".skyward-parts"  # folder for partial files; on the same file system as the target, so renaming needs no copy
 PIECE = 1 << 20
 
 
 class DownloadInProgress(OSError):
-    """Another process is just fetching the same file.
+    """Error: another process is downloading the same file.
 
     Attributes:
-        at: how many bytes that one has.
+        at: Number of bytes that the other process has.
     """
 
     def __init__(self, at: int) -> None:
-        super().__init__("another process is fetching it now")
+        super().__init__("another process is downloading the file")
         self.at = at
 
 
 class IncomingOutput:
-    """See the module. What an earlier attempt has left of the same file is gone on with.
+    """Download of one output file; resumes an earlier attempt.
 
     Args:
-        folder: what is fetched goes below it.
-        name: tells the file from all others that go there.
-        size: of it all, in bytes.
-        version: of it, as its node tells.
+        folder: Folder of the downloads.
+        name: Unique name of the file within the folder.
+        size: Size of the file in bytes.
+        version: Version of the file, from its node.
 
     Attributes:
-        at: how many bytes have come.
-        sha256: of the whole file, as its node tells once all has come; "" before.
+        at: Number of received bytes.
+        sha256: Hash of the file, which the node reports after the last byte; "" before.
 
     Raises:
-        OnItsWay: another process fetches it now.
-        OSError: it cannot be written.
+        DownloadInProgress: If another process downloads the file.
+        OSError: If the file cannot be written.
     """
 
     def __init__(self, folder: Path, name: str, size: int, version: str) -> None:
@@ -66,7 +66,7 @@ class IncomingOutput:
     def _open(self) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         while True:
-            # Whoever is done takes the folder away where it is empty, and may do so just now.
+            # Another download may remove the empty folder at this moment.
             with suppress(FileNotFoundError):
                 try:
                     self._parts.mkdir(parents=True, mode=0o700)
@@ -79,7 +79,7 @@ class IncomingOutput:
     def _lock(self) -> None:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever had it locked when we opened it may have put it in its place since.
+            # The previous owner of the lock may have renamed the file since it was opened here.
             if os.path.samestat(os.fstat(self._file), self._path.stat()):
                 return
         except (BlockingIOError, FileNotFoundError):
@@ -87,7 +87,7 @@ class IncomingOutput:
         raise DownloadInProgress(os.fstat(self._file).st_size)
 
     def _resume(self) -> None:
-        """Take up what is there, which was written in order; what is there of an earlier state nobody goes on with."""
+        """Resume from the existing bytes, and delete partial files of other versions."""
         for other in self._parts.glob(f"{self._path.stem}.*"):
             if other != self._path:
                 other.unlink(missing_ok=True)
@@ -103,13 +103,13 @@ class IncomingOutput:
         self._digest, self.at = hashlib.sha256(), 0
 
     def write(self, data: bytes | memoryview) -> None:
-        """Take the next bytes.
+        """Write the next bytes.
 
         Raises:
-            OSError: the disk does not, or more came than it should have.
+            OSError: If the disk is full, or more bytes arrive than expected.
         """
         if len(data) > self.size - self.at:
-            raise OSError(f"more came than the {self.size:,} bytes that it was said to have")
+            raise OSError(f"received more than the announced {self.size:,} bytes")
         self._digest.update(data)
         rest = memoryview(data)
         while rest:
@@ -117,26 +117,27 @@ class IncomingOutput:
             rest, self.at = rest[written:], self.at + written
 
     def check(self) -> None:
-        """See that it is what its node has read.
+        """Compare the file's hash with the node's.
 
         Raises:
-            OSError: it is not; it begins anew.
+            OSError: If the hashes differ; the download restarts.
         """
         if self.at == self.size and self._digest.hexdigest() == self.sha256:
             return
         self._restart()
-        raise OSError("what came is not what was sent: its SHA-256 is another")
+        raise OSError("the SHA-256 of the received file differs from the node's. Try again")
 
     def move_to(self, target: Path, changed_at: float, *, instead: bool) -> None:
-        """Give the file, now whole, its name.
+        """Move the complete file to its target.
 
         Args:
-            changed_at: when ranks last changed it, Unix time.
-            instead: whether it takes the place of what is there.
+            target: Path of the target.
+            changed_at: Unix time of the last change by a rank.
+            instead: Whether to replace an existing file.
 
         Raises:
-            FileExistsError: there is something, and it does not.
-            OSError: it cannot be put there.
+            FileExistsError: If the target exists and ``instead`` is false.
+            OSError: If the file cannot be moved.
         """
         os.utime(self._file, (changed_at, changed_at))
         if instead:
@@ -146,32 +147,32 @@ class IncomingOutput:
             target.hardlink_to(self._path)
         except FileExistsError:
             raise
-        except OSError:  # a file system without such links
+        except OSError:  # the file system has no hard links
             if os.path.lexists(target):
-                raise FileExistsError(f"{target} is there") from None
+                raise FileExistsError(f"{target} exists") from None
             self._path.replace(target)
         else:
             self._path.unlink()
 
     def has_same_content(self, target: Path) -> bool:
-        """Whether a file holds the same."""
+        """Check whether a file has the same content."""
         if not target.is_file() or target.stat().st_size != self.size:
             return False
         with target.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest() == self.sha256
 
     def close(self) -> None:
-        """No more comes by this way; another may go on, so it stays open."""
+        """Do nothing: the file stays open, because another connection may continue the download."""
 
     def drop(self) -> None:
-        """Leave nothing of it."""
+        """Delete the partial file."""
         self._path.unlink(missing_ok=True)
         self.release()
 
     def release(self) -> None:
-        """Let others go on with it."""
+        """Close the partial file, so that another download can resume."""
         self._close_file()
-        with suppress(OSError):  # others are on their way
+        with suppress(OSError):  # the folder contains other downloads
             self._parts.rmdir()
 
     def _close_file(self) -> None:
@@ -181,29 +182,31 @@ class IncomingOutput:
 
 
 def check_folder_owner(folder: Path) -> None:
-    """See that a folder, or a link in its place, is no stranger's where everybody may make one of that name: they could
-    change what comes there.
+    """Check that no other user owns a folder, or a link in its place, inside a world-writable folder.
+
+    The owner could change the downloaded files.
 
     Raises:
-        FileNotFoundError: it is gone.
-        OSError: it is theirs.
+        FileNotFoundError: If the folder does not exist.
+        OSError: If another user owns the folder.
     """
     found = folder.lstat()
     if found.st_uid not in (0, os.getuid()) and folder.parent.stat().st_mode & stat.S_IWOTH:
-        raise OSError(f"{folder} belongs to somebody else, who could change what comes there: choose another folder")
+        raise OSError(f"{folder} belongs to another user, who could change the downloaded files: choose another folder")
 
 
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
-MIN_BUFFER_SIZE = 1 << 20  # bytes from which a run of them is worth a place of its own
+MIN_BUFFER_SIZE = 1 << 20  # bytes; smaller buffers are not worth a separate allocation
 
 _BUFFER_OPCODES = (pickle.BINBYTES, pickle.BINBYTES8, pickle.BYTEARRAY8)
 _LENGTHS = dict.fromkeys((pickle.BINBYTES, pickle.BINUNICODE), 4) | dict.fromkeys(
     (pickle.FRAME, pickle.BINBYTES8, pickle.BYTEARRAY8, pickle.BINUNICODE8), 8
 )
-# What else stands outside of frames, as the pickler makes none of less than four bytes; and its argument's length.
+# Other opcodes outside of frames, and the length of their arguments. The pickler makes no frames of less than four
+# bytes.
 _SHORT = dict.fromkeys(
     (
         pickle.MEMOIZE, pickle.STOP, pickle.MARK, pickle.POP, pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE,
@@ -216,21 +219,23 @@ _SHORT = dict.fromkeys(
 
 
 def _open_private(path: str, flags: int) -> int:
-    """Values may be secret: what is made is for nobody else to read."""
+    """Open a file that only its owner can read, because values may be secret."""
     return os.open(path, flags, 0o600)
 
 
 class ResultDownload:
-    """A pickle on its way here: its bytes go, in order, where :meth:`room` says.
+    """Download of a pickled result.
+
+    The caller copies the received bytes, in order, into the buffers of :meth:`next_buffer`.
 
     Args:
-        path: of the file; what is there already is its beginning, and gone on with.
-        size: of it all, in bytes.
-        in_place: whether its long runs of bytes are to be in memory from the beginning. For who will load it in any
-            case, as soon as it is here; nothing that an earlier client left is gone on with then.
+        path: Path of the file; existing content is the beginning of the pickle, and is resumed.
+        size: Size of the pickle in bytes.
+        in_place: Whether large buffers of the pickle stay in memory, for callers that load the result at once. Such a
+            download does not resume a file of an earlier client.
 
     Attributes:
-        at: how many bytes have come.
+        at: Number of received bytes.
     """
 
     def __init__(self, path: Path, size: int, *, in_place: bool = False) -> None:
@@ -250,14 +255,17 @@ class ResultDownload:
         self._buffer = next(self._buffers, memoryview(b""))
 
     def next_buffer(self) -> memoryview:
-        """Where the next bytes belong: some of them, and at least one while any are missing."""
+        """Return the buffer for the next bytes; empty only after the last byte."""
         return self._buffer[: min(CHUNK_BYTES, self.size - self.at)]
 
     def advance(self, count: int) -> None:
-        """So many bytes are in that room.
+        """Declare that the next bytes are in the buffer.
+
+        Args:
+            count: Number of bytes.
 
         Raises:
-            OSError: the file cannot be written.
+            OSError: If the file cannot be written.
         """
         self.at += count
         self._buffer = self._buffer[count:]
@@ -265,59 +273,59 @@ class ResultDownload:
             self._buffer = next(self._buffers, self._buffer)
 
     def write(self, data: bytes | memoryview) -> None:
-        """Take bytes that are elsewhere.
+        """Copy bytes into the buffers.
 
         Raises:
-            OSError: the file cannot be written.
+            OSError: If the file cannot be written, or more bytes arrive than expected.
         """
         rest = memoryview(data)
         while rest:
             room = self.next_buffer()[: len(rest)]
             if not room:
-                raise OSError(f"more came than the {self.size:,} bytes that it was said to have")
+                raise OSError(f"received more than the announced {self.size:,} bytes")
             room[:] = rest[: len(room)]
             self.advance(len(room))
             rest = rest[len(room) :]
 
     def close(self) -> None:
-        """No more comes, or not by this way."""
+        """Close the file after the last byte, or before another connection continues the download."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def load(self) -> Any:
-        """Unpickle it, once, when it is here, and remove the file; user code may run in here."""
+        """Unpickle the complete result once, which may run user code, and delete the file."""
         long, self._long = self._long, []
         with open(self.path, "rb") as source:
-            kept = (run.getvalue() if isinstance(run, BytesIO) else run for run in long)
-            loaded = pickle.load(source, buffers=kept)
+            buffers = (run.getvalue() if isinstance(run, BytesIO) else run for run in long)
+            loaded = pickle.load(source, buffers=buffers)
         self.path.unlink(missing_ok=True)
         return loaded
 
     def _pickle_buffers(self) -> Iterator[memoryview]:
-        """Rooms for a pickle, part by part."""
+        """Yield the buffers of a pickle, part by part."""
         head = memoryview(bytearray(9))
         while self.at < self.size:
             yield head[:1]
             code = bytes(head[:1])
-            if code not in _LENGTHS and code not in _SHORT:  # none of our pickler's: the file takes the rest as it is
+            if code not in _LENGTHS and code not in _SHORT:  # unknown opcode: the rest goes to the file unchanged
                 yield from self._file_buffers(code, self.size - self.at)
                 return
             end = 1 + (_LENGTHS.get(code) or _SHORT[code])
             yield head[1:end]
             length = int.from_bytes(head[1:end], "little") if code in _LENGTHS else 0
-            kept = code in _BUFFER_OPCODES and MIN_BUFFER_SIZE <= length <= self.size - self.at
-            if kept and (place := self._allocate(code, length)):
+            is_separate = code in _BUFFER_OPCODES and MIN_BUFFER_SIZE <= length <= self.size - self.at
+            if is_separate and (place := self._allocate(code, length)):
                 self._write_file(pickle.NEXT_BUFFER)
                 yield place
             else:
                 yield from self._file_buffers(bytes(head[:end]), length)
 
     def _allocate(self, code: bytes, length: int) -> memoryview | None:
-        """Where a run stays; none where memory is short, as it may not be when it is loaded."""
+        """Return the memory of a large buffer; None if memory is short now."""
         made: BytesIO | bytearray
         try:
-            # What a BytesIO holds is bytes already: it gives them out without a copy.
+            # A BytesIO returns its content as bytes without a copy.
             made = bytearray(length) if code == pickle.BYTEARRAY8 else BytesIO(bytes(length))
         except MemoryError:
             return None
@@ -325,7 +333,7 @@ class ResultDownload:
         return memoryview(made) if isinstance(made, bytearray) else made.getbuffer()
 
     def _file_buffers(self, head: bytes, length: int) -> Iterator[memoryview]:
-        """Rooms for what goes to the file, behind what is here already."""
+        """Yield buffers whose content is appended to the file."""
         rest = len(head) + length
         buffer = memoryview(bytearray(min(CHUNK_BYTES, rest)))
         buffer[: len(head)] = head

@@ -1,4 +1,4 @@
-"""Agents as processes of this machine; local images."""
+"""Local transport: agents as processes of this machine, and environments of their images."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.user_files import exists
 
 ROOT = str(Path(__file__).parents[2])
-# Isolated and without site: an agent needs the standard library and this package, nothing else. What is imported here
-# stays: nobody looks for garbage among it.
+# Isolated and without site: an agent needs only the standard library and this package. gc is off, because imported
+# modules stay in memory.
 _CODE = f"""
 import gc, sys
 gc.disable()
@@ -50,10 +50,9 @@ main()
 
 
 class AgentStarter:
-    """Runs while somebody is inside its ``with`` block; blocks may nest, from any thread.
+    """Process that forks agents, shared by all users of its ``with`` block. Blocks may nest, from any thread.
 
-    Entering costs nothing but a process: it gets ready while the client goes on. It raises PoolError where there can
-    be none.
+    Entering starts the process without waiting for it. Raises PoolError if no process can be started.
     """
 
     def __init__(self) -> None:
@@ -67,7 +66,7 @@ class AgentStarter:
                 try:
                     self._interpreter = _ForkServer()
                 except OSError as error:
-                    raise PoolError(f"no process can be started for the agents: {error}") from error
+                    raise PoolError(f"cannot start a process for the agents: {error}") from error
             self._users += 1
 
     def __exit__(self, *exc: object) -> None:
@@ -78,22 +77,28 @@ class AgentStarter:
                 self._interpreter = None
 
     async def start(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Start an agent; its config is the request, its answer what comes back.
+        """Start an agent.
+
+        Args:
+            request: Config of the agent.
+
+        Returns:
+            The agent's answer.
 
         Raises:
-            PoolError: no agent came of it; says why.
+            PoolError: If the agent does not start. The message has the reason.
         """
         with self:
             interpreter = self._interpreter
             answer = await interpreter.ask(request) if interpreter else {}
         if not answer.get("ok"):
-            reason = answer.get("error") or "it said nothing"
+            reason = answer.get("error") or "no output"
             raise PoolError(f"the agent of {request['folder']} did not start: {reason}")
         return answer
 
 
 class _ForkServer(asyncio.Protocol):
-    """The process, and what it says, read on the loop of who first asks it."""
+    """Fork server process; the event loop of the first request reads its output."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -101,7 +106,7 @@ class _ForkServer(asyncio.Protocol):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # a ctrl-c in the terminal is for the client alone
+            start_new_session=True,  # Ctrl-C in the terminal is only for the client
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Task[asyncio.WriteTransport] | None = None
@@ -110,7 +115,7 @@ class _ForkServer(asyncio.Protocol):
         self._stderr_text = ""
 
     async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Send a request and wait for its answer."""
+        """Send a request, and return its answer."""
         if self._process.returncode is not None:
             return {"ok": False, "error": self._stderr_text}
         if self._opening is None:
@@ -135,7 +140,7 @@ class _ForkServer(asyncio.Protocol):
                 waiting.set_result(answer)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has ended, as it should or not: its last words are for those who still wait."""
+        """Fail the waiting requests with the error output after the process has ended."""
         if self._process.stderr is not None:
             with self._process.stderr as errors:
                 self._stderr_text = errors.read().decode(errors="replace").strip()
@@ -145,9 +150,9 @@ class _ForkServer(asyncio.Protocol):
                 waiting.set_result({"ok": False, "error": self._stderr_text})
 
     def close(self) -> None:
-        """Let it end. What it is asked still gets its answer."""
+        """Let the process end after it has answered all requests."""
         if self._opening is None or self._loop is None:
-            self._process.kill()  # it has started nothing
+            self._process.kill()  # without requests it has forked nothing
             self._process.communicate()
         else:
             self._loop.call_soon_threadsafe(self._opening.add_done_callback, _close)
@@ -160,16 +165,17 @@ def _close(opened: asyncio.Task[asyncio.WriteTransport]) -> None:
 
 @value
 class RankEnvironment(Value):
-    """One pool's.
+    """Python environment of the ranks of a local pool.
 
     Attributes:
-        python: the interpreter's program.
-        version: its first two numbers.
-        own: whether it is the one that runs this.
-        made: what its environment was made of, where that was made here for a script; None where it was not.
-        root: the folder that has our package, for it to run.
-        first: an entry before all others of the import path, or "".
-        before, behind: entries before its standard library, and after all that it has itself.
+        python: Path of the interpreter.
+        version: Its first two version numbers.
+        own: Whether it is the interpreter of this process.
+        made: Requirements of the environment that was created here for a script; None if none was.
+        root: Folder that contains this package.
+        first: First entry of the import path, or "".
+        before: Entries before the standard library.
+        behind: Entries after all others.
     """
 
     python: str
@@ -183,13 +189,13 @@ class RankEnvironment(Value):
 
 
 async def prepare_environment(config: Mapping[str, Any], said: Callable[[str], None]) -> RankEnvironment:
-    """What an agent's config asks for; an environment that is not there is made.
+    """Return the environment that an agent's config requests; creates it if necessary.
 
     Args:
-        said: takes lines that tell how long that goes on.
+        said: Receives progress lines.
 
     Raises:
-        PoolError: the interpreter is gone, or its environment cannot be made.
+        PoolError: If the interpreter no longer exists, or its environment cannot be created.
     """
     found = config.get("interpreter")
     chosen = Interpreter.from_json(found) if found else None
@@ -206,11 +212,11 @@ async def prepare_environment(config: Mapping[str, Any], said: Callable[[str], N
         try:
             await asyncio.to_thread(ensure_interpreter, chosen, said, stop)
         finally:
-            stop.cancel()  # who takes the start back wants no environment
+            stop.cancel()  # a cancelled start needs no environment
     if not exists(chosen.path):
         raise PoolError(
-            f"{chosen.path} ({chosen.source}), with which the ranks of this pool run, is not there any more: make it "
-            "anew, or make the pool anew"
+            f"{chosen.path} ({chosen.source}), the interpreter of this pool's ranks, no longer exists: recreate it, "
+            "or start a new pool"
         )
     ours = await asyncio.to_thread(library_path_entries)
     image = config.get("image") or {}
@@ -222,35 +228,36 @@ async def prepare_environment(config: Mapping[str, Any], said: Callable[[str], N
     return RankEnvironment(chosen.path, version, False, made, ours.first, ours.first, before, behind)
 
 
-def extra_import_path(there: RankEnvironment) -> tuple[str, ...]:
-    """What an environment that is made over an interpreter must have on its import path to find what that finds.
+def extra_import_path(base: RankEnvironment) -> tuple[str, ...]:
+    """Return the import path entries that an environment on top of ``base`` needs to find the packages of ``base``.
 
     Raises:
-        PoolError: the interpreter cannot be run.
+        PoolError: If the interpreter cannot be run.
     """
     from skyward_core.tasks.packages.package_specs import find_local_packages
 
-    version = ".".join(map(str, there.version))
-    local = tuple(each.entry for each in find_local_packages({}, str(Path(there.python).parents[1]), version))
-    return local if there.own else (*_query_import_path(there.python), *local)
+    version = ".".join(map(str, base.version))
+    local = tuple(each.entry for each in find_local_packages({}, str(Path(base.python).parents[1]), version))
+    return local if base.own else (*_query_import_path(base.python), *local)
 
 
-def packages_of(there: RankEnvironment) -> dict[str, str]:
-    """The packages that an interpreter has by itself, as ``installed_packages.list_packages`` tells them.
+def packages_of(environment: RankEnvironment) -> dict[str, str]:
+    """Return the packages of an environment, in the format of ``installed_packages.list_packages``.
 
     Raises:
-        OSError: it cannot tell.
+        OSError: If the interpreter cannot list them.
     """
     from skyward_core.node.bootstrap.installed_packages import list_packages
 
-    if there.own:
-        return list_packages(there.behind)
-    packages = Path(there.python).parents[1] / "lib" / f"python{'.'.join(map(str, there.version))}"
+    if environment.own:
+        return list_packages(environment.behind)
+    version = ".".join(map(str, environment.version))
+    packages = Path(environment.python).parents[1] / "lib" / f"python{version}"
     try:
         changed = (packages / "site-packages").stat().st_mtime_ns
     except OSError:
         changed = 0
-    return _query_packages(there.python, there.root, changed)
+    return _query_packages(environment.python, environment.root, changed)
 
 
 @lru_cache(maxsize=8)
@@ -261,21 +268,23 @@ def _query_packages(python: str, root: str, _changed: int) -> dict[str, str]:
 
 
 def _query_import_path(python: str) -> tuple[str, ...]:
-    """What an interpreter itself has on its import path, as text."""
+    """Return an interpreter's own import path."""
     command = [python, "-I", "-c", "import json, sys; print(json.dumps(sys.path))"]
     done = subprocess.run(command, capture_output=True, check=False)
     try:
         return tuple(json.loads(done.stdout.splitlines()[-1]))
     except (ValueError, IndexError):
-        said = done.stderr.decode(errors="replace").strip()
-        raise PoolError(f"{python} does not tell where it finds modules: {said}") from None
+        output = done.stderr.decode(errors="replace").strip()
+        raise PoolError(f"{python} did not report its import path: {output}") from None
 
 
 def _is_replaced(chosen: Interpreter) -> bool:
-    """Whether nobody chose it, it is gone, and ours can do what it did: that of a tool that was installed anew. A
-    Python that is part of another program has no path."""
-    there = bool(chosen.path) and exists(chosen.path)
-    return not chosen.chosen and not there and chosen.minor == MINOR
+    """Check whether this process's interpreter can replace a missing one that the user did not choose.
+
+    An example is the interpreter of a reinstalled tool. A Python embedded in another program has no path.
+    """
+    exists_here = bool(chosen.path) and exists(chosen.path)
+    return not chosen.chosen and not exists_here and chosen.minor == MINOR
 
 
 _log = get_logger("local")
@@ -284,7 +293,7 @@ BUFFER = 1 << 18
 
 
 class SocketPipe(asyncio.BufferedProtocol):
-    """A Unix socket as a ``transport.Pipe``."""
+    """Unix socket connection that implements ``transport.Pipe``."""
 
     def __init__(self, on_data: OnData, on_lost: OnLost) -> None:
         self._on_data = on_data
@@ -308,9 +317,9 @@ class SocketPipe(asyncio.BufferedProtocol):
         self._on_lost(exc)
 
     def _read_rest(self) -> None:
-        """Read what the peer sent before it closed: after a failed write asyncio drops the unread bytes."""
+        """Read the remaining bytes of the peer, which asyncio drops after a failed write."""
         sock = self._transport.get_extra_info("socket") if self._transport is not None else None
-        with suppress(OSError):  # reset, or nothing more for now
+        with suppress(OSError):  # connection reset, or no data
             while sock is not None and (data := os.read(sock.fileno(), BUFFER)):
                 self._on_data(memoryview(data))
 
@@ -324,7 +333,7 @@ class SocketPipe(asyncio.BufferedProtocol):
 
 
 class LocalTransport:
-    """See ``transport.Transport``."""
+    """Transport to a node on this machine; implements ``transport.Transport``."""
 
     shares_files = True
     direct = None
@@ -343,22 +352,22 @@ class LocalTransport:
         report("running", f"starting an agent in {self.folder}")
         image = config.get("image") or {}
         check_python(image, config.get("interpreter"))
-        there = self._environment = await self._get_environment(config, report, gate)
-        python, detail, behind = there.python, "", list(there.behind)
+        environment = self._environment = await self._get_environment(config, report, gate)
+        python, detail, behind = environment.python, "", list(environment.behind)
         installed: dict[str, str] | None = None
-        asked = needs_install(image)
-        if asked:
+        installs = needs_install(image)
+        if installs:
             for phase in ("connected", "synced"):
                 report(phase)
-            report("installed", detail="looking at the environment")
-            python, detail, installed = await self._prepare_interpreter(there, config, report, gate)
-            if python != there.python:
-                behind += await asyncio.to_thread(extra_import_path, there)
+            report("installed", detail="checking the environment")
+            python, detail, installed = await self._prepare_interpreter(environment, config, report, gate)
+            if python != environment.python:
+                behind += await asyncio.to_thread(extra_import_path, environment)
         request = config | {
             "folder": str(self.folder),
             "socket": str(self.socket),
-            "bundle": there.first,
-            "path_before": self._existing_entries(list(there.before)),
+            "bundle": environment.first,
+            "path_before": self._existing_entries(list(environment.before)),
             "path": self._existing_entries(behind),
             "python": python,
             "cwd": config.get("cwd") or str(Path.cwd()),
@@ -366,13 +375,13 @@ class LocalTransport:
         }
         with log_duration(_log, f"{self.folder}: starting an agent"):
             await self._starter.start(request)
-        for phase in () if asked else ("connected", "synced"):
+        for phase in () if installs else ("connected", "synced"):
             report(phase)
         report("installed", detail=detail)
-        if there.made is not None:
+        if environment.made is not None:
             from skyward_core.node.bootstrap.image_environment import list_installed_packages
 
-            return await asyncio.to_thread(list_installed_packages, there.python) | (installed or {})
+            return await asyncio.to_thread(list_installed_packages, environment.python) | (installed or {})
         return installed
 
     async def installed(self) -> dict[str, str] | None:
@@ -382,7 +391,7 @@ class LocalTransport:
 
     @staticmethod
     async def _get_environment(config: dict[str, Any], report: Report, gate: StartBarrier) -> RankEnvironment:
-        """The same for all nodes of a start."""
+        """Prepare the ranks' environment, once for all nodes of a start."""
         loop = asyncio.get_running_loop()
 
         def said(line: str) -> None:
@@ -391,33 +400,35 @@ class LocalTransport:
         return await gate.compute_once("ground", lambda: asyncio.ensure_future(prepare_environment(config, said)))
 
     async def _prepare_interpreter(
-        self, there: RankEnvironment, config: dict[str, Any], report: Report, gate: StartBarrier
+        self, environment: RankEnvironment, config: dict[str, Any], report: Report, gate: StartBarrier
     ) -> tuple[str, str, dict[str, str] | None]:
-        """The same for all nodes of a start."""
+        """Prepare the interpreter for the image, once for all nodes of a start."""
 
         async def work() -> tuple[str, str, dict[str, str] | None]:
             image, cwd = config["image"], config.get("cwd") or str(Path.cwd())
             try:
                 return await prepare_interpreter(
-                    image, config.get("env", {}), cwd, lambda line: report("installed", detail=line), there
+                    image, config.get("env", {}), cwd, lambda line: report("installed", detail=line), environment
                 )
             except OSError as error:
-                raise PoolError(f"The environment of the image cannot be had on this machine: {error}") from error
+                raise PoolError(f"Cannot create the image's environment on this machine: {error}") from error
 
         return await gate.compute_once("interpreter", lambda: asyncio.ensure_future(work()))
 
     @staticmethod
     def _existing_entries(path: list[str]) -> list[str]:
-        """Those of an import path that are there; "" is our working folder."""
+        """Return the existing entries of an import path; "" is the current folder."""
         return list(dict.fromkeys(str(Path(entry).absolute()) for entry in path if exists(entry)))
 
     @staticmethod
     def _thread_variables(config: dict[str, Any]) -> dict[str, str]:
-        """All nodes share this machine's cores: every rank gets its part of them, not all."""
+        """Return variables that give each rank its share of the cores, because all nodes use this machine."""
         if "OMP_NUM_THREADS" in os.environ:
             return {}
         per_node = config["ranks_per_node"]
-        ranks = config["nodes"] * (per_node if isinstance(per_node, int) else 1)  # "gpu": told once it runs
+        ranks = config["nodes"] * (
+            per_node if isinstance(per_node, int) else 1
+        )  # the number of GPUs is known only after the start
         return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // max(1, ranks)))}
 
     async def send_folder(
@@ -446,7 +457,7 @@ class LocalTransport:
         except FileExistsError:
             return
         except OSError:
-            await asyncio.to_thread(self._copy, source, target)  # another file system
+            await asyncio.to_thread(self._copy, source, target)  # the target is on another file system
 
     @staticmethod
     def _copy(source: Path, target: Path) -> None:
@@ -470,82 +481,81 @@ class LocalTransport:
 
 
 _EXTRAS = re.compile(r"^(?P<name>\s*[\w.-]+)\s*\[(?P<extras>[^\]]*)\]")
-LONGEST = 1 << 20  # bytes of a line that an installer prints
+LONGEST = 1 << 20  # length of an installer's output line
 
 
 async def prepare_interpreter(
     image: Mapping[str, Any],
     env: Mapping[str, str],
     cwd: str,
-    said: Callable[[str], None],
-    there: RankEnvironment,
+    on_line: Callable[[str], None],
+    base: RankEnvironment,
 ) -> tuple[str, str, dict[str, str] | None]:
-    """The interpreter to run ranks with, how it came to that, in words, and the packages that are installed there where
-    the image asks for some.
+    """Return the ranks' interpreter, a description of its origin, and its packages if the image requests any.
 
     Args:
-        image: an :class:`~skyward_core.Image` as JSON.
-        env: variables of the set-up commands.
-        cwd: where these run.
-        said: takes lines that tell how long work goes on.
-        there: what ranks run on without it.
+        image: An :class:`~skyward_core.Image` as JSON.
+        env: Variables for the setup commands.
+        cwd: Working folder of the setup commands.
+        on_line: Receives progress lines.
+        base: Environment of the ranks without the image.
 
     Raises:
-        PoolError: the environment cannot be made; holds the installer's last lines.
+        PoolError: If the environment cannot be created. The message has the installer's last lines.
     """
     from skyward_core.node.bootstrap import image_environment
     from skyward_core.node.bootstrap.host_inspection import NVIDIA_DEVICES
     from skyward_core.node.bootstrap.missing_requirements import unmet_requirements
 
-    asked = image.get("apt") or ()
-    absent = await asyncio.to_thread(lambda: [each for each in asked if not image_environment.has_package(each)])
+    packages = image.get("apt") or ()
+    absent = await asyncio.to_thread(lambda: [each for each in packages if not image_environment.has_package(each)])
     if absent and not (image.get("allow_apt") and os.getuid() == 0):
         raise PoolError(
-            f"Image(apt=...): {', '.join(absent)} would be installed for all of this machine, not for a pool. Install "
-            "it by hand, or let a pool of root's do so with Options(allow_apt=True)"
+            f"Image(apt=...): {', '.join(absent)} would be installed for the whole machine. Install them by hand, "
+            "or run as root with Options(allow_apt=True)"
         )
-    more = [each for each in image_environment.list_requirements(image) if each not in (there.made or ())]
+    more = [each for each in image_environment.list_requirements(image) if each not in (base.made or ())]
     pip = [str(each) for each in image.get("pip") or ()]
     image = {**image, "pip": pip if any(map(os.path.exists, NVIDIA_DEVICES)) else without_cuda(pip)}
     wanted = image_environment.list_requirements(image)
     if not image.get("setup") and not absent:
-        lacks = (
+        find_missing = (
             unmet_requirements
-            if there.own
-            else partial(image_environment.find_unmet_requirements, there.python, root=there.root)
+            if base.own
+            else partial(image_environment.find_unmet_requirements, base.python, root=base.root)
         )
-        missing = await asyncio.to_thread(lacks, wanted) if more else []
+        missing = await asyncio.to_thread(find_missing, wanted) if more else []
         if not missing:
             return (
-                there.python,
-                "all packages are here" if wanted else "nothing to install",
-                await asyncio.to_thread(image_environment.list_installed_packages, there.python) if wanted else None,
+                base.python,
+                "all packages are installed" if wanted else "nothing to install",
+                await asyncio.to_thread(image_environment.list_installed_packages, base.python) if wanted else None,
             )
     root = state_home() / ENVIRONMENTS_FOLDER
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if made := image_environment.find_ready_environment(image, root, there.python, there.version, there.root):
+    if made := image_environment.find_ready_environment(image, root, base.python, base.version, base.root):
         found = await asyncio.to_thread(image_environment.list_installed_packages, made) if wanted else None
-        return made, "the environment is there already", found
+        return made, "the environment exists already", found
     order = {"image": image, "root": str(root), "env": dict(env), "cwd": cwd}
     made, found = await _run_builder(
-        image_environment.module_command(there.python, "image_environment", there.root), order, said
+        image_environment.module_command(base.python, "image_environment", base.root), order, on_line
     )
-    return made, f"environment made in {root}", found if wanted else None
+    return made, f"created the environment in {root}", found if wanted else None
 
 
 def without_cuda(requirements: Sequence[str]) -> list[str]:
-    """Requirements as a machine without an NVIDIA driver can use them: ``jax[cuda12]`` is ``jax`` there."""
+    """Remove CUDA extras from requirements for a machine without an NVIDIA driver: ``jax[cuda12]`` becomes ``jax``."""
     return [_EXTRAS.sub(_strip_cuda_extra, text, count=1) for text in requirements]
 
 
 def _strip_cuda_extra(found: re.Match[str]) -> str:
     extras = [each.strip() for each in found["extras"].split(",")]
-    left = ",".join(each for each in extras if "cuda" not in each.lower())
-    return found["name"] + (f"[{left}]" if left else "")
+    kept = ",".join(each for each in extras if "cuda" not in each.lower())
+    return found["name"] + (f"[{kept}]" if kept else "")
 
 
 async def _run_builder(
-    command: list[str], wanted: dict[str, Any], said: Callable[[str], None]
+    command: list[str], wanted: dict[str, Any], on_line: Callable[[str], None]
 ) -> tuple[str, dict[str, str]]:
     process = await asyncio.create_subprocess_exec(
         *command,
@@ -553,22 +563,22 @@ async def _run_builder(
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         limit=LONGEST,
-        start_new_session=True,  # a ctrl-c in the terminal is for the client alone
+        start_new_session=True,  # Ctrl-C in the terminal is only for the client
     )
     made = ""
     try:
-        # Variables may be secrets: they come by standard input.
+        # Variables may be secret, so they are sent over standard input.
         errors = asyncio.ensure_future(_read_all(process.stderr))
-        answer = await _exchange(process, wanted, said)
+        answer = await _exchange(process, wanted, on_line)
         await process.wait()
         if made := str(answer.get("python") or ""):
             return made, dict(answer.get("installed") or {})
         reason = (
             answer.get("error") or (await errors).decode(errors="replace").strip()[-2000:] or _describe_exit(process)
         )
-        raise PoolError(f"The environment of the image cannot be made on this machine: {reason}")
+        raise PoolError(f"Cannot create the image's environment on this machine: {reason}")
     finally:
-        if not made:  # what it has started may live on where it was killed, and write into the next attempt's folder
+        if not made:  # a killed builder's children would write into the folder of the next attempt
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
@@ -577,34 +587,34 @@ async def _run_builder(
 def _describe_exit(process: asyncio.subprocess.Process) -> str:
     code = process.returncode or 0
     by = signal.Signals(-code).name if -code in set(signal.Signals) else str(code)
-    return f"the process that makes it was ended by {by}" if code < 0 else f"it ended with exit code {code}"
+    return f"the builder process was killed by {by}" if code < 0 else f"the builder process exited with status {code}"
 
 
 async def _exchange(
-    process: asyncio.subprocess.Process, wanted: dict[str, Any], said: Callable[[str], None]
+    process: asyncio.subprocess.Process, wanted: dict[str, Any], on_line: Callable[[str], None]
 ) -> dict[str, Any]:
-    """What the process says last."""
-    with suppress(BrokenPipeError, ConnectionResetError):  # it has ended: why, it tells otherwise
+    """Send the request to the builder process, and return its last message."""
+    with suppress(BrokenPipeError, ConnectionResetError):  # the builder has exited; its output has the reason
         process.stdin.write(json.dumps(wanted).encode())  # type: ignore[union-attr]
         await process.stdin.drain()  # type: ignore[union-attr]
         process.stdin.close()  # type: ignore[union-attr]
     answer: dict[str, Any] = {}
     while line := await _read_line(process.stdout):
         try:
-            told = json.loads(line)
+            message = json.loads(line)
         except ValueError:
-            continue  # a start-up file of the interpreter's may print what it likes
-        if type(told) is not dict:
+            continue  # startup files of the interpreter may print anything
+        if type(message) is not dict:
             continue
-        if "line" in told:
-            said(str(told["line"]))
+        if "line" in message:
+            on_line(str(message["line"]))
         else:
-            answer = told
+            answer = message
     return answer
 
 
 async def _read_line(stream: asyncio.StreamReader | None) -> bytes:
-    """The next line, b"" at the end; one that is too long to be an answer is passed over."""
+    """Return the next line, b"" at the end; skips lines that are too long."""
     while stream is not None:
         with suppress(ValueError):
             return await stream.readline()

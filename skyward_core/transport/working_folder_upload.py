@@ -1,8 +1,8 @@
-"""Files of the working folder that are sent, by git and .gitignore rules.
+"""Selection and upload of the working folder's files, by git and .gitignore rules.
 
-This is the client's half; the node's is ``bootstrap.receive_working_folder``. The client lists the folder (as git does,
-where there is git) and asks; the node compares by size and time of change, and answers with what it wants, and
-with its own hashes of files whose time alone differs, so that a fresh checkout costs no transfer.
+This module is the client's part; ``bootstrap.receive_working_folder`` is the node's part. The client lists the folder
+(with git, if installed). The node compares sizes and modification times. Its answer requests the missing files, and
+contains its own hashes of files that only differ in time, so that a fresh checkout costs no transfer.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from skyward_core.util.user_files import UnusableFile, find_matching, is_dir, re
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
-    IgnoreRules = tuple[tuple[str, GitIgnoreSpec], ...]  # by the folder that each is in
+    IgnoreRules = tuple[tuple[str, GitIgnoreSpec], ...]  # rules by the folder of their file
 
 IGNORE_FILE = ".gitignore"
 
 
 def walk(folder: Path, never: Callable[[str], bool]) -> Iterator[str]:
-    """Yield the paths of the files below a folder that are neither ignored nor ``never`` wanted."""
-    left: list[tuple[Path, str, IgnoreRules]] = [(folder, "", ())]
-    while left:  # folders may lie deeper in one another than functions may call each other
-        at, below, rules = left.pop()
+    """Yield the paths of the files below a folder that are neither ignored nor rejected by ``never``."""
+    pending: list[tuple[Path, str, IgnoreRules]] = [(folder, "", ())]
+    while pending:  # a stack, because folders may be nested more deeply than function calls
+        at, below, rules = pending.pop()
         rules = (*rules, *_read_rules(at / IGNORE_FILE, below))
         with os.scandir(at) as entries:
             for entry in entries:
@@ -53,25 +53,26 @@ def walk(folder: Path, never: Callable[[str], bool]) -> Iterator[str]:
                 if never(path) or _is_ignored(f"{path}/" if is_folder else path, rules):
                     continue
                 if is_folder:
-                    left.append((Path(entry.path), f"{path}/", rules))
+                    pending.append((Path(entry.path), f"{path}/", rules))
                 else:
                     yield path
 
 
 def _is_ignored(path: str, rules: IgnoreRules) -> bool:
-    """Check whether a path is ignored: the last pattern that names it in the nearest file decides."""
+    """Check whether a path is ignored: the last matching pattern in the nearest file decides."""
     for below, spec in reversed(rules):
         inner = path.removeprefix(below)
         for pattern in reversed(spec.patterns):
             for found in pattern.regex.finditer(inner) if pattern.regex else ():
-                # pathspec lets a folder's pattern match what is in it. Git does not: it enters no ignored folder.
+                # In pathspec, the pattern of a folder also matches the folder's content. Git does not enter ignored
+                # folders.
                 if found.groupdict().get("ps_d") is None or found.end("ps_d") == len(inner):
                     return bool(pattern.include)
     return False
 
 
 def _read_rules(file: Path, below: str) -> IgnoreRules:
-    from pathspec import GitIgnoreSpec  # late: git lists most folders
+    from pathspec import GitIgnoreSpec  # imported late, because git lists most folders
 
     try:
         lines = read_text(file, errors="surrogateescape").splitlines()
@@ -80,40 +81,40 @@ def _read_rules(file: Path, below: str) -> IgnoreRules:
     return ((below, GitIgnoreSpec.from_lines(lines)),)
 
 
-LIMIT = 1_000_000_000  # bytes; above it the folder holds data, which has better ways to travel
+LIMIT = 1_000_000_000  # bytes; larger folders contain data, which belongs on other storage
 WARNING = 100_000_000
-COMPRESS_BELOW = 32 << 20  # above it packing takes longer than a local network
+COMPRESS_BELOW = 32 << 20  # bytes; packing more takes longer than a local network
 
-# Never sent unless Image(includes=...) names it: what opens other doors.
+# Names of credentials: never sent unless Image(includes=...) names the file.
 SECRET = (".env", ".env.*", ".envrc", "*.pem", "*.key", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", ".ssh",
           ".aws", ".gnupg", ".netrc", ".pgpass", ".pypirc", ".git-credentials")  # fmt: skip
 
-# What reading a listed file says once it was removed, or there is a file in its folder's place, or a folder in its own.
+# Errors if a listed file was removed, or replaced by a folder, or if its folder was replaced by a file.
 GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 class FolderTooLarge(ValueError):
-    """The working folder holds more than may travel."""
+    """Error: the working folder exceeds the size limit."""
 
 
 class FileUnreadable(ValueError):
-    """The working folder holds what we may not, or cannot, read."""
+    """Error: a file in the working folder cannot be read."""
 
     def __init__(self, error: OSError, path: Path) -> None:
         super().__init__(
-            f"{path} in the working folder cannot be read ({error.strerror}): make it readable (chmod u+r), or leave "
+            f"{path} in the working folder cannot be read ({error.strerror}): make it readable (chmod u+r), or exclude "
             "it out with Image(excludes=[...]) or .gitignore."
         )
 
 
 def copy_name(folder: Path) -> str:
-    """What the folder's copy is called on a node: the same for the same folder of the same client."""
+    """Return the name of a folder's copy on nodes: unique to the folder and the client."""
     owner = f"{getpass.getuser()}@{socket.gethostname()}:{folder}"
     return f"{folder.name or 'root'}-{hashlib.sha256(os.fsencode(owner)).hexdigest()[:10]}"
 
 
 class Manifest(NamedTuple):
-    """What travels of a folder, by path; what does not for its name alone; patterns that name nothing there."""
+    """Files to send, files that are not sent because of their names, and include patterns without a match."""
 
     items: list[FolderItem]
     withheld: list[str]
@@ -121,16 +122,17 @@ class Manifest(NamedTuple):
 
 
 def build_manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequence[str] = ()) -> Manifest:
-    """The files that travel.
+    """Select the files to send.
 
     Args:
-        includes: glob patterns of files or folders to take although ignored. What is :func:`is_secret` is taken only
-            by a pattern that is so as well: ".env" or "certs/*.pem", and not "*".
-        excludes: glob patterns of files or folders to leave out.
+        includes: Glob patterns of files or folders to send although ignored. Secret files (see :func:`is_secret`) are
+            only
+            sent if the pattern itself is secret: ".env" or "certs/*.pem", but not "*".
+        excludes: Glob patterns of files or folders to skip.
 
     Raises:
-        TooLarge: names what takes the room.
-        Unreadable: names what cannot be looked at.
+        FolderTooLarge: If the folder exceeds the limit. The error names the largest entries.
+        FileUnreadable: If a file cannot be read.
     """
     state = NestedStateFolders(folder)
     listed = [
@@ -139,14 +141,14 @@ def build_manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequenc
     wanted = [path for path in listed if not is_secret(path)]
     unmatched = []
     for pattern in includes:
-        named = is_secret(pattern) or _matches(pattern, (".git",))
-        if not (there := find_matching(folder, pattern)):
+        may_be_secret = is_secret(pattern) or _matches(pattern, (".git",))
+        if not (matches := find_matching(folder, pattern)):
             unmatched.append(pattern)
-        for found in there:
+        for found in matches:
             inside = [found] if not is_dir(found) else [p for p in find_matching(found, "**/*") if not is_dir(p)]
             below = (path.relative_to(folder).as_posix() for path in inside)
             paths = [path for path in below if not state.contains(path)]
-            wanted += [path for path in paths if named or not (is_secret(path) or _matches(path, (".git",)))]
+            wanted += [path for path in paths if may_be_secret or not (is_secret(path) or _matches(path, (".git",)))]
     items = []
     for path in sorted(set(wanted)):
         if _matches(path, excludes):
@@ -155,10 +157,10 @@ def build_manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequenc
             found_as = (folder / path).lstat()
             link = str((folder / path).readlink()) if stat.S_ISLNK(found_as.st_mode) else ""
         except GONE:
-            continue  # git still lists a file that was removed
+            continue  # git lists removed files until they are staged
         except PermissionError as error:
             raise FileUnreadable(error, folder / path) from error
-        if link or stat.S_ISREG(found_as.st_mode):  # pipes and sockets are of this machine
+        if link or stat.S_ISREG(found_as.st_mode):  # pipes and sockets only work on this machine
             mode = stat.S_IMODE(found_as.st_mode) & 0o755
             items.append(FolderItem(path, 0 if link else found_as.st_size, found_as.st_mtime_ns, mode, link))
     _check_size(folder, items)
@@ -167,12 +169,12 @@ def build_manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequenc
 
 
 def unmatched_patterns(folder: Path, includes: Sequence[str]) -> list[str]:
-    """Patterns that name nothing in a folder, as :class:`Manifest` has them; the folder is not listed for that."""
+    """Return the include patterns without a match, without listing the whole folder."""
     return [pattern for pattern in includes if not find_matching(folder, pattern)]
 
 
 def is_secret(path: str) -> bool:
-    """Whether a file, or a folder on the way to it, has a name that keys and passwords go by."""
+    """Check whether a file or one of its folders has a name that is typical of keys and passwords."""
     parts = PurePosixPath(path).parts
     return _matches(path, SECRET) or any("." not in part and part.startswith("id_") for part in parts[-1:])
 
@@ -186,17 +188,17 @@ def _matches(path: str, patterns: Sequence[str]) -> bool:
 
 @cache
 def _combined_pattern(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    """What fits where one of the patterns does: many files are looked at while somebody waits."""
+    """Return one pattern for all, because matching many files must be fast."""
     return re.compile("|".join(fnmatch.translate(pattern.rstrip("/")) for pattern in patterns) or r"(?!)")
 
 
 def _list_files(folder: Path, excludes: Sequence[str]) -> list[str]:
-    """Paths of the folder's files without what .gitignore names; git knows that best, where there is one."""
+    """Return the files that .gitignore does not exclude, according to git if it is installed."""
     listed = None
     if shutil.which("git") is not None:
         if (_git(folder, "rev-parse", "--is-inside-work-tree") or b"").strip() == b"true":
             listed = _git(folder, "ls-files", "-coz", "--exclude-standard")
-        else:  # git reads .gitignore for a folder outside of any repository too, given an empty one
+        else:  # given an empty repository, git also applies .gitignore outside of repositories
             with tempfile.TemporaryDirectory() as empty:
                 _git(folder, "init", "--quiet", "--bare", empty)
                 alone = (f"--git-dir={empty}", f"--work-tree={folder}")
@@ -209,7 +211,7 @@ def _list_files(folder: Path, excludes: Sequence[str]) -> list[str]:
     paths = []
     for path in listed.decode("utf-8", "surrogateescape").split("\0"):
         if path and is_dir(folder / path) and not (folder / path).is_symlink():
-            below = folder / path  # another repository inside of this one
+            below = folder / path  # a nested repository
             paths += [f"{path.rstrip('/')}/{inner}" for inner in _list_files(below, ())]
         elif path:
             paths.append(path)
@@ -217,7 +219,7 @@ def _list_files(folder: Path, excludes: Sequence[str]) -> list[str]:
 
 
 def _git(folder: Path, *arguments: str) -> bytes | None:
-    """What git prints; None where it fails, over its configuration for one."""
+    """Return git's output; None if git fails, for example because of its configuration."""
     done = subprocess.run(git_command(str(folder), *arguments), capture_output=True, check=False)
     return done.stdout if done.returncode == 0 else None
 
@@ -231,21 +233,20 @@ def _check_size(folder: Path, items: Sequence[FolderItem]) -> None:
         by_top[item.path.split("/")[0]] += item.size
     named = ", ".join(f"{name} ({size / 1e6:,.0f} MB)" for name, size in by_top.most_common(3))
     raise FolderTooLarge(
-        f"The working folder {folder} holds {total / 1e9:.1f} GB; at most {LIMIT / 1e9:.0f} GB travels "
-        f"with a pool. Largest in it: {named}. Leave it out with Image(excludes=[...]) or .gitignore, or "
+        f"The working folder {folder} contains {total / 1e9:.1f} GB; at most {LIMIT / 1e9:.0f} GB can be sent "
+        f"with a pool. The largest entries: {named}. Exclude them with Image(excludes=[...]) or .gitignore, or "
         "name a smaller folder with Image(workdir=...)."
     )
 
 
 def pack(folder: Path, items: Sequence[FolderItem], target: IO[bytes]) -> None:
-    """Write the files' contents one after another, as ``receive_working_folder.FolderCopy.apply`` takes them.
+    """Write the files' contents in the format of ``receive_working_folder.FolderCopy.apply``.
 
-    Each is a row of pieces, which begin with their length (four bytes, network order); a length of 0 ends it. One
-    that has vanished meanwhile is a single piece of the length ``receive_working_folder.VANISHED``.
-
-    That is no tar archive, which tells a file's size ahead of its content, while somebody may be writing the file; says
-    once more what the list has said that the node has compared already; takes up to twice the processor time for many
-    small files; and tarfile takes longer to import than most folders to send.
+    A file is a sequence of chunks, each preceded by its length (four bytes, network order), and ends with the length 0.
+    A file that no longer exists is the single length ``receive_working_folder.VANISHED``.
+    A tar archive is not suitable: it states a file's size before the content, which may change during the upload; it
+    repeats the list of files; it takes up to twice the CPU time for small files; and importing tarfile takes longer
+    than most uploads.
     """
     for item in items:
         if item.link:
@@ -260,35 +261,37 @@ def pack(folder: Path, items: Sequence[FolderItem], target: IO[bytes]) -> None:
 
 
 def _read_pieces(path: Path) -> Iterator[bytes]:
-    """What is in a file.
+    """Yield the content of a file in chunks.
 
     Raises:
-        Unreadable: it cannot be read.
-        OSError: one of ``GONE``; it is no file any more.
+        FileUnreadable: If the file cannot be read.
+        OSError: One of ``GONE``, if the file no longer exists.
     """
     try:
-        # A pipe in its place would have us wait for somebody who writes.
+        # Opening a named pipe would block.
         with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise FileNotFoundError(errno.ENOENT, "it is no file", str(path))
+                raise FileNotFoundError(errno.ENOENT, "not a regular file", str(path))
             while data := file.read(1 << 20):
                 yield data
     except GONE:
         raise
     except OSError as error:
-        if error.errno == errno.ENXIO:  # a socket
-            raise FileNotFoundError(errno.ENOENT, "it is no file", str(path)) from error
+        if error.errno == errno.ENXIO:  # sockets cannot be opened
+            raise FileNotFoundError(errno.ENOENT, "not a regular file", str(path)) from error
         raise FileUnreadable(error, path) from error
 
 
 class Snapshot:
-    """The working folder as one start of a pool sees it: listed once, and packed once for all nodes that lack the same.
+    """Working folder at the start of a pool, listed once, and packed once for all nodes that miss the same files.
 
     Args:
-        includes, excludes: see :func:`build_manifest`.
+        includes: Patterns of :func:`build_manifest`.
+        excludes: Patterns of :func:`build_manifest`.
 
     Attributes:
-        withheld, unmatched: see :class:`Manifest`; known with :meth:`files`.
+        withheld: As in :class:`Manifest`, once :meth:`files` has returned.
+        unmatched: As in :class:`Manifest`, once :meth:`files` has returned.
     """
 
     def __init__(self, folder: Path, includes: Sequence[str], excludes: Sequence[str]) -> None:
@@ -296,17 +299,17 @@ class Snapshot:
         self.withheld: list[str] = []
         self.unmatched: list[str] = []
         self._listing = asyncio.ensure_future(asyncio.to_thread(self._list, includes, excludes))
-        # Where no node comes so far as to ask, nobody else hears of what went wrong.
+        # Marks the exception as retrieved, because all nodes may fail before they need the list.
         self._listing.add_done_callback(lambda listing: listing.cancelled() or listing.exception())
         self._hashes: dict[int, str] = {}
         self._packing: dict[tuple[int, ...], asyncio.Future[bytes]] = {}
 
     async def files(self) -> tuple[list[FolderItem], bytes]:
-        """The files, and the same as what travels.
+        """Return the files, and their list as JSON for the nodes.
 
         Raises:
-            TooLarge: names what takes the room.
-            Unreadable: names what cannot be looked at.
+            FolderTooLarge: If the folder exceeds the limit.
+            FileUnreadable: If a file cannot be read.
         """
         return await asyncio.shield(self._listing)
 
@@ -315,31 +318,35 @@ class Snapshot:
         return items, to_json(items)
 
     async def find_changed(self, hashes: Mapping[int, str]) -> list[int]:
-        """Those of the files (by index) that have another content than these hashes tell, or vanished meanwhile.
+        """Return the indices of files whose content differs from the given hashes, or that no longer exist.
 
         Raises:
-            Unreadable: names a file that cannot be read.
+            FileUnreadable: If a file cannot be read.
         """
         items, _ = await self.files()
 
         def hash_all() -> None:
             for index in hashes.keys() - self._hashes.keys():
                 try:
-                    digest = hashlib.blake2b()  # as node.boot.working_copy.file_hash does
+                    digest = hashlib.blake2b()  # the same hash as in bootstrap.receive_working_folder
                     for piece in _read_pieces(self.folder / items[index].path):
                         digest.update(piece)
                     self._hashes[index] = digest.hexdigest()
                 except GONE:
-                    self._hashes[index] = ""  # no file's hash: it is packed, and so told as vanished
+                    self._hashes[index] = ""  # differs from any hash, so the file is packed as vanished
 
         await asyncio.to_thread(hash_all)
         return [index for index, digest in hashes.items() if self._hashes[index] != digest]
 
     async def pack(self, wanted: Sequence[int], target: IO[bytes]) -> bool:
-        """Write the contents of files (by index); says whether they are compressed (zlib).
+        """Write the contents of files; return whether they are compressed (zlib).
+
+        Args:
+            wanted: Indices of the files.
+            target: File to write to.
 
         Raises:
-            Unreadable: names a file that cannot be read.
+            FileUnreadable: If a file cannot be read.
         """
         items, _ = await self.files()
         chosen = [items[index] for index in wanted]

@@ -450,7 +450,7 @@ async def test_who_uses_no_aws_is_told_nothing_is_wrong(monkeypatch: pytest.Monk
     for name in (*account_resources.CREDENTIAL_VARIABLES, "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
         monkeypatch.delenv(name, raising=False)
     (line,) = [each async for each in sky.AWS.check_all()]
-    assert line.state == "ok" and "nothing to look at" in line.detail
+    assert line.state == "ok" and "nothing to check" in line.detail
 
 
 def test_machines_are_ended_without_their_shutdown_where_boto3_can_say_that(

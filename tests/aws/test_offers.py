@@ -242,7 +242,7 @@ def test_a_dry_run_tells_all_and_makes_nothing(bed: Bed, tmp_path: Path, capsys:
     out = json.loads(capsys.readouterr().out)
     assert {each["instance_type"] for each in out["attempts"]} == {"g4dn.12xlarge"}
     assert out["hourly"] == pytest.approx(2 * (prices.on_demand("g4dn.12xlarge", "us-east-1") + BESIDE))
-    assert ["cost", "$7.86/h"] in out["plan"] and out["creates"][-1] == "a key pair, made here"
+    assert ["cost", "$7.86/h"] in out["plan"] and out["creates"][-1] == "a key pair, generated locally"
     assert all(call["action"].startswith(ASKING) for call in bed.calls())
     assert [each["InstanceType"] for each in out["requests"]] == ["g4dn.12xlarge"]
     (sent,) = (text for name, text in out["plan"] if name == "sends")

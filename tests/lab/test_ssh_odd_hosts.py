@@ -149,7 +149,9 @@ def test_a_rank_that_talks_is_not_quiet_where_its_host_has_a_clock_two_hours_beh
 
 def test_a_host_without_python_is_named(make_lab: MakeLab) -> None:
     lab = make_lab(2, hosts={1: HostOptions(has_python=False)})
-    expected = rf"Host {lab.hosts[1].address}: python3, which is named for it, is no Python .*no Python at all"
+    expected = (
+        rf"Host {lab.hosts[1].address}: the chosen interpreter python3 is not a working Python .*it has no Python"
+    )
     # The client's own interpreter lies on a disk that hosts of the lab share, so another one is asked for.
     with pytest.raises(PoolError, match=expected), pool(lab, ssh(lab, python="python3")):
         pass
@@ -206,11 +208,11 @@ def test_a_rented_machine_without_a_fitting_python_gets_one(
     if answers in ("all", "another"):
         told = asyncio.run(prepared())
         minor = another.minor if answers == "another" else MINOR
-        assert f"no Python {minor} on {host.address}; fetching uv" in told.of("running")
+        assert f"no Python {minor} on {host.address}; downloading uv" in told.of("running")
         assert f"Python {minor}" in told.of("connected")
         assert (host.home / ".local/bin/uv").exists()
     elif answers == "no index":
-        said = r"has no Python .*, and its uv cannot fetch one: .*error: no index answers.*interpreter\. Nothing"
+        said = r"has no Python .*, and its uv cannot install one: .*error: no index answers.*python=\. Nothing"
         for _ in range(2):  # the next one finds that uv there
             with pytest.raises(PoolError, match=said) as caught:
                 asyncio.run(prepared())
@@ -272,7 +274,7 @@ def test_hosts_that_never_answer_stop_no_other(
         "run": cli.begin("run", "endings.py:fine", "--hosts", "sane", "--nodes", "1:2"),
     }
     mute = ssh(lab).target(lab.hosts[1].address)
-    with pytest.raises(Unreachable, match="its shell start-up probably reads our input"):
+    with pytest.raises(Unreachable, match="its startup files probably read standard input"):
         asyncio.run(node_file_copy._download(mute, "file", tmp_path / "file", lambda done, total: None))
     said, errors, status = {}, {}, {}
     for name, process in commands.items():
@@ -282,10 +284,10 @@ def test_hosts_that_never_answer_stop_no_other(
     first = said["hosts"].splitlines()
     of_host = {line.split()[0]: line for line in first if not line.startswith("a b")}
     assert "no NVIDIA driver" in of_host[good] or "no GPU" in of_host[good]
-    silent = "sent nothing for 5 s: its shell start-up probably reads our input or waits"
+    silent = "sent nothing for 5 s: its startup files probably read standard input or wait"
     assert silent in of_host[sleeps] and silent in of_host[swallows]
-    assert "its shell start-up reads our input" in of_host[reads]
-    assert "label empty or too long" in of_host["gpu1..lab"] and "names no host" in of_host["-oops"]
+    assert "its startup files read standard input" in of_host[reads]
+    assert "label empty or too long" in of_host["gpu1..lab"] and "is not a valid host" in of_host["-oops"]
     assert first.index(of_host[good]) < first.index(of_host[sleeps])
     found = said["doctor"]
     assert f"✓ ok    {good}" in found and all(f"✗ fail  {each}" in found for each in (sleeps, *odd))

@@ -218,7 +218,7 @@ async def by_us(case: Case, home: Path, monkeypatch: pytest.MonkeyPatch) -> str:
                 return verdict
         return "revoked"
     except PoolError as error:
-        assert "accepts none of the keys" in str(error), error
+        assert "rejects all keys" in str(error), error
         return "known"
     raise AssertionError("logged in without a key")
 

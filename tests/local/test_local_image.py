@@ -95,7 +95,7 @@ def test_a_folder_for_environments_that_cannot_be_is_named(home: Path) -> None:
     home.mkdir(mode=0o700, exist_ok=True)
     (home / "environments").write_text("a file in its place")
     with (
-        pytest.raises(sky.PoolError, match=r"cannot be had on this machine: .*environments"),
+        pytest.raises(sky.PoolError, match=r"Cannot create the image's environment on this machine: .*environments"),
         pool(setup=["true"]),
     ):
         pass
@@ -131,7 +131,7 @@ def test_a_package_that_is_nowhere_is_named(wheels: None, home: Path) -> None:
 
 def test_debian_packages_are_refused_unless_they_are_there(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
-        pytest.raises(sky.PoolError, match=r"sky-no-such-package would be installed for all of this machine"),
+        pytest.raises(sky.PoolError, match=r"sky-no-such-package would be installed for the whole machine"),
         pool(apt=["bash", "sky-no-such-package"]),
     ):
         pass
@@ -227,7 +227,7 @@ def test_what_a_killed_installer_has_started_ends_with_it(home: Path, tmp_path: 
     (installer,) = [pid for pid in running("bootstrap.image_environment import main") if pid in ours]
     os.kill(installer, signal.SIGKILL)
     thread.join()
-    assert "cannot be made on this machine: the process that makes it was ended by SIGKILL" in str(failures[0])
+    assert "environment on this machine: the builder process was killed by SIGKILL" in str(failures[0])
     wait_until(lambda: not running(f"{tmp_path}/go"))
 
 

@@ -67,7 +67,7 @@ async def test_an_agent_comes_up_behind_a_noisy_login_shell(host: Host, known: P
         pid = (await greet(transport))["pid"]
         again = Reports()
         await transport.prepare(config(cwd=str(work)), again)
-        assert "bundle is there" in again.of("synced") and "runs already" in again.of("installed")
+        assert "bundle is up to date" in again.of("synced") and "already running" in again.of("installed")
         assert (await greet(transport))["pid"] == pid
 
         # Secrets came by standard input, and lie nowhere.
@@ -120,7 +120,7 @@ async def test_the_rest_of_the_bundle_follows_once(host: Host, known: Path) -> N
 
 @pytest.mark.proof("1 s of a processor")
 async def test_the_bundle_travels_once_for_all_pools(host: Host, known: Path) -> None:
-    for folder, said in (("one.0", "bundle sent"), ("two.0", "bundle is there")):
+    for folder, said in (("one.0", "bundle sent"), ("two.0", "bundle is up to date")):
         transport = SSHTransport(target(host, known), folder)
         async with running(transport):
             reports = Reports()
@@ -356,7 +356,7 @@ async def test_who_looks_at_a_host_without_the_wanted_python_takes_another_and_h
     named = replace(hosts, python=sys.executable)  # is taken at its word
     (line,) = await named.check_for(wanted)
     assert line.state == "fail"
-    assert f"{sys.executable}, which is named for it, is no Python 3.99 that runs there (it has" in line.detail
+    assert f"interpreter {sys.executable} is not a working Python 3.99 (it has" in line.detail
 
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="there is no ssh-keygen to lock a key with")
@@ -392,5 +392,5 @@ async def test_a_key_file_that_is_a_named_pipe_is_not_waited_for(
     )
     link = await connect.connect(Target("box"), patience=0)
     await link.close()
-    with pytest.raises(UsageError, match="A key given for host box cannot be used: it is a named pipe"):
+    with pytest.raises(UsageError, match="Cannot use a key file of host box: it is a named pipe"):
         await connect.connect(Target("box", keys=(str(pipe),)), patience=0)

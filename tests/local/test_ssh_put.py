@@ -104,7 +104,7 @@ async def test_a_host_that_does_not_take_it_says_why(
     host.rewrite = lambda command: f"{noise}ulimit -f 0; {command}"
     try:
         with pytest.raises(
-            PoolError, match=rf"host 127.0.0.1 did not take the file c+ \({size} bytes\): [^$]*File too large"
+            PoolError, match=rf"host 127.0.0.1 rejected the file c+ \({size} bytes\): [^$]*File too large"
         ):
             await way.put(source, "c" * 32)
     finally:
@@ -222,4 +222,4 @@ async def test_who_includes_what_is_not_there_hears_so(way: SSHTransport, tmp_pa
         _, detail, _ = await send_workdir(channel, str(tmp_path), image, StartBarrier(1))
     finally:
         channel.close()
-    assert detail.endswith("; nothing here is named by Image(includes=...): dta/*.csv")
+    assert detail.endswith("; Image(includes=...) patterns without a match: dta/*.csv")

@@ -22,7 +22,7 @@ from tests.support.processes import descendants
 from tests.support.sshd import Host
 from tests.support.waiting import until
 
-READS = "its shell start-up reads our input"
+READS = "its startup files read standard input"
 GUARD = r"case \$- in \*i\*\)"
 
 
@@ -45,7 +45,7 @@ async def refusal(host: Host, known: Path) -> str:
 async def test_start_up_that_takes_a_part_of_what_is_sent_is_named(host: Host, known: Path, noise: str) -> None:
     host.noise = noise
     said = await refusal(host, known)
-    assert said.startswith("Host 127.0.0.1 lost a part of what was sent to it") and READS in said
+    assert said.startswith("Host 127.0.0.1 lost a part of its input") and READS in said
     assert "`case $- in *i*) ...;; esac`" in said
 
 
@@ -112,7 +112,7 @@ def stopped(host: Host) -> Iterator[None]:
 async def test_a_host_that_stops_to_answer_while_it_works_is_named(host: Host, known: Path, size: int) -> None:
     transport = SSHTransport(target(host, known), "p.0")
     channel = await transport.channel()
-    said = r"Host 127.0.0.1 sent nothing for 2 s while it was asked for 'rest'"
+    said = r"Host 127.0.0.1 sent nothing for 2 s after a request for 'rest'"
     with stopped(host), pytest.raises(Unreachable, match=said):
         await channel.ask("rest", bytes(size))
     channel.close()
@@ -166,12 +166,12 @@ async def test_a_copy_from_a_host_that_stops_to_answer_ends(host: Host, known: P
     await host.stop()
     host.sftp = Hangs
     await host.start()
-    with pytest.raises(Unreachable, match=r"Host 127.0.0.1 sent nothing for 2 s while it was asked for a copy"):
+    with pytest.raises(Unreachable, match=r"Host 127.0.0.1 sent nothing for 2 s after a request for a copy"):
         await node_file_copy._download(target(host, known), "results", tmp_path / "here", lambda done, total: None)
 
 
 @pytest.mark.parametrize("text", ["x", "0", "-1", "nan", "inf", "1e999"])
 def test_a_limit_that_cannot_be_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ANSWER_TIMEOUT, text)
-    with pytest.raises(UsageError, match=f"{ANSWER_TIMEOUT}='{text}' cannot be used: give a number of seconds"):
+    with pytest.raises(UsageError, match=f"{ANSWER_TIMEOUT}='{text}' is not valid: set it to a number of seconds"):
         answer_timeout()

@@ -125,7 +125,7 @@ async def test_the_death_of_what_starts_one_agent_is_told_and_the_next_is_starte
 def test_where_no_process_can_be_started_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
     starter = AgentStarter()
-    with pytest.raises(PoolError, match=r"no process can be started .*none"), starter:
+    with pytest.raises(PoolError, match=r"cannot start a process .*none"), starter:
         pass
     monkeypatch.undo()
     with starter:

@@ -168,7 +168,7 @@ def test_nothing_else_is_given_or_taken(hosts: list[Host], ours: ssl.SSLContext,
 def test_a_node_that_answers_in_place_of_another_is_told_nothing(
     hosts: list[Host], ours: ssl.SSLContext, kept: IdleStreams, source: Path
 ) -> None:
-    with pytest.raises(TlsConnectionError, match="node 0 answers in place of node 1"):
+    with pytest.raises(TlsConnectionError, match="node 0 answers instead of node 1"):
         Transfer(Endpoint(hosts[0].place, node_name(1)), ours, kept).upload(source, NAME)
     assert not files(hosts[0].blobs)
 

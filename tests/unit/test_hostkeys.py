@@ -112,7 +112,7 @@ def test_a_key_is_accepted_once_and_a_file_that_takes_none_is_named(file: Path) 
     assert len(file.read_text().splitlines()) == 1
 
     nowhere = known_hosts.ServerKey("gpu1", "gpu1", 22, key(), Path("/proc/nowhere/known_hosts"))
-    with pytest.raises(HostKeyError, match=r"gpu1.*accepted, and cannot be written to /proc/nowhere"):
+    with pytest.raises(HostKeyError, match=r"gpu1.*accepted but cannot be saved to /proc/nowhere"):
         known_hosts.accept_key(nowhere)
 
 

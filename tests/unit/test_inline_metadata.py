@@ -597,7 +597,7 @@ def test_what_a_host_says_is_read_as_numbers_and_nothing_else() -> None:
     assert parse_pythons(said) == HostPythons(("3.14.0", "3.11.2", "3.10.13", "3.9.18"), has_uv=True)
     assert parse_pythons(said).usable == ("3.14.0", "3.11.2")
     assert parse_pythons(b" \x1b[2JPython is what I am; Python x.y; 3.12.1; nouv;") == NONE
-    assert (str(NONE), str(UV)) == ("it has no Python at all", "it has Python 3.9.18")
+    assert (str(NONE), str(UV)) == ("it has no Python", "it has Python 3.9.18")
 
 
 @pytest.mark.parametrize(
@@ -613,7 +613,7 @@ def test_what_a_host_says_is_read_as_numbers_and_nothing_else() -> None:
         (HostPythons(("3.90.1",)), OWN_PYTHON, ("3.90.1", "/p"), "warn",
          f"no Python {MINOR}, the version that runs here; it has Python 3.90.1: only scripts of projects with Python "
          f"3.90 run there. For others install python{MINOR} or uv there"),
-        (NONE, OWN_PYTHON, None, "fail", f"it has no Python at all: install python{MINOR} or uv there"),
+        (NONE, OWN_PYTHON, None, "fail", f"it has no Python: install python{MINOR} or uv there"),
         (HostPythons(("3.9.18",)), OWN_PYTHON, None, "fail", "it has Python 3.9.18: install"),
     ],
 )  # fmt: skip

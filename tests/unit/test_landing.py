@@ -173,7 +173,7 @@ def test_a_folder_that_a_stranger_made_first_is_not_used(tmp_path: Path) -> None
     parts = tmp_path / PARTS
     parts.mkdir(mode=0o777)
     os.chown(parts, 65534, 65534)
-    with pytest.raises(OSError, match="belongs to somebody else, who could change"):
+    with pytest.raises(OSError, match="belongs to another user, who could change"):
         IncomingOutput(tmp_path, "x", 4, "first")
     parts.rmdir()
     (tmp_path / "elsewhere").mkdir()

@@ -400,7 +400,7 @@ async def test_what_is_no_answer_ends_the_connection(
 
 async def test_a_file_is_as_long_as_was_said(link: Link, tmp_path: Path, transport: Transport) -> None:
     for pieces, words in (
-        ([b"x" * 9], "more came than the 8 bytes"),
+        ([b"x" * 9], "received more than the announced 8 bytes"),
         ([b"x" * 7, b""], "only 7 bytes came of 8"),
     ):
         landing = ResultDownload(tmp_path / words, 8)

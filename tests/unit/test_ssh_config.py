@@ -223,7 +223,7 @@ LOOPS = {
 @pytest.mark.parametrize("loop", LOOPS)
 async def test_jump_hosts_that_lead_to_themselves_are_refused(home: Path, loop: str) -> None:
     (home / ".ssh/config").write_text(LOOPS[loop])
-    with pytest.raises(UsageError, match=r"lead back to themselves|jumphost loop"):
+    with pytest.raises(UsageError, match=r"form a cycle|jumphost loop"):
         await connect(Target("box"), patience=0)
 
 
@@ -241,7 +241,7 @@ async def test_a_list_of_jump_hosts_takes_the_place_of_their_own(home: Path) -> 
 @pytest.mark.usefixtures("way")
 async def test_a_broken_configuration_is_named(home: Path) -> None:
     (home / ".ssh/config").write_text("Host box\n  Port many\n")
-    with pytest.raises(UsageError, match=r"~/\.ssh/config cannot be used for host box: .*(B|b)ad|Invalid") as refused:
+    with pytest.raises(UsageError, match=r"Cannot use ~/\.ssh/config for host box: .*(B|b)ad|Invalid") as refused:
         await resolve(Target("box"))
     assert "OpenSSH" not in str(refused.value)
 
@@ -379,7 +379,7 @@ async def test_an_ssh_that_gives_no_answer_is_ended(home: Path, monkeypatch: pyt
     Program(home / "bin", f"echo $$ >> {pids}\n{script.format(pids=pids)}")
     monkeypatch.setenv("PATH", f"{home}/bin:/bin:/usr/bin")
     monkeypatch.setattr(effective_ssh_config, "ANSWER", 0.3)
-    with pytest.raises(UsageError, match=r"~/\.ssh/config cannot be used for host \w+: `ssh -G` fails"):
+    with pytest.raises(UsageError, match=r"Cannot use ~/\.ssh/config for host \w+: `ssh -G` failed"):
         await resolve(Target("gpu1"))
     await until(lambda: not any(exists(int(pid)) for pid in pids.read_text().split()))
 
@@ -399,7 +399,7 @@ async def test_a_host_whose_match_exec_hangs_does_not_stop_the_others(
     assert not any(each.done() for each in bad)
     monkeypatch.setattr(effective_ssh_config, "ANSWER", 0.3)
     for host in "bad7", "bad8":  # each is asked itself, so that all end at the same time
-        with pytest.raises(UsageError, match=f"host {host}: `ssh -G` fails: it gave no answer"):
+        with pytest.raises(UsageError, match=f"host {host}: `ssh -G` failed: no answer"):
             await resolve(Target(host))
     assert not any(each.done() for each in bad)
     for each in bad:

@@ -401,7 +401,9 @@ async def test_a_file_that_cannot_be_read_is_named_with_what_to_do(step: str, mo
         await snapshot.files()
         with pytest.raises(working_folder_upload.FileUnreadable) as caught:
             await (snapshot.pack([0], io.BytesIO()) if step == "packed" else snapshot.find_changed({0: "hash"}))
-    said = f"{locked} in the working folder cannot be read (Permission denied): make it readable (chmod u+r), or leave "
+    said = (
+        f"{locked} in the working folder cannot be read (Permission denied): make it readable (chmod u+r), or exclude "
+    )
     assert str(caught.value) == f"{said}it out with Image(excludes=[...]) or .gitignore."
 
 

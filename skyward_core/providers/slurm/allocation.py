@@ -1,4 +1,4 @@
-"""One allocation: batch script, its folder, its agents."""
+"""Slurm allocations of pools: folder on the client, batch script, submission, waiting and cancellation."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from skyward_core.store.atomic_file import write_atomic
 
 
 class AllocationFolder(PoolKeyFolder):
-    """See the module."""
+    """Client-side folder of a Slurm pool: login key, host keys of the nodes, and submission state."""
 
     provider = "slurm"
 
     def create(self) -> None:
-        """Have it there, before anything is asked for.
+        """Create the folder before the first request.
 
         Raises:
-            PoolError: it cannot be made.
+            PoolError: If the folder cannot be created.
         """
         try:
             self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
         except OSError as error:
-            raise PoolError(f"the folder of pool {self.pool} cannot be made: {error}") from error
+            raise PoolError(f"cannot create the folder of pool {self.pool}: {error}") from error
 
     def record_request(self) -> str:
-        """Write down that the allocation is about to be asked for; gives the public key that its nodes let in.
+        """Record that a request for the allocation follows; return the public key that its nodes accept.
 
         Raises:
-            PoolError: it cannot be written.
+            PoolError: If the folder cannot be written.
         """
         from skyward_core.transport.ssh.asyncssh_import import asyncssh
 
@@ -59,24 +59,24 @@ class AllocationFolder(PoolKeyFolder):
             write_atomic(self._request_path, f"{time.time():.3f}".encode())
             return " ".join(public.read_text(encoding="ascii").split()[:2])
         except OSError as error:
-            raise PoolError(f"the key of pool {self.pool} cannot be written to {self.path}: {error}") from error
+            raise PoolError(f"cannot write the key of pool {self.pool} to {self.path}: {error}") from error
 
     @property
     def last_submitted_at(self) -> float | None:
-        """When it was asked for last, Unix time; None where it never was, or nobody here knows."""
+        """Unix time of the last unanswered submission; None if there is none."""
         try:
             return float(self._request_path.read_text(encoding="ascii"))
         except (OSError, ValueError):
             return None
 
     def record_answer(self, *, submitted: bool) -> None:
-        """Write down what Slurm has answered.
+        """Record Slurm's answer to a submission.
 
         Args:
-            submitted: whether it has taken the job.
+            submitted: Whether Slurm accepted the job.
 
         Raises:
-            PoolError: it cannot be written.
+            PoolError: If the folder cannot be written.
         """
         try:
             if submitted:
@@ -84,24 +84,24 @@ class AllocationFolder(PoolKeyFolder):
             else:
                 self._request_path.unlink()
         except OSError as error:
-            raise PoolError(f"what Slurm has answered cannot be written to {self.path}: {error}") from error
+            raise PoolError(f"cannot record Slurm's answer in {self.path}: {error}") from error
 
     @property
     def is_never_submitted(self) -> bool:
-        """Whether Slurm was never asked for anything that it might have taken."""
+        """Whether Slurm never received a request that it may have accepted."""
         return self.path.exists() and not (self._request_path.exists() or self._submitted_path.exists())
 
     def write_known_hosts(self, nodes: Sequence[AllocatedNode]) -> None:
-        """Write down which keys the pool's nodes show.
+        """Write the host keys of the pool's nodes.
 
         Raises:
-            PoolError: they cannot be written.
+            PoolError: If the file cannot be written.
         """
         lines = [f"[{node.address}]:{node.port} {node.host_key}\n" for node in nodes]
         try:
             write_atomic(self.known_hosts, "".join(lines).encode())
         except OSError as error:
-            raise PoolError(f"the keys of pool {self.pool}'s nodes cannot be written: {error}") from error
+            raise PoolError(f"cannot write the host keys of pool {self.pool}: {error}") from error
 
     @property
     def _request_path(self) -> Path:
@@ -112,11 +112,11 @@ class AllocationFolder(PoolKeyFolder):
         return self.path / "submitted"
 
 
-POLL_INTERVAL = 5  # seconds between two looks for the agent
-ABANDON_SECONDS = 300  # seconds without an agent after which a node leaves the allocation
+POLL_INTERVAL = 5  # seconds between two checks for the agent
+ABANDON_SECONDS = 300  # seconds without an agent until a node leaves the allocation
 FIRST_PORT, PORT_COUNT = 20000, 12000
 
-# Neither sh nor srun changes anything in it. @NAME@ are put in; all of them are numbers, names or public keys.
+# sh and srun leave the script unchanged. @NAME@ placeholders are replaced by numbers, names or public keys only.
 _SCRIPT_TEMPLATE = """\
 #!/bin/sh
 # A pool of skyward: @POOL@
@@ -149,7 +149,7 @@ mkdir "$D" || exit 1
 trap leave EXIT
 trap 'exit 0' TERM INT HUP
 for p in /usr/sbin/sshd /usr/local/sbin/sshd /sbin/sshd /usr/bin/sshd; do [ -x "$p" ] && break; p=; done
-[ -n "$p" ] || fail "$SLURMD_NODENAME has no sshd, which pools need there"
+[ -n "$p" ] || fail "$SLURMD_NODENAME has no sshd: install the OpenSSH server on the nodes"
 A=$(scontrol show node -o "$SLURMD_NODENAME" 2>/dev/null | sed -n 's/.* NodeAddr=\\([^ ]*\\) .*/\\1/p')
 [ -n "$A" ] || A=$SLURMD_NODENAME
 ssh-keygen -q -t ed25519 -N '' -C skyward -f "$D/host" </dev/null 2>"$D/log" || fail "ssh-keygen: $(tail -n 1 "$D/log")"
@@ -221,25 +221,25 @@ trap 'kill $step 2>/dev/null' TERM INT HUP
 wait $step
 """
 
-# What a second step prints of the nodes, once their servers listen.
+# Script of a second job step, which prints the nodes' addresses and keys once their SSH servers listen.
 _REPORT_TEMPLATE = (
     "D=/tmp/skyward-slurm-$(id -u)-@FOLDER@.$SLURM_NODEID;n=0;"
     'until [ -O "$D" ] && [ -O "$D/report" ];do n=$((n+1));[ $n -le 180 ]||{ '
-    'echo "skyward-error $SLURM_NODEID its SSH server has not come up within 90 s";exit 0;};sleep 0.5;done;'
+    'echo "skyward-error $SLURM_NODEID its SSH server did not start within 90 s";exit 0;};sleep 0.5;done;'
     'cat "$D/report"'
 )
 
 
 def make_script(pool: str, folder: str, key: str, boot: int) -> str:
-    """The batch script.
+    """Return the batch script of an allocation.
 
     Args:
-        pool: the pool's name.
-        folder: what the folders of the pool's nodes are called, but for their index.
-        key: the line of the public key that is let in.
-        boot: seconds within which an agent has to run.
+        pool: Name of the pool.
+        folder: Name of the pool's folders on the nodes, without the node index.
+        key: Public key that the nodes accept.
+        boot: Seconds within which an agent must run.
     """
-    given = {
+    values = {
         "POOL": pool,
         "FOLDER": folder,
         "KEY": key,
@@ -249,127 +249,129 @@ def make_script(pool: str, folder: str, key: str, boot: int) -> str:
         "FIRST_PORT": FIRST_PORT,
         "PORTS": PORT_COUNT,
     }
-    text = _SCRIPT_TEMPLATE
-    for name, what in given.items():
-        text = text.replace(f"@{name}@", str(what))
-    return text
+    script = _SCRIPT_TEMPLATE
+    for name, replacement in values.items():
+        script = script.replace(f"@{name}@", str(replacement))
+    return script
 
 
 NAME_PREFIX = "skyward-"
-POLL_PAUSES = (0.3, 15.0)  # seconds between two looks at the queue, at first and at most
-END_TIMEOUT = 6.0  # seconds in which most of those that are told to end have ended
-SUBMIT_TIMEOUT = 30.0  # seconds that sbatch may take, whatever becomes of its client
-REPORT_TIMEOUT = 120.0  # seconds in which nodes say how they are reached
-_VISIBILITY_SECONDS = 2.0  # seconds until squeue shows what sbatch has submitted
+POLL_PAUSES = (0.3, 15.0)  # first and longest pause between two queries of the queue, in seconds
+END_TIMEOUT = 6.0  # seconds in which most cancelled jobs end
+SUBMIT_TIMEOUT = 30.0  # seconds for sbatch, even if its client exits
+REPORT_TIMEOUT = 120.0  # seconds for nodes to report their addresses
+_VISIBILITY_SECONDS = 2.0  # seconds until squeue shows a submitted job
 
 
 def job_name(pool: str, token: str) -> str:
-    """What a pool's allocation is called, by nobody else: squeue finds it by that."""
+    """Return the unique job name of a pool's allocation, by which squeue finds the job."""
     return f"{NAME_PREFIX}{pool}.{token}"
 
 
 def parse_job_name(name: str) -> tuple[str, str] | None:
-    """The pool and the token that such a name has; None where it is no such name."""
+    """Return the pool and token in a job name; None for names of other jobs."""
     pool, _, token = name.removeprefix(NAME_PREFIX).rpartition(".")
     return (pool, token) if name.startswith(NAME_PREFIX) and pool and token.isalnum() else None
 
 
 async def find_jobs(commands: SlurmCommands, names: Iterable[str]) -> list[SlurmJob]:
-    """What Slurm knows of allocations, those that ended lately among them.
+    """Return Slurm's information on allocations, including those that ended recently.
 
     Raises:
-        PoolError: it cannot be asked.
+        PoolError: If Slurm cannot be queried.
     """
     wanted = sorted(set(names))
     options = ("--me", "--noheader", "--states=all", f"--name={','.join(wanted)}", "-o", slurm_commands.SQUEUE_FORMAT)
-    told = await commands("squeue", *options)
-    return [each for each in slurm_commands.parse_jobs(told) if each.name in wanted]
+    output = await commands("squeue", *options)
+    return [each for each in slurm_commands.parse_jobs(output) if each.name in wanted]
 
 
 async def find_settled_jobs(commands: SlurmCommands, names: Iterable[str]) -> list[SlurmJob]:
-    """The same; those that are just ending are waited for, for a while: only then Slurm says why they end.
+    """Return Slurm's information like :func:`find_jobs`, but wait for ending jobs, whose reason Slurm reports only
+    afterwards.
 
     Raises:
-        PoolError: it cannot be asked.
+        PoolError: If Slurm cannot be queried.
     """
     names, until = list(names), time.monotonic() + END_TIMEOUT
     while True:
-        there = await find_jobs(commands, names)
-        if not any(each.state in slurm_commands.ENDING_STATES for each in there) or time.monotonic() > until:
-            return there
+        jobs = await find_jobs(commands, names)
+        if not any(each.state in slurm_commands.ENDING_STATES for each in jobs) or time.monotonic() > until:
+            return jobs
         await asyncio.sleep(0.3)
 
 
 async def find_allocations(commands: SlurmCommands, folder: AllocationFolder) -> list[SlurmJob]:
-    """A pool's allocations that are not over. A submission of which nobody has heard what became of it is waited for:
-    the client may have died while its sbatch went on.
+    """Return a pool's allocations that have not ended.
+
+    If a submission has no recorded answer, this function waits, because sbatch may outlive a killed client.
 
     Raises:
-        PoolError: Slurm cannot be asked.
+        PoolError: If Slurm cannot be queried.
     """
     while True:
         if folder.is_never_submitted:
             return []
         begun = folder.last_submitted_at
-        there = [
-            each for each in await find_jobs(commands, [job_name(folder.pool, folder.token)]) if not each.has_ended
-        ]
+        jobs = [each for each in await find_jobs(commands, [job_name(folder.pool, folder.token)]) if not each.has_ended]
         until = 0.0 if begun is None else begun + SUBMIT_TIMEOUT + CONNECTION_SLACK
-        if there or time.time() >= until or begun is None or begun > time.time() + CONNECTION_SLACK:
-            return there
+        if jobs or time.time() >= until or begun is None or begun > time.time() + CONNECTION_SLACK:
+            return jobs
         await asyncio.sleep(min(_VISIBILITY_SECONDS, max(0.1, until - time.time())))
 
 
 async def submit_job(commands: SlurmCommands, folder: AllocationFolder, options: Sequence[str], script: str) -> str:
-    """Ask Slurm for an allocation; gives the number of its job.
+    """Submit a batch job for an allocation; return its number.
 
     Raises:
-        PoolError: it refuses, or cannot be asked; says why.
+        PoolError: If Slurm rejects the job or cannot be queried. The message has the reason.
     """
-    asked = asyncio.ensure_future(commands("sbatch", "--parsable", *options, stdin=script, seconds=SUBMIT_TIMEOUT))
+    submission = asyncio.ensure_future(commands("sbatch", "--parsable", *options, stdin=script, seconds=SUBMIT_TIMEOUT))
     try:
-        told = await asyncio.shield(asked)
+        output = await asyncio.shield(submission)
     except asyncio.CancelledError:
-        # Who breaks off its start waits for the answer, which tells what is to be cancelled.
-        await asyncio.wait([asked], timeout=SUBMIT_TIMEOUT)
-        if asked.done() and not asked.cancelled() and asked.exception() is None:
+        # A cancelled start still needs the answer, which contains the number of the job to cancel.
+        await asyncio.wait([submission], timeout=SUBMIT_TIMEOUT)
+        if submission.done() and not submission.cancelled() and submission.exception() is None:
             folder.record_answer(submitted=True)
         raise
     except CommandFailed as error:
-        if "timed out" not in str(error):  # else Slurm may take it all the same
+        if "timed out" not in str(error):  # after a timeout Slurm may still accept the job
             folder.record_answer(submitted=False)
         raise
     folder.record_answer(submitted=True)
-    return slurm_commands.parse_job_id(told)
+    return slurm_commands.parse_job_id(output)
 
 
 async def wait_for_nodes(commands: SlurmCommands, name: str, id: str) -> SlurmJob:
-    """Wait until an allocation has its nodes, and tell meanwhile why it waits.
+    """Wait until an allocation has its nodes, reporting why it waits.
 
     Raises:
-        NoCapacity: Slurm took its nodes away again before anybody could use them.
-        PoolError: it ended otherwise, as by somebody who cancelled it: it is not submitted anew.
+        NoCapacity: If Slurm preempted the nodes before the pool was up.
+        PoolError: If the job ended for another reason, for example a cancellation; it is not submitted again.
     """
-    pause, said = POLL_PAUSES[0], ""
+    pause, reported = POLL_PAUSES[0], ""
     while True:
         try:
             found = [each for each in await find_jobs(commands, [name]) if each.id == id]
-        except (Unreachable, CommandFailed) as error:  # a controller may be started anew, and the queue stays
-            said = _report_change(said, f"job {id} waits, as far as is known: {error_message(error)}")
+        except (Unreachable, CommandFailed) as error:  # the controller may be restarting, which keeps the queue
+            reported = _report_change(
+                reported, f"job {id} probably still waits; Slurm does not answer: {error_message(error)}"
+            )
             found = []
         else:
             if not found:
-                raise PoolError(f"Slurm does not know job {id} any more; somebody has cancelled it, it seems")
+                raise PoolError(f"Slurm no longer knows job {id}. It was probably cancelled")
         for job in found:
             if job.state in RUNNING_STATES:
                 return job
             if job.has_ended:
                 kind = NoCapacity if job.state in PREEMPTED_STATES else PoolError
-                raise kind(f"{job.end_reason}, before the pool was up")
+                raise kind(f"{job.end_reason} before the pool was up")
             when = ""
             if job.start and job.start > time.time():
                 when = time.strftime("; Slurm expects it to start at %H:%M on %Y-%m-%d", time.localtime(job.start))
-            said = _report_change(said, f"job {id} waits in the queue: {job.wait_reason}{when}")
+            reported = _report_change(reported, f"job {id} waits in the queue: {job.wait_reason}{when}")
         await asyncio.sleep(pause)
         pause = min(POLL_PAUSES[1], pause * 1.4)
 
@@ -381,64 +383,64 @@ def _report_change(before: str, now: str) -> str:
 
 
 async def list_nodes(commands: SlurmCommands, job: SlurmJob) -> list[str]:
-    """The names of an allocation's nodes.
+    """Return the names of an allocation's nodes.
 
     Raises:
-        PoolError: they cannot be told.
+        PoolError: If Slurm cannot be queried.
     """
     return slurm_commands.parse_hostnames(await commands("scontrol", "show", "hostnames", job.nodes))
 
 
 async def fetch_node_reports(commands: SlurmCommands, job: SlurmJob, folder: str, count: int) -> list[AllocatedNode]:
-    """How its nodes are reached, once their SSH servers listen.
+    """Return the addresses and host keys of an allocation's nodes, once their SSH servers listen.
 
     Args:
-        folder: what the folders of the pool's nodes are called, but for their index.
-        count: how many nodes it has.
+        folder: Name of the pool's folders on the nodes, without the node index.
+        count: Number of nodes.
 
     Raises:
-        PoolError: one cannot be; says why.
+        PoolError: If a node cannot be used. The message has the reason.
     """
     report = _REPORT_TEMPLATE.replace("@FOLDER@", folder)
-    told = await commands(
+    output = await commands(
         "srun", f"--jobid={job.id}", "--overlap", "--mem=0", "--gres=none", f"--nodes={count}", f"--ntasks={count}",
         "--ntasks-per-node=1", "--cpu-bind=none", "--input=none", "sh", "-c", report,
         seconds=REPORT_TIMEOUT,
     )  # fmt: skip
-    return slurm_commands.parse_node_reports(told, count)
+    return slurm_commands.parse_node_reports(output, count)
 
 
 async def fetch_end_reason(commands: SlurmCommands, id: str) -> str:
-    """How an allocation ended that squeue does not know any more, by the cluster's accounting; "" where it has none."""
+    """Return why an allocation ended that squeue no longer lists, from the accounting; "" without it."""
     try:
-        told = await commands("sacct", "--noheader", "--allocations", "--parsable2", f"--jobs={id}", "--format=State")
+        output = await commands("sacct", "--noheader", "--allocations", "--parsable2", f"--jobs={id}", "--format=State")
     except PoolError:
         return ""
-    return slurm_commands.job_end_reason(id, told)
+    return slurm_commands.job_end_reason(id, output)
 
 
 def complete_allocations(machines: Iterable[Machine]) -> list[str]:
-    """The allocations of which all nodes are among some machines: one ends as a whole, or not at all."""
+    """Return the allocations whose nodes are all among some machines, because an allocation only ends as a whole."""
     counts = Counter((each.extra["job"], each.extra["nodes"]) for each in machines)
     return sorted(job for (job, nodes), count in counts.items() if count >= nodes)
 
 
 async def cancel_jobs(commands: SlurmCommands, wanted: Sequence[str]) -> None:
-    """Have allocations ended; those that are over stay so.
+    """Cancel allocations; has no effect on ended ones.
 
     Raises:
-        PoolError: Slurm was not told.
+        PoolError: If Slurm does not accept the request.
     """
     if wanted:
         await commands("scancel", "--quiet", *wanted)
 
 
 def to_machine(folder: AllocationFolder, job: SlurmJob, node: AllocatedNode, name: str, count: int) -> Machine:
-    """A node of an allocation, as a machine.
+    """Convert a node of an allocation to a machine.
 
     Args:
-        count: how many nodes it has.
-        name: what its folder is called, but for its index.
+        name: Name of the pool's folders on the nodes, without the node index.
+        count: Number of nodes.
     """
     extra: dict[str, Any] = {
         "nodes": count,
@@ -448,7 +450,7 @@ def to_machine(folder: AllocationFolder, job: SlurmJob, node: AllocatedNode, nam
 
 
 def pending_machines(folder: AllocationFolder, job: SlurmJob, names: Sequence[str]) -> list[Machine]:
-    """An allocation that nobody could use yet, as machines: one for each node that it has, or one while it waits."""
+    """Return the machines of an unused allocation: one for each node, or a single one while the job waits."""
     extra = {"job": job.id, "token": folder.token, "nodes": max(1, len(names))}
     if not names:
         return [Machine(job.id, 0, "", "", extra=extra)]
@@ -456,5 +458,5 @@ def pending_machines(folder: AllocationFolder, job: SlurmJob, names: Sequence[st
 
 
 def folder_name(pool: str, token: str) -> str:
-    """What the folders of a pool's nodes are called there, but for their index."""
+    """Return the name of a pool's folders on the nodes, without the node index."""
     return f"{pool}.{token[:8]}"

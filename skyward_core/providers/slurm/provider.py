@@ -1,4 +1,4 @@
-"""Slurm as a provider: settings, partitions, what a person has there."""
+"""Slurm provider: settings, offers by partition, and the user's allocations."""
 
 from __future__ import annotations
 
@@ -46,30 +46,30 @@ if TYPE_CHECKING:
 
 
 LEDGER_COMMENT_PREFIX = "skyward ledger "
-CANCEL_TIMEOUT = 90.0  # seconds in which Slurm ends what it was told to; KillWait is 30 s where nobody has changed it
+CANCEL_TIMEOUT = 90.0  # seconds for Slurm to end cancelled jobs; KillWait is 30 s by default
 
 
 def make_comment(ledger: str) -> str:
-    """What the comment of an allocation says."""
+    """Return the comment that marks an allocation of this client's ledger."""
     return f"{LEDGER_COMMENT_PREFIX}{ledger}"
 
 
 def list_allocations(jobs: Iterable[SlurmJob], where: str, ours: str) -> list[Leftover]:
-    """Allocations as what an account holds; one whose name is no pool's is none.
+    """Convert Slurm jobs to leftovers; skips jobs whose name is not that of a pool.
 
     Args:
-        where: Slurm is asked, for people to read.
-        ours: which ledger is this client's.
+        where: Name of the host that runs Slurm's commands.
+        ours: Id of this client's ledger.
     """
     found = []
     for job in jobs:
-        if (whose := allocation.parse_job_name(job.name)) is None:
+        if (identity := allocation.parse_job_name(job.name)) is None:
             continue
         before, prefix, ledger = job.comment.partition(LEDGER_COMMENT_PREFIX)
         ledger = ledger if prefix and not before else ""
         found.append(
             Leftover(
-                "allocation", job.id, where, *whose, ledger, ours=bool(ledger) and ledger == ours, owner="you",
+                "allocation", job.id, where, *identity, ledger, ours=bool(ledger) and ledger == ours, owner="you",
                 since=job.start, expires=job.end,
             )
         )  # fmt: skip
@@ -77,53 +77,53 @@ def list_allocations(jobs: Iterable[SlurmJob], where: str, ours: str) -> list[Le
 
 
 async def cancel_allocations(commands: SlurmCommands, wanted: Sequence[Leftover]) -> list[str]:
-    """Cancel them, and see them gone; gives what is left, in words."""
+    """Cancel allocations, and wait until they have ended; return a description of each that remains."""
     names = {each.id: allocation.job_name(each.pool, each.token) for each in wanted}
-    left, until = list(names), time.monotonic() + CANCEL_TIMEOUT
-    reason = "Slurm has not said that it ended"
+    remaining, until = list(names), time.monotonic() + CANCEL_TIMEOUT
+    reason = "Slurm has not reported its end"
     try:
         async with commands.hold_connection():
-            # By their numbers, which are given anew one day, only while the names are still theirs.
-            here = await allocation.find_jobs(commands, names.values())
-            await allocation.cancel_jobs(commands, [job.id for job in here if names.get(job.id) == job.name])
+            # Job numbers are reused eventually, so each job must also have the expected name.
+            jobs = await allocation.find_jobs(commands, names.values())
+            await allocation.cancel_jobs(commands, [job.id for job in jobs if names.get(job.id) == job.name])
             while True:
-                here = await allocation.find_jobs(commands, names.values())
-                left = [job.id for job in here if not job.has_ended and names.get(job.id) == job.name]
-                if not left or time.monotonic() > until:
+                jobs = await allocation.find_jobs(commands, names.values())
+                remaining = [job.id for job in jobs if not job.has_ended and names.get(job.id) == job.name]
+                if not remaining or time.monotonic() > until:
                     break
                 await asyncio.sleep(0.5)
     except (PoolError, OSError) as error:
         reason = error_message(error)
-    return [f"allocation {id}: {reason}" for id in left]
+    return [f"allocation {id}: {reason}" for id in remaining]
 
 
 def reject_unsupported(requirements: MachineRequirements) -> None:
-    """Refuse what a wish asks that Slurm cannot be told.
+    """Reject machine requirements that Slurm does not support.
 
     Raises:
-        UsageError: it does; says what to say in its place.
+        UsageError: If there is such a requirement. The message names an alternative.
     """
     if requirements.regions or requirements.zones:
-        raise UsageError("Slurm has partitions, and neither regions nor zones: say partition=")
+        raise UsageError("Slurm has no regions or zones: use partition= instead")
     if requirements.max_hourly is not None:
-        raise UsageError("Slurm tells no prices: leave the highest price out")
+        raise UsageError("Slurm has no prices: remove the price limit")
     if requirements.allocation == "spot":
-        raise UsageError("Slurm has no spot machines: say the partition or qos whose jobs can be preempted")
+        raise UsageError("Slurm has no spot machines: choose a partition= or qos= whose jobs can be preempted")
     if requirements.architecture or requirements.efa:
-        raise UsageError("Slurm does not tell architectures and networks of nodes: say constraint=")
+        raise UsageError("Slurm does not report architectures and networks of nodes: use constraint= instead")
 
 
-def make_offers(there: Iterable[Partition], requirements: MachineRequirements, provider: str) -> list[Offer]:
-    """What can be had for a wish, each kind of node of each partition once.
+def make_offers(partitions: Iterable[Partition], requirements: MachineRequirements, provider: str) -> list[Offer]:
+    """Return the offers for a request, one for each kind of node in each partition.
 
-    A job takes of a node what it asks for: the GPUs are as many as are wished, where the node has so many.
+    A job may use a part of a node: offers have the requested number of GPUs, at most those of the node.
 
     Args:
-        there: as sinfo tells it; partitions that are down are none.
-        provider: its name.
+        partitions: Partitions from sinfo; partitions that are down are skipped.
+        provider: Name of the provider.
     """
     found: dict[tuple[str, str], Offer] = {}
-    for each in there:
+    for each in partitions:
         if each.is_up:
             for kind, accelerator, count in _matching_gpus(each, requirements):
                 gpus = f"-{count}x{kind or 'gpu'}" if count else ""
@@ -142,34 +142,34 @@ def make_offers(there: Iterable[Partition], requirements: MachineRequirements, p
 
 
 def select_offers(found: list[Offer], requirements: MachineRequirements) -> list[Offer]:
-    """Those that do, in their order.
+    """Return the fitting offers, in order.
 
     Raises:
-        UsageError: none does; says what comes nearest.
+        UsageError: If no offer fits. The message names the nearest ones.
     """
     order = matching_offers(found, requirements)
     if not order:
         near = "; ".join(describe_nearest(found, requirements))
-        raise UsageError(f"Slurm has no node for that{f': {near}' if near else ''}")
+        raise UsageError(f"no Slurm node fits the request{f'; the nearest: {near}' if near else ''}")
     return order
 
 
-def _matching_gpus(there: Partition, requirements: MachineRequirements) -> Iterator[tuple[str, str, int]]:
-    """Type, name and number of the GPUs that a job may take of a node, for a wish."""
+def _matching_gpus(partition: Partition, requirements: MachineRequirements) -> Iterator[tuple[str, str, int]]:
+    """Yield type, name and number of the GPUs that a job may use on a node."""
     wanted = requirements.accelerator
     if wanted is None:
         if not requirements.any_accelerator:
             yield "", "", 0
-        for kind, count in there.gpus if requirements.any_accelerator else ():
+        for kind, count in partition.gpus if requirements.any_accelerator else ():
             yield kind, kind or "GPU", count
         return
-    fit = slurm_commands.matching_gpu_types(wanted.name, wanted.memory_gb, [kind for kind, _ in there.gpus])
-    for kind, count in there.gpus:
+    fit = slurm_commands.matching_gpu_types(wanted.name, wanted.memory_gb, [kind for kind, _ in partition.gpus])
+    for kind, count in partition.gpus:
         if kind in fit:
             yield kind, wanted.name, min(count, wanted.count)
 
 
-ABANDON_MARGIN = 300.0  # seconds for which a node without an agent waits longer than the pool may take to start
+ABANDON_MARGIN = 300.0  # seconds by which a node without an agent outlasts the pool's start timeout
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,@+-]{0,127}")
 _FEATURES = re.compile(r"[A-Za-z0-9_\[(][A-Za-z0-9_.,:|&*()\[\]-]{0,255}")
 _PATTERNS = {
@@ -189,64 +189,66 @@ _OPTIONS = {"memory": "mem", "cpus": "cpus-per-task"}
 class Slurm(StrictKeywords):
     """Nodes of a cluster that Slurm allocates.
 
-    Slurm's commands run on this machine, or on a login host. On each node an SSH server of the pool's own is started
-    within the allocation; nobody has to be allowed to log in to nodes otherwise.
+    Slurm's commands run on this machine or on a login host. On each node the allocation starts the pool's own SSH
+    server,
+    so users need no permission to log in to nodes.
 
     Args:
-        partition: which; None for the cluster's default one.
-        login: the host on which Slurm's commands run, reached over SSH as ``ssh`` would, and through which the nodes
-            are; None for this machine.
-        account: which is charged; None for the person's default one.
-        qos: quality of service.
-        time: the allocation's time limit, as sbatch has it ("2:00:00", "1-0", minutes). None for the pool's ``ttl`` and
-            what it may take to start, where it has one, else for the partition's default.
-        gres: what each node needs, as sbatch has it ("gpu:a100:4"), where the pool's accelerator does not say it.
-        cpus: processors of each node; None for what the cluster gives for one task.
-        memory: memory of each node, as sbatch has it ("64G"); None for the cluster's default.
-        constraint: features that nodes must have, as sbatch has it.
-        reservation: of the cluster.
-        exclusive: whether nobody else's jobs share the nodes.
-        keys: files of private keys for the login host; None for the usual ones.
-        known_hosts: a known_hosts file for the login host, in place of the usual ones.
-        host_keys: what to do about a host key of the login host that is not known: "known", "ask" or "accept-new".
-        python: the interpreter on the nodes; None to look for one of the version that loads the script.
+        partition: Partition; None for the cluster's default one.
+        login: Host that runs Slurm's commands and leads to the nodes, reached like ``ssh`` would; None for this
+            machine.
+        account: Account to charge; None for the user's default one.
+        qos: Quality of service.
+        time: Time limit of the allocation, as for sbatch ("2:00:00", "1-0", minutes). None for the pool's ``ttl`` plus
+            the
+            start timeout, or for the partition's default if the pool has no ``ttl``.
+        gres: Resources of each node, as for sbatch ("gpu:a100:4"), as an alternative to the pool's accelerator.
+        cpus: CPUs of each node; None for the cluster's default for one task.
+        memory: Memory of each node, as for sbatch ("64G"); None for the cluster's default.
+        constraint: Features that nodes must have, as for sbatch.
+        reservation: Reservation of the cluster.
+        exclusive: Whether the nodes are not shared with other jobs.
+        keys: Files of private keys for the login host; None for the default ones.
+        known_hosts: A known_hosts file for the login host, instead of the default ones.
+        host_keys: Policy for an unknown host key of the login host: "known", "ask" or "accept-new".
+        python: Interpreter on the nodes; None to search for one with the version that loads the script.
 
     Attributes:
-        name: how people name it.
-        about: what it is, in a few words, for a form.
-        machine: what one of its machines is called there.
-        settings: what a person may choose, for a form and a command line.
+        name: Name of the provider in commands and settings.
+        about: Short description, for forms.
+        machine: Noun for one of its machines, for messages.
+        settings: Settings for forms and the command line.
 
     Raises:
-        UsageError: a value makes no sense.
+        UsageError: If a value is invalid.
     """
 
     _: KW_ONLY
     partition: str | None = setting(
-        "the partition; else the cluster's default one",
+        "partition (default: that of the cluster)",
         example="gpu",
-        field=lambda: Field("Partition", placeholder="the cluster's default one"),
+        field=lambda: Field("Partition", placeholder="default partition of the cluster"),
     )
     login: str | None = setting(
-        "the host on which Slurm's commands run, by SSH; else this one",
+        "SSH host that runs Slurm's commands (default: this machine)",
         example="me@login1",
         field=lambda: Field("Login host", placeholder="this machine, or me@login1"),
     )
     account: str | None = setting(
-        "the account that is charged", field=lambda: Field("Account", placeholder="your default one")
+        "account to charge", field=lambda: Field("Account", placeholder="your default account")
     )
-    qos: str | None = setting("the quality of service")
-    time: str | None = setting("the allocation's time limit, as sbatch has it; else the partition's", example="2:00:00")
-    gres: str | None = setting("what each node needs, where the accelerator does not say it", example="gpu:a100:4")
-    cpus: int | None = setting("processors of each node; else what the cluster gives for one task")
-    memory: str | None = setting("memory of each node, as sbatch has it", example="64G")
+    qos: str | None = setting("quality of service")
+    time: str | None = setting("time limit as for sbatch (default: that of the partition)", example="2:00:00")
+    gres: str | None = setting("resources of each node, instead of an accelerator", example="gpu:a100:4")
+    cpus: int | None = setting("CPUs of each node (default: those of one task)")
+    memory: str | None = setting("memory of each node, as for sbatch", example="64G")
     constraint: str | None = setting("features that nodes must have")
-    reservation: str | None = setting("a reservation of the cluster")
-    exclusive: bool = setting("whether nobody else's jobs share the nodes", default=False)
+    reservation: str | None = setting("reservation of the cluster")
+    exclusive: bool = setting("whether to use nodes exclusively", default=False)
     keys: Sequence[str] | str | None = setting("files of private keys for the login host")
-    known_hosts: str | None = setting("a file of known host keys for the login host, in place of the usual ones")
-    host_keys: Policy = setting("known, ask or accept-new: what to do about an unknown key", default="known")
-    python: str | None = setting("the interpreter on the nodes")
+    known_hosts: str | None = setting("known_hosts file for the login host (default: those of ssh)")
+    host_keys: Policy = setting("policy for unknown host keys: known (reject), ask or accept-new", default="known")
+    python: str | None = setting("Python interpreter on the nodes")
 
     name: ClassVar[str] = "slurm"
     about: ClassVar[str] = "nodes that Slurm allocates"
@@ -257,49 +259,45 @@ class Slurm(StrictKeywords):
         for field, form in _PATTERNS.items():
             given = getattr(self, field)
             if given is not None and not (isinstance(given, str) and form.fullmatch(given)):
-                raise UsageError(f"{field}={given!r:.80}: sbatch has no such {field}")
+                raise UsageError(f"{field}={given!r:.80}: not a valid {field} for sbatch")
         if self.cpus is not None and (isinstance(self.cpus, bool) or not 0 < self.cpus < 100_000):
-            raise UsageError(f"cpus={self.cpus!r}: a node has 1 or more")
+            raise UsageError(f"cpus={self.cpus!r}: must be between 1 and 99,999")
         if self.host_keys not in ("known", "ask", "accept-new"):
             raise UsageError(f"host_keys={self.host_keys!r}: choose 'known', 'ask' or 'accept-new'.")
         keys = (self.keys,) if isinstance(self.keys, str) else tuple(self.keys or ())
         object.__setattr__(self, "keys", keys)
         if self.login is None and (keys or self.known_hosts):
-            raise UsageError("keys and known_hosts are for the login host: name one, login='me@login1'")
+            raise UsageError("keys and known_hosts require a login host: set login='me@login1'")
         _ = self._commands
 
     def asking(self) -> Slurm:
-        """The same; a host key of the login host that is not known is shown to the person."""
+        """Return the same provider with a policy that asks the user about unknown host keys of the login host."""
         return replace(self, host_keys="ask")
 
     @property
     def _commands(self) -> SlurmCommands:
         if self.login is None:
             return SlurmCommands(None)
-        wishes = Target("", keys=tuple(self.keys or ()), known_hosts=self.known_hosts, host_keys=self.host_keys)
-        return SlurmCommands(wishes.with_host(self.login))
-
-    # -- the verbs ---------------------------------------------------------------------------------------
+        target = Target("", keys=tuple(self.keys or ()), known_hosts=self.known_hosts, host_keys=self.host_keys)
+        return SlurmCommands(target.with_host(self.login))
 
     async def create(self, spec: PoolSpec, token: str) -> list[Machine]:
-        """Submit one job for all nodes, and wait until Slurm has given them; why it waits is told meanwhile.
+        """Submit one job for all nodes, and wait until Slurm allocates them, reporting why the job waits.
 
         Raises:
-            NoCapacity: Slurm took the nodes away again before the pool was up.
-            PoolError: Slurm refuses the job, somebody cancelled it, or Slurm cannot be asked; or a node cannot be used.
-            UsageError: a wish makes no sense there.
+            NoCapacity: If Slurm preempted the nodes before the pool was up.
+            PoolError: If Slurm rejects the job or cannot be queried, the job was cancelled, or a node cannot be used.
+            UsageError: If Slurm does not support a requirement.
         """
         if spec.options.on_loss == "replace":
-            raise UsageError(
-                "an allocation of Slurm gets no other node for one that is lost: leave on_loss='replace' out"
-            )
+            raise UsageError("Slurm cannot replace a lost node of an allocation: remove on_loss='replace'")
         folder, commands = AllocationFolder(spec.name, token), self._commands
         name, inside = allocation.job_name(spec.name, token), allocation.folder_name(spec.name, token)
         async with commands.hold_connection():
             folder.create()
-            there = await allocation.find_allocations(commands, folder)
-            if there:  # by this token already
-                id = there[0].id
+            existing = await allocation.find_allocations(commands, folder)
+            if existing:  # an earlier call with this token submitted the job
+                id = existing[0].id
             else:
                 options = await self._options(commands, spec, name)
                 boot = math.ceil(spec.options.start_timeout + ABANDON_MARGIN)
@@ -312,10 +310,10 @@ class Slurm(StrictKeywords):
         return [allocation.to_machine(folder, job, node, inside, len(nodes)) for node in nodes]
 
     async def _options(self, commands: SlurmCommands, spec: PoolSpec, name: str) -> list[str]:
-        """What sbatch is told.
+        """Return the options of sbatch.
 
         Raises:
-            UsageError: the partition has no such accelerator.
+            UsageError: If the partition has no such accelerator.
         """
         least, most = spec.least_nodes, spec.most_nodes
         count = str(least) if least == most else f"{least}-{most}"
@@ -323,7 +321,7 @@ class Slurm(StrictKeywords):
             f"--job-name={name}", f"--comment={make_comment(ledger_id('slurm'))}",
             f"--nodes={count}",
             "--ntasks-per-node=1", "--no-requeue", "--output=/dev/null", "--error=/dev/null", "--chdir=/",
-            "--export=ALL",  # of what commands have in their environment, which is next to nothing
+            "--export=ALL",  # exports the reduced environment of the command, see PASSED_VARIABLES
         ]  # fmt: skip
         requirements = spec.needs
         reject_unsupported(requirements)
@@ -333,8 +331,8 @@ class Slurm(StrictKeywords):
             or (f"{math.ceil(requirements.memory_gb * 1024)}M" if requirements.memory_gb else None),
         }
         for field in (*_PATTERNS, "cpus"):
-            if (given := requested.get(field, getattr(self, field))) is not None:
-                options.append(f"--{_OPTIONS.get(field, field)}={given}")
+            if (value := requested.get(field, getattr(self, field))) is not None:
+                options.append(f"--{_OPTIONS.get(field, field)}={value}")
         if self.time is None and spec.options.ttl is not None:
             options.append(f"--time={math.ceil((spec.options.ttl + spec.options.start_timeout) / 60)}")
         if self.exclusive:
@@ -348,78 +346,78 @@ class Slurm(StrictKeywords):
         if wanted is None:
             return ""
         if self.gres is not None:
-            raise UsageError(f"gres={self.gres!r} and an accelerator each say which GPUs: leave one of them out")
-        there = slurm_commands.select_partition(await self._partitions(commands), self.partition)
-        types = [kind for each in there for kind, _ in each.gpus]
+            raise UsageError(f"gres={self.gres!r} cannot be combined with an accelerator: remove one of the two")
+        partitions = slurm_commands.select_partition(await self._partitions(commands), self.partition)
+        types = [kind for each in partitions for kind, _ in each.gpus]
         fitting = slurm_commands.matching_gpu_types(wanted.name, wanted.memory_gb, types)
         where = f"partition {self.partition}" if self.partition else "the cluster"
         if len(fitting) != 1:
             listed = ", ".join(
-                sorted({f"gpu:{kind}:{n}" if kind else f"gpu:{n}" for each in there for kind, n in each.gpus})
+                sorted({f"gpu:{kind}:{n}" if kind else f"gpu:{n}" for each in partitions for kind, n in each.gpus})
             )
-            several = f"several kinds may be {wanted.name}: {', '.join(fitting)}; " if fitting else ""
+            several = f"several types match ({', '.join(fitting)}); " if fitting else ""
             raise UsageError(
-                f"{where} names no {wanted} among its GPUs: {several}it has {listed or 'none'}. Say which is meant "
-                f"with gres='gpu:TYPE:{wanted.count}', without an accelerator"
+                f"{where} has no unique GPU type for {wanted}: {several}its GPUs: {listed or 'none'}. Remove the "
+                f"accelerator, and set gres='gpu:TYPE:{wanted.count}'"
             )
         return f"--gres=gpu:{fitting[0]}:{wanted.count}"
 
     @property
     def payer(self) -> str:
-        """Whose account it uses."""
+        """Account and host of Slurm's commands, which identify the account."""
         return f"{self.account or 'your account'} at {self._commands.host_label}"
 
     def within(self, regions: Sequence[str]) -> Slurm:
-        """Slurm has no regions.
+        """Reject regions, which Slurm does not have.
 
         Args:
-            regions: what cannot be heeded.
+            regions: Names of the regions.
 
         Raises:
-            UsageError: always.
+            UsageError: Always.
         """
-        raise UsageError(f"Slurm has partitions, and no region {regions[0]!r:.60}: say partition=")
+        raise UsageError(f"Slurm has no regions (got {regions[0]!r:.60}): use partition= instead")
 
     async def offers(self, requirements: MachineRequirements) -> OfferList:
-        """What the partitions have for a wish.
+        """Return the offers of the partitions for a request.
 
         Args:
-            requirements: what a node has to be.
+            requirements: Requirements of a node.
 
         Raises:
-            UsageError: a part of the wish makes no sense there.
-            PoolError: Slurm cannot be asked.
+            UsageError: If Slurm does not support a requirement.
+            PoolError: If Slurm cannot be queried.
         """
         try:
-            there = await self._partitions(self._commands)
+            partitions = await self._partitions(self._commands)
         except NoSlurm:
             if self.login is not None:
                 raise
-            return OfferList(offers=())  # who has no Slurm is offered nothing of it
+            return OfferList(offers=())  # without Slurm there are no offers
         reject_unsupported(requirements)
-        return OfferList(offers=make_offers(there, requirements, self.name))
+        return OfferList(offers=make_offers(partitions, requirements, self.name))
 
     async def plan(self, spec: PoolSpec) -> RentalPlan:
-        """What Slurm would be asked for; nothing is submitted.
+        """Return the request that would be sent to Slurm; submits nothing.
 
         Args:
-            spec: all that was asked for.
+            spec: Everything that the user requested.
 
         Raises:
-            UsageError: no partition has such nodes; says what comes nearest.
-            PoolError: Slurm cannot be asked.
+            UsageError: If no partition has fitting nodes. The message names the nearest ones.
+            PoolError: If Slurm cannot be queried.
         """
         commands, least, most = self._commands, spec.least_nodes, spec.most_nodes
         async with commands.hold_connection():
-            there = slurm_commands.select_partition(await self._partitions(commands), self.partition)
+            partitions = slurm_commands.select_partition(await self._partitions(commands), self.partition)
             options = await self._options(commands, spec, allocation.job_name(spec.name, "TOKEN"))
         return RentalPlan(
             nodes=most,
             least=least if least < most else None,
-            attempts=select_offers(make_offers(there, spec.needs, self.name), spec.needs),
-            creates=["one job, which ends with the pool", "a key pair, made here"],
+            attempts=select_offers(make_offers(partitions, spec.needs, self.name), spec.needs),
+            creates=["one job, which ends with the pool", "a key pair, generated locally"],
             requests=[{"sbatch": shlex.join(options)}],
-            notes=["Slurm chooses the nodes, and tells no prices"],
+            notes=["Slurm chooses the nodes and has no prices"],
         )
 
     async def _partitions(self, commands: SlurmCommands) -> list[slurm_commands.Partition]:
@@ -431,22 +429,22 @@ class Slurm(StrictKeywords):
     async def replace(
         self, pool: str, token: str, node: int, machines: Sequence[Machine], former: Sequence[Machine]
     ) -> Machine:
-        """No other node comes to an allocation.
+        """Reject the replacement of a node, because allocations cannot get new nodes.
 
         Raises:
-            PoolError: always.
+            PoolError: Always.
         """
-        raise PoolError("an allocation of Slurm gets no other node for one that is lost; start another pool")
+        raise PoolError("Slurm cannot replace a lost node of an allocation. Start another pool")
 
     async def find(self, pool: str, token: str) -> list[Machine]:
-        """All nodes that Slurm holds for a pool, or its job where that waits for them, by the job's name.
+        """Return all nodes that Slurm has allocated for a pool, or its waiting job, found by the job name.
 
         Args:
-            pool: the pool's name.
-            token: as ``create`` was given it.
+            pool: Name of the pool.
+            token: Token that was passed to ``create``.
 
         Raises:
-            PoolError: Slurm cannot be asked now.
+            PoolError: If Slurm cannot be queried now.
         """
         folder, commands = AllocationFolder(pool, token), self._commands
         found: list[Machine] = []
@@ -457,24 +455,25 @@ class Slurm(StrictKeywords):
         return found
 
     async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
-        """The pool's machines with their state.
+        """Return the pool's machines with their state.
 
-        "gone" is one whose allocation Slurm calls over, or does not know any more; how it ended is told. What lives on
-        one whose allocation runs, SSH tells, as for hosts of one's own; one without an agent is "ending".
+        "gone": the allocation has ended, or Slurm no longer knows it. "ending": the allocation runs without an agent on
+        the
+        node. The other states come from the node over SSH, as for :class:`SSH` hosts.
 
         Raises:
-            PoolError: Slurm cannot be asked now.
+            PoolError: If Slurm cannot be queried now.
         """
         if not known:
             return []
         commands = self._commands
         async with commands.hold_connection():
             names = (allocation.job_name(pool, each.extra["token"]) for each in known)
-            there = {job.id: job for job in await allocation.find_settled_jobs(commands, names)}
-            lost = {each.extra["job"] for each in known} - there.keys()
+            jobs = {job.id: job for job in await allocation.find_settled_jobs(commands, names)}
+            lost = {each.extra["job"] for each in known} - jobs.keys()
             ends = {id: await allocation.fetch_end_reason(commands, id) for id in lost}
             return await gather_bounded(
-                self._update_machine(pool, each, there.get(each.extra["job"]), ends) for each in known
+                self._update_machine(pool, each, jobs.get(each.extra["job"]), ends) for each in known
             )
 
     async def _update_machine(
@@ -482,23 +481,23 @@ class Slurm(StrictKeywords):
     ) -> Machine:
         if job is None or job.has_ended:
             id = machine.extra["job"]
-            forgotten = ends.get(id) or f"Slurm does not know allocation {id} any more"
+            forgotten = ends.get(id) or f"Slurm no longer knows allocation {id}"
             reason = {"why": forgotten if job is None else job.end_reason}
             return replace(machine, state="gone", extra=machine.extra | reason)
         if job.state in WAITING_STATES or job.state not in RUNNING_STATES or "port" not in machine.extra:
             return replace(machine, state="ending")
         if not AllocationFolder(pool, machine.extra["token"]).login_key.exists():
-            reason = {"why": "the key to log in with is not on this machine"}
+            reason = {"why": "this machine does not have the login key"}
             return replace(machine, state="unreachable", extra=machine.extra | reason)
-        there = await update_machine(machine, partial(self.transport, pool))
-        return replace(there, state="ending") if there.state == "gone" else there
+        updated = await update_machine(machine, partial(self.transport, pool))
+        return replace(updated, state="ending") if updated.state == "gone" else updated
 
     async def quiet(self, pool: str, machines: Sequence[Machine]) -> list[Machine]:
-        """End what runs on nodes, over SSH alone; gives them with what lies there that nobody has fetched.
+        """Stop what runs on nodes, over SSH; return the nodes with their retained results.
 
         Args:
-            pool: the pool's name.
-            machines: those that are meant.
+            pool: Name of the pool.
+            machines: The machines to stop work on.
         """
         for each in await self.describe(pool, machines):
             if each.state in ("running", "orphaned"):
@@ -506,10 +505,10 @@ class Slurm(StrictKeywords):
         return await self.describe(pool, machines)
 
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
-        """Have Slurm end the allocation. Of one that other nodes of the pool go on in, only agents are ended.
+        """Cancel allocations whose nodes are all listed; of other allocations, stop only the agents.
 
         Raises:
-            PoolError: Slurm was not told.
+            PoolError: If Slurm does not accept the request.
         """
         over = allocation.complete_allocations(machines)
         await allocation.cancel_jobs(self._commands, over)
@@ -517,23 +516,23 @@ class Slurm(StrictKeywords):
         await gather_bounded(end_machine(each, partial(self.transport, pool)) for each in rest)
 
     async def why_not_now(self) -> str:
-        """Why nodes cannot be ended without asking their agents; never."""
+        """Return "", because Slurm never needs the agents to end nodes."""
         return ""
 
     async def terminate_now(self, pool: str, machines: Sequence[Machine]) -> None:
-        """As ``terminate``.
+        """Terminate nodes like ``terminate``, which needs no agent.
 
         Args:
-            pool: the pool's name.
-            machines: the nodes to end.
+            pool: Name of the pool.
+            machines: The nodes to end.
 
         Raises:
-            PoolError: Slurm was not told.
+            PoolError: If Slurm does not accept the request.
         """
         await self.terminate(pool, machines)
 
     async def teardown(self, pool: str) -> None:
-        """Forget the pool's keys and its names for ``ssh``."""
+        """Remove the pool's keys and its aliases for ``ssh``."""
         from skyward_core.transport.ssh import ssh_config_export
 
         ssh_config_export.remove(pool)
@@ -541,49 +540,49 @@ class Slurm(StrictKeywords):
             folder.remove()
 
     def needs_python(self, minor: str) -> str:
-        """What a plan says of the Python of the nodes.
+        """Return the sentence in a plan about the Python on the nodes.
 
         Args:
-            minor: the version of the one that loads the script.
+            minor: Version of the Python that loads the script.
         """
         return describe_python(minor, "node", self.python)
 
     async def check(self) -> list[Check]:
-        """Whether Slurm answers, and what the partition has, in words."""
+        """Return checks of Slurm and the partition."""
         commands = self._commands
         try:
             async with commands.hold_connection():
                 version = (await commands("sbatch", "--version")).split()
-                there = await self._partitions(commands)
+                partitions = await self._partitions(commands)
         except (SkywardError, OSError) as error:
             return [Check("Slurm", "fail", error_message(error), error_hint(error))]
         answer = f"Slurm {slurm_commands.parse_version(version)} answers on {commands.host_label}"
         lines = [Check("Slurm", "ok", answer)]
-        if not there:
+        if not partitions:
             wanted = f"partition {self.partition}" if self.partition else "partition"
-            return [*lines, Check("Slurm", "fail", f"there is no {wanted} that you may see")]
-        return [*lines, *(Check(each.name, "ok" if each.is_up else "warn", str(each)) for each in there)]
+            return [*lines, Check("Slurm", "fail", f"no visible {wanted}")]
+        return [*lines, *(Check(each.name, "ok" if each.is_up else "warn", str(each)) for each in partitions)]
 
     @classmethod
     async def check_all(cls) -> AsyncIterator[Check]:
-        """As ``check``, where Slurm's commands are on this machine; a login host has to be named."""
+        """Yield the checks if Slurm's commands are on this machine; a login host needs explicit settings."""
         slurm = cls()
         try:
             await slurm._partitions(slurm._commands)
         except NoSlurm as error:
-            yield Check(cls.name, "ok", f"{error_message(error)}; nothing to look at, unless a login host is named")
+            yield Check(cls.name, "ok", f"{error_message(error)}; nothing to check")
             return
         except SkywardError:
-            pass  # the check tells of it
+            pass  # the checks below report the error
         for line in await slurm.check():
             yield line
 
     @classmethod
     def accounts(cls, used: Sequence[Slurm]) -> list[Slurm]:
-        """The clusters of some providers, each once.
+        """Return a provider for each cluster that some providers use.
 
         Args:
-            used: the providers.
+            used: The providers.
         """
         ways = {(each.login, each.keys, each.known_hosts, each.host_keys) for each in used}
         return [
@@ -592,49 +591,47 @@ class Slurm(StrictKeywords):
         ]
 
     async def inventory(self, *, everywhere: bool) -> Inventory:
-        """The person's allocations that have names of pools; reads only.
+        """Return the user's allocations with names of pools; reads only.
 
         Args:
-            everywhere: makes no difference; a login host leads to one cluster.
+            everywhere: Ignored, because a login host belongs to one cluster.
 
         Raises:
-            PoolError: Slurm cannot be asked.
+            PoolError: If Slurm cannot be queried.
         """
         commands = self._commands
         try:
-            told = await commands("squeue", "--me", "--noheader", "-o", slurm_commands.SQUEUE_FORMAT)
+            output = await commands("squeue", "--me", "--noheader", "-o", slurm_commands.SQUEUE_FORMAT)
         except NoSlurm:
             if self.login is not None:
                 raise
-            return Inventory()  # who has no Slurm has nothing in it
+            return Inventory()  # without Slurm there are no allocations
         return Inventory(
             list_allocations(
-                slurm_commands.parse_jobs(told, ours=allocation.NAME_PREFIX), commands.host_label, ledger_id("slurm")
+                slurm_commands.parse_jobs(output, ours=allocation.NAME_PREFIX), commands.host_label, ledger_id("slurm")
             )
         )
 
     async def remove(self, things: Sequence[Leftover]) -> list[str]:
-        """Cancel allocations, and see them gone; gives what is left of them, in words.
+        """Cancel allocations, and wait until they have ended; return a description of each that remains.
 
         Args:
-            things: as ``inventory`` names them.
+            things: Leftovers from ``inventory``.
         """
         return await cancel_allocations(self._commands, things)
 
     @contextmanager
     def warm(self, spec: PoolSpec) -> Iterator[None]:
-        """Nothing: what takes time is the queue."""
+        """Do nothing, because only the queue takes time."""
         yield
 
-    # -- values ------------------------------------------------------------------------------------------
-
     def transport(self, pool: str, machine: Machine, *, patience: float | None = None) -> SSHTransport:
-        """The way to one of the pool's machines.
+        """Return the transport to one of the pool's machines.
 
         Args:
-            pool: the pool's name.
-            machine: the machine.
-            patience: seconds of attempts to connect; None for 30.
+            pool: Name of the pool.
+            machine: The machine.
+            patience: Limit for connection attempts, in seconds; None for 30.
         """
         from skyward_core.transport.ssh.ssh_transport import PATIENCE, SSHTransport
 
@@ -657,13 +654,13 @@ class Slurm(StrictKeywords):
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Slurm:
-        """Rebuild what ``to_json`` wrote.
+        """Rebuild a provider from the JSON that ``to_json`` returned.
 
         Args:
-            data: what it wrote.
+            data: The JSON.
 
         Raises:
-            UsageError: a value makes no sense.
+            UsageError: If a value is invalid.
         """
         return cls(**{key: value for key, value in data.items() if key != "provider"})
 

@@ -1,4 +1,4 @@
-"""Sbatch, squeue, sinfo and scontrol, and their output parsed."""
+"""Slurm's commands (sbatch, squeue, sinfo, scontrol), run locally or over SSH, and parsers of their output."""
 
 from __future__ import annotations
 
@@ -22,36 +22,34 @@ if TYPE_CHECKING:
     from skyward_core.transport.ssh.host_address import Target
 
 
-COMMAND_TIMEOUT = 50.0  # seconds that a command may take; then it is ended where it runs
-CONNECTION_SLACK = 10.0  # seconds beyond that for the way there
-MAX_OUTPUT_BYTES = 4 << 20  # bytes of an answer
-# Variables that commands get. No others: what is in SBATCH_*, SQUEUE_* or SLURM_* changes what they do and print, and
-# sbatch gives the whole environment to the job, where a client's secrets have no business.
+COMMAND_TIMEOUT = 50.0  # seconds for a command; then it is stopped on its host
+CONNECTION_SLACK = 10.0  # additional seconds for the connection
+MAX_OUTPUT_BYTES = 4 << 20  # size of an answer
+# Variables that local commands get. SBATCH_*, SQUEUE_* and SLURM_* would change their behavior, and sbatch copies the
+# whole environment to the job, which must not contain the client's secrets.
 PASSED_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LD_LIBRARY_PATH", "SLURM_CONF")
 SET_VARIABLES = {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
 _NOT_FOUND_STATUS = 127
 _TIMEOUT_STATUSES = (124, 137)
-_NO_CLUSTER_MESSAGE = (
-    "Could not establish a configuration source"  # what its commands say where nobody has configured them
-)
+_NO_CLUSTER_MESSAGE = "Could not establish a configuration source"  # printed without a slurm.conf
 
-# A login shell may print before it; $0 is a word that nobody else knows. "!" and "'" mean something to some shells.
+# A login shell may print text before the output, so $0 is a unique mark. Some shells interpret "!" and "'".
 _MARKED_COMMAND = 'echo; echo "$0"; "$@"; s=$?; echo; echo "$0 $s"'
 
 
 class CommandFailed(PoolError):
-    """One of Slurm's commands did not do what was asked; the message has what it said."""
+    """Error: a Slurm command failed. The message has its output."""
 
 
 class NoSlurm(CommandFailed):
-    """There is no Slurm where its commands were to run, or one that belongs to no cluster."""
+    """Error: the host has no Slurm commands, or Slurm is not configured."""
 
 
 class SlurmCommands:
-    """See the module.
+    """Runner of Slurm commands.
 
     Args:
-        login: the host that they run on; None for this one.
+        login: Host that runs the commands; None for this machine.
     """
 
     def __init__(self, login: Target | None) -> None:
@@ -59,12 +57,12 @@ class SlurmCommands:
 
     @property
     def host_label(self) -> str:
-        """Where they run, for people to read."""
+        """Name of the host that runs the commands, for messages."""
         return "this machine" if self.login is None else f"host {self.login.label}"
 
     @asynccontextmanager
     async def hold_connection(self) -> AsyncIterator[None]:
-        """Keep one connection for all commands inside it: each login may cost a person's patience."""
+        """Share one connection among all commands in the block, because each login may require user interaction."""
         if self.login is None:
             yield
             return
@@ -74,15 +72,15 @@ class SlurmCommands:
             yield
 
     async def __call__(self, program: str, *arguments: str, stdin: str = "", seconds: float = COMMAND_TIMEOUT) -> str:
-        """What a command prints.
+        """Run a command and return its output.
 
         Args:
-            seconds: after which it is ended.
+            seconds: Time limit, after which the command is stopped.
 
         Raises:
-            NoSlurm: it is not there.
-            CommandFailed: it failed; says what it said.
-            Unreachable: it gave no answer in time, or the login host cannot be reached.
+            NoSlurm: If the command does not exist or Slurm is not configured.
+            CommandFailed: If the command fails. The message has its output.
+            Unreachable: If the command times out, or the login host cannot be reached.
         """
         words = ["timeout", "-k", "5", f"{seconds:g}", program, *arguments]
         run = self._run_local if self.login is None else partial(self._run_remote, self.login)
@@ -92,17 +90,21 @@ class SlurmCommands:
         except TimeoutError as error:
             raise Unreachable(f"{program} on {self.host_label} gave no answer within {seconds:g} s") from error
         if len(output) > MAX_OUTPUT_BYTES:
-            raise CommandFailed(f"{program} on {self.host_label} prints more than {MAX_OUTPUT_BYTES >> 20} MB")
+            raise CommandFailed(f"{program} on {self.host_label} printed more than {MAX_OUTPUT_BYTES >> 20} MB")
         if status == 0:
             return output.decode("utf-8", "replace")
-        said = sanitize_line(" ".join(errors[-2000:].decode("utf-8", "replace").split()))
+        message = sanitize_line(" ".join(errors[-2000:].decode("utf-8", "replace").split()))
         if status == _NOT_FOUND_STATUS:
-            raise NoSlurm(f"there is no {program} on {self.host_label}, which is no login node of a Slurm cluster")
-        if _NO_CLUSTER_MESSAGE in said:
-            raise NoSlurm(f"Slurm on {self.host_label} is of no cluster: {program} finds no slurm.conf")
+            raise NoSlurm(
+                f"{program} was not found on {self.host_label}: set login= to a login node of a Slurm cluster"
+            )
+        if _NO_CLUSTER_MESSAGE in message:
+            raise NoSlurm(f"Slurm on {self.host_label} is not configured: {program} finds no slurm.conf")
         if status in _TIMEOUT_STATUSES:
-            raise Unreachable(f"{program} on {self.host_label} gave no answer within {seconds:g} s: {said}")
-        raise CommandFailed(f"{program} on {self.host_label} failed: {said or f'exit status {status}, and no word'}")
+            raise Unreachable(f"{program} on {self.host_label} gave no answer within {seconds:g} s: {message}")
+        raise CommandFailed(
+            f"{program} on {self.host_label} failed: {message or f'exit status {status} without output'}"
+        )
 
     async def _run_local(self, words: Sequence[str], stdin: bytes) -> tuple[int, bytes, bytes]:
         env = {name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ} | SET_VARIABLES
@@ -112,7 +114,7 @@ class SlurmCommands:
                 *words, env=env, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/", start_new_session=True
             )
         except FileNotFoundError as error:
-            raise CommandFailed(f"there is no {words[0]} on {self.host_label}") from error
+            raise CommandFailed(f"{words[0]} was not found on {self.host_label}") from error
         try:
             output, errors = await process.communicate(stdin)
         except BaseException:
@@ -126,39 +128,39 @@ class SlurmCommands:
         from skyward_core.transport.ssh.connection import shared_connection
 
         mark = f"skyward-{secrets.token_hex(8)}"
-        given = ["env", *(f"{name}={text}" for name, text in SET_VARIABLES.items()), *words]
-        command = f"exec sh -c {shlex.quote(_MARKED_COMMAND)} {mark} {shlex.join(given)}"
-        said, lines = CommandOutput(), list[bytes]()
+        prefixed = ["env", *(f"{name}={text}" for name, text in SET_VARIABLES.items()), *words]
+        command = f"exec sh -c {shlex.quote(_MARKED_COMMAND)} {mark} {shlex.join(prefixed)}"
+        output, lines = CommandOutput(), list[bytes]()
         async with shared_connection(login) as link:
             try:
-                channel = await open_session(link, command, said)
+                channel = await open_session(link, command, output)
             except ConnectionError as error:
-                raise Unreachable(f"the connection to {self.host_label} is gone: {error}") from error
+                raise Unreachable(f"the connection to {self.host_label} was lost: {error}") from error
             try:
-                with suppress(OSError):  # a host that closes it at once says why, or nothing
+                with suppress(OSError):  # a host that closes the channel may have sent the reason
                     channel.write(stdin)
                     channel.write_eof()
-                doing, limit = "", None  # of the login shell; the command's is our caller's
-                while (line := await said.read_line(login.label, doing, limit)) is not None:
+                activity, limit = "", None  # time limit of the login shell; the caller limits the command itself
+                while (line := await output.read_line(login.label, activity, limit)) is not None:
                     lines.append(line)
                     if line == mark.encode():
-                        doing, limit = "a command", math.inf
+                        activity, limit = "a command", math.inf
             finally:
                 channel.close()
         status = _exit_status(mark.encode(), lines, self.host_label)
         begin = lines.index(mark.encode()) + 1 if mark.encode() in lines else len(lines)
-        return status, b"\n".join(lines[begin:-1]), bytes(said.errors)
+        return status, b"\n".join(lines[begin:-1]), bytes(output.errors)
 
 
 def _exit_status(mark: bytes, lines: Sequence[bytes], where: str) -> int:
-    """The exit status that stands behind the second mark."""
+    """Return the exit status after the second mark."""
     word, _, status = lines[-1].partition(b" ") if lines else (b"", b"", b"")
     if word != mark or not status.isdigit():
-        raise Unreachable(f"{where} ended a command before it had answered")
+        raise Unreachable(f"{where} closed the connection before the command had finished")
     return int(status)
 
 
-# Fields of squeue: number, state, nodes, start, end, name, comment; what may hold anything comes last.
+# Fields of squeue: number, state, nodes, start, end, name, comment, reason. Free texts come last.
 SQUEUE_FORMAT = "%i|%T|%N|%S|%e|%j|%k|%r"
 SINFO_FORMAT = "%P|%a|%D|%c|%m|%l|%t|%G"
 
@@ -187,42 +189,42 @@ RUNNING_STATES = {"RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "
 ENDING_STATES = {"COMPLETING"}
 END_REASONS = {
     "TIMEOUT": "its time limit was reached",
-    "CANCELLED": "somebody cancelled it (scancel)",
-    "NODE_FAIL": "a node of it failed",
+    "CANCELLED": "it was cancelled (scancel)",
+    "NODE_FAIL": "a node failed",
     "PREEMPTED": "Slurm gave its nodes to another job (preemption)",
-    "OUT_OF_MEMORY": "it used more memory than it was given",
+    "OUT_OF_MEMORY": "it used more memory than allocated",
     "BOOT_FAIL": "its nodes could not be booted",
     "DEADLINE": "its deadline was reached",
     "FAILED": "its script failed",
-    "COMPLETED": "no agent was left on its nodes",
-    "REVOKED": "another cluster has it",
+    "COMPLETED": "its nodes had no agent",
+    "REVOKED": "it moved to another cluster",
 }
-PREEMPTED_STATES = {"NODE_FAIL", "PREEMPTED", "BOOT_FAIL"}  # others may have better luck
+PREEMPTED_STATES = {"NODE_FAIL", "PREEMPTED", "BOOT_FAIL"}  # another submission may succeed
 WAIT_REASONS = {
     "Resources": "no nodes are free",
-    "Priority": "others come before it",
-    "Dependency": "another job comes before it",
-    "JobHeldUser": "it is held; scontrol release lets it go",
+    "Priority": "jobs with higher priority come first",
+    "Dependency": "it depends on another job",
+    "JobHeldUser": "it is held; release it with scontrol release",
     "JobHeldAdmin": "an administrator holds it",
-    "PartitionTimeLimit": "it asks for more time than the partition allows, and would wait for ever: see time=",
-    "PartitionNodeLimit": "it asks for more nodes than the partition has, and would wait for ever",
+    "PartitionTimeLimit": "it requests more time than the partition allows and will never start; reduce time=",
+    "PartitionNodeLimit": "it requests more nodes than the partition has and will never start",
     "PartitionDown": "the partition is down",
-    "ReqNodeNotAvail": "a node that it needs is not available",
+    "ReqNodeNotAvail": "a requested node is not available",
     "Reservation": "its reservation has not begun",
-    "BeginTime": "its time has not come",
-    "None": "Slurm has not looked at it yet",
+    "BeginTime": "its start time has not come",
+    "None": "Slurm has not scheduled it yet",
 }
 
 
-def job_end_reason(id: str, told: str) -> str:
-    """How a job ended, of the state that sacct tells; "" where it tells none that ends one."""
-    state = told.split()[0] if told.split() else ""
+def job_end_reason(id: str, output: str) -> str:
+    """Return why a job ended, from the output of sacct; "" if the output has no final state."""
+    state = next(iter(output.split()), "")
     return f"allocation {id} ended: {END_REASONS[state]}" if state in END_REASONS else ""
 
 
 @value
 class SlurmJob(Value):
-    """One line of squeue; times are Unix times, None where there is none yet."""
+    """One line of squeue; times are Unix times, or None if not set."""
 
     id: str
     state: str
@@ -235,36 +237,36 @@ class SlurmJob(Value):
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing of it is left."""
+        """Whether the job has ended completely."""
         return self.state not in WAITING_STATES | RUNNING_STATES | ENDING_STATES
 
     @property
     def end_reason(self) -> str:
-        """In words."""
-        reason = END_REASONS.get(self.state, f"Slurm calls it {self.state}")
-        is_said = self.reason in ("None", "") or self.state in ("TIMEOUT", "PREEMPTED")
-        return f"allocation {self.id} ended: {reason}{'' if is_said else f'; {sanitize_line(self.reason)}'}"
+        """Sentence on the end of the job."""
+        reason = END_REASONS.get(self.state, f"its state is {self.state}")
+        is_complete = self.reason in ("None", "") or self.state in ("TIMEOUT", "PREEMPTED")
+        return f"allocation {self.id} ended: {reason}{'' if is_complete else f'; {sanitize_line(self.reason)}'}"
 
     @property
     def wait_reason(self) -> str:
-        """In words; Slurm's own word stands in brackets."""
+        """Reason why the job waits, with Slurm's code in parentheses."""
         if self.state != "PENDING":
             return self.state.lower().replace("_", " ")
-        word = re.split(r"[ ,(]", self.reason)[0]
-        words = WAIT_REASONS.get(word)
-        if word == "None":
-            return WAIT_REASONS[word]
-        return f"{words} ({sanitize_line(self.reason)})" if words else sanitize_line(self.reason)
+        code = re.split(r"[ ,(]", self.reason)[0]
+        reason = WAIT_REASONS.get(code)
+        if code == "None":
+            return WAIT_REASONS[code]
+        return f"{reason} ({sanitize_line(self.reason)})" if reason else sanitize_line(self.reason)
 
 
 def parse_jobs(text: str, *, ours: str = "") -> list[SlurmJob]:
-    """Lines of squeue.
+    """Parse lines of squeue.
 
     Args:
-        ours: what the names of those begin with that are meant; others may be called whatever there is.
+        ours: Prefix of the job names to include; other jobs may have arbitrary names.
 
     Raises:
-        PoolError: a line of those is none.
+        PoolError: If a line is invalid.
     """
     found = []
     for line in filter(None, text.splitlines()):
@@ -274,7 +276,7 @@ def parse_jobs(text: str, *, ours: str = "") -> list[SlurmJob]:
         if len(parts) != 8 or not (
             _ID.fullmatch(parts[0]) and _STATE.fullmatch(parts[1]) and _NODES.fullmatch(parts[2])
         ):
-            raise PoolError(f"squeue prints what is no job: {sanitize_line(line)[:200]}")
+            raise PoolError(f"invalid output line of squeue: {sanitize_line(line)[:200]}")
         id, state, nodes, start, end, *words = parts
         found.append(SlurmJob(id, state, nodes, _parse_time(start), _parse_time(end), *map(sanitize_line, words)))
     return found
@@ -285,36 +287,34 @@ def _parse_time(text: str) -> float | None:
 
 
 def parse_job_id(text: str) -> str:
-    """The number of the job that sbatch has submitted.
+    """Return the job number in the output of sbatch.
 
     Raises:
-        PoolError: it says none.
+        PoolError: If the output has no job number.
     """
     lines = text.split()
     found = _SBATCH_OUTPUT.fullmatch(lines[-1]) if lines else None
     if found is None:
-        raise PoolError(
-            f"sbatch does not say which job it has submitted: {sanitize_line(text)[:200] or 'it says nothing'}"
-        )
+        raise PoolError(f"sbatch printed no job number: {sanitize_line(text)[:200] or 'no output'}")
     return found[1]
 
 
 def parse_hostnames(text: str) -> list[str]:
-    """Lines of ``scontrol show hostnames``.
+    """Parse the output of ``scontrol show hostnames``.
 
     Raises:
-        PoolError: a line is no name.
+        PoolError: If a line is not a host name.
     """
     names = text.split()
     for name in names:
         if not _HOST.fullmatch(name):
-            raise PoolError(f"scontrol prints what is no name of a node: {sanitize_line(name)[:200]}")
+            raise PoolError(f"invalid node name in the output of scontrol: {sanitize_line(name)[:200]}")
     return names
 
 
 @value
 class AllocatedNode(Value):
-    """A node of an allocation on which an SSH server of the pool's own listens."""
+    """Node of an allocation, with the pool's own SSH server."""
 
     index: int
     name: str
@@ -325,38 +325,38 @@ class AllocatedNode(Value):
 
 
 def parse_node_reports(text: str, count: int) -> list[AllocatedNode]:
-    """What the nodes of an allocation say of themselves, in their order.
+    """Parse the reports of an allocation's nodes; return the nodes by index.
 
     Args:
-        count: how many there are.
+        count: Number of nodes.
 
     Raises:
-        PoolError: one says that it cannot, or nothing.
+        PoolError: If a node reports an error, or sends no valid report.
     """
     nodes: dict[int, AllocatedNode] = {}
-    troubles: dict[int, str] = {}
+    errors: dict[int, str] = {}
     for line in text.splitlines():
         if found := _NODE_REPORT.fullmatch(line):
             index, port = int(found[1]), int(found[4])
             if index >= count or not 0 < port < 65536 or index in nodes:
-                raise PoolError(f"a node of the allocation tells nonsense of itself: {sanitize_line(line)[:200]}")
+                raise PoolError(f"invalid report from a node of the allocation: {sanitize_line(line)[:200]}")
             nodes[index] = AllocatedNode(index, found[2], found[3], port, found[5], found[6])
         elif found := _NODE_ERROR.fullmatch(line):
-            troubles[int(found[1])] = sanitize_line(found[2])
-    if troubles:
-        raise PoolError("; ".join(f"node {index}: {reason}" for index, reason in sorted(troubles.items())))
-    if lacking := [str(index) for index in range(count) if index not in nodes]:
-        raise PoolError(f"node {', '.join(lacking)} of the allocation has not said how it is reached")
+            errors[int(found[1])] = sanitize_line(found[2])
+    if errors:
+        raise PoolError("; ".join(f"node {index}: {reason}" for index, reason in sorted(errors.items())))
+    if missing := [str(index) for index in range(count) if index not in nodes]:
+        raise PoolError(f"no report from node {', '.join(missing)} of the allocation")
     return [nodes[index] for index in range(count)]
 
 
 @value
 class Partition(Value):
-    """One line of sinfo: nodes of a partition that are alike.
+    """One line of sinfo: equal nodes of a partition.
 
     Attributes:
-        is_default: whether jobs go there that name none.
-        gpus: type ("" where it has none) and number of each kind of GPU.
+        is_default: Whether jobs without a partition go there.
+        gpus: Type ("" if unnamed) and number of each kind of GPU.
     """
 
     name: str
@@ -371,7 +371,7 @@ class Partition(Value):
 
     @property
     def memory_gb(self) -> float:
-        """Memory of each node, in tenths of a GB."""
+        """Memory of each node in GB, rounded down to tenths."""
         return self.memory_mb * 10 // 1024 / 10
 
     def __str__(self) -> str:
@@ -382,7 +382,7 @@ class Partition(Value):
 
 
 def parse_partitions(text: str) -> list[Partition]:
-    """Lines of sinfo; one that is none is left out."""
+    """Parse lines of sinfo; skips invalid lines."""
     found = []
     for line in text.splitlines():
         parts = line.split("|", 7)
@@ -400,27 +400,28 @@ def parse_partitions(text: str) -> list[Partition]:
     return found
 
 
-def select_partition(there: Sequence[Partition], named: str | None) -> list[Partition]:
-    """Those of the partition that a job goes to: the one that is named, else the default one."""
+def select_partition(listed: Sequence[Partition], named: str | None) -> list[Partition]:
+    """Return the lines of the partition that a job goes to: the named one, else the default one."""
     if named:
-        return list(there)  # of it alone
-    return [each for each in there if each.is_default] or list(there)
+        return list(listed)  # sinfo was limited to this partition
+    return [each for each in listed if each.is_default] or list(listed)
 
 
 def parse_version(words: Sequence[str]) -> str:
-    """Slurm's version, of what a command of it calls itself."""
-    return sanitize_line(words[-1])[:32] if words else "of an unknown version"
+    """Return Slurm's version from the output of ``--version``."""
+    return sanitize_line(words[-1])[:32] if words else "unknown version"
 
 
-def matching_gpu_types(name: str, memory_gb: float | None, there: Iterable[str]) -> list[str]:
-    """Those of a cluster's types of GPU that an accelerator may be called there.
+def matching_gpu_types(name: str, memory_gb: float | None, types: Iterable[str]) -> list[str]:
+    """Return the GPU types of a cluster that match an accelerator.
 
     Args:
-        name: of the accelerator, as the catalogue has it.
-        memory_gb: of each; None for any.
+        name: Name of the accelerator in the catalog.
+        memory_gb: Memory of the accelerator in GB; None for any.
+        types: The cluster's names of GPU types.
     """
     wanted = split_words(name)
-    fitting = [kind for kind in dict.fromkeys(there) if kind and contains_words(split_words(kind), wanted)]
+    fitting = [kind for kind in dict.fromkeys(types) if kind and contains_words(split_words(kind), wanted)]
     if memory_gb is not None:
         exact = [kind for kind in fitting if f"{memory_gb:g}gb" in split_words(kind)]
         fitting = exact or fitting

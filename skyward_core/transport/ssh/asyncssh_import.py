@@ -1,12 +1,11 @@
-"""asyncssh, imported without what takes long and is not used here.
+"""Import of asyncssh without its slow optional parts, and with a faster cipher and stricter configuration.
 
-It looks for optional C libraries, which runs a compiler and a linker for each name, a tenth of a second in all; what
-it could find are a key exchange (sntrup761 by liboqs) and a checksum (umac by nettle) that have equals or betters
-without them. X.509 certificates in SSH are no part of OpenSSH, and never trusted here; the module for them is one that
-asyncssh can do without. Of typing_extensions it asks a single name, which Python has by now.
-
-It makes a cipher of AES-GCM anew for each packet, of the same key: two thirds of the time that a small packet takes to
-be encrypted. Here it gets the one that it had.
+Without these changes, asyncssh searches for optional C libraries, which runs a compiler and a linker for 0.1 s in all.
+They would add a key exchange (sntrup761 by liboqs) and a checksum (umac by nettle) that have equivalents. The module
+for X.509 certificates is skipped, because OpenSSH does not support these certificates in SSH. typing_extensions is
+replaced, because asyncssh only needs ``Self``, which Python has.
+asyncssh creates a new AES-GCM cipher for each packet, which takes two thirds of the encryption time of small packets.
+Here the cipher is cached by its key.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ ctypes.util.find_library = lambda name: None
 sys.modules.setdefault("asyncssh.crypto.x509", None)  # type: ignore[arg-type]
 _extensions = sys.modules.setdefault("typing_extensions", LazyModule("typing_extensions", {"Self": typing.Self}))
 _collects = gc.isenabled()
-gc.disable()  # looking for garbage among what is imported takes a twelfth of the time
+gc.disable()  # garbage collection takes a twelfth of the import time
 try:
     import asyncssh
     from asyncssh import config as _config
@@ -41,8 +40,8 @@ try:
     from asyncssh.public_key import get_certificate_algs, get_public_key_algs
 finally:
     if _collects:
-        # What was imported is young now, and three looks for garbage would go through all of it, 20 ms in all. This
-        # makes it old without a look; who has frozen something keeps that.
+        # The imported objects are young now, and three collections would traverse them, 20 ms in all. Freezing and
+        # unfreezing moves them to the oldest generation. Objects that the application froze stay frozen.
         if not gc.get_freeze_count():
             gc.freeze()
             gc.unfreeze()
@@ -53,24 +52,24 @@ finally:
     if sys.modules["asyncssh.crypto.x509"] is None:
         del sys.modules["asyncssh.crypto.x509"]
 
-# It would wait for a named pipe in the place of a key or a configuration, and read a device without end.
+# asyncssh would block on a named pipe instead of a key or configuration file, and read devices endlessly.
 vars(_public_key)["read_file"] = lambda name: read_bytes(name, MAX_FILE_SIZE)
 vars(_config)["open"] = lambda name: io.StringIO(read_text(name, most=MAX_FILE_SIZE))
 
-# Options that asyncssh does not know, and ignores without a word.
+# Options that asyncssh silently ignores.
 for _option in ("RevokedHostKeys", "BindInterface", "ProxyUseFdpass"):
     SSHClientConfig._handlers.setdefault(_option.lower(), (_option, SSHConfig._set_string))
-# Criteria of Match that asyncssh evaluates otherwise than OpenSSH, or only while it connects.
+# Match criteria that asyncssh evaluates differently from OpenSSH, or only while it connects.
 NOT_EVALUATED = {"canonical", "final", "localnetwork", "tagged", "version", "command", "sessiontype"}
 
-# It tells each command, of pages, to whoever has set up logging, as most scripts that train do; ours tell what matters.
-# Who wants to hear it all gives its logger a level.
+# asyncssh logs each command, pages long, at level INFO, which training scripts often enable. To see these messages, set
+# the level of its logger.
 _logger = logging.getLogger("asyncssh")
 if _logger.level == logging.NOTSET:
     _logger.setLevel(logging.WARNING)
 
-MAX_FILE_SIZE = 1 << 20  # bytes of such a file
-MAX_CACHED_CIPHERS = 1024  # two of a connection; others are made anew
+MAX_FILE_SIZE = 1 << 20  # bytes of a key or configuration file
+MAX_CACHED_CIPHERS = 1024  # each connection uses two ciphers; further ones are created again
 _cipher_class = vars(_ciphers).get("AESGCM")
 if isinstance(_cipher_class, type):
     vars(_ciphers)["AESGCM"] = lru_cache(MAX_CACHED_CIPHERS)(_cipher_class)

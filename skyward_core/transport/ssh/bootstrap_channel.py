@@ -1,7 +1,7 @@
-"""One command channel to a host, in which ``bootstrap.host_command_server`` runs and answers requests.
+"""Channel to a ``bootstrap.host_command_server`` on a host, which executes commands and answers.
 
-A login shell runs once per channel, may take its time and print what it likes; answers are lines that begin
-with a word made for the channel.
+The login shell of a channel may be slow and print anything. Answers are therefore lines that begin with a random
+marker.
 """
 
 from __future__ import annotations
@@ -58,31 +58,32 @@ _log = get_logger("ssh")
 CHUNK = 1 << 18
 MAX_NOISE = 2000  # characters of a login shell's output kept for an error message
 WINDOW = 1 << 22
-# What an answer may have at most, in bytes, and lines that wait to be read: a list of many files is long.
+# Limits for the bytes of an answer, and for unread lines; the list of a large folder is long.
 MAX_ANSWER_SIZE, MOST_LINES = 64 << 20, 100_000
-# A login shell that prints may take this many times the answer time-out until our program runs; uv, which prints
-# nothing while it fetches a Python, may be silent for this many times the answer time-out.
+# A login shell that prints may take this many times the answer timeout until the server runs; uv, which is silent while
+# it downloads a Python, may be silent for this many times the answer timeout.
 NOISY_START_FACTOR, UV_TIMEOUT_FACTOR = 6, 30
 
-# What runs on a host ahead of ``bootstrap.host_command_server``, which asks it: it imports nothing else of the package.
+# Modules that run on a host before ``bootstrap.host_command_server``, which imports nothing else of the package.
 BOOTSTRAP_MODULES = (
     "skyward_core.protocol.node_paths",
     "skyward_core.node.deferred_imports",
     "skyward_core.node.bootstrap.host_inspection",
 )
 
-_OLD_MARSHAL = 2  # which every version reads
+_OLD_MARSHAL = 2  # a format that every Python version reads
 OnLine = Callable[[str], None]
 
-# The login shell, whichever it is, sees one quoted word: no newline, no single quote, no backslash, no "!".
-# $1 version, $2 the same with a comma, $3 the interpreter asked for, $4 the client's, $5 the word, $6 the pool's
-# name or its folder's, for people who look at the host's processes, $7 anything where no uv may fetch one.
-# The client's path is tried only where it is nobody else's on this host: own() looks at the owners and modes of all
-# that leads there, links and their targets too. A group that has the user's own number is the user's alone.
-# An interpreter that is none, or has another version or bytecode of its own as PyPy's, leaves standard input untouched;
+# The login shell, of whatever kind, sees one quoted word: no newline, no single quote, no backslash, no "!".
+# $1 version, $2 the version with a comma, $3 the chosen interpreter, $4 the client's interpreter, $5 the marker, $6 the
+# name of the pool or its folder, shown in process lists, $7 non-empty if uv must not install a Python.
+# The client's path is only tried if no other user could have written it on this host: own() checks owners and modes of
+# all folders on the way, including links and their targets. A group with the user's own number belongs to the user.
+# An interpreter with another version or another bytecode, for example PyPy's, exits without reading standard input, and
 # the next one is tried.
-# The word comes first on standard input: if anything else does, start-up files have read a part of it (exit status 96).
-# Nobody looks for garbage: what is imported is there to stay, and no more is made than what ends with the channel.
+# The marker comes first on standard input: if it is missing, startup files have read a part of the input (exit status
+# 96).
+# The garbage collector is off: imported modules stay in memory, and everything else ends with the channel.
 _PYTHON = (
     "import gc,marshal,os,sys;i=sys.implementation;"
     "sys.version_info[:2]==($2)and i.name==i.cache_tag[:7]or os._exit(97);gc.disable();"
@@ -111,15 +112,15 @@ _SHELL = (
 
 
 class HostCommandFailed(PoolError):
-    """The host answered that it could not do what was asked."""
+    """Error: the host could not execute a command."""
 
 
 class NoFittingPython(PoolError):
-    """The host has no Python of the minor version that is wanted, and no uv that could fetch it.
+    """Error: the host has no Python of the required minor version, and no uv that could install it.
 
     Attributes:
-        tried: whether a uv that is there has tried.
-        found: what it has.
+        tried: Whether uv is installed and failed.
+        found: Interpreters on the host.
     """
 
     tried = False
@@ -127,13 +128,13 @@ class NoFittingPython(PoolError):
 
 
 class CommandOutput(AnswerWait, FlowControl, asyncssh.SSHClientSession[bytes]):
-    """The lines that a command prints, and whether its input can take more."""
+    """Output lines of a command, and flow control of its input."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lines: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.errors = bytearray()
-        self.noise = b""  # lines that were no answers
+        self.noise = b""  # lines that are not answers
         self._partial = bytearray()
         self._channel: asyncssh.SSHClientChannel[bytes]
 
@@ -144,11 +145,11 @@ class CommandOutput(AnswerWait, FlowControl, asyncssh.SSHClientSession[bytes]):
         """Return the next line; None after the last one.
 
         Args:
-            doing: What the host was asked for; "" until our program runs behind the login shell.
-            seconds: How long it may send nothing; None for the answer time-out.
+            doing: Description of the request, for errors; "" until the server runs.
+            seconds: Longest time without output; None for the answer timeout.
 
         Raises:
-            Unreachable: It sent nothing for that long.
+            Unreachable: If the host sends nothing for that long.
         """
         seconds = answer_timeout() if seconds is None else seconds
         try:
@@ -161,9 +162,9 @@ class CommandOutput(AnswerWait, FlowControl, asyncssh.SSHClientSession[bytes]):
             ) from error
 
     def noise_text(self) -> str:
-        """Return the end of what came that was no answer."""
-        said = self.noise + bytes(self._partial) + bytes(self.errors)
-        return said.decode(errors="replace").strip()[-500:]
+        """Return the end of the output that contains no answer."""
+        text = self.noise + bytes(self._partial) + bytes(self.errors)
+        return text.decode(errors="replace").strip()[-500:]
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
         self.heard_at = time.monotonic()
@@ -179,7 +180,7 @@ class CommandOutput(AnswerWait, FlowControl, asyncssh.SSHClientSession[bytes]):
                 self.lines.put_nowait(bytes(line))
         if len(self._partial) > MAX_ANSWER_SIZE or self.lines.qsize() > MOST_LINES:
             self._partial.clear()
-            self._channel.close()  # it floods us
+            self._channel.close()  # too much output
 
     def eof_received(self) -> bool:
         self.lines.put_nowait(None)
@@ -191,16 +192,16 @@ class CommandOutput(AnswerWait, FlowControl, asyncssh.SSHClientSession[bytes]):
 
 
 class CommandChannel:
-    """A running ``bootstrap.host_command_server``; ``facts`` is what it said first."""
+    """Running ``bootstrap.host_command_server``; ``facts`` is its first message."""
 
     def __init__(self, link: HostConnection, python: WantedPython) -> None:
         self.link = link
         self.python = python
         nothing: AnyHeader = {}
-        self.facts: HostFacts = nothing  # until it has said it
+        self.facts: HostFacts = nothing  # set by the first message
         self._marker = f"skyward-{secrets.token_hex(8)}".encode()
         self._on_line: OnLine = lambda line: None
-        self._request_name = ""  # what is asked for; nothing until our program runs there
+        self._request_name = ""  # "" until the server runs
         self._is_uv_running = False
         self._session = CommandOutput()
         self._channel: asyncssh.SSHClientChannel[bytes]
@@ -219,21 +220,21 @@ class CommandChannel:
         """Start ``bootstrap.host_command_server`` on a host.
 
         Args:
-            python: what runs there.
-            folder: name of the pool's folder, or "".
-            said: takes lines that tell how long work goes on.
-            status: have the facts tell of orphaned workers, too.
-            starts: an agent will probably be started, so that the host may get ready for that.
+            python: Interpreter that runs the server.
+            folder: Name of the pool's folder, or "".
+            said: Receives progress lines.
+            status: Whether the facts include orphaned workers.
+            starts: Whether an agent will probably start, so that the host can prepare for it.
 
         Raises:
-            PoolError: the host has no fitting Python, or runs no command.
-            Unreachable: its login shell does not let our program run.
-            ConnectionError: the link is gone.
+            PoolError: If the host has no matching Python, or does not run commands.
+            Unreachable: If the login shell blocks the server.
+            ConnectionError: If the connection is lost.
         """
-        ahead, link.early_channel = link.early_channel, None
-        begun = ahead if isinstance(ahead, cls) and ahead.python == python else None
-        if ahead is not None and begun is None:
-            ahead.close()
+        early, link.early_channel = link.early_channel, None
+        begun = early if isinstance(early, cls) and early.python == python else None
+        if early is not None and begun is None:
+            early.close()
         self = begun or await cls._begin(link, python, folder)
         self._on_line = said
         word = self._marker.decode()
@@ -246,7 +247,7 @@ class CommandChannel:
             validate_facts(self.facts, status=status)
         except WireError as error:
             self.close()
-            raise HostCommandFailed(f"Host {link.target.host} tells nonsense of itself: {error}") from error
+            raise HostCommandFailed(f"Invalid response from host {link.target.host}: {error}") from error
         except TimeoutError as error:
             self.close()
             raise noisy_shell_error(
@@ -259,13 +260,13 @@ class CommandChannel:
 
     @classmethod
     async def begin(cls, link: HostConnection, python: WantedPython, name: str) -> None:
-        """Have ``bootstrap.host_command_server`` started by the time that :meth:`open` asks it for the first time.
+        """Start ``bootstrap.host_command_server`` ahead of the first :meth:`open`.
 
         Args:
-            name: of the pool, for people who look at the host's processes.
+            name: Name of the pool, shown in the host's process list.
 
         Raises:
-            PoolError, ConnectionError: as of :meth:`open`.
+            PoolError, ConnectionError: As in :meth:`open`.
         """
         link.early_channel = await cls._begin(link, python, name)
 
@@ -281,13 +282,17 @@ class CommandChannel:
         return self
 
     async def ask(self, do: str, payload: bytes | IO[bytes] = b"", **values: Any) -> AnyHeader:
-        """Have something done; ``payload`` follows the request, and its length goes along as ``size``. Of which type
-        the answer is depends on what is done.
+        """Execute a command on the host; return its answer, whose type depends on the command.
+
+        Args:
+            do: Name of the command.
+            payload: Data after the request; its length is sent as ``size``.
+            values: Arguments of the command.
 
         Raises:
-            Failed: it could not be done, or the answer is none to that; says why.
-            Unreachable: the host sends nothing any more.
-            ConnectionError: the link is gone.
+            HostCommandFailed: If the command fails, or its answer is invalid.
+            Unreachable: If the host stops responding.
+            ConnectionError: If the connection is lost.
         """
         self._request_name = repr(do)
         source = io.BytesIO(payload) if isinstance(payload, bytes) else payload
@@ -306,16 +311,18 @@ class CommandChannel:
             return self._validate_answer(do, await self._answer())
 
     async def start(self, config: dict[str, Any]) -> AgentDone:
-        """Have the agent started with a config (it may hold secrets); this channel ends with that.
+        """Start the agent with a config, which may contain secrets; closes the channel.
 
         Raises:
-            Failed: the agent did not start, or the host answers nonsense; says why.
-            Unreachable: the host sends nothing any more.
-            ConnectionError: the link is gone.
+            HostCommandFailed: If the agent does not start, or the answer is invalid.
+            Unreachable: If the host stops responding.
+            ConnectionError: If the connection is lost.
         """
         await self.ask("start")
         self._request_name = "its agent"
-        self._channel.write(json.dumps(config).encode() + b"\n")  # it stays open: an agent starts for who waits for it
+        self._channel.write(
+            json.dumps(config).encode() + b"\n"
+        )  # input stays open, because an agent only starts while its client waits
         answer = await self._reply()
         self.close()
         if not answer.get("ok"):
@@ -331,7 +338,7 @@ class CommandChannel:
         self._write(b"%08x" % len(data) + data)
 
     def _write(self, data: bytes) -> None:
-        with suppress(BrokenPipeError):  # the other side has ended; what it said before tells why, if anything does
+        with suppress(BrokenPipeError):  # the process has ended; its output may contain the reason
             self._channel.write(data)
 
     async def _answer(self, noisy: asyncio.Timeout | None = None) -> AnyHeader:
@@ -341,14 +348,14 @@ class CommandChannel:
         return answer
 
     async def _reply(self, noisy: asyncio.Timeout | None = None) -> dict[str, Any]:
-        """Return the answer to the last request; what is not marked with our word is noise, whatever it looks like.
+        """Return the answer to the last request; lines without the marker are noise.
 
         Args:
-            noisy: bounds the time of a login shell that prints; uv needs longer.
+            noisy: Time limit for the output of a login shell, which is removed once uv runs.
         """
         while (line := await self._line()) is not None:
-            word, _, rest = line.partition(b" ")
-            if word != self._marker:
+            marker, _, rest = line.partition(b" ")
+            if marker != self._marker:
                 self._session.noise += line + b"\n" if line else b""
                 self._session.noise = self._session.noise[-MAX_NOISE:]
             elif rest.startswith(b"{"):
@@ -360,7 +367,7 @@ class CommandChannel:
                 self._is_uv_running = True
                 if noisy is not None:
                     noisy.reschedule(None)
-                self._on_line(f"no Python {self.python.minor} here; uv fetches it")
+                self._on_line(f"no Python {self.python.minor} here; uv installs it")
             elif rest.startswith(b"swallowed"):
                 raise swallowed_input_error(self.link.target.host)
             else:
@@ -376,35 +383,35 @@ class CommandChannel:
         try:
             return dict(json.loads(line))
         except (ValueError, RecursionError) as error:
-            raise HostCommandFailed(f"Host {self.link.target.host} answers nonsense: {error}") from error
+            raise HostCommandFailed(f"Invalid response from host {self.link.target.host}: {error}") from error
 
     def _validate_answer(self, done: str, answer: dict[str, Any]) -> AnyHeader:
         try:
             validate_task_result(done, answer)
         except WireError as error:
-            raise HostCommandFailed(f"Host {self.link.target.host} answers nonsense: {error}") from error
+            raise HostCommandFailed(f"Invalid response from host {self.link.target.host}: {error}") from error
         return answer
 
     def _no_python_error(self, found: HostPythons) -> NoFittingPython:
         host, minor = self.link.target.host, self.python.minor
-        lacks = f"Host {host} has no Python {minor} ({found})"
-        needs = f"Functions travel as bytecode, so a host needs the version that {self.python.version_origin}"
+        missing = f"Host {host} has no Python {minor} ({found})"
+        needs = f"Functions are sent as bytecode, so a host needs the version that {self.python.version_origin}"
         if named := self.python.named:
             error = NoFittingPython(
-                f"Host {host}: {sanitize_line(named)}, which is named for it, is no Python {minor} that runs there "
-                f"({found}). {needs}: name another interpreter, or leave python= out to have one looked for. Nothing "
-                "was sent to it."
+                f"Host {host}: the chosen interpreter {sanitize_line(named)} is not a working Python {minor} "
+                f"({found}). {needs}: choose another interpreter, or remove python= to search for one. Nothing was "
+                "sent to the host."
             )
         elif self._is_uv_running:
-            said = " ".join(self._session.errors.decode(errors="replace").split())[-500:]
+            output = " ".join(self._session.errors.decode(errors="replace").split())[-500:]
             error = NoFittingPython(
-                f"{lacks}, and its uv cannot fetch one: {sanitize_line(said) or 'it does not say why'}. {needs}: "
-                f"install python{minor} there, or name the interpreter. Nothing was sent to it."
+                f"{missing}, and its uv cannot install one: {sanitize_line(output) or 'no reason given'}. {needs}: "
+                f"install python{minor} there, or choose an interpreter with python=. Nothing was sent to the host."
             )
         else:
             error = NoFittingPython(
-                f"{lacks}. {needs}: install python{minor} or uv there (uv is then used to fetch it), or name the "
-                "interpreter (python= of its provider, --set python=PATH). Nothing was sent to it."
+                f"{missing}. {needs}: install python{minor} or uv there (uv then installs Python), or choose an "
+                "interpreter (python= of its provider, --set python=PATH). Nothing was sent to the host."
             )
         error.tried, error.found = self._is_uv_running, found
         return error
@@ -413,21 +420,21 @@ class CommandChannel:
         host = self.link.target.host
         if self.link.lost.is_set():
             return link_lost_error(host)
-        said = self._session.noise_text()
+        output = self._session.noise_text()
         return ConnectionError(
-            f"host {host} ended the command before it answered"
-            + (f"; it said: {said}" if said else " and said nothing: may its user run commands?")
+            f"host {host} closed the connection before it answered"
+            + (f"; its output: {output}" if output else " and printed nothing: check that its user may run commands")
         )
 
 
 async def open_session(
     link: HostConnection, command: str, handler: asyncssh.SSHClientSession[bytes]
 ) -> asyncssh.SSHClientChannel[bytes]:
-    """Run a command on a host in a channel of its own.
+    """Run a command on a host in a new channel.
 
     Raises:
-        PoolError: the host opens no channel.
-        ConnectionError: the link is gone.
+        PoolError: If the host opens no channel.
+        ConnectionError: If the connection is lost.
     """
     seconds = answer_timeout()
     try:
@@ -437,24 +444,21 @@ async def open_session(
             )
     except TimeoutError as error:
         raise stalled_host_error(link.target.host, seconds, "a command channel") from error
-    except Exception as error:  # see failures.not_reached
+    except Exception as error:  # see connect_error
         raise channel_error(link.target.host, error, lost=await link.is_lost()) from error
     return channel
 
 
 @cache
 def _bootstrap_code() -> bytes:
-    """What runs there first: modules by their names, in the order in which they run, of which the last one serves.
-
-    Compiled, as the host's Python is of this version, and need not do that, too.
-    """
+    """Return the modules to run on a host, as bytecode by name in execution order; the last one is the server."""
     modules = [(name, _code(name)) for name in BOOTSTRAP_MODULES]
     return marshal.dumps([*modules, ("__main__", _code("skyward_core.node.bootstrap.host_command_server"))])
 
 
 @cache
 def _bootstrap_source() -> bytes:
-    """The same as text, for any version: what there is to load then is some pages."""
+    """Return the modules to run on a host as source text, for any Python version."""
     modules = [(name, _source(name)) for name in BOOTSTRAP_MODULES]
     return marshal.dumps(
         [*modules, ("__main__", _source("skyward_core.node.bootstrap.host_command_server"))], _OLD_MARSHAL
@@ -468,6 +472,6 @@ def _source(name: str) -> str:
 def _code(name: str) -> CodeType:
     loader: Any = getattr(find_spec(name), "loader", None)
     if loader is None:
-        raise PoolError(f"The Python module {name} is not installed here: install this library anew.")
+        raise PoolError(f"The Python module {name} is not installed: reinstall this library.")
     code: CodeType = loader.get_code(name)
     return code

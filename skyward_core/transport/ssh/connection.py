@@ -1,4 +1,4 @@
-"""One connection to a host: routes by jump hosts, keep-alive, errors told apart."""
+"""SSH connection to a host: routes through jump hosts, keep-alive, and errors with their cause and remedy."""
 
 from __future__ import annotations
 
@@ -38,9 +38,8 @@ from skyward_core.util.user_files import UnusableFile
 
 T = TypeVar("T")
 
-# The kernel watches the connection: what it sends must be acknowledged within this time, idle or not, however
-# much is queued. The loss of a host is to be known within five seconds, with a look from another host; a link
-# that is called dead too soon costs a reconnect and nothing else.
+# The kernel requires an acknowledgment of sent data within this time, even on an idle connection. A lost host must be
+# noticed within five seconds, including a check from another host. A false alarm only costs a reconnection.
 SILENCE = 2.5  # seconds
 _LIMITS = {
     "TCP_KEEPIDLE": 1,
@@ -49,23 +48,23 @@ _LIMITS = {
     "TCP_USER_TIMEOUT": int(SILENCE * 1000),
 }
 
-ANSWER_TIMEOUT = "SKYWARD_ANSWER_TIMEOUT"  # the environment variable
-DEFAULT_TIMEOUT, LEAST_TIMEOUT = 10.0, 2.0  # seconds; a host that works sends a byte every second
+ANSWER_TIMEOUT = "SKYWARD_ANSWER_TIMEOUT"  # name of the environment variable
+DEFAULT_TIMEOUT, LEAST_TIMEOUT = 10.0, 2.0  # seconds; a working host sends a byte every second
 
 
 def enable_keepalive(sock: socket.socket) -> None:
-    """Have a connection end when the other side has not answered for :data:`SILENCE`."""
+    """Make the kernel close a connection whose peer has not answered for :data:`SILENCE` seconds."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, limit in _LIMITS.items():
-        if hasattr(socket, name):  # Linux has all of them, other systems some
+        if hasattr(socket, name):  # some systems lack some options
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), limit)
 
 
 def answer_timeout() -> float:
-    """Return how many seconds a host may send nothing while its answer is awaited.
+    """Return how many seconds a host may be silent while it owes an answer.
 
     Raises:
-        UsageError: ``SKYWARD_ANSWER_TIMEOUT`` is not such a number.
+        UsageError: If ``SKYWARD_ANSWER_TIMEOUT`` is not a valid number.
     """
     text = os.environ.get(ANSWER_TIMEOUT, "")
     try:
@@ -74,29 +73,29 @@ def answer_timeout() -> float:
         seconds = math.nan
     if not LEAST_TIMEOUT <= seconds < math.inf:
         raise UsageError(
-            f"{ANSWER_TIMEOUT}={text!r} cannot be used: give a number of seconds, {LEAST_TIMEOUT:g} or more."
+            f"{ANSWER_TIMEOUT}={text!r} is not valid: set it to a number of seconds, at least {LEAST_TIMEOUT:g}."
         )
     return seconds
 
 
 class AnswerWait:
-    """Something that receives bytes from a host.
+    """Receiver of bytes from a host.
 
     Attributes:
-        heard_at: when the last byte came, or the wait for an answer began (monotonic clock).
+        heard_at: Time of the last byte, or of the start of the wait (monotonic clock).
     """
 
     heard_at = 0.0
 
     async def wait_within(self, seconds: float, wait: Callable[[], Awaitable[T]]) -> T:
-        """Wait for something that the host has to do.
+        """Wait for an answer of the host.
 
         Args:
-            seconds: How long the host may send nothing.
-            wait: Starts the wait; called again after bytes that were not yet the end of it.
+            seconds: Longest time without a byte.
+            wait: Starts the wait; called again after bytes that did not complete the answer.
 
         Raises:
-            TimeoutError: No byte came for that long.
+            TimeoutError: If no byte arrives for that long.
         """
         self.heard_at = time.monotonic()
         while True:
@@ -108,24 +107,24 @@ class AnswerWait:
                     raise
 
 
-# asyncssh raises much more than its own errors and the system's: ValueError for an option that it cannot use,
-# UnicodeError for a name, whatever a key's file, an agent or a proxy leads to. All of it is about one host.
+# asyncssh raises much more than its own errors and the system's: ValueError for an unusable option, UnicodeError for a
+# name, and whatever key files, agents or proxies cause. All of them concern a single host.
 def connect_error(target: Target, route: Route | None, error: Exception) -> PoolError:
-    """Return the error for a login that failed: what went wrong, and what to do about it.
+    """Return the error for a failed login, with its cause and remedy.
 
     Args:
-        route: None if the configuration did not even yield one.
+        route: None if the configuration did not yield a route.
     """
-    if isinstance(error, UnicodeError) and not isinstance(error, UnicodeDecodeError):  # of a name's encoding
+    if isinstance(error, UnicodeError) and not isinstance(error, UnicodeDecodeError):  # the name cannot be encoded
         name = target.host if route is None else route.host
         return Unreachable(
-            f"Host {target.host}: its name {name!r} cannot be looked up "
-            f"({sanitize_line(str(error.__cause__ or error))}). Check the spelling, or give its address (or HostName "
+            f"Host {target.host}: its name {name!r} cannot be resolved "
+            f"({sanitize_line(str(error.__cause__ or error))}). Check the spelling, or use its address (or HostName "
             "in ~/.ssh/config)."
         )
     if route is None or not isinstance(error, OSError | asyncssh.Error):
         return Unreachable(
-            f"Host {target.host} cannot be connected to: {describe_error(error)}. Check its name, its entries in "
+            f"Cannot connect to host {target.host}: {describe_error(error)}. Check its name, its entries in "
             "~/.ssh/config "
             f"and its key files: `ssh {target.host}` must work without a password."
         )
@@ -134,18 +133,18 @@ def connect_error(target: Target, route: Route | None, error: Exception) -> Pool
 
 
 def key_error(target: Target, error: Exception) -> UsageError | None:
-    """The error for a key file that was given and is missing or none; None if that is not what went wrong."""
+    """Return the error for a chosen key file that is missing or invalid; None for other errors."""
     unread = asyncssh.KeyImportError | FileNotFoundError | PermissionError | IsADirectoryError | UnusableFile
     if target.keys and isinstance(error, unread):
-        return UsageError(f"A key given for host {target.host} cannot be used: {error}.")
+        return UsageError(f"Cannot use a key file of host {target.host}: {error}.")
     return None
 
 
 def channel_error(host: str, error: Exception, *, lost: bool) -> PoolError | ConnectionError:
-    """The error for a command that could not be begun.
+    """Return the error for a command that could not be started.
 
     Args:
-        lost: whether the connection is gone.
+        lost: Whether the connection is lost.
     """
     if not isinstance(error, OSError | asyncssh.Error):
         return PoolError(f"Host {host} opens no command channel: {describe_error(error)}.")
@@ -160,58 +159,58 @@ def channel_error(host: str, error: Exception, *, lost: bool) -> PoolError | Con
 
 
 def link_lost_error(host: str, reason: Exception | None = None) -> ConnectionError:
-    """The error for a connection that was there: who has it tries again."""
+    """Return the error for a lost connection, after which callers reconnect."""
     return ConnectionError(f"lost the connection to host {host}" + (f": {reason}" if reason else ""))
 
 
 def silent_host_error(host: str, seconds: float, said: str = "") -> Unreachable:
-    """Return the error for a host that sends nothing before our program runs there.
+    """Return the error for a host that sends nothing before the server runs.
 
     Args:
-        seconds: How long it sent nothing.
-        said: What its login shell printed before.
+        seconds: Seconds without a byte.
+        said: Output of the login shell before that.
     """
     printed = f" It printed: {sanitize_line(said)}." if said else ""
     return Unreachable(
-        f"Host {host} accepted the login and then sent nothing for {seconds:g} s: its shell start-up probably reads "
-        f"our input or waits.{printed} Guard such lines of its start-up files (~/.bashrc, ~/.zshrc) with "
-        f"`case $- in *i*) ...;; esac`; for a slow host set {ANSWER_TIMEOUT}=30."
+        f"Host {host} accepted the login and then sent nothing for {seconds:g} s: its startup files probably read "
+        f"standard input or wait.{printed} Guard these lines of its startup files (~/.bashrc, ~/.zshrc) with "
+        f"`case $- in *i*) ...;; esac`. For a slow host set {ANSWER_TIMEOUT}=30."
     )
 
 
 def swallowed_input_error(host: str) -> PoolError:
-    """Return the error for a host whose start-up files took a part of what was sent to our program."""
+    """Return the error for a host whose startup files read a part of the server's input."""
     return PoolError(
-        f"Host {host} lost a part of what was sent to it: its shell start-up reads our input. Guard such lines of "
-        "its start-up files (~/.bashrc, ~/.zshrc) with `case $- in *i*) ...;; esac`."
+        f"Host {host} lost a part of its input: its startup files read standard input. Guard these lines of "
+        "the startup files (~/.bashrc, ~/.zshrc) with `case $- in *i*) ...;; esac`."
     )
 
 
 def noisy_shell_error(host: str, seconds: float, said: str) -> Unreachable:
-    """Return the error for a login shell that prints without end."""
+    """Return the error for a login shell that prints endlessly."""
     return Unreachable(
-        f"Host {host} accepted the login, and its shell start-up prints without end; for {seconds:g} s nothing else "
-        f"came. It printed: {sanitize_line(said)}. Guard such lines of its start-up files with "
-        "`case $- in *i*) ...;; esac`."
+        f"Host {host} accepted the login, but its startup files print endlessly; for {seconds:g} s nothing else was "
+        f"received. Output: {sanitize_line(said)}. Guard these lines of its startup files with `case $- in *i*) ...;; "
+        "esac`."
     )
 
 
 def stalled_host_error(host: str, seconds: float, doing: str) -> Unreachable:
-    """Return the error for a host that stopped to answer while it worked for us."""
+    """Return the error for a host that stopped responding during a request."""
     return Unreachable(
-        f"Host {host} sent nothing for {seconds:g} s while it was asked for {doing}: a disk or file server of it may "
+        f"Host {host} sent nothing for {seconds:g} s after a request for {doing}: its disk or file server may "
         f"hang. For a slow host set {ANSWER_TIMEOUT}=30."
     )
 
 
 def describe_error(error: Exception) -> str:
-    """Return what an error that is not one of ours says, behind its type, which often says more."""
-    said = sanitize_line(str(error)).rstrip(".")
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    """Return an error's type and message."""
+    message = sanitize_line(str(error)).rstrip(".")
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether the same attempt may succeed a little later."""
+    """Check whether the same attempt may succeed a little later."""
     if not isinstance(error, OSError | asyncssh.Error):
         return False
     if isinstance(error, socket.gaierror):
@@ -226,7 +225,7 @@ def is_transient(error: Exception) -> bool:
 
 
 def short_reason(error: Exception) -> str:
-    """Why an attempt failed, in few words."""
+    """Return why an attempt failed, in few words."""
     if isinstance(error, TimeoutError):
         return "no answer"
     if isinstance(error, ConnectionRefusedError):
@@ -234,7 +233,7 @@ def short_reason(error: Exception) -> str:
     if isinstance(error, socket.gaierror):
         return error.strerror or "name not found"
     if isinstance(error, asyncssh.ConnectionLost):
-        return "it closed the connection before the login was done (at its limit, MaxStartups?)"
+        return "it closed the connection before the login (connection limit MaxStartups?)"
     return str(error) or type(error).__name__
 
 
@@ -243,23 +242,23 @@ def _describe_failure(target: Target, route: Route, error: Exception) -> str:
     if isinstance(error, socket.gaierror):
         return (
             f"Host {target.host}: its name {route.host!r} cannot be resolved ({error.strerror}). Check the "
-            "spelling, your name service, or give its address (or HostName in ~/.ssh/config)."
+            "spelling, your name service, or use its address (or HostName in ~/.ssh/config)."
         )
     if isinstance(error, asyncssh.PermissionDenied):
         keys = ", ".join(target.keys) or "those of ~/.ssh, its config and your ssh-agent"
         return (
-            f"{host} accepts none of the keys offered for user {route.user!r} (tried: {keys}). Put your "
-            f"public key into its ~/.ssh/authorized_keys (ssh-copy-id), or name the right user or key; "
-            f"`ssh {target.host}` must work without a password. A key with a passphrase has to be in your "
+            f"{host} rejects all keys offered for user {route.user!r} (tried: {keys}). Put your "
+            f"public key into its ~/.ssh/authorized_keys (ssh-copy-id), or choose the right user or key. "
+            f"`ssh {target.host}` must work without a password. Add a key with a passphrase to your "
             "ssh-agent (ssh-add)."
         )
     if isinstance(error, ConnectionRefusedError):
-        return f"{host} refuses the connection: it is up, but no SSH server listens on port {route.port}."
+        return f"{host} refuses the connection: the host is up, but no SSH server listens on port {route.port}."
     if isinstance(error, TimeoutError):
-        return f"{host} does not answer: it is off, unreachable from here, or a firewall drops the packets."
+        return f"{host} does not answer: the host is off, unreachable, or behind a firewall."
     if isinstance(error, asyncssh.ConnectionLost):
         return (
-            f"{host} closed the connection before the login was done. Its SSH server may be at its limit of "
+            f"{host} closed the connection before the login. Its SSH server may be at its limit of "
             "connections (MaxStartups), or block this address."
         )
     return f"{host} could not be reached: {short_reason(error)}."
@@ -267,14 +266,14 @@ def _describe_failure(target: Target, route: Route, error: Exception) -> str:
 
 _log = get_logger("ssh")
 
-SHORT_TIMEOUT = 5.0  # of a connection where there is little patience: a cable may be back before TCP tries again
+SHORT_TIMEOUT = 5.0  # seconds for a connection with little patience; a restored network may work before TCP retries
 LOGIN_TIMEOUT = 60.0
-# SSH's own keepalive, which has to queue behind data, watches the part behind a jump host, where nothing can
-# :func:`watch` the connection.
+# SSH's own keep-alive, which queues behind data, watches connections behind a jump host, where :func:`enable_keepalive`
+# has no effect.
 KEEPALIVE_INTERVAL = 4.0
 KEEPALIVE_COUNT = 2
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
-# OpenSSH spends about half of chacha20-poly1305's time on AES-GCM where the CPU has AES instructions.
+# With AES instructions in the CPU, AES-GCM takes OpenSSH half the time of chacha20-poly1305.
 AEAD = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "chacha20-poly1305@openssh.com")
 CIPHERS = (*AEAD, "aes128-ctr", "aes192-ctr", "aes256-ctr")
 MSG_IGNORE = 2  # RFC 4253, 11.2
@@ -283,26 +282,27 @@ FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 TRUE_VALUES = ("yes", "true")
 HOST_KEYS = (*get_public_key_algs(), *get_certificate_algs())
 
-OnRetry = Callable[[str, float], None]  # waiting(why, time of the next try)
+OnRetry = Callable[[str, float], None]  # called with the reason and the time of the next attempt
 BeginWork = Callable[["HostConnection"], Awaitable[None]]
 
 
 class EarlyChannel(Protocol):
-    """What was begun on a host ahead of who needs it."""
+    """Channel that was opened on a host in advance."""
 
     def close(self) -> None: ...
 
 
 class HostConnection(asyncssh.SSHClient):
-    """One SSH connection to a host whose key was verified.
+    """SSH connection to a host with a verified key.
 
     Attributes:
-        ssh: the connection.
-        route: what was reached.
-        has_connected: whether there has been a connection, which then is whose socket it is to close.
-        lost: set once the connection is gone.
-        shown, showed_certificate: the key that it showed, or whether it was a certificate.
-        early_channel: a command channel that was opened ahead, for the first who needs one.
+        ssh: The connection.
+        route: Route to the host.
+        has_connected: Whether the connection was established; it then owns its socket.
+        lost: Set once the connection is lost.
+        shown: Host key that the host presented, if any.
+        showed_certificate: Whether the host presented a certificate.
+        early_channel: Command channel that was opened in advance, for the first user.
     """
 
     ssh: asyncssh.SSHClientConnection
@@ -324,16 +324,16 @@ class HostConnection(asyncssh.SSHClient):
         _disable_ignore_packets(conn)
         sock = conn.get_extra_info("socket")
         if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
-            return  # behind a jump host, or a proxy command
+            return  # the connection uses a jump host or a proxy command
         enable_keepalive(sock)
 
     def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
-        """asyncssh's question about the key that the host shows."""
+        """Check the host key for asyncssh."""
         self.shown = key
         return self.known.verdict(key) == "known"
 
     def validate_host_ca_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
-        """asyncssh's question about who signed the certificate that the host shows."""
+        """Check the signer of the host certificate for asyncssh."""
         self.showed_certificate = True
         return key in self.known.authorities and not self.known.lists
 
@@ -348,28 +348,30 @@ class HostConnection(asyncssh.SSHClient):
             self.proxy.terminate()
 
     async def is_lost(self) -> bool:
-        """Whether that is why no channel could be opened: asyncssh refuses those a turn of the loop before it tells
-        that a connection is closed."""
+        """Check whether a channel failed because the connection is lost.
+
+        asyncssh rejects channels one loop iteration before it reports the loss.
+        """
         await asyncio.sleep(0)
         return self.lost.is_set()
 
     async def close(self) -> None:
-        """Close the connection; what runs on the host goes on."""
+        """Close the connection; processes on the host continue."""
         self.ssh.close()
         try:
             async with asyncio.timeout(2):
                 await self.ssh.wait_closed()
                 if self.proxy is not None:
                     await self.proxy.wait_ended()
-        except Exception:  # noqa: BLE001  a time-out, or whatever the connection ended with
+        except Exception:  # noqa: BLE001  a timeout, or the connection's own error
             self.ssh.abort()
 
 
 def _disable_ignore_packets(conn: asyncssh.SSHClientConnection) -> None:
-    """Leave out the empty message that asyncssh sends ahead of every packet.
+    """Suppress the empty message that asyncssh sends before every packet.
 
-    It guards CBC ciphers (RFC 4251, 9.3.1); with the authenticated ones, which need no guard, it only doubles the
-    packets, and each is a system call here and a wake-up there.
+    The message protects CBC ciphers (RFC 4251, 9.3.1). Authenticated ciphers do not need it, and it doubles the
+    packets, each of which costs a system call here and a wake-up there.
     """
     send = conn.send_packet
 
@@ -381,17 +383,17 @@ def _disable_ignore_packets(conn: asyncssh.SSHClientConnection) -> None:
 
 
 async def connect(target: Target, *, patience: float = 30.0, waiting: OnRetry | None = None) -> HostConnection:
-    """Connect to a host, trying again with back-off and jitter while the trouble may pass.
+    """Connect to a host, with retries, back-off and jitter after transient errors.
 
     Args:
-        patience: seconds after which the last trouble is raised; 0 for one attempt.
-        waiting: told of each trouble and of when the next attempt comes.
+        patience: Seconds until the last error is raised; 0 for one attempt.
+        waiting: Receives each error and the time of the next attempt.
 
     Raises:
-        HostKeyError: the host's key is unknown, changed or revoked; nothing was sent.
-        UsageError: the configuration or a key file cannot be used.
-        CredentialsRefused: it lets nobody in with the keys that were offered.
-        Unreachable: there is no connection, with the reason and what to do.
+        HostKeyError: If the host's key is unknown, changed or revoked; nothing was sent.
+        UsageError: If the configuration or a key file is invalid.
+        CredentialsRefused: If the host rejects all offered keys.
+        Unreachable: If the connection fails. The message has the reason and a remedy.
     """
     early = _early.pop((asyncio.get_running_loop(), target), None)
     if early is not None and (link := await early) is not None:
@@ -405,7 +407,7 @@ async def connect(target: Target, *, patience: float = 30.0, waiting: OnRetry | 
             return await _attempt(target, route, min(max(patience, SHORT_TIMEOUT), CONNECT_TIMEOUT))
         except SkywardError:
             raise
-        except Exception as error:  # see failures.not_reached
+        except Exception as error:  # see connect_error
             wait = random.uniform(pause / 2, pause)
             if not is_transient(error) or time.monotonic() + wait > deadline:
                 raise connect_error(target, route, error) from error
@@ -419,7 +421,7 @@ _early: dict[tuple[asyncio.AbstractEventLoop, Target], asyncio.Task[HostConnecti
 
 
 async def open_early(targets: Sequence[Target], dials: PreopenedSockets, begin: BeginWork) -> None:
-    """Log in to hosts and begin what is done there first; the next :func:`connect` to each takes that connection."""
+    """Log in to hosts, and start the first work there; the next :func:`connect` to each host uses it."""
     loop = asyncio.get_running_loop()
     for target in targets:
         if (loop, target) not in _early:
@@ -441,7 +443,7 @@ async def _try_early(target: Target, dials: PreopenedSockets, begin: BeginWork) 
 
 
 async def close_early(targets: Sequence[Target]) -> None:
-    """Close those of them that nobody has taken."""
+    """Close the early connections that were not used."""
     loop = asyncio.get_running_loop()
     for target in targets:
         task = _early.pop((loop, target), None)
@@ -464,9 +466,9 @@ async def _attempt(
     link = HostConnection(target, route, known)
     if route.jump:
         link.jump = await _JumpConnection.acquire(jump_target(target, route.jump))
-    dialled = await dials.claim(target) if dials else None
+    sock = await dials.claim(target) if dials else None
     if route.proxy_command:
-        link.proxy, dialled = await _ProxyProcess.start(route.proxy_command)
+        link.proxy, sock = await _ProxyProcess.start(route.proxy_command)
     begun = time.monotonic()
     agent = asyncssh.SSHAgentClient(route.agent)
     try:
@@ -477,17 +479,17 @@ async def _attempt(
             **_login_options(route),
             client_factory=lambda: link,
             tunnel=link.jump.link.ssh if link.jump else None,
-            sock=dialled,
-            known_hosts=((), (), known.revoked),  # of all others the link is asked
+            sock=sock,
+            known_hosts=((), (), known.revoked),  # the connection itself checks all other keys
             server_host_key_algs=_algorithms(route, "hostkeyalgorithms", HOST_KEYS)
             or known.algorithms(certificates=certificates),
             client_keys=keys or None,
-            agent_path=None,  # the keys of an agent are among them
+            agent_path=None,  # the keys include those of an agent
             x509_trusted_certs=None,
-            gss_kex=False,  # it would take the place of the host key
-            password_auth=False,  # nobody is there to be asked
+            gss_kex=False,  # would replace the host key
+            password_auth=False,  # there is no user to ask
             kbdint_auth=False,
-            agent_forwarding=False,  # whatever the configuration says for a person's own logins
+            agent_forwarding=False,  # the user's configuration is for interactive logins
             x11_forwarding=False,
             keepalive_interval=KEEPALIVE_INTERVAL,
             keepalive_count_max=KEEPALIVE_COUNT,
@@ -497,14 +499,14 @@ async def _attempt(
     except BaseException as error:
         took = time.monotonic() - begun
         _log.info("%s: no login after %.3f s: %s: %s", route, took, type(error).__name__, error)
-        if dialled is not None and not link.has_connected:
-            dialled.close()
+        if sock is not None and not link.has_connected:
+            sock.close()
         link.connection_lost(None)
         if link.proxy is not None:
             await link.proxy.wait_ended()
         if isinstance(error, asyncssh.HostKeyNotVerifiable):
             if link.showed_certificate and certificates and "revoked" not in str(error):
-                # As OpenSSH does: a certificate that does not hold is a host's plain key.
+                # Like OpenSSH, fall back to the plain key if the certificate is not valid.
                 return await _attempt(target, route, seconds, certificates=False)
             await _check_shown_key(target, route, link, error)
             return await _attempt(target, route, seconds)
@@ -518,11 +520,11 @@ async def _attempt(
 
 
 def _route_options(route: Route) -> dict[str, Any]:
-    """The way to a host, in asyncssh's words."""
+    """Return asyncssh's options for the route to a host."""
     return {
         "host": route.host,
         "port": route.port,
-        "config": None,  # has been read
+        "config": None,  # was read already
         "family": FAMILIES.get(route.option("addressfamily"), socket.AF_UNSPEC),
         "local_addr": (route.option("bindaddress"), 0) if route.option("bindaddress") else (),
         "kex_algs": _algorithms(route, "kexalgorithms", get_kex_algs()),
@@ -530,7 +532,7 @@ def _route_options(route: Route) -> dict[str, Any]:
 
 
 def _packet_options(route: Route) -> dict[str, Any]:
-    """How packets are sent, in asyncssh's words."""
+    """Return asyncssh's options for packets."""
     return {
         "encryption_algs": _algorithms(route, "ciphers", get_encryption_algs()) or CIPHERS,
         "mac_algs": _algorithms(route, "macs", get_mac_algs()),
@@ -541,9 +543,10 @@ def _packet_options(route: Route) -> dict[str, Any]:
 
 
 class _ProxyProcess:
-    """A ``ProxyCommand``, run by the user's shell as OpenSSH does, with a socket for its input and output.
+    """Process of a ``ProxyCommand``, started by the user's shell like OpenSSH does, with a socket for its input and
+    output.
 
-    asyncssh would take what a command writes to stderr for the host's words.
+    asyncssh's own implementation treats a command's stderr as data of the host.
     """
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -578,7 +581,7 @@ class _ProxyProcess:
 
 
 def _login_options(route: Route) -> dict[str, Any]:
-    """How to log in, apart from keys, in asyncssh's words."""
+    """Return asyncssh's options for the login, except keys."""
     size, seconds = (*route.option("rekeylimit").split(), "0", "0")[:2]
     by_host = route.option("hostbasedauthentication") in TRUE_VALUES
     return {
@@ -599,43 +602,44 @@ def _login_options(route: Route) -> dict[str, Any]:
 
 
 def _algorithms(route: Route, option: str, possible: Sequence[bytes]) -> Sequence[str] | str:
-    """Those that the configuration names, as far as asyncssh has them; none if it names none.
+    """Return the algorithms that the configuration names and asyncssh supports; empty if it names none.
 
     Raises:
-        UsageError: If asyncssh has none of them.
+        UsageError: If asyncssh supports none of them.
     """
     named = route.option(option)
-    if not named or named[0] in "+-^":  # which only asyncssh's own reading leaves
+    if not named or named[0] in "+-^":  # asyncssh's own parser leaves such values
         return named or ()
-    has = {each.decode("ascii") for each in possible}
-    if not (found := [each for each in named.split(",") if each in has]):
+    supported = {each.decode("ascii") for each in possible}
+    if not (found := [each for each in named.split(",") if each in supported]):
         raise UsageError(f"Host {route.host}: none of the {option} of ~/.ssh/config is supported ({named:.200}).")
     return found
 
 
 async def _keys_to_offer(route: Route, agent: asyncssh.SSHAgentClient, *, given: bool) -> list[asyncssh.SSHKeyPair]:
-    """Return what OpenSSH offers, in its order: certificates, the agent's keys (named ones first), other files.
+    """Return the keys that OpenSSH would offer, in its order: certificates, the agent's keys (named ones first), other
+    files.
 
     Args:
-        given: Whether the caller has named the files, which must be usable then.
+        given: Whether the user chose the files, which must then be valid.
 
     Raises:
-        OSError: If a given file cannot be read.
-        asyncssh.KeyImportError: If a given file is no key.
+        OSError: If a chosen file cannot be read.
+        asyncssh.KeyImportError: If a chosen file is not a key.
     """
     held: list[asyncssh.SSHKeyPair] = []
     if route.agent:
-        with suppress(ValueError):  # no agent answers there
+        with suppress(ValueError):  # no agent answers
             held = [*await agent.get_keys()]
     named, files, certificates = await asyncio.to_thread(_load_keys, route, given)
     signed = [_with_certificate(*each) for each in _match_certificates(certificates, [*held, *files])]
-    there = {pair.public_data for pair in held}
+    agent_keys = {pair.public_data for pair in held}
     others = route.option("identitiesonly") not in TRUE_VALUES
     offered = [
         *{pair.public_data: pair for pair in reversed(signed)}.values(),
         *(pair for pair in held if pair.public_data in named),
         *(pair for pair in held if pair.public_data not in named and others),
-        *(pair for pair in files if pair.public_data not in there),
+        *(pair for pair in files if pair.public_data not in agent_keys),
     ]
     accepted = {name.encode() for name in route.option("pubkeyacceptedalgorithms").split(",")}
     return [pair for pair in offered if accepted == {b""} or accepted & {*pair.host_key_algorithms}]
@@ -644,14 +648,14 @@ async def _keys_to_offer(route: Route, agent: asyncssh.SSHAgentClient, *, given:
 def _load_keys(
     route: Route, given: bool
 ) -> tuple[set[bytes], list[asyncssh.SSHKeyPair], list[asyncssh.SSHCertificate]]:
-    """Return the public keys that identity files name, the keys in these files, and the certificates."""
+    """Return the public keys in identity files, the key pairs of these files, and the certificates."""
     named: set[bytes] = set()
     files: list[asyncssh.SSHKeyPair] = []
     for path in route.identities:
         public = next((key for file in (f"{path}.pub", path) if (key := _read_public_key(file))), None)
         pairs: Sequence[asyncssh.SSHKeyPair] = ()
         try:
-            # Those with a passphrase are the ssh-agent's to use.
+            # Keys with a passphrase are left to the ssh-agent.
             pairs = asyncssh.load_keypairs([(path, public)], ignore_encrypted=True)  # type: ignore[list-item]
         except (OSError, ValueError):
             if given and public is None:
@@ -695,7 +699,7 @@ def _with_certificate(pair: asyncssh.SSHKeyPair, certificate: asyncssh.SSHCertif
 
 
 async def _check_shown_key(target: Target, route: Route, link: HostConnection, error: Exception) -> None:
-    """Returns only if the key that a host showed has been accepted and written down."""
+    """Return if the presented key was accepted and saved; otherwise raise the host key error."""
     if link.shown is None:
         raise known_hosts.refused_key_error(target.host, str(error)) from error
     shown = _server_key(target, route, link.shown)
@@ -716,12 +720,12 @@ def _server_key(target: Target, route: Route, key: asyncssh.SSHKey) -> known_hos
 
 
 async def fetch_host_key(target: Target) -> known_hosts.ServerKey:
-    """The key that a host shows now, for a person to look at; give it to ``known_hosts.accept``.
+    """Return the current key of a host, for the user to verify; ``known_hosts.accept_key`` saves it.
 
     Raises:
-        HostKeyError: the key of a jump host is not known.
-        Unreachable: the host cannot be reached.
-        PoolError: it showed no key.
+        HostKeyError: If the key of a jump host is not known.
+        Unreachable: If the host cannot be reached.
+        PoolError: If the host presents no key.
     """
     route: Route | None = None
     jump: _JumpConnection | None = None
@@ -743,7 +747,7 @@ async def fetch_host_key(target: Target) -> known_hosts.ServerKey:
             )
     except SkywardError:
         raise
-    except Exception as error:  # see failures.not_reached
+    except Exception as error:  # see connect_error
         raise connect_error(target, route, error) from error
     finally:
         if jump is not None:
@@ -752,7 +756,7 @@ async def fetch_host_key(target: Target) -> known_hosts.ServerKey:
             sock.close()
             await proxy.wait_ended()
     if key is None:
-        raise PoolError(f"Host {target.host} ({route}) showed no host key.")
+        raise PoolError(f"Host {target.host} ({route}) presented no host key.")
     return _server_key(target, route, key)
 
 
@@ -761,10 +765,10 @@ _JumpKey = tuple[asyncio.AbstractEventLoop, Target, host_key_prompt.HostKeyPromp
 
 @asynccontextmanager
 async def shared_connection(target: Target) -> AsyncIterator[HostConnection]:
-    """A connection to a host that those to hosts behind it go through, too; closed after the last of all these.
+    """Open a connection that also serves as jump host for others; closed after its last user.
 
     Raises:
-        as :func:`connect`, which tries once.
+        SkywardError: As in :func:`connect`, which makes one attempt.
     """
     jump = await _JumpConnection.acquire(target)
     try:
@@ -774,12 +778,12 @@ async def shared_connection(target: Target) -> AsyncIterator[HostConnection]:
 
 
 class _JumpConnection:
-    """A connection to a jump host, shared by all of a session that go through it and closed after the last.
+    """Connection to a jump host, shared within a session, and closed after its last user.
 
-    Another session may have to be asked about its key, too: that a person at one refuses it is no answer for the other.
+    Sessions do not share connections, because the user of each session decides on the jump host's key.
     """
 
-    _open: dict[_JumpKey, _JumpConnection] = {}  # noqa: RUF012  one for the process
+    _open: dict[_JumpKey, _JumpConnection] = {}  # noqa: RUF012  one registry per process
 
     def __init__(self, key: _JumpKey) -> None:
         self.key = key

@@ -1,6 +1,6 @@
-"""Options of a host as OpenSSH resolves them (ssh -G); limits on simultaneous logins.
+"""Effective SSH options of a host as resolved by OpenSSH (``ssh -G``), and early TCP connections.
 
-Nothing here imports asyncssh unless there is no ``ssh``: hosts are dialled before it is imported.
+Imports asyncssh only if ``ssh`` is not installed, because hosts are dialed before that import.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import read_bytes
 
-ANSWER = 10.0  # seconds for one `ssh -G`: it runs the commands of `Match exec`
-FIRST = 1.0  # seconds that others wait for the first answer, which may spare their own
-MAX_ANSWER_SIZE = 1 << 18  # bytes of its answer
+ANSWER = 10.0  # seconds for one `ssh -G`, which runs the commands of `Match exec`
+FIRST = 1.0  # seconds that other hosts wait for the first answer, which may apply to them, too
+MAX_ANSWER_SIZE = 1 << 18  # bytes of an answer
 MAX_PARALLEL = 8
-# Seconds that an answer counts: a command's connections share it, a later one sees a changed network.
+# Seconds that an answer is valid: the connections of one command share it, but later ones see network changes.
 CACHE_LIFETIME = 60.0
 MOST_JUMPS = 16
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
@@ -43,28 +43,30 @@ DEFAULT_KEYS = tuple(
 )
 
 UNEXPANDED = ("proxycommand", "proxyjump", "identityfile", "certificatefile", "controlpath", "remotecommand")
-PLAIN_NAME = r"[a-z][a-z0-9.-]*|(?:(?:0|[1-9][0-9]{0,2})\.){3}(?:0|[1-9][0-9]{0,2})"  # as it is in `hostname`, too
-DEBUG_PREFIXES = ("debug", "OpenSSH_", "Pseudo-terminal")  # lines of `ssh -v` that tell nothing of a failure
-FILES_READ = "files read"  # beside the options: the files that were read
+PLAIN_NAME = (
+    r"[a-z][a-z0-9.-]*|(?:(?:0|[1-9][0-9]{0,2})\.){3}(?:0|[1-9][0-9]{0,2})"  # a name that `hostname` leaves unchanged
+)
+DEBUG_PREFIXES = ("debug", "OpenSSH_", "Pseudo-terminal")  # lines of `ssh -v` that say nothing about a failure
+FILES_READ = "files read"  # key for the files that were read, next to the options
 
 T = TypeVar("T")
-HostOptions = Mapping[str, Sequence[str]]  # options by their names in lower case, as `ssh -G` prints them
+HostOptions = Mapping[str, Sequence[str]]  # options by lower-case name, as printed by `ssh -G`
 
 
 @value
 class Route(Value):
-    """The way to a target by the SSH configuration.
+    """Route to a target according to the SSH configuration.
 
     Attributes:
-        name: what known_hosts files know the host by.
-        has_alias: whether that is a ``HostKeyAlias``.
-        jump: the jump hosts, the last one last, as ``ssh -J`` takes them.
-        revoked: files of keys that no host may show.
-        identities: files of private keys, or of public ones whose private keys the ssh-agent has.
-        certificates: files of certificates; without any, those beside the keys count.
-        agent: the ssh-agent's socket; "" for none.
-        proxy_command: a command line whose tokens are replaced.
-        options: other options that are not as OpenSSH has them by default.
+        name: Name of the host in known_hosts files.
+        has_alias: Whether ``name`` is a ``HostKeyAlias``.
+        jump: Jump hosts in the syntax of ``ssh -J``, the last hop last.
+        revoked: Files of revoked host keys.
+        identities: Files of private keys, or of public keys whose private keys the ssh-agent has.
+        certificates: Files of certificates; if empty, the certificates next to the keys are used.
+        agent: Socket of the ssh-agent; "" for none.
+        proxy_command: Command line with replaced tokens.
+        options: Other options that differ from OpenSSH's defaults.
     """
 
     host: str
@@ -86,25 +88,26 @@ class Route(Value):
 
     @property
     def known_port(self) -> int:
-        """The port that known_hosts files know the host by: with an alias they go by none."""
+        """Port of the host in known_hosts files, which use no port with an alias."""
         return SSH_PORT if self.has_alias else self.port
 
     def option(self, name: str) -> str:
-        """Return an option that is not as it is by default; "" for one that is."""
+        """Return an option that differs from its default; "" for defaults."""
         return " ".join(self.options.get(name, ()))
 
 
 def own_known_hosts_file() -> Path:
-    """Return the known_hosts file in which accepted keys are kept."""
+    """Return the known_hosts file for accepted keys."""
     return state_folder.state_home() / "known_hosts"
 
 
 async def resolve(target: Target) -> Route:
-    """Return the way to a host.
+    """Return the route to a host.
 
     Raises:
-        UsageError: If the configuration cannot be used, a name in it is unsafe, the jump hosts lead back to
-            themselves, or the user has no name.
+        UsageError: If the configuration is invalid, a name in it is unsafe, the jump hosts form a cycle, or the user
+            has no
+            name.
     """
     chain, route = [target], await _resolve_cached(target)
     last = route
@@ -113,7 +116,7 @@ async def resolve(target: Target) -> Route:
         if hop in chain or len(chain) > MOST_JUMPS:
             ways = " -> ".join(each.login for each in (*chain, hop))
             raise UsageError(
-                f"Host {target.host} cannot be reached: its jump hosts lead back to themselves ({ways:.300}). Exclude "
+                f"Host {target.host} cannot be reached: its jump hosts form a cycle ({ways:.300}). Exclude "
                 "the jump host from its own ProxyJump: `Host * !JUMPHOST` in ~/.ssh/config."
             )
         chain.append(hop)
@@ -131,18 +134,18 @@ def jump_target(target: Target, jump: str) -> Target:
 
 async def _resolve(target: Target) -> Route:
     program = _program() if target.config else None
-    usual: HostOptions = {}
+    defaults: HostOptions = {}
     if program is not None:
-        about = asyncio.ensure_future(_query_host(program, target))
-        usually = asyncio.ensure_future(_query((program, "-T", "-G", "-F", "none", "--", "localhost")))
-        await asyncio.wait([about, usually])  # asyncio hangs if a process is given up while it starts
-        usually.exception()  # retrieved, even if both have failed
-        said, usual = about.result(), usually.result()
+        host_query = asyncio.ensure_future(_query_host(program, target))
+        defaults_query = asyncio.ensure_future(_query((program, "-T", "-G", "-F", "none", "--", "localhost")))
+        await asyncio.wait([host_query, defaults_query])  # asyncio hangs if a task is cancelled during a process start
+        defaults_query.exception()  # marks it as retrieved, even if both have failed
+        answer, defaults = host_query.result(), defaults_query.result()
     else:
-        said = await _by_asyncssh(target) if target.config else {}
+        answer = await _by_asyncssh(target) if target.config else {}
 
     def one(name: str) -> str | None:
-        found = said.get(name, [""])[0]
+        found = answer.get(name, [""])[0]
         return None if found.lower() in ("", "none") else found
 
     host = one("hostname") or target.host
@@ -155,17 +158,17 @@ async def _resolve(target: Target) -> Route:
     if reason := why_unsafe(host, user if command or jump else ""):
         raise _config_error(target, reason)
     if command and one("proxyusefdpass") == "yes":
-        raise _config_error(target, "ProxyUseFdpass is not supported, leave it out for this host")
+        raise _config_error(target, "ProxyUseFdpass is not supported: disable it for this host")
     if one("bindinterface"):
-        raise _config_error(target, "BindInterface is not supported, use BindAddress")
-    files = (*said.get("identityfile", DEFAULT_KEYS), *said.get("certificatefile", ()))
+        raise _config_error(target, "BindInterface is not supported: use BindAddress")
+    files = (*answer.get("identityfile", DEFAULT_KEYS), *answer.get("certificatefile", ()))
     paths = dict(zip(files, await _expand_tokens(program, target, files), strict=True))
 
     def own(names: Sequence[str]) -> tuple[str, ...]:
         return tuple(paths[name] for name in names if name.lower() != "none")
 
-    users = _paths(said.get("userknownhostsfile", USER_KNOWN_HOSTS))
-    system = _paths(said.get("globalknownhostsfile", SYSTEM_KNOWN_HOSTS))
+    users = _paths(answer.get("userknownhostsfile", USER_KNOWN_HOSTS))
+    system = _paths(answer.get("globalknownhostsfile", SYSTEM_KNOWN_HOSTS))
     return Route(
         host=host,
         port=port,
@@ -178,12 +181,12 @@ async def _resolve(target: Target) -> Route:
             if target.known_hosts
             else (own_known_hosts_file(), *users, *system)
         ),
-        revoked=_paths(said.get("revokedhostkeys", ())),
-        identities=tuple(map(_expand_user, target.keys)) or own(said.get("identityfile", DEFAULT_KEYS)),
-        certificates=() if target.keys else own(said.get("certificatefile", ())),
-        agent=_agent_socket(said.get("identityagent", ["SSH_AUTH_SOCK"])[0]),
+        revoked=_paths(answer.get("revokedhostkeys", ())),
+        identities=tuple(map(_expand_user, target.keys)) or own(answer.get("identityfile", DEFAULT_KEYS)),
+        certificates=() if target.keys else own(answer.get("certificatefile", ())),
+        agent=_agent_socket(answer.get("identityagent", ["SSH_AUTH_SOCK"])[0]),
         proxy_command=_replace_tokens(target, command, tokens) if command and not jump else None,
-        options={name: given for name, given in said.items() if given != usual.get(name)},
+        options={name: texts for name, texts in answer.items() if texts != defaults.get(name)},
     )
 
 
@@ -191,7 +194,7 @@ def _own_name() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError) as error:
-        raise UsageError("This account has no name: name the user to log in as, user@host or user=.") from error
+        raise UsageError("This account has no name: set the login name with user@host or user=.") from error
 
 
 def _replace_tokens(target: Target, text: str, tokens: Mapping[str, str]) -> str:
@@ -204,7 +207,7 @@ def _replace_tokens(target: Target, text: str, tokens: Mapping[str, str]) -> str
 
 
 def _config_error(target: Target, reason: str) -> UsageError:
-    return UsageError(f"~/.ssh/config cannot be used for host {target.host}: {reason}.")
+    return UsageError(f"Cannot use ~/.ssh/config for host {target.host}: {reason}.")
 
 
 # -- paths ---------------------------------------------------------------------------------------------------
@@ -218,15 +221,15 @@ def _expand_user(path: str) -> str:
 
 
 def _map_home(path: str) -> str:
-    """Return a path that OpenSSH has expanded, by the account's home folder, as one below ``HOME``."""
-    there = _account_home()
-    if there is not None and path.startswith(f"{there}/") and not _is_home(there):
-        return str(Path.home() / path[len(str(there)) + 1 :])
+    """Return a path below the account's home folder, as expanded by OpenSSH, as a path below ``HOME``."""
+    home = _account_home()
+    if home is not None and path.startswith(f"{home}/") and not _is_home(home):
+        return str(Path.home() / path[len(str(home)) + 1 :])
     return _expand_user(path)
 
 
 def _is_home(account: Path | None) -> bool:
-    """Return whether ``HOME`` is the account's home folder, whichever links lead there."""
+    """Check whether ``HOME`` is the account's home folder, following links."""
     try:
         return account is not None and Path.home().samefile(account)
     except OSError:
@@ -234,7 +237,7 @@ def _is_home(account: Path | None) -> bool:
 
 
 def _paths(names: Sequence[str]) -> tuple[Path, ...]:
-    """Return files of a list; a line of `ssh -G` separates them by spaces, which names may hold too."""
+    """Return the paths in a list; `ssh -G` separates them by spaces, which may also be part of a path."""
     each = [name for line in names for name in re.split(" (?=[/~])", line)]
     return tuple(Path(_map_home(name)) for name in each if name.lower() != "none")
 
@@ -258,9 +261,9 @@ def _agent_socket(named: str) -> str:
 
 
 def _program() -> str | None:
-    """Return the ``ssh`` to ask; None if there is none, or if it would refuse a user without an account.
+    """Return the ``ssh`` program; None if there is none, or if it would reject a user without an account.
 
-    A relative folder of PATH may be one of the project's, from which nothing is run.
+    Relative folders of PATH are ignored, because they may belong to an untrusted project.
     """
     if _account_home() is None:
         return None
@@ -270,7 +273,7 @@ def _program() -> str | None:
 
 def _command(program: str, target: Target, *options: str) -> tuple[str, ...]:
     words = [program, "-v", "-T", "-G", *options]
-    if not _is_home(_account_home()):  # else without, as `-F` leaves the system's configuration out
+    if not _is_home(_account_home()):  # -F disables the system's configuration, so it is only used if necessary
         file = Path("~/.ssh/config").expanduser()
         words += ["-F", str(file) if os.access(file, os.F_OK) else "none"]
     words += ["-l", target.user] if target.user else []
@@ -280,40 +283,40 @@ def _command(program: str, target: Target, *options: str) -> tuple[str, ...]:
 
 
 async def _query_host(program: str, target: Target) -> HostOptions:
-    """Return what `ssh -G` prints of a host, or of another one for which it provably prints the same."""
-    asking, (*words, host) = _query_cache(), _command(program, target)
+    """Return the output of `ssh -G` for a host, or for another one that provably has the same options."""
+    cache, (*words, host) = _query_cache(), _command(program, target)
     flags = (_config_mtime(), *words)
-    if flags not in asking.blocks:
-        with suppress(UsageError, TimeoutError):  # of one host, in whose place the others do not wait
+    if flags not in cache.blocks:
+        with suppress(UsageError, TimeoutError):  # an error of this host must not delay the others
             async with asyncio.timeout(FIRST):
-                await _run_once(asking.readings, flags, lambda: _read(flags, host))
-    same = asking.blocks[flags].matching(host) if flags in asking.blocks else None
-    first = host if same is None else asking.first.setdefault((*flags, same), host)
+                await _run_once(cache.readings, flags, lambda: _read(flags, host))
+    same = cache.blocks[flags].matching(host) if flags in cache.blocks else None
+    first = host if same is None else cache.first.setdefault((*flags, same), host)
     try:
-        said = await _query((*words, first))
+        answer = await _query((*words, first))
     except UsageError:
         if first == host:
             raise
-        return await _query((*words, host))  # whose name the error has
-    own = {"host": [host]} | ({"hostname": [host]} if said["hostname"] == [first] else {})
-    return {**said, **own}
+        return await _query((*words, host))  # so that the error names this host
+    own = {"host": [host]} | ({"hostname": [host]} if answer["hostname"] == [first] else {})
+    return {**answer, **own}
 
 
 async def _read(flags: tuple[object, ...], host: str) -> None:
-    """Look into the files that the answer about a host names."""
-    asking, words = _query_cache(), flags[1:]
-    said = await _query((*map(str, words), host))
-    known = said[FILES_READ] or "-F none" in " ".join(map(str, words))
-    asking.blocks[flags] = blocks = _HostBlocks.of(said[FILES_READ]) if known else _HostBlocks(None, set())
-    asking.first.setdefault((*flags, blocks.matching(host)), host)
+    """Read the ``Host`` patterns in the files that the answer about a host names."""
+    cache, words = _query_cache(), flags[1:]
+    answer = await _query((*map(str, words), host))
+    known = answer[FILES_READ] or "-F none" in " ".join(map(str, words))
+    cache.blocks[flags] = blocks = _HostBlocks.of(answer[FILES_READ]) if known else _HostBlocks(None, set())
+    cache.first.setdefault((*flags, blocks.matching(host)), host)
 
 
 class _HostBlocks:
-    """The parts of the configuration that depend on a host's name.
+    """Parts of the configuration that depend on a host's name.
 
     Attributes:
-        patterns: Patterns of all ``Host`` lines; None if more than these depends on the name, or a line is unclear.
-        hosts: What ``HostName`` lines name.
+        patterns: Patterns of all ``Host`` lines; None if other parts depend on the name, too, or a line is unclear.
+        hosts: Values of ``HostName`` lines.
     """
 
     def __init__(self, patterns: Sequence[str] | None, hosts: set[str]) -> None:
@@ -351,8 +354,7 @@ class _HostBlocks:
         return cls(patterns, hosts)
 
     def matching(self, name: str) -> tuple[bool, ...] | None:
-        """Return which patterns a name matches: names that match the same ones have the same options. None if that is
-        not certain."""
+        """Return which patterns a name matches; None if unclear. Names with equal results have equal options."""
         if self.patterns is None or name in self.hosts or not re.fullmatch(PLAIN_NAME, name):
             return None
         return tuple(
@@ -367,16 +369,16 @@ def _pattern_regex(pattern: str) -> str:
 
 
 async def _expand_tokens(program: str | None, target: Target, files: Sequence[str]) -> Sequence[str]:
-    """Return names of files with tokens and variables replaced: by OpenSSH, for which they are a ``ControlPath``."""
+    """Expand tokens and variables in file names; OpenSSH expands them as a ``ControlPath``."""
     if program is None or not any("%" in file or "${" in file for file in files):
         return [_expand_user(file) for file in files]
     text = "\x01".join(files).replace("\\", "\\\\").replace('"', '\\"')
-    said = await _query(_command(program, target, "-o", f'ControlPath="{text}"'))
-    return [_map_home(file) for file in said["controlpath"][0].split("\x01")]
+    answer = await _query(_command(program, target, "-o", f'ControlPath="{text}"'))
+    return [_map_home(file) for file in answer["controlpath"][0].split("\x01")]
 
 
 class _QueryCache:
-    """Questions to `ssh -G` on one loop, and their answers."""
+    """Queries to `ssh -G` on one event loop, and their answers."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Semaphore(MAX_PARALLEL)
@@ -393,10 +395,10 @@ _caches: WeakKeyDictionary[asyncio.AbstractEventLoop, _QueryCache] = WeakKeyDict
 
 def _query_cache() -> _QueryCache:
     loop = asyncio.get_running_loop()
-    asking = _caches.get(loop)
-    if asking is None or time.monotonic() - asking.began > CACHE_LIFETIME:
-        asking = _caches[loop] = _QueryCache()
-    return asking
+    cache = _caches.get(loop)
+    if cache is None or time.monotonic() - cache.began > CACHE_LIFETIME:
+        cache = _caches[loop] = _QueryCache()
+    return cache
 
 
 def _config_mtime() -> int:
@@ -410,31 +412,33 @@ async def _resolve_cached(target: Target) -> Route:
 
 
 async def _query(command: tuple[str, ...]) -> HostOptions:
-    """Return what `ssh -G` prints.
+    """Return the output of `ssh -G`.
 
     Raises:
-        UsageError: If it fails, or gives no answer in time.
+        UsageError: If the command fails or times out.
     """
-    asking = _query_cache()
-    return await _run_once(asking.answers, (_config_mtime(), *command), lambda: _run(command, asking.gate))
+    cache = _query_cache()
+    return await _run_once(cache.answers, (_config_mtime(), *command), lambda: _run(command, cache.gate))
 
 
 async def _run_once(
-    kept: dict[object, asyncio.Task[T]], question: object, ask: Callable[[], Coroutine[Any, Any, T]]
+    tasks: dict[object, asyncio.Task[T]], question: object, ask: Callable[[], Coroutine[Any, Any, T]]
 ) -> T:
-    """Return an answer that others may have asked for, too; what has failed is asked again."""
-    answer = kept.get(question)
+    """Return an answer that concurrent callers share; a failed query is repeated."""
+    answer = tasks.get(question)
     if answer is None or (answer.done() and (answer.cancelled() or answer.exception())):
-        answer = kept[question] = asyncio.create_task(ask())
-        answer.add_done_callback(lambda done: done.cancelled() or done.exception())  # all may have stopped waiting
+        answer = tasks[question] = asyncio.create_task(ask())
+        answer.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # all callers may have been cancelled
     return await asyncio.shield(answer)
 
 
 async def _run(command: Sequence[str], gate: asyncio.Semaphore) -> HostOptions:
     pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     async with gate:
-        heard, errors = os.pipe()  # of which nobody waits for the end: a command of `Match exec` may keep it
-        os.set_blocking(heard, False)
+        read_end, errors = os.pipe()  # not read to its end, because a command of `Match exec` may keep it open
+        os.set_blocking(read_end, False)
         os.set_blocking(errors, False)
         try:
             try:
@@ -445,31 +449,31 @@ async def _run(command: Sequence[str], gate: asyncio.Semaphore) -> HostOptions:
                 os.close(errors)
             output = await _read_output(process)
             if output is None:
-                raise _query_error(command, f"it gave no answer within {ANSWER:g} s (does a `Match exec` hang?)")
-            said = ""
+                raise _query_error(command, f"no answer within {ANSWER:g} s (does a `Match exec` hang?)")
+            log = ""
             with suppress(BlockingIOError):
-                said = os.read(heard, MAX_ANSWER_SIZE).decode("utf-8", "replace")
+                log = os.read(read_end, MAX_ANSWER_SIZE).decode("utf-8", "replace")
             if process.returncode:
-                words = " ".join(line for line in said.split("\n") if not line.startswith(DEBUG_PREFIXES))
+                words = " ".join(line for line in log.split("\n") if not line.startswith(DEBUG_PREFIXES))
                 raise _query_error(
-                    command, sanitize_line(" ".join(words.split())) or f"it ended with {process.returncode}"
+                    command, sanitize_line(" ".join(words.split())) or f"exit status {process.returncode}"
                 )
         except OSError as error:
             raise _query_error(command, error.strerror or str(error)) from error
         finally:
-            os.close(heard)
+            os.close(read_end)
     found: dict[str, list[str]] = {
-        FILES_READ: re.findall(r"^debug1: Reading configuration data (.*?)\r?$", said, re.MULTILINE)
+        FILES_READ: re.findall(r"^debug1: Reading configuration data (.*?)\r?$", log, re.MULTILINE)
     }
     for line in output.decode("utf-8", "surrogateescape").split("\n"):
-        name, _, given = line.partition(" ")
+        name, _, text = line.partition(" ")
         if name:
-            found.setdefault(name.lower(), []).append(given)
+            found.setdefault(name.lower(), []).append(text)
     return found
 
 
 async def _read_output(process: asyncio.subprocess.Process) -> bytes | None:
-    """Return what a process prints until it has ended; None if that takes too long, or is too much."""
+    """Return a process's output; None if it takes too long or exceeds the limit."""
     assert process.stdout is not None
     try:
         async with asyncio.timeout(ANSWER):
@@ -489,41 +493,41 @@ async def _read_output(process: asyncio.subprocess.Process) -> bytes | None:
 
 
 def _query_error(command: Sequence[str], reason: str) -> UsageError:
-    return UsageError(f"~/.ssh/config cannot be used for host {command[-1]}: `ssh -G` fails: {reason:.500}")
+    return UsageError(f"Cannot use ~/.ssh/config for host {command[-1]}: `ssh -G` failed: {reason:.500}")
 
 
 # -- asyncssh ------------------------------------------------------------------------------------------------
 
 
 async def _by_asyncssh(target: Target) -> HostOptions:
-    """Return the same as far as asyncssh reads it."""
+    """Return the options that asyncssh reads, without the ``ssh`` program."""
     files = [file for file in (Path("~/.ssh/config").expanduser(), SYSTEM_CONFIG) if file.exists()]
     try:
         return await _read_config(files, target.host, target.user, target.port)
     except (ValueError, OSError, RecursionError) as error:
         reason = "it includes itself" if isinstance(error, RecursionError) else error
-        raise _config_error(target, f"{reason}; there is no ssh program, which could read all of it") from error
+        raise _config_error(target, f"{reason}. Install the ssh program, which supports all options") from error
 
 
 async def _read_config(files: Sequence[Path], host: str, user: str | None, port: int | None) -> dict[str, list[str]]:
-    """Return the options of a host, by their names in lower case, as `ssh -G` prints them.
+    """Return the options of a host in the format of `ssh -G`.
 
     Raises:
-        ValueError: If the files cannot be parsed, or asyncssh cannot evaluate them.
-        OSError: If they cannot be read.
+        ValueError: If the files are invalid, or asyncssh cannot evaluate them.
+        OSError: If the files cannot be read.
     """
-    from skyward_core.transport.ssh.asyncssh_import import asyncssh  # late, see the module
+    from skyward_core.transport.ssh.asyncssh_import import asyncssh  # see the module docstring
 
-    asked: dict[str, Any] = {} if user is None else {"username": user}
+    arguments: dict[str, Any] = {} if user is None else {"username": user}
     if port is not None:
-        asked["port"] = port
+        arguments["port"] = port
     options = await asyncssh.SSHClientConnectionOptions.construct(
-        host=host, config=[*files], client_keys=None, known_hosts=b"", x509_trusted_certs=None, **asked
+        host=host, config=[*files], client_keys=None, known_hosts=b"", x509_trusted_certs=None, **arguments
     )
     found = {name.lower(): _option_texts(given) for name, given in options.config.get_options(False).items()}
     if found.get("canonicalizehostname", ["no"]) != ["no"]:
         raise ValueError("CanonicalizeHostname is not supported")
-    # Its tokens are replaced already.
+    # asyncssh has replaced the tokens already.
     found |= {"proxycommand": [text.replace("%", "%%") for text in found.get("proxycommand", ["none"])]}
     return found
 
@@ -542,10 +546,10 @@ CONNECT_TIMEOUT = 15.0
 
 
 class PreopenedSockets:
-    """Connections to those of some hosts that nothing but TCP leads to.
+    """TCP connections to hosts without jump hosts and proxy commands, opened in advance.
 
     Args:
-        targets: the hosts.
+        targets: The hosts.
     """
 
     def __init__(self, targets: Sequence[Target]) -> None:
@@ -553,16 +557,16 @@ class PreopenedSockets:
         self._sockets: dict[Target, asyncio.Task[socket.socket | None]] = {}
 
     async def open(self) -> None:
-        """Begin to connect."""
+        """Start to connect."""
         for target in self._targets:
             self._sockets[target] = asyncio.create_task(_dial(target))
 
     async def claim(self, target: Target) -> socket.socket | None:
-        """The connection to a host, which is the caller's from now on; None if nobody opened one.
+        """Return the connection to a host, which then belongs to the caller; None if there is none.
 
         Raises:
-            OSError: the host was not reached.
-            UsageError: as of :func:`resolve`.
+            OSError: If the host cannot be reached.
+            UsageError: As in :func:`resolve`.
         """
         if target not in self._sockets:
             return None
@@ -571,7 +575,7 @@ class PreopenedSockets:
         return found
 
     async def close(self) -> None:
-        """Close those that nobody has taken."""
+        """Close the unused connections."""
         for task in self._sockets.values():
             task.cancel()
         for found in await asyncio.gather(*self._sockets.values(), return_exceptions=True):
@@ -581,14 +585,14 @@ class PreopenedSockets:
 
 
 async def _dial(target: Target) -> socket.socket | None:
-    """Connect to a host that nothing but TCP leads to, to no other address family, and from no other address."""
+    """Connect to a host; None if its route needs more than a plain TCP connection."""
     route = await resolve(target)
     if route.jump or route.proxy_command or route.option("addressfamily") or route.option("bindaddress"):
         return None
     loop = asyncio.get_running_loop()
-    trouble: OSError | None = None
+    failure: OSError | None = None
     async with asyncio.timeout(CONNECT_TIMEOUT):
-        # Names of plain letters need no encoding, whose tables take as long to load as a key exchange.
+        # ASCII names need no encoding, whose tables take as long to load as a key exchange.
         host = route.host.encode() if route.host.isascii() else route.host
         places = await loop.getaddrinfo(host, route.port, type=socket.SOCK_STREAM)
         for family, kind, protocol, _, address in places:
@@ -598,10 +602,10 @@ async def _dial(target: Target) -> socket.socket | None:
                 await loop.sock_connect(found, address)
             except OSError as error:
                 found.close()
-                trouble = error
+                failure = error
             except BaseException:
                 found.close()
                 raise
             else:
                 return found
-    raise trouble or OSError(f"{route.host} has no address")
+    raise failure or OSError(f"{route.host} has no address")

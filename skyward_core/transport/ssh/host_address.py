@@ -1,4 +1,4 @@
-"""Hosts as users name them: user, host, port, jump hosts."""
+"""Host addresses as users write them (user, host, port, jump hosts), and Python versions on hosts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from skyward_core.transport.transport import MINOR
 from skyward_core.util.light_dataclass import Value, value
 
 SSH_PORT = 22
-LONGEST = 255  # characters of a name: more than the domain name system has
+LONGEST = 255  # characters of a name; longer than DNS allows
 HOST_FORBIDDEN = frozenset("'`\"$\\;&<>|(){},")
 USER_FORBIDDEN = frozenset("'`\";&<>|(){}")
 Policy = Literal["known", "ask", "accept-new"]
@@ -22,7 +22,7 @@ Policy = Literal["known", "ask", "accept-new"]
 
 @value
 class Target(Value):
-    """A host as a person names it, and how to reach it; see :class:`~skyward_core.providers.ssh.provider.SSH`."""
+    """Host as written by the user, and how to reach it; see :class:`~skyward_core.providers.ssh.provider.SSH`."""
 
     host: str
     user: str | None = None
@@ -32,72 +32,72 @@ class Target(Value):
     config: bool = True
     jump: str | None = None
     host_keys: Policy = "known"
-    via: Target | None = None  # the jump host, where it is reached in other ways than the host itself
+    via: Target | None = None  # jump host with its own settings
 
     def __post_init__(self) -> None:
         if reason := why_unsafe(self.host, self.user or ""):
-            raise UsageError(f"{self.login!r:.200} names no host: {reason}.")
+            raise UsageError(f"{self.login!r:.200} is not a valid host: {reason}.")
         for hop in self.jump.split(",") if self.jump else ():
             Target("").with_host(hop)
 
     @property
     def label(self) -> str:
-        """The host as a command line takes it."""
+        """The host in command-line syntax."""
         return self.host if self.port is None else f"{self.host}:{self.port}"
 
     @property
     def login(self) -> str:
-        """The same with the user, where one is named."""
+        """The host with the user, if one is given."""
         return f"{self.user}@{self.label}" if self.user else self.label
 
     def with_host(self, text: str) -> Target:
-        """The same wishes for another host, given as ``[user@]host[:port]`` or an alias.
+        """Return the same settings for another host, given as ``[user@]host[:port]`` or an alias.
 
         Raises:
-            UsageError: the text names no host.
+            UsageError: If the text is not a valid host.
         """
         user, _, rest = text.strip().removeprefix("ssh://").rpartition("@")
         host, port = rest, ""
-        if rest.startswith("["):  # [address]:port, as IPv6 needs it
+        if rest.startswith("["):  # [address]:port, for IPv6
             host, _, port = rest[1:].partition("]")
             port = port.removeprefix(":")
         elif rest.count(":") == 1:
             host, _, port = rest.partition(":")
         if not host:
-            raise UsageError(f"{text!r:.200} names no host; write a name, an address, user@host or user@host:port.")
+            raise UsageError(f"{text!r:.200} is not a valid host: use a name, an address, user@host or user@host:port.")
         if port and not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65536):
-            raise UsageError(f"{text!r:.200} has no such port {port!r:.20}; ports are numbers from 1 to 65535.")
+            raise UsageError(f"{text!r:.200}: invalid port {port!r:.20}: use a number from 1 to 65535.")
         return replace(self, host=host, user=user or self.user, port=int(port) if port else self.port)
 
 
 def why_unsafe(host: str, user: str) -> str:
-    """Return why a host or user name is refused, "" if it is accepted.
+    """Return why a host or user name is rejected, or "".
 
-    Both are put into commands of the user's configuration (``ProxyCommand``, ``Match exec``). These are the rules of
+    Commands of the user's configuration contain the names (``ProxyCommand``, ``Match exec``). The rules are those of
     OpenSSH (``ssh_valid_hostname`` and ``ssh_valid_ruser``), which releases before 9.6 do not apply.
     """
     if host.startswith("-") or user.startswith("-"):
-        return "a name does not begin with '-'"
+        return "a name must not begin with '-'"
     if len(host) > LONGEST or len(user) > LONGEST:
-        return f"a name has {LONGEST} characters at most"
+        return f"a name must have at most {LONGEST} characters"
     if found := next((c for c in host if c in HOST_FORBIDDEN or c.isspace() or not c.isprintable()), ""):
-        return f"a host name does not contain {found!r}"
+        return f"a host name must not contain {found!r}"
     if found := next((c for c in user if c in USER_FORBIDDEN or not c.isprintable()), ""):
-        return f"a user name does not contain {found!r}"
+        return f"a user name must not contain {found!r}"
     if " -" in user or user.endswith("\\"):
-        return "a user name does not contain ' -' and does not end with a backslash"
+        return "a user name must not contain ' -' or end with a backslash"
     return ""
 
 
 @value(frozen=True)
 class WantedPython(Value):
-    """See the module.
+    """Python that ranks on a host need.
 
     Attributes:
-        named: the interpreter that somebody has named for the host, or "" to look for one.
-        minor: its version, such as "3.12".
-        here: one of this machine, which the host may have at the same place, or "".
-        fetches: whether a uv there may fetch it; who only looks at a host changes nothing there.
+        named: Interpreter that the user chose for the host, or "" to search for one.
+        minor: Its minor version, for example "3.12".
+        here: Interpreter of this machine whose path may also exist on the host, or "".
+        fetches: Whether uv may install Python there; false for inspections, which change nothing.
     """
 
     named: str = ""
@@ -107,44 +107,45 @@ class WantedPython(Value):
 
     @classmethod
     def of(cls, named: str | None, loaded_with: Sequence[str] | None) -> WantedPython:
-        """What ranks need by what their functions are pickled.
+        """Return the Python that ranks need to load pickled functions.
 
         Args:
-            loaded_with: as ``script_interpreter.Interpreter.for_hosts`` has it; None for what runs this.
+            named: Interpreter that the user chose, or None.
+            loaded_with: Value of ``script_interpreter.Interpreter.for_hosts``; None for this process's interpreter.
         """
         minor, here = loaded_with or (MINOR, "")
         return cls(named or "", minor, sys.executable if minor == MINOR else here)
 
     @property
     def is_client_version(self) -> bool:
-        """Whether it has the version of the Python that runs this, and so reads its bytecode."""
+        """Whether the version is this process's, so that bytecode of this process works."""
         return self.minor == MINOR
 
     @property
     def version_origin(self) -> str:
-        """What its version is that of, in words that follow "the version that"."""
+        """Origin of the version, as the rest of a sentence after "the version that"."""
         return "runs here" if self.is_client_version else "the script is loaded with"
 
 
-# As in ``ssh.bootstrap_channel``, for any login shell: no newline, no single quote, no backslash, no "!".
+# For any login shell, as in ``ssh.bootstrap_channel``: no newline, no single quote, no backslash, no "!".
 SET_PATH = "PATH=$PATH:$HOME/.local/bin:$HOME/.cargo/bin:/usr/local/bin:/usr/bin:/bin:/opt/homebrew/bin;"
 UV_S, PYENV_S = '"$HOME"/.local/share/uv/python', '"$HOME"/.pyenv/versions'
-# $3 is the interpreter that somebody has named. Each says its version itself, as names of files may mislead.
+# $3 is the chosen interpreter. Each interpreter prints its version, because file names may be misleading.
 LIST_PYTHONS = (
     'i=20;set -- "$3" python3 python;while test $i -ge 9;do set -- "$@" python3.$i;i=$((i-1));done;'
     f'f=;for p in "$@" {UV_S}/*/bin/python3 {PYENV_S}/*/bin/python3;do v=$("$p" -V 2>&1)&&f="$f $v;";done;'
-    'command -v uv >/dev/null 2>&1&&f="$f uv;";set -f;'  # what they say is no pattern
+    'command -v uv >/dev/null 2>&1&&f="$f uv;";set -f;'  # disables globbing of the output
 )
 _VERSION = re.compile(rb"Python (\d+\.\d+(?:\.\d+)?)[^;]*;")
 
 
 @value(frozen=True)
 class HostPythons(Value):
-    """What a login finds on a host.
+    """Python interpreters on a host.
 
     Attributes:
-        versions: such as "3.12.1", the newest first.
-        has_uv: whether there is a uv, which can fetch others.
+        versions: Versions such as "3.12.1", the newest first.
+        has_uv: Whether uv is installed, which can install other versions.
     """
 
     versions: tuple[str, ...]
@@ -152,30 +153,26 @@ class HostPythons(Value):
 
     @property
     def usable(self) -> tuple[str, ...]:
-        """Those that ranks can have."""
+        """Versions that ranks can use."""
         return tuple(each for each in self.versions if parse_version(each) >= MIN_PYTHON)
 
     def __str__(self) -> str:
-        return f"it has Python {', '.join(self.versions)}" if self.versions else "it has no Python at all"
+        return f"it has Python {', '.join(self.versions)}" if self.versions else "it has no Python"
 
 
 def minor_of(version: str) -> str:
-    """``"3.12.1"`` -> ``"3.12"``."""
+    """Return the minor version: ``"3.12.1"`` -> ``"3.12"``."""
     return ".".join(version.split(".")[:2])
 
 
-def parse_pythons(said: bytes) -> HostPythons:
-    """What a host has said.
-
-    Args:
-        said: what ``LIST`` has gathered; all else that the host may say counts for nothing.
-    """
-    found = {each.decode() for each in _VERSION.findall(said)}
-    return HostPythons(tuple(sorted(found, key=parse_version, reverse=True)), b" uv;" in said)
+def parse_pythons(output: bytes) -> HostPythons:
+    """Parse the output of ``LIST_PYTHONS``; ignores other text."""
+    found = {each.decode() for each in _VERSION.findall(output)}
+    return HostPythons(tuple(sorted(found, key=parse_version, reverse=True)), b" uv;" in output)
 
 
 def newest_per_minor(versions: Iterable[str]) -> list[str]:
-    """The first of each minor version."""
+    """Return the first version of each minor version."""
     found: dict[str, str] = {}
     for each in versions:
         found.setdefault(minor_of(each), each)

@@ -1,9 +1,8 @@
-"""Whoever is asked about the key of a host that no file knows: each session has somebody of its own, or nobody.
+"""Prompt for unknown host keys, which belongs to a session.
 
-Between a session and a connection lie pools and providers, which have no business with that. So a session puts its
-:class:`HostKeyPrompt` into the context in which it starts work (:meth:`HostKeyPrompt.asked`). The loop takes the
-context of the thread that hands it work, and whatever tasks come of that inherit it: a new connection in place of a
-lost one asks the same session.
+Pools and providers are between a session and a connection, and should not handle prompts. A session therefore stores
+its :class:`HostKeyPrompt` in the context in which it starts work (:meth:`HostKeyPrompt.set_current`). Tasks of the
+background loop inherit this context, so a reconnection asks the same session.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ _current: ContextVar[HostKeyPrompt | None] = ContextVar("skyward_questions", def
 
 
 def current_prompt() -> HostKeyPrompt | None:
-    """Who is asked about what goes on here; None in a script, where nobody is."""
+    """Return the prompt of the current context; None in scripts, which cannot ask."""
     return _current.get()
 
 
 async def confirm(key: ServerKey) -> bool:
-    """Whether somebody says that a host's key is to be believed; "no" where there is nobody to ask."""
-    asked = current_prompt()
-    return asked is not None and await asked.confirm(key)
+    """Ask the current session whether to trust a host key; False without a session."""
+    prompt = current_prompt()
+    return prompt is not None and await prompt.confirm(key)
 
 
 class HostKeyPrompt:
-    """The questions of one session.
+    """Host key questions of one session.
 
-    Its coroutine and :meth:`end` run on the thread of the pools, all else on any.
+    :meth:`confirm` and :meth:`close` run on the background loop; other methods run on any thread.
     """
 
     def __init__(self) -> None:
@@ -45,12 +44,12 @@ class HostKeyPrompt:
         self._pending: set[asyncio.Future[bool]] = set()
 
     def set_handler(self, ask: Ask) -> None:
-        """Have this answer from now on; it is cancelled where nobody wants to know any more."""
+        """Set the function that answers questions; it is cancelled if the answer is no longer needed."""
         self._handler = ask
 
     @contextmanager
     def set_current(self) -> Iterator[None]:
-        """What is begun inside of it asks here."""
+        """Make this the current prompt during the block."""
         before = _current.set(self)
         try:
             yield
@@ -58,7 +57,7 @@ class HostKeyPrompt:
             _current.reset(before)
 
     async def confirm(self, key: ServerKey) -> bool:
-        """Whether a host's key is to be believed; "no" while nobody answers, and once the session is over."""
+        """Ask whether to trust a host key; False without a handler and after the session has ended."""
         if self._handler is None or self._is_closed:
             return False
         answer = asyncio.ensure_future(self._handler(key))
@@ -69,10 +68,10 @@ class HostKeyPrompt:
         finally:
             self._pending.discard(answer)
             if answer.cancel():
-                await asyncio.wait({answer})  # whoever was asked knows that it is withdrawn before we go on
+                await asyncio.wait({answer})  # the question is withdrawn before the caller continues
 
     def close(self) -> None:
-        """Answer "no" to what is open, and to all that comes."""
+        """Answer all open and future questions with False."""
         self._is_closed = True
         for answer in self._pending:
             answer.cancel()

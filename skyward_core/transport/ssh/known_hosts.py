@@ -1,7 +1,7 @@
-"""Known_hosts and revoked keys by OpenSSH's rules.
+"""Verification of host keys against known_hosts and revocation files, by OpenSSH's rules.
 
-The rules are OpenSSH's: an entry is looked up by the host's name, as ``[name]:port`` where the port is not 22, or by
-its ``HostKeyAlias`` alone; addresses are not looked up beside names (``CheckHostIP no``, its default).
+An entry is found by the host's name, as ``[name]:port`` for ports other than 22, or by its ``HostKeyAlias`` alone.
+Addresses are not looked up in addition to names (``CheckHostIP no``, OpenSSH's default).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MARKERS: dict[str, Marker] = {"@cert-authority": "@cert-authority", "@revoked": 
 
 @value
 class KnownHost(Value):
-    """A line that may be about a host: ``names`` are its patterns, ``text`` is its key."""
+    """Line of a known_hosts file: ``names`` are its host patterns, ``text`` is its key."""
 
     file: Path
     line: int
@@ -42,14 +42,14 @@ class KnownHost(Value):
     text: str
 
     def key(self) -> asyncssh.SSHKey | None:
-        """The key; None where there is none that makes sense, which trusts nobody."""
+        """Return the key; None if it is invalid, which trusts no host."""
         try:
             return asyncssh.import_public_key(self.text)
         except ValueError:
             return None
 
     def is_about(self, name: str) -> bool:
-        """Whether the line speaks of a host of this name, in lower case, as ``[name]:port`` off the standard port."""
+        """Check whether the line applies to a name, in lower case, or ``[name]:port`` for ports other than 22."""
         if self.names.startswith("|"):
             return _is_hash_of(self.names, name)
         found = False
@@ -62,10 +62,10 @@ class KnownHost(Value):
 
 
 def read_entries(file: Path) -> tuple[KnownHost, ...]:
-    """The lines of a file; none where there is no file.
+    """Return the lines of a file; empty if there is no file.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: If the file cannot be read.
     """
     try:
         found = file.stat()
@@ -76,7 +76,7 @@ def read_entries(file: Path) -> tuple[KnownHost, ...]:
 
 @lru_cache(maxsize=32)
 def _read(file: Path, mtime: int, size: int) -> tuple[KnownHost, ...]:
-    """``mtime`` and ``size`` are the cache's key."""
+    """Read a file; ``mtime`` and ``size`` identify its version in the cache."""
     return tuple(_parse(file))
 
 
@@ -126,14 +126,14 @@ CERTIFICATE_ALGORITHMS = tuple(f"{each.removesuffix('@openssh.com')}-cert-v01@op
 
 @value
 class ServerKey(Value):
-    """The key that a host showed.
+    """Host key that a host presented.
 
     Attributes:
-        host: what the person calls the host.
-        name: the name it goes by in known_hosts files.
-        port: where it listens, as far as those files go by it: the standard one with a ``HostKeyAlias``.
-        key: the public key.
-        file: where :func:`accept` writes it.
+        host: Host as written by the user.
+        name: Name of the host in known_hosts files.
+        port: Port of the host in known_hosts files; 22 with a ``HostKeyAlias``.
+        key: The public key.
+        file: File to which :func:`accept_key` adds the key.
     """
 
     host: str
@@ -144,32 +144,33 @@ class ServerKey(Value):
 
     @property
     def pattern(self) -> str:
-        """The host's name as known_hosts files write it."""
+        """Name of the host in the syntax of known_hosts files."""
         return self.name if self.port == SSH_PORT else f"[{self.name}]:{self.port}"
 
     @property
     def key_type(self) -> str:
-        """The key's type in words people know: ED25519, ECDSA, RSA."""
+        """Type of the key: ED25519, ECDSA, RSA."""
         return key_type(self.key)
 
     @property
     def fingerprint(self) -> str:
-        """The key's SHA256 fingerprint, as ``ssh-keygen -l`` prints it."""
+        """SHA256 fingerprint of the key, as printed by ``ssh-keygen -l``."""
         return self.key.get_fingerprint()
 
 
 @value
 class KnownKeys(Value):
-    """What the files say of one host.
+    """Entries of known_hosts files for one host.
 
     Attributes:
-        trusted: keys that the host may show.
-        elsewhere: keys of the same name on the standard port; where nothing is said of this port they count as known
-            too, as for OpenSSH, but another key here is not called changed because of them.
-        authorities: keys that may have signed its certificate.
-        revoked: keys that nobody may show.
-        places: file and line of each of ``trusted``.
-        lists: files of revoked keys that the configuration names.
+        trusted: Keys that the host may present.
+        elsewhere: Keys of the same name on port 22. Like OpenSSH, they are trusted if there is no key for this port;
+            but a
+            different key is not reported as changed because of them.
+        authorities: Keys that may sign the host's certificate.
+        revoked: Keys that no host may present.
+        places: File and line of each key in ``trusted``.
+        lists: Files of revoked keys in the configuration.
     """
 
     trusted: tuple[asyncssh.SSHKey, ...] = ()
@@ -180,18 +181,18 @@ class KnownKeys(Value):
     lists: tuple[Path, ...] = ()
 
     def is_revoked(self, key: asyncssh.SSHKey) -> bool:
-        """Whether nobody may show a key, or have signed with it.
+        """Check whether a key is revoked as a host key or signer.
 
         Raises:
-            HostKeyError: a list of revoked keys cannot be used.
+            HostKeyError: If a list of revoked keys cannot be read.
         """
         return key in self.revoked or any(is_revoked_by(file, key) for file in self.lists)
 
     def verdict(self, key: asyncssh.SSHKey) -> Literal["known", "unknown", "changed", "revoked"]:
-        """What to think of a key that the host showed.
+        """Classify a host key that the host presented.
 
         Raises:
-            HostKeyError: a list of revoked keys cannot be used.
+            HostKeyError: If a list of revoked keys cannot be read.
         """
         if self.is_revoked(key):
             return "revoked"
@@ -200,11 +201,11 @@ class KnownKeys(Value):
         return "changed" if self.trusted else "unknown"
 
     def algorithms(self, *, certificates: bool = True) -> list[str]:
-        """How a host may sign, the wanted first, in OpenSSH's order: by certificates, keys of known types, any others.
+        """Return the host's signature algorithms, in OpenSSH's order: certificates, keys of known types, all others.
 
-        All are offered, so that a host that has other keys only can show one, and be told from one that is silent.
-        A certificate is asked for only where somebody could have signed it, and there is no list of revoked keys, which
-        may name certificates by their numbers: plain keys can be judged by it.
+        All algorithms are offered, so that a host with other keys presents one and is distinguishable from a silent
+        host. Certificates are only requested if there are authorities and no lists of revoked keys, because a list may
+        revoke certificates by serial number.
         """
         known = {each.decode("ascii") for key in (*self.trusted, *self.elsewhere) for each in key.sig_algorithms}
         signed = CERTIFICATE_ALGORITHMS if certificates and self.authorities and not self.lists else ()
@@ -214,14 +215,14 @@ class KnownKeys(Value):
 
 
 def look_up(files: Sequence[Path], name: str, port: int, lists: Sequence[Path] = ()) -> KnownKeys:
-    """What known_hosts files say of a host; files that do not exist say nothing.
+    """Return the entries for a host in known_hosts files; missing files are ignored.
 
     Args:
-        port: where it listens; the standard one for a ``HostKeyAlias``, which goes by no port.
-        lists: files of revoked keys that the configuration names.
+        port: Port of the host; 22 for a ``HostKeyAlias``.
+        lists: Files of revoked keys in the configuration.
 
     Raises:
-        HostKeyError: a file exists and cannot be read.
+        HostKeyError: If a file exists but cannot be read.
     """
     name = name.lower()
     here, places = _matching_keys(files, name if port == SSH_PORT else f"[{name}]:{port}")
@@ -241,7 +242,7 @@ def look_up(files: Sequence[Path], name: str, port: int, lists: Sequence[Path] =
 def _matching_keys(
     files: Sequence[Path], name: str
 ) -> tuple[dict[Marker, list[asyncssh.SSHKey]], tuple[tuple[Path, int], ...]]:
-    """The keys of lines about a name, by marker; and where those without one stand."""
+    """Return the keys of lines for a name, by marker, and the places of lines without a marker."""
     keys: dict[Marker, list[asyncssh.SSHKey]] = {}
     places = []
     for file in files:
@@ -258,26 +259,26 @@ def _entries_of(file: Path) -> Sequence[KnownHost]:
         return read_entries(file)
     except OSError as error:
         raise HostKeyError(
-            f"The known_hosts file {file} cannot be read ({error.strerror}), so no host can be verified; "
-            "make it readable, or name another one with known_hosts=."
+            f"The known_hosts file {file} cannot be read ({error.strerror}), so hosts cannot be verified. "
+            "Make the file readable, or choose another one with known_hosts=."
         ) from error
 
 
 def accept_key(key: ServerKey) -> Path:
-    """Write a host's key down as known, unless it is; returns the file.
+    """Save a host key unless it is known; return the file.
 
     Raises:
-        HostKeyError: the file cannot be written.
+        HostKeyError: If the file cannot be written.
     """
     if key.key in look_up([key.file], key.name, key.port).trusted:
-        return key.file  # two connections may have asked about one host
+        return key.file  # two connections may have asked about the same host
     line = f"{key.pattern} {key.key.export_public_key().decode().strip()}\n"
     try:
         _append(key.file, line.encode())
     except OSError as error:
         raise HostKeyError(
-            f"The key of host {key.host} was accepted, and cannot be written to {key.file} ({error.strerror}), "
-            "so nothing was sent to the host; make the file writable, or name another one with known_hosts=."
+            f"The key of host {key.host} was accepted but cannot be saved to {key.file} ({error.strerror}), "
+            "so nothing was sent to the host. Make the file writable, or choose another one with known_hosts=."
         ) from error
     return key.file
 
@@ -295,18 +296,17 @@ def _append(file: Path, line: bytes) -> None:
 
 
 def unknown_key_error(shown: ServerKey) -> HostKeyError:
-    """The error for a host that no file knows."""
+    """Return the error for an unknown host key."""
     return HostKeyError(
         f"The key of host {shown.host} ({shown.name} port {shown.port}) is not known, so nothing was sent to it. It "
-        f"shows the {shown.key_type} key {shown.fingerprint}. Compare that with what `ssh-keygen -lf "
-        f"/etc/ssh/ssh_host_{shown.key_type.lower()}_key.pub` prints on the host; if it is the same, it may be "
-        "trusted",
+        f"presents the {shown.key_type} key {shown.fingerprint}. Compare it with the output of `ssh-keygen -lf "
+        f"/etc/ssh/ssh_host_{shown.key_type.lower()}_key.pub` on the host. If they are equal, trust the key",
         hint=_trust_hint(shown),
     )
 
 
 def changed_key_error(shown: ServerKey, known: KnownKeys) -> HostKeyError:
-    """The error for a host that shows another key than the one written down."""
+    """Return the error for a host key that differs from the known one."""
     old = ", ".join(
         f"{key_type(key)} {key.get_fingerprint()} ({file} line {line})"
         for key, (file, line) in zip(known.trusted, known.places, strict=True)
@@ -314,8 +314,8 @@ def changed_key_error(shown: ServerKey, known: KnownKeys) -> HostKeyError:
     file, _ = known.places[0]
     return HostKeyError(
         f"The key of host {shown.host} ({shown.name} port {shown.port}) has CHANGED, so nothing was sent to "
-        f"it. Known: {old}. Shown now: {shown.key_type} {shown.fingerprint}. Either the host was installed anew, "
-        "or somebody stands between you and it. If you know why it changed, remove the old key first: "
+        f"it. Known: {old}. Presented now: {shown.key_type} {shown.fingerprint}. Either the host was reinstalled, "
+        "or the connection is intercepted. If you know the reason, remove the old key first: "
         f"ssh-keygen -f {file} -R '{shown.pattern}'",
         hint=_trust_hint(shown),
     )
@@ -326,15 +326,15 @@ def _trust_hint(shown: ServerKey) -> Hint:
 
 
 def refused_key_error(host: str, reason: str) -> HostKeyError:
-    """The error for a host whose key is revoked, or whose certificate does not hold."""
+    """Return the error for a revoked key or an invalid certificate."""
     return HostKeyError(
         f"The key of host {host} cannot be trusted ({reason}), so nothing was sent to it. "
-        "A known_hosts file revokes it, or its certificate does not hold: ask whoever runs the host."
+        "The key is revoked, or its certificate is not valid: ask the host's administrator."
     )
 
 
 def key_type(key: asyncssh.SSHKey) -> str:
-    """A key's type in words people know: ED25519, ECDSA, RSA."""
+    """Return the type of a key: ED25519, ECDSA, RSA."""
     name = key.get_algorithm().split("@")[0].removeprefix("sk-")
     return {"ssh-ed25519": "ED25519", "ssh-rsa": "RSA", "ssh-dss": "DSA"}.get(name, name.split("-")[0].upper())
 
@@ -343,10 +343,10 @@ KRL = b"SSHKRL\n\0"
 
 
 def is_revoked_by(file: Path, key: asyncssh.SSHKey) -> bool:
-    """Whether a file lists a key.
+    """Check whether a file of revoked keys contains a key.
 
     Raises:
-        HostKeyError: the file cannot be read or judged, by which OpenSSH refuses all hosts.
+        HostKeyError: If the file is unreadable or invalid; OpenSSH rejects all hosts then.
     """
     try:
         data = read_bytes(file)
@@ -363,14 +363,14 @@ def _parse_keys(data: bytes) -> list[asyncssh.SSHKey]:
             try:
                 found.append(asyncssh.import_public_key(text))
             except ValueError:
-                continue  # as OpenSSH does
+                continue  # like OpenSSH
     return found
 
 
 def _is_in_krl(file: Path, key: asyncssh.SSHKey) -> bool:
     program = shutil.which("ssh-keygen")
     if program is None:
-        raise _revoked_list_error(file, "only ssh-keygen can read it, which is not on PATH")
+        raise _revoked_list_error(file, "reading it requires ssh-keygen, which is not on PATH")
     with tempfile.NamedTemporaryFile(suffix=".pub") as shown:
         shown.write(key.export_public_key())
         shown.flush()
@@ -389,5 +389,5 @@ def _is_in_krl(file: Path, key: asyncssh.SSHKey) -> bool:
 def _revoked_list_error(file: Path, reason: str) -> HostKeyError:
     return HostKeyError(
         f"The list of revoked host keys {file} (RevokedHostKeys in ~/.ssh/config) cannot be used ({reason}), so no "
-        "host is believed; mend it, or take the line out."
+        "host is trusted. Fix the file, or remove the line."
     )

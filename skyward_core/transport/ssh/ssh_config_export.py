@@ -1,8 +1,8 @@
-"""Plain ``ssh POOL`` and ``ssh POOL-1``: an OpenSSH configuration of the pools that are up.
+"""Export of running pools as OpenSSH configuration, for plain ``ssh POOL`` and ``ssh POOL-1``.
 
-Each pool has a file of its own; one file includes them all, and one line in the person's ``~/.ssh/config``, added
-only when asked for, includes that. Everything a host needs is written out, as an alias of theirs is not looked up
-a second time by OpenSSH.
+Each pool has its own file. One file includes all of them, and on request a line is added to the user's
+``~/.ssh/config`` that includes this file. All options of a host are written out, because OpenSSH does not resolve the
+user's aliases a second time.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from skyward_core.util.user_files import exists, read_text
 
 
 def main_file() -> Path:
-    """The file that includes those of all pools."""
+    """Return the path of the file that includes those of all pools."""
     return state_folder.state_home() / "ssh_config"
 
 
 def include_line() -> str:
-    """The line that a person's ``~/.ssh/config`` needs, at its top."""
+    """Return the line for the top of the user's ``~/.ssh/config``."""
     return f"Include {_quoted(str(main_file()))}"
 
 
 async def write(pool: str, targets: Sequence[Target]) -> Path:
-    """Write the entries of a pool: ``POOL`` is node 0, ``POOL-1`` (SkyPilot says ``POOL-worker1``) node 1, and so
+    """Write the entries of a pool: ``POOL`` is node 0; ``POOL-1`` and SkyPilot's ``POOL-worker1`` are node 1, and so
     on.
 
     Returns:
-        The file for ``ssh -F``: these entries and then the person's own.
+        File for ``ssh -F``, with these entries and the user's own.
 
     Raises:
-        UsageError: ``~/.ssh/config`` does not parse.
-        OSError: the file cannot be written.
+        UsageError: If ``~/.ssh/config`` is invalid.
+        OSError: If a file cannot be written.
     """
     entries = [await _host_block(pool, node, target) for node, target in enumerate(targets)]
     folder = state_folder.state_home() / "ssh_config.d"
@@ -49,12 +49,12 @@ async def write(pool: str, targets: Sequence[Target]) -> Path:
 
 
 def remove(pool: str) -> None:
-    """Remove the entries of a pool that is gone."""
+    """Remove the entries of a pool."""
     (state_folder.state_home() / "ssh_config.d" / f"{pool}.conf").unlink(missing_ok=True)
 
 
 def add_include_line() -> bool:
-    """Put :func:`include_line` at the top of the person's ``~/.ssh/config``; False where it is there already."""
+    """Add :func:`include_line` at the top of the user's ``~/.ssh/config``; return False if the line exists."""
     file = Path("~/.ssh/config").expanduser()
     text = read_text(file) if exists(file) else ""
     if include_line() in text.splitlines():

@@ -1,4 +1,4 @@
-"""Transport over SSH: code sent, agent started, socket relayed."""
+"""SSH transport: sends code and files to a host, starts the agent there, and relays its socket."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ if TYPE_CHECKING:
 
 
 async def send_bundle(channel: CommandChannel) -> str:
-    """Have the bundle on the host; says what that took."""
+    """Send the bundle unless the host has it; return a description of the work."""
     if channel.facts["bundle"]:
-        return "bundle is there"
+        return "bundle is up to date"
     bundle = bundle_for(channel.facts["nvml"], channel.python.minor)
     if not channel.python.is_client_version:
         await asyncio.to_thread(bundle.compile_bytecode, channel.python.here)
@@ -91,21 +91,21 @@ async def send_bundle(channel: CommandChannel) -> str:
 
 
 async def lend_bundle(channel: CommandChannel) -> None:
-    """Have a bundle used that lies there, or one in the host's memory for as long as this channel is open.
+    """Make the bundle available for this channel: the one on the host, or a copy in the host's memory.
 
     Raises:
-        PoolError: it cannot be had.
-        ConnectionError: the link is gone.
+        PoolError: If the bundle cannot be built.
+        ConnectionError: If the connection is lost.
     """
     if not channel.facts.get("bundle"):
         await channel.ask("lend", bundle_for(channel.facts["nvml"], channel.python.minor).archive)
 
 
-MOST_NOISE = 1 << 20  # bytes before the relay's word
+MOST_NOISE = 1 << 20  # bytes of output before the relay's marker
 
 
 class _ChannelPipe:
-    """What both have in common; see :class:`~skyward_core.transport.transport.Pipe`."""
+    """Common base of both kinds of pipes; see :class:`~skyward_core.transport.transport.Pipe`."""
 
     def __init__(self, on_data: OnData, on_lost: OnLost) -> None:
         super().__init__()
@@ -118,8 +118,7 @@ class _ChannelPipe:
             self._on_data(data)
 
     def eof_received(self) -> bool:
-        """An agent ends its connection as a whole; a server between us and it may never say more than that no more
-        comes from there."""
+        """Treat the end of data as the end of the connection; an SSH server in between may report nothing else."""
         self._chan.close()
         self.connection_lost(None)
         return False
@@ -138,16 +137,16 @@ class _ChannelPipe:
 
 
 class ForwardedSocket(_ChannelPipe, asyncssh.SSHUNIXSession[bytes]):
-    """The agent's socket, forwarded by the SSH server."""
+    """Agent's socket, forwarded by the SSH server."""
 
     def connection_made(self, chan: asyncssh.SSHUNIXChannel[bytes]) -> None:
         self._chan = chan
 
 
 class RelayedSocket(AnswerWait, _ChannelPipe, asyncssh.SSHClientSession[bytes]):
-    """The agent's socket, through the program ``node.bootstrap.socket_relay``; ``joined`` resolves when it is reached.
+    """Agent's socket, relayed by ``node.bootstrap.socket_relay``; ``joined`` resolves when the agent is reached.
 
-    What comes before the line with the relay's word is a login shell's noise.
+    Output before the line with the relay's marker is noise of a login shell.
     """
 
     def __init__(self, on_data: OnData, on_lost: OnLost, word: bytes) -> None:
@@ -161,7 +160,7 @@ class RelayedSocket(AnswerWait, _ChannelPipe, asyncssh.SSHClientSession[bytes]):
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
         if self.joined.cancelled():
-            return  # nobody waits for it any more
+            return  # the caller has stopped waiting
         if self._before is None or datatype is not None:
             super().data_received(data, datatype)
             return
@@ -172,12 +171,12 @@ class RelayedSocket(AnswerWait, _ChannelPipe, asyncssh.SSHClientSession[bytes]):
         if at < 0 or end < 0:
             if len(self._before) > MOST_NOISE:
                 self._before.clear()
-                self._chan.close()  # no login shell says so much
+                self._chan.close()  # too much output for a login shell
             return
-        trouble = bytes(self._before[at + len(self._word) : end]).decode(errors="replace").strip()
+        failure = bytes(self._before[at + len(self._word) : end]).decode(errors="replace").strip()
         rest, self._before = bytes(self._before[end + 1 :]), None
-        if trouble:
-            self.joined.set_exception(ConnectionRefusedError(f"no agent answers: {trouble}"))
+        if failure:
+            self.joined.set_exception(ConnectionRefusedError(f"no agent answers: {failure}"))
             self._on_lost = None
         else:
             self.joined.set_result(None)
@@ -186,26 +185,26 @@ class RelayedSocket(AnswerWait, _ChannelPipe, asyncssh.SSHClientSession[bytes]):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.joined.done():
-            said = bytes(self._before or b"").decode(errors="replace").strip()[-500:]
-            self.joined.set_exception(ConnectionError(f"the relay ended before it reached the agent: {said}"))
+            output = bytes(self._before or b"").decode(errors="replace").strip()[-500:]
+            self.joined.set_exception(ConnectionError(f"the relay ended before it reached the agent: {output}"))
             self._on_lost = None
         super().connection_lost(exc)
 
 
 _log = get_logger("ssh")
 
-# Seconds before each attempt: what a person waits for, the first results, comes first.
+# Seconds before each attempt; the user's first results have priority.
 PAUSES = (1.0, 5.0, 30.0)
-_packing = threading.Lock()  # once a release it takes long, and all hosts want the same
-FINISH_TIMEOUT = 10.0  # seconds that somebody who leaves the pool as it is waits for the last attempt
+_packing = threading.Lock()  # packing is slow once per release, and all hosts need the same content
+FINISH_TIMEOUT = 10.0  # seconds for the last attempt when the client leaves the pool
 
 
 class DeferredUpload:
-    """One host's.
+    """Background upload of the rest of the bundle to one host.
 
     Args:
-        host: what it is called.
-        channel: opens a command channel on it, if the connection is there; raises ConnectionError where it is not.
+        host: Name of the host, for the log.
+        channel: Opens a command channel if the host is connected, else raises ConnectionError.
     """
 
     def __init__(self, host: str, channel: Callable[[], Awaitable[CommandChannel]]) -> None:
@@ -215,23 +214,22 @@ class DeferredUpload:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Have it sent soon."""
+        """Start the upload after a pause."""
         if self._task is None or self._task.done():
             self._hurry.clear()
             self._task = asyncio.create_task(self._upload())
 
     async def finish(self) -> None:
-        """Have it sent now, if it has not been, as nobody may come later who could. A host that does not take it in
-        time has none, and the ranks that ask for it are told."""
+        """Upload now, because no later client may do it. Without the rest, ranks that need it get an error."""
         if self._task is not None:
             self._hurry.set()
             await asyncio.wait([self._task], timeout=FINISH_TIMEOUT)
 
     async def cancel(self) -> None:
-        """Stop it. What has been sent by half is removed by the host."""
+        """Stop the upload; the host removes incomplete data."""
         if self._task is not None:
             self._task.cancel()
-            await asyncio.wait([self._task])  # whatever it ended with keeps no connection from being closed
+            await asyncio.wait([self._task])  # an error must not keep the connection open
 
     async def _upload(self) -> None:
         for pause in PAUSES:
@@ -254,32 +252,32 @@ class DeferredUpload:
 
 
 def _pack_rest(minor: str) -> bytes:
-    """It is the same whether or not a driver may be there."""
+    """Pack the rest of the bundle, which is the same with and without an NVIDIA driver."""
     with _packing:
         return bundle_for(False, minor).rest
 
 
-PATIENCE = 30.0  # seconds; a host that a person names is expected to be up
-CLOCK_SLACK = 30.0  # seconds that a host's clock may be off before it is mentioned
+PATIENCE = 30.0  # seconds; hosts that the user names are expected to be up
+CLOCK_SLACK = 30.0  # seconds; a larger offset of a host's clock is reported
 
-# Past the package's start, which takes longer than all the rest of it.
+# Imports the module without the package's __init__, which takes most of the time.
 _MODULE = "import sys;sys.path.append(sys.argv[1]);import {0};{0}.main(*sys.argv[2:])"
 
 
 class SSHTransport:
-    """The way to one node over SSH; see :class:`~skyward_core.transport.transport.Transport`.
+    """Transport to one node over SSH; see :class:`~skyward_core.transport.transport.Transport`.
 
     Args:
-        target: the host and how it is reached.
-        folder: name of the pool's folder on the host; unique to pool, node and client.
-        python: the interpreter that its user has named for the host; None to look for one.
-        loaded_with: the Python that its pool's scripts are loaded with, until ``prepare`` is told; None for our own.
-        patience: seconds of attempts before a host counts as unreachable.
+        target: The host and how to reach it.
+        folder: Name of the pool's folder on the host; unique to pool, node and client.
+        python: Interpreter that the user chose for the host; None to search for one.
+        loaded_with: Interpreter of the pool's scripts, until ``prepare`` receives it; None for this process's.
+        patience: Seconds of attempts until a host counts as unreachable.
     """
 
     shares_files = False
     sent: dict[str, tuple[int, int]] | None = None
-    # Those of pools: a provider asks about hosts over the connections that there are.
+    # Transports of pools, whose connections a provider reuses to query hosts.
     live: ClassVar[WeakSet[SSHTransport]] = WeakSet()
 
     def __init__(
@@ -295,23 +293,21 @@ class SSHTransport:
         self._link: HostConnection | None = None
         self._connect_lock = asyncio.Lock()
         nothing: AnyHeader = {}
-        self._facts: HostFacts = nothing  # until the host has told
-        self._facts_link: HostConnection | None = None  # over which the host told its facts
-        self._bundle_lock = asyncio.Lock()  # of the bundle, which transfers need that begin at once
-        self._can_forward = True  # until the host has refused to
+        self._facts: HostFacts = nothing  # set by the host's first answer
+        self._facts_link: HostConnection | None = None  # connection on which the host sent its facts
+        self._bundle_lock = asyncio.Lock()  # serializes bundle uploads by concurrent transfers
+        self._can_forward = True  # false once the host has rejected a forwarding
         self._deferred_upload = DeferredUpload(target.host, self._channel_if_up)
-        self.is_untouched = False  # being prepared for the first time, and nothing was left on the host so far
-
-    # -- preparing ---------------------------------------------------------------------------------------
+        self.is_untouched = False  # whether the first preparation is running and has left nothing on the host
 
     async def prepare(
         self, config: dict[str, Any], report: Report, gate: StartBarrier | None = None, *, first: bool = False
     ) -> dict[str, str] | None:
-        """Connect; send what the host lacks; have the agent running.
+        """Connect, send missing code and files, and make sure that the agent runs.
 
-        Besides the agent's own keys ``config`` may hold ``image`` (an :class:`~skyward_core.Image` as JSON).
-        ``cwd`` and ``path`` are the client's; the agent gets what they are on the host. ``folder``,
-        ``socket``, ``bundle``, ``python`` and an ``address`` that is not given are filled in.
+        In addition to the agent's own keys, ``config`` may contain ``image`` (an :class:`~skyward_core.Image` as JSON).
+        ``cwd`` and ``path`` are paths on the client and are mapped to the host. ``folder``, ``socket``, ``bundle``,
+        ``python`` and a missing ``address`` are filled in.
         """
         image, python = config.get("image") or {}, config.get("interpreter")
         check_python(image, python)
@@ -319,10 +315,10 @@ class SSHTransport:
         if python:
             self.python = WantedPython.of(self.python.named, Interpreter.from_json(python).for_hosts)
         if not self.python.is_client_version:
-            await asyncio.to_thread(bundle_for, True, self.python.minor)  # a copy may have to be made
+            await asyncio.to_thread(bundle_for, True, self.python.minor)  # may have to create a copy
         report("running", detail=f"connecting to {self.target.host}")
         if gate is not None and config.get("cwd"):
-            # Begun now, ready when we are connected.
+            # Starts in the background, so that both are ready once the host is connected.
             _get_snapshot(config["cwd"], config.get("image") or {}, gate)
             _find_local_packages(config, gate)
         self.is_untouched = first
@@ -335,10 +331,10 @@ class SSHTransport:
                 return await self._prepare(link, dict(config), report, gate)
             except ConnectionError as error:
                 if not link.lost.is_set():
-                    raise PoolError(f"Host {self.target.host} cannot be prepared: {error}.") from error
+                    raise PoolError(f"Cannot prepare host {self.target.host}: {error}.") from error
                 if time.monotonic() > deadline:
-                    raise Unreachable(f"Host {self.target.host} cannot be prepared: {error}.") from error
-                report("running", detail=f"{error}; connecting again")
+                    raise Unreachable(f"Cannot prepare host {self.target.host}: {error}.") from error
+                report("running", detail=f"{error}; reconnecting")
 
     async def _ensure_connected(self, report: Report | None, patience: float) -> HostConnection:
         async with self._connect_lock:
@@ -352,7 +348,7 @@ class SSHTransport:
             return self._link
 
     async def channel(self, said: OnLine = lambda line: None, *, status: bool = False) -> CommandChannel:
-        """A command channel on this node, connected where it was not; the caller closes it."""
+        """Open a command channel on this node, connecting if necessary; the caller closes it."""
         link = await self._ensure_connected(None, self.patience)
         return await CommandChannel.open(link, python=self.python, folder=self.folder, said=said, status=status)
 
@@ -363,12 +359,12 @@ class SSHTransport:
 
     @property
     def is_up(self) -> bool:
-        """Whether there is a connection that is not known to be lost."""
+        """Whether there is a connection that is not lost."""
         return self._link is not None and not self._link.lost.is_set()
 
     @property
     def direct(self) -> str | None:
-        """The host's address, if the connection goes there and to no jump host or proxy command."""
+        """Address of the host, if the connection uses no jump host or proxy command."""
         if self._link is None or self._link.route.jump or self._link.route.proxy_command:
             return None
         peer = self._link.ssh.get_extra_info("peername")
@@ -376,7 +372,7 @@ class SSHTransport:
 
     @property
     def ssh_address(self) -> tuple[str, int] | None:
-        """Address and port at which peers reach the host's SSH server, once it has told."""
+        """Address and port of the host's SSH server for other nodes; None until the host has reported it."""
         address = self._facts.get("address")
         return (address, self._facts["port"]) if address else None
 
@@ -407,29 +403,29 @@ class SSHTransport:
             config |= {part: [] for part in given}
             if facts["running"]:
                 report("synced", detail=sent)
-                report("installed", detail="the agent runs already")
+                report("installed", detail="the agent is already running")
             else:
-                there, detail = await self._send_workdir(channel, config.get("cwd") or "", image, gate)
-                places, details = await send_packages(channel, await local, config.get("cwd") or "", gate)
+                workdir, detail = await self._send_workdir(channel, config.get("cwd") or "", image, gate)
+                copies, details = await send_packages(channel, await local, config.get("cwd") or "", gate)
                 report("synced", detail="; ".join([sent, detail, *details]))
                 phase = "installed"
                 config["python"] = facts["python"]
                 if needs_install(image):
                     if gate is not None:
                         await gate.wait(config["node"])
-                    report("installed", detail="looking at the environment")
+                    report("installed", detail="checking the environment")
                     env = config.get("env") or {}
-                    image.pop("folders", None)  # of this machine; copies of them are on the import path
-                    made: EnvironmentDone = await channel.ask("environment", image=image, env=env, cwd=there)
+                    image.pop("folders", None)  # folders of this machine; their copies are on the import path
+                    made: EnvironmentDone = await channel.ask("environment", image=image, env=env, cwd=workdir)
                     config["python"], installed = made["python"], made["installed"] or None
                 else:
                     report("installed", detail="nothing to install")
-                config |= {part: map_paths(paths, config.get("cwd") or "", there) for part, paths in given.items()}
+                config |= {part: map_paths(paths, config.get("cwd") or "", workdir) for part, paths in given.items()}
                 inside = [each.entry for each in await local]
-                beside = [path for folder, copy in places.items() for path in map_paths(inside, folder, copy)]
-                config["path"] += [*map_paths(inside, config.get("cwd") or "", there), *beside]
-                config["client_cwd"] = str(resolve_path(config.get("cwd") or "")) if there else ""
-                config["cwd"] = there
+                beside = [path for folder, copy in copies.items() for path in map_paths(inside, folder, copy)]
+                config["path"] += [*map_paths(inside, config.get("cwd") or "", workdir), *beside]
+                config["client_cwd"] = str(resolve_path(config.get("cwd") or "")) if workdir else ""
+                config["cwd"] = workdir
             config |= {
                 "folder": f"{pools_folder(facts['root'])}/{self.folder}",
                 "socket": facts["socket"],
@@ -450,12 +446,12 @@ class SSHTransport:
     async def _send_workdir(
         self, channel: CommandChannel, cwd: str, image: Mapping[str, Any], gate: StartBarrier | None
     ) -> tuple[str, str]:
-        there, detail, items = await send_workdir(channel, cwd, image, gate)
+        workdir, detail, items = await send_workdir(channel, cwd, image, gate)
         self.sent = {item.path: (item.mtime, item.size) for item in items}
-        return there, detail
+        return workdir, detail
 
     async def installed(self) -> dict[str, str] | None:
-        return None  # to ask costs another Python on the host
+        return None  # a query would start another Python on the host
 
     async def send_folder(self, cwd: str, image: Mapping[str, Any], gate: StartBarrier, said: OnLine) -> None:
         try:
@@ -466,20 +462,18 @@ class SSHTransport:
             finally:
                 channel.close()
         except ConnectionError as error:
-            raise Unreachable(f"Host {self.target.host} cannot be sent the working folder: {error}.") from error
+            raise Unreachable(f"Cannot send the working folder to host {self.target.host}: {error}.") from error
 
     def _check_room(self, facts: HostFacts) -> None:
         if not facts["root"]:
             tried = "; ".join(facts["unusable"])
             raise PoolError(
-                f"Host {self.target.host} has no folder that its user can write to with room to spare "
-                f"({tried}). Free some space there, or set XDG_CACHE_HOME in its ~/.ssh/environment or shell."
+                f"Host {self.target.host} has no writable folder with enough free space "
+                f"({tried}). Free some space, or set XDG_CACHE_HOME in ~/.ssh/environment or the shell of the host."
             )
 
-    # -- the agent's socket ------------------------------------------------------------------------------
-
     async def open(self, on_data: OnData, on_lost: OnLost) -> Pipe:
-        """Connect to the agent's socket, over a new SSH connection where the old one is gone."""
+        """Connect to the agent's socket, reconnecting over SSH if necessary."""
         SSHTransport.live.add(self)
         try:
             link = await self._ensure_connected(None, 0)
@@ -502,20 +496,24 @@ class SSHTransport:
             raise OSError(str(error)) from error
         try:
             listener = await link.ssh.forward_local_port("127.0.0.1", 0, address, port)
-        except Exception as error:  # see failures.not_reached
+        except Exception as error:  # see connect_error
             raise link_lost_error(self.target.host, error) from error
         return "127.0.0.1", listener.get_port()
 
     async def _update_facts(self, link: HostConnection) -> None:
-        """Have the host's facts; anew over each connection where others may write beside what is ours: since the last
-        one the host may have been started anew, and all there be somebody else's."""
+        """Query the host's facts.
+
+        If other users can write next to the pool's folder, every new connection queries them again, because the host
+        may have
+        been restarted and the folder replaced.
+        """
         if not self._facts or (self._facts["shared"] and self._facts_link is not link):
             channel = await CommandChannel.open(link, python=self.python, folder=self.folder, said=lambda line: None)
             channel.close()
             self._check_room(channel.facts)
             self._facts, self._facts_link = channel.facts, link
             if channel.facts["bundle"] and not channel.facts["rest"]:
-                self._deferred_upload.begin()  # whoever started the agent was cut off before
+                self._deferred_upload.begin()  # the client that started the agent may have been disconnected before
 
     async def _forward(self, link: HostConnection, on_data: OnData, on_lost: OnLost) -> Pipe | None:
         pipe, seconds = ForwardedSocket(on_data, on_lost), answer_timeout()
@@ -524,9 +522,10 @@ class SSHTransport:
                 await link.ssh.create_unix_connection(lambda: pipe, self._facts["socket"], window=WINDOW)
         except TimeoutError as error:
             raise stalled_host_error(self.target.host, seconds, "its agent's socket") from error
-        except Exception as error:  # see failures.not_reached
+        except Exception as error:  # see connect_error
             if isinstance(error, asyncssh.ChannelOpenError) and not await link.is_lost():
-                # OpenSSH answers alike where it forwards no sockets and where nobody listens; the relay can tell.
+                # OpenSSH gives the same answer if forwarding is disabled and if nothing listens; the relay tells these
+                # cases apart.
                 return None
             raise channel_error(self.target.host, error, lost=await link.is_lost()) from error
         return pipe
@@ -534,7 +533,7 @@ class SSHTransport:
     async def _module_command(self, link: HostConnection, module: str, *arguments: str) -> str:
         """Return the command that runs a module of ``node.bootstrap`` on the host.
 
-        The bundle is sent if it is missing there, because a client of another release may have started the pool.
+        Sends the bundle if the host lacks it, because a client of another release may have started the pool.
         """
         async with self._bundle_lock:
             if not self._facts["bundle"]:
@@ -567,23 +566,21 @@ class SSHTransport:
         self._can_forward = False
         return pipe
 
-    # -- files -------------------------------------------------------------------------------------------
-
     async def put(self, source: Path, name: str) -> None:
-        """Copy a file of the client into the agent's folder, as ``blobs/<name>``: whole, or not at all.
+        """Copy a local file into the agent's folder as ``blobs/<name>``, atomically.
 
-        Where the connection breaks, another one goes on where it stopped, for as long as each gets further and the
-        next comes within our patience.
+        After a lost connection the transfer resumes, as long as each attempt makes progress and a new connection
+        succeeds within the patience.
 
         Raises:
-            ConnectionError: the host cannot be reached.
-            PoolError: it lets nobody in, or did not take the file; says why.
-            UsageError: we have nothing to log in with.
+            ConnectionError: If the host cannot be reached.
+            PoolError: If the host rejects the login or the file. The message has the reason.
+            UsageError: If the client has no usable credentials.
         """
         attempts = secrets.token_hex(8)
         deadline, taken = time.monotonic() + self.patience, 0
 
-        def goes_on_at(at: int) -> None:
+        def on_resume(at: int) -> None:
             nonlocal deadline, taken
             if at > taken:
                 deadline, taken = time.monotonic() + self.patience, at
@@ -593,7 +590,7 @@ class SSHTransport:
                 link = await self._ensure_connected(None, max(0.0, deadline - time.monotonic()))
                 await self._update_facts(link)
                 with log_duration(_log, f"{self.target.host}: incoming {name}"):
-                    return await self._put(link, source, name, attempts, goes_on_at)
+                    return await self._put(link, source, name, attempts, on_resume)
             except Unreachable as error:
                 raise ConnectionError(str(error)) from error
             except ConnectionError:
@@ -601,9 +598,9 @@ class SSHTransport:
                     raise
 
     async def _put(
-        self, link: HostConnection, source: Path, name: str, attempts: str, goes_on_at: Callable[[int], None]
+        self, link: HostConnection, source: Path, name: str, attempts: str, on_resume: Callable[[int], None]
     ) -> None:
-        """One attempt; tells how many bytes the host had when it began."""
+        """Make one attempt; calls ``on_resume`` with the number of bytes that the host has."""
         size = source.stat().st_size
         word = f"skyward-{secrets.token_hex(8)}"
         blobs = NodePaths(f"{pools_folder(self._facts['root'])}/{self.folder}").blobs
@@ -613,8 +610,8 @@ class SSHTransport:
         try:
             at = await self._read_answer(lines, word)
             if at is not None:
-                goes_on_at(int(at))
-                # A command that has ended reads no more, and has said why.
+                on_resume(int(at))
+                # A command that has ended reads no more; its output has the reason.
                 with source.open("rb") as file, suppress(BrokenPipeError):
                     file.seek(int(at))
                     while data := file.read(CHUNK):
@@ -627,32 +624,32 @@ class SSHTransport:
             raise stalled_host_error(self.target.host, answer_timeout(), "a transfer") from error
         except SkywardError:
             raise
-        except Exception as error:  # see failures.not_reached
+        except Exception as error:  # see connect_error
             raise link_lost_error(self.target.host) from error
         finally:
             channel.close()
-        said = lines.errors.decode(errors="replace").strip()
-        refused = f"host {self.target.host} did not take the file {name} ({size} bytes)"
-        if link.lost.is_set() or not said:
-            raise ConnectionError(f"{refused}: the connection was lost")
-        raise PoolError(f"{refused}: {said}")
+        output = lines.errors.decode(errors="replace").strip()
+        failure = f"host {self.target.host} rejected the file {name} ({size} bytes)"
+        if link.lost.is_set() or not output:
+            raise ConnectionError(f"{failure}: the connection was lost")
+        raise PoolError(f"{failure}: {output}")
 
     async def _read_answer(self, lines: CommandOutput, word: str) -> bytes | None:
-        """What a command says behind its word; None where it ends before. The rest is a login shell's noise."""
+        """Return the text after a command's marker; None if the command ends before. Other lines are noise."""
         while (line := await lines.read_line(self.target.host, "a transfer")) is not None:
             if line.startswith(word.encode()):
                 return line.removeprefix(word.encode())
         return None
 
     async def fetch(self, name: str, target: Path, offset: int, size: int) -> bool:
-        """There is no shorter way than asking the agent."""
+        """Return False: the agent's own requests are the fastest way."""
         return False
 
     async def finish_uploads(self) -> None:
         await self._deferred_upload.finish()
 
     async def close(self) -> None:
-        """Close the connection; the agent goes on."""
+        """Close the connection; the agent keeps running."""
         await self._deferred_upload.cancel()
         if self._link is not None:
             await self._link.close()
@@ -660,12 +657,12 @@ class SSHTransport:
 
 
 def module_command(python: str, folder: str, module: str, *arguments: str) -> str:
-    """The command line that runs a module's ``main`` with arguments, whatever the login shell is."""
+    """Return the command line that runs a module's ``main`` with arguments, in any login shell."""
     return shlex.join(["exec", python, "-I", "-S", "-c", _MODULE.format(module), folder, *arguments])
 
 
 def describe_host(facts: HostFacts) -> str:
-    """A host in one line, from what it said of itself."""
+    """Return one line that describes a host."""
     version = ".".join(map(str, facts["version"]))
     parts = [f"Python {version}", f"{facts['system']} {facts['machine']}", f"{facts['cpus']} CPUs"]
     gpus = facts["gpus"]
@@ -680,22 +677,25 @@ def describe_host(facts: HostFacts) -> str:
 async def send_workdir(
     channel: CommandChannel, cwd: str, image: Mapping[str, Any], gate: StartBarrier | None
 ) -> tuple[str, str, Sequence[FolderItem]]:
-    """Bring the host's copy of the working folder up to date: where it is there, what that took, and what it has.
+    """Update the host's copy of the working folder; return its path, a description of the work, and its files.
 
     Raises:
-        PoolError: the folder is too large to travel, or holds what cannot be read; or it was asked for by name, and is
-            none or unfit; or the host asks for what is not in it.
+        PoolError: If the folder is too large or has unreadable files, if it is invalid although the image names it, or
+            if
+            the host requests files outside of it.
     """
     if not cwd:
         return "", "no working folder", ()
     snapshot = _get_snapshot(cwd, image, gate)
     if isinstance(snapshot, str):
         if image.get("workdir"):
-            raise PoolError(f"{snapshot}, so it is not sent to the nodes: name another one with Image(workdir=...).")
+            raise PoolError(
+                f"{snapshot}, so it cannot be sent to the nodes: choose another folder with Image(workdir=...)."
+            )
         return "", f"{snapshot}, so it is not sent: put the script into a folder of its own", ()
     try:
-        there, detail = await _send_snapshot(channel, snapshot)
-        return there, detail, (await snapshot.files())[0]
+        copy, detail = await _send_snapshot(channel, snapshot)
+        return copy, detail, (await snapshot.files())[0]
     except (working_folder_upload.FolderTooLarge, working_folder_upload.FileUnreadable) as error:
         raise PoolError(str(error)) from error
 
@@ -703,44 +703,44 @@ async def send_workdir(
 async def send_packages(
     channel: CommandChannel, packages: Sequence[LocalPackage], cwd: str, gate: StartBarrier | None
 ) -> tuple[dict[str, str], list[str]]:
-    """Bring the host's copies of packages up to date that lie here beside the working folder.
+    """Update the host's copies of local packages outside the working folder.
 
     Returns:
-        Where each folder's copy is, and what that took.
+        The path of each folder's copy, and descriptions of the work.
 
     Raises:
-        PoolError: one that a file of the project asks for cannot travel.
+        PoolError: If a package that the project requires cannot be sent.
     """
     if not packages:
         return {}, []
-    from skyward_core.tasks.packages.package_specs import packages_to_send  # most have none
+    from skyward_core.tasks.packages.package_specs import packages_to_send  # few projects have such packages
 
-    places, details = dict[str, str](), list[str]()
+    copies, details = dict[str, str](), list[str]()
     for package in packages_to_send(packages, cwd):
         snapshot = _get_snapshot(package.folder, {}, gate)
         try:
             if isinstance(snapshot, str):
                 raise working_folder_upload.FolderTooLarge(snapshot)
-            places[package.folder], detail = await _send_snapshot(channel, snapshot)
+            copies[package.folder], detail = await _send_snapshot(channel, snapshot)
         except (working_folder_upload.FolderTooLarge, working_folder_upload.FileUnreadable) as error:
             if package.is_requested:
-                raise PoolError(f"Package {package.name} of {package.folder} cannot travel: {error}") from error
+                raise PoolError(f"Cannot send package {package.name} of {package.folder}: {error}") from error
             detail = f"not sent, so ranks cannot import it: {error}"
         details.append(f"{package.name}: {detail}")
-    return places, details
+    return copies, details
 
 
 def _find_local_packages(config: Mapping[str, Any], gate: StartBarrier | None) -> asyncio.Future[list[LocalPackage]]:
-    """Packages that lie on this machine alone, looked for once for all nodes of a start."""
+    """Return the packages that exist only on this machine, searched once for all nodes of a start."""
     python = Interpreter.from_json(config["interpreter"]) if config.get("interpreter") else own_interpreter()
 
-    def look() -> list[LocalPackage]:
+    def find() -> list[LocalPackage]:
         from skyward_core.tasks.packages.package_specs import find_local_packages
 
         return find_local_packages(config.get("image") or {}, python.prefix, python.minor)
 
     def begin() -> asyncio.Future[list[LocalPackage]]:
-        return asyncio.ensure_future(asyncio.to_thread(look))
+        return asyncio.ensure_future(asyncio.to_thread(find))
 
     return gate.compute_once("local packages", begin) if gate is not None else begin()
 
@@ -749,49 +749,51 @@ async def _send_snapshot(channel: CommandChannel, snapshot: working_folder_uploa
     items, listing = await snapshot.files()
     name = working_folder_upload.copy_name(snapshot.folder)
     total = sum(item.size for item in items)
-    much = f"; {total / 1e6:.0f} MB is much for a working folder" if total > working_folder_upload.WARNING else ""
-    much += _describe_withheld(snapshot.withheld) + _describe_unmatched(snapshot.unmatched)
-    there: ManifestDone = await channel.ask("manifest", listing, name=name)
-    if there.get("current"):
-        return there["folder"], f"none of {len(items)} files has changed{much}"
-    doubtful = dict(there["doubtful"])
-    _check_indices(channel.link.target.host, items, there["wanted"], doubtful)
+    note = f"; {total / 1e6:.0f} MB is large for a working folder" if total > working_folder_upload.WARNING else ""
+    note += _describe_withheld(snapshot.withheld) + _describe_unmatched(snapshot.unmatched)
+    answer: ManifestDone = await channel.ask("manifest", listing, name=name)
+    if answer.get("current"):
+        return answer["folder"], f"none of {len(items)} files has changed{note}"
+    doubtful = dict(answer["doubtful"])
+    _check_indices(channel.link.target.host, items, answer["wanted"], doubtful)
     changed = await snapshot.find_changed(doubtful) if doubtful else []
-    wanted = sorted({*there["wanted"], *changed})
+    wanted = sorted({*answer["wanted"], *changed})
     with tempfile.SpooledTemporaryFile(max_size=CHUNK * 128) as contents:
         compressed = bool(wanted) and await snapshot.pack(wanted, contents)
         size = contents.tell()
         same = sorted(doubtful.keys() - set(changed))
         await channel.ask("files", contents, name=name, same=same, wanted=wanted, compressed=compressed)
-    return there["folder"], f"{len(wanted)} of {len(items)} files sent ({size / 1e3:.0f} kB){much}"
+    return answer["folder"], f"{len(wanted)} of {len(items)} files sent ({size / 1e3:.0f} kB){note}"
 
 
 def _check_indices(host: str, items: Sequence[FolderItem], wanted: Sequence[int], doubtful: Mapping[int, str]) -> None:
-    """Refuse to tell a host of files that are not among the items.
+    """Reject requests of a host for files that are not in the list.
 
-    No link is ever doubtful: what it leads to may lie outside of the folder, and whether a hash is that file's is
-    nothing that a host may learn.
+    Links are never hashed for a host: their targets may be outside the folder, and the host must not learn their
+    hashes.
     """
     for index in (*wanted, *doubtful):
         if index >= len(items):
             raise HostCommandFailed(
-                f"Host {host} asks for file {index:,} of {len(items):,} that the working folder has."
+                f"Host {host} requests file {index:,} of a working folder with {len(items):,} files."
             )
     for index in doubtful:
         if items[index].link:
             raise HostCommandFailed(
-                f"Host {host} asks what the link {items[index].path} leads to, which no host is told."
+                f"Host {host} requests the target of the link {items[index].path}, which is not allowed."
             )
 
 
 def _describe_withheld(withheld: Sequence[str]) -> str:
     if not withheld:
         return ""
-    return f"; not sent, as keys have such names: {_shorten(withheld)} (Image(includes=...) sends what it names)"
+    return (
+        f"; not sent because of typical names of secrets: {_shorten(withheld)} (to send them, use Image(includes=...))"
+    )
 
 
 def _describe_unmatched(unmatched: Sequence[str]) -> str:
-    return f"; nothing here is named by Image(includes=...): {_shorten(unmatched)}" if unmatched else ""
+    return f"; Image(includes=...) patterns without a match: {_shorten(unmatched)}" if unmatched else ""
 
 
 def _shorten(names: Sequence[str]) -> str:
@@ -801,9 +803,9 @@ def _shorten(names: Sequence[str]) -> str:
 def _get_snapshot(
     cwd: str, image: Mapping[str, Any], gate: StartBarrier | None
 ) -> working_folder_upload.Snapshot | str:
-    """The working folder as it is now, the same for all nodes of a start; or why it cannot travel."""
+    """Return a snapshot of the working folder, shared by all nodes of a start, or the reason why it cannot be sent."""
     folder = resolve_path(cwd)
-    if unfit := unusable_reason(folder) or ("" if is_dir(folder) else f"{folder} is no folder"):
+    if unfit := unusable_reason(folder) or ("" if is_dir(folder) else f"{folder} is not a folder"):
         return unfit
 
     def make() -> working_folder_upload.Snapshot:
@@ -812,22 +814,21 @@ def _get_snapshot(
     return gate.compute_once(folder, make) if gate is not None else make()
 
 
-def map_paths(paths: Sequence[str], cwd: str, there: str) -> list[str]:
-    """Those of the client's import paths that lie in its working folder, as they are on the host."""
-    if not (cwd and there):
+def map_paths(paths: Sequence[str], cwd: str, copy: str) -> list[str]:
+    """Map the import paths inside the working folder to the folder's copy on the host."""
+    if not (cwd and copy):
         return []
     root = resolve_path(cwd)
     inside = [path for path in map(resolve_path, paths) if path.is_relative_to(root)]
-    return [str(Path(there) / path.relative_to(root)) for path in inside]
+    return [str(Path(copy) / path.relative_to(root)) for path in inside]
 
 
 async def open_inspection_channel(transport: SSHTransport) -> CommandChannel:
-    """A command channel by the Python that is wanted, else by the newest that the host has; the transport is for
-    that one from then on.
+    """Open a command channel with the wanted Python, or with the newest on the host; the transport then uses that one.
 
     Raises:
-        NoFittingPython: it has none that we can use, or not the one that its user has named.
-        PoolError, ConnectionError: as of :meth:`SSHTransport.channel`.
+        NoFittingPython: If the host has no usable Python, or not the chosen one.
+        PoolError, ConnectionError: As in :meth:`SSHTransport.channel`.
     """
     transport.python = wanted = replace(transport.python, fetches=False)
     try:
@@ -837,23 +838,23 @@ async def open_inspection_channel(transport: SSHTransport) -> CommandChannel:
             raise
         minor = minor_of(error.found.usable[0])
     transport.python = replace(wanted, minor=minor, here="")
-    await asyncio.to_thread(bundle_for, True, minor)  # a copy may have to be made
+    await asyncio.to_thread(bundle_for, True, minor)  # may have to create a copy
     return await transport.channel()
 
 
 async def query_pythons(link: HostConnection) -> HostPythons:
-    """Ask a host which Pythons it has; nothing is installed or left there.
+    """Return the Python interpreters on a host; changes nothing there.
 
     Raises:
-        PoolError: the host opens no channel, or sends nothing.
-        ConnectionError: the link is gone.
+        PoolError: If the host opens no channel, or does not answer.
+        ConnectionError: If the connection is lost.
     """
     word = f"skyward-{secrets.token_hex(8)}"
     shell = f'{SET_PATH}W=$1;{LIST_PYTHONS}echo;echo "$W" $f'
-    said = CommandOutput()
-    channel = await open_session(link, f"exec sh -c '{shell}' skyward {shlex.join([word, '', ''])}", said)
+    output = CommandOutput()
+    channel = await open_session(link, f"exec sh -c '{shell}' skyward {shlex.join([word, '', ''])}", output)
     try:
-        while (line := await said.read_line(link.target.host)) is not None:
+        while (line := await output.read_line(link.target.host)) is not None:
             if line.startswith(word.encode()):
                 return parse_pythons(line)
     finally:
