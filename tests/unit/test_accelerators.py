@@ -435,7 +435,7 @@ def test_where_too_few_are_free_it_is_said_who_has_them() -> None:
     with pytest.raises(NoCapacity) as error:
         choose_hosts([*FEW[:2], HostGpuUsage("c", (), "it does not answer", False)], spec())
     assert str(error.value) == (
-        "3 nodes with 1 free GPU each are needed, and only 2 of 3 hosts have that: "
+        "3 nodes with 1 free GPU each are needed, and only 2 of 3 hosts have them: "
         f"a: GPU 0 ({H100}) is used by bob (python, 12.0 GB), GPU 1 ({H100}) is free; "
         f"b: GPU 0 ({H100}) is free, GPU 1 ({H100}) is taken by pool x of bob, GPU 2 ({H100}) is free; "
         "c: it does not answer"

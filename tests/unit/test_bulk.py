@@ -123,7 +123,7 @@ def test_a_result_comes_here_from_where_an_earlier_attempt_stopped(
 def test_a_result_of_another_size_is_not_taken(
     hosts: list[Host], ours: ssl.SSLContext, kept: IdleStreams, tmp_path: Path
 ) -> None:
-    with pytest.raises(TlsConnectionError, match="it has 3,000,001 bytes of 3,000,000"):
+    with pytest.raises(TlsConnectionError, match="unexpected size of the result: 3,000,001 bytes instead of 3,000,000"):
         Transfer(hosts[0].node, ours, kept).download_result(RESULT, ResultDownload(tmp_path / "target", len(DATA) - 1))
     assert not (tmp_path / "target").exists()
 

@@ -102,9 +102,9 @@ def test_what_is_said_of_machines_is_a_wish() -> None:
 @pytest.mark.parametrize(
     ("said", "kind", "words"),
     [
-        ({"provider": "local", "vcpus": 4}, UsageError, "provider local takes machines as they are.*by vcpus"),
+        ({"provider": "local", "vcpus": 4}, UsageError, "provider local has no offers to choose from by vcpus"),
         ({"provider": "local", "selection": "first"}, UsageError, "by selection"),
-        ({"provider": AWS, "region": "eu-west-1"}, UsageError, "is for us-east-1, not for eu-west-1"),
+        ({"provider": AWS, "region": "eu-west-1"}, UsageError, "is limited to us-east-1: eu-west-1 is not among them"),
         ({"provider": AWS, "allocation": "cheap"}, SpecError, "allocation: should be 'on-demand' or 'spot'"),
         ({"provider": AWS, "selection": "best"}, SpecError, "selection: should be 'cheapest' or 'first'"),
         ({"provider": AWS, "max_hourly_cost": 0}, SpecError, "max_hourly_cost: should be a number above 0"),

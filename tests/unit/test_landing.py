@@ -181,7 +181,7 @@ def test_a_folder_that_a_stranger_made_first_is_not_used(tmp_path: Path) -> None
     with pytest.raises(FileExistsError):
         IncomingOutput(tmp_path, "x", 4, "first")
     os.chown(parts, 65534, 65534, follow_symlinks=False)
-    with pytest.raises(OSError, match="belongs to somebody else"):
+    with pytest.raises(OSError, match="belongs to another user"):
         IncomingOutput(tmp_path, "x", 4, "first")
     assert list((tmp_path / "elsewhere").iterdir()) == []
 

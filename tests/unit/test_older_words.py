@@ -79,7 +79,7 @@ def test_aws_by_the_older_words():
     with pytest.warns(FutureWarning, match=r"sky\.AWS\(exclude_burstable=...\) is ignored") as caught:
         sky.AWS(exclude_burstable=True)
     assert caught[0].filename == __file__
-    with pytest.raises(sky.UsageError, match=r"access_key_id: .* is not supported: keys are those"):
+    with pytest.raises(sky.UsageError, match=r"access_key_id: .* is not supported: credentials come from boto3"):
         sky.AWS(access_key_id="AKIA")
     with pytest.raises(TypeError):
         sky.AWS(regoin="x")

@@ -37,7 +37,7 @@ CALLS = AwsCalls(AwsAccount())
     [
         ({"state": "scheduled", "starts_at": 2e9}, "begins at 20.*Start the pool then"),
         ({"state": "payment-pending"}, "begins at"),
-        ({"state": "expired"}, "is expired: name another one"),
+        ({"state": "expired"}, "is expired: choose another one"),
         ({"state": ""}, "is in an unknown state"),
         ({"free": 1}, "has 1 of its 2 machines free, but 2 are needed"),
     ],
@@ -181,7 +181,7 @@ def test_what_botocore_says_of_their_end(make: Callable[[], Any], known: bool) -
         (NOW + 599, 600.0, "(in 9 min), before the pool's time to live ends"),
         (NOW - 1, 600.0, "(already expired), before"),
         (NOW + 3601, None, ""),
-        (NOW + 3599, None, "(in 59 min), soon: renew them by then"),
+        (NOW + 3599, None, "(in 59 min), soon: renew them"),
     ],
 )
 def test_when_it_is_said(at: float | None, ttl: float | None, said: str) -> None:

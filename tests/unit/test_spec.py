@@ -71,7 +71,7 @@ def test_numbers_of_nodes(nodes: Any, kept: Any) -> None:
     assert (asked.least_nodes, asked.most_nodes) == ((2, 8) if nodes not in (4, "3:3") else (kept, kept))
     assert (asked.describe()["nodes"], asked.world_size) == (asked.most_nodes, asked.most_nodes)
     assert sky.Compute(provider=sky.Local(), nodes=nodes).spec.nodes == kept
-    with pytest.raises(SpecError, match="these differ"):
+    with pytest.raises(SpecError, match="must have the same number of nodes"):
         sky.Compute(sky.Spec(provider=sky.Local(), nodes=nodes), nodes="5:6")
 
 
