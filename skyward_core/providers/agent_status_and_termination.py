@@ -41,7 +41,8 @@ async def update_machine(machine: Machine, way: TransportFactory) -> Machine:
     """
     from skyward_core.transport.ssh.connection import answer_timeout
 
-    here, answer = _live_transport(machine.extra["folder"]), max(STATUS_TIMEOUT, answer_timeout())
+    folder, answer = machine.extra["folder"], max(STATUS_TIMEOUT, answer_timeout())
+    here = next((each for each in _live_transports() if each.folder == folder), None)
     if here is not None and here.is_untouched:
         return replace(machine, state="gone")  # its startup failed before anything was written to the host
     if here is not None and here.is_up:
@@ -157,10 +158,6 @@ async def _can_reach(transport: SSHTransport, place: tuple[str, int]) -> bool:
     answer: ReachDone = await channel.ask("reach", places=[place], seconds=SILENT_HOST_TIMEOUT)
     channel.close()
     return answer["reached"] == [True]
-
-
-def _live_transport(folder: str) -> SSHTransport | None:
-    return next((each for each in _live_transports() if each.folder == folder), None)
 
 
 def _live_transports() -> list[SSHTransport]:

@@ -70,9 +70,7 @@ class MultiProvider:
         payers: dict[str, str] = {}
         for each in self._providers:
             if not isinstance(each, Offers):
-                raise UsageError(
-                    f"provider {each.name} has no offers, so it cannot be one of several: request it alone"
-                )
+                raise UsageError(f"provider {each.name} has no offers to choose from: request it alone")
             if payers.setdefault(each.name, each.payer) != each.payer:
                 raise UsageError(
                     f"a pool's machines must be of one {each.name} account, not of {payers[each.name]} and {each.payer}"
@@ -247,11 +245,7 @@ class MultiProvider:
     async def why_not_now(self) -> str:
         """Return why some machines cannot be terminated at once; "" if all can."""
         for each in self._providers:
-            reason = (
-                await each.why_not_now()
-                if isinstance(each, EndsNow)
-                else f"provider {each.name} does not support immediate termination"
-            )
+            reason = await each.why_not_now() if isinstance(each, EndsNow) else f"provider {each.name} cannot do this"
             if reason:
                 return str(reason)
         return ""
@@ -303,7 +297,7 @@ class MultiProvider:
             else:
                 reason = {"why": f"provider {provider.name} cannot fetch retained results"}
                 stopped = [replace(each, state="unreachable", extra=each.extra | reason) for each in mine]
-                seen |= {each.id: each for each in self._tag_machines(index, stopped)}
+            seen |= {each.id: each for each in self._tag_machines(index, stopped)}
         return [seen[each.id] for each in machines if each.id in seen]
 
     async def date(self, pool: str, machines: Sequence[Machine], at: float) -> None:

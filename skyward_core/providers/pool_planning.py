@@ -97,13 +97,8 @@ def check_types(specs: Sequence[Any], options: Any) -> None:
     """
     for each in specs:
         if not isinstance(each, Spec):
-            name = (
-                "name"
-                if isinstance(each, str)
-                else "provider"
-                if hasattr(each, "name") or hasattr(each, "called")
-                else ""
-            )
+            is_provider = hasattr(each, "name") or hasattr(each, "called")
+            name = "name" if isinstance(each, str) else "provider" if is_provider else ""
             how = f": sky.Compute({name}=...)" if name else ""
             raise UsageError(
                 f"sky.Compute takes sky.Spec(...) values by position, everything else by name{how} (got {each!r:.60})"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
 from skyward_core.model.errors import SkywardError, UsageError, set_error_field
 from skyward_core.model.machines import Machine
@@ -107,6 +108,27 @@ class Provider(Protocol):
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that rebuilds this provider in another process, without secrets."""
+
+
+class JsonSettings:
+    """Conversion of a dataclass provider to and from JSON."""
+
+    name: ClassVar[str]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"provider": self.name, **asdict(self)}  # type: ignore[call-overload]
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """Rebuild a provider from the JSON that ``to_json`` returned.
+
+        Args:
+            data: The JSON.
+
+        Raises:
+            UsageError: If a value is invalid.
+        """
+        return cls(**{key: value for key, value in data.items() if key != "provider"})
 
 
 # This capability is defined here because ``Target`` belongs to the transport layer. All others are in

@@ -46,9 +46,7 @@ def store_archive(name: str, variant: str, archive: bytes) -> None:
     """Cache an archive atomically for the next start; does nothing if that is not possible."""
     if sys.dont_write_bytecode:
         return
-    from skyward_core.store.atomic_file import (
-        write_atomic,
-    )  # most starts find a cached archive, and do not need this import
+    from skyward_core.store.atomic_file import write_atomic  # most starts do not need this import
 
     with suppress(OSError, NotImplementedError):
         write_atomic(Path(_path(variant)), _digest(name, archive) + archive, mode=0o644)
@@ -376,9 +374,7 @@ def _bytecode(source: str, tag: str) -> bytes:
         data, found = _read(_cache_of(source, tag)), os.stat(source)
     except OSError:
         return b""
-    magic = (
-        importlib.util.MAGIC_NUMBER if tag == TAG else data[:4]
-    )  # this Python does not know the magic number of other versions
+    magic = importlib.util.MAGIC_NUMBER if tag == TAG else data[:4]  # other versions' numbers are unknown here
     expected = struct.pack("<III", 0, int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF)
     if data[:16] != magic + expected:
         return b""

@@ -31,9 +31,8 @@ class Endpoint(Value):
 
 # Seconds that a connection is used: RFC 8446 (5.5) requires new keys after about 400 GB, and Python cannot update them.
 MAX_AGE = 120.0
-IDLE_TIMEOUT = (
-    30.0  # seconds until an idle connection is closed; it occupies a thread on its node and 1 MB of memory at each end
-)
+# Seconds until an idle connection is closed. Each one occupies a thread on its node, and 1 MB of memory at both ends.
+IDLE_TIMEOUT = 30.0
 
 
 class IdleStreams:
@@ -46,9 +45,7 @@ class IdleStreams:
     def __init__(self, most: int) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._lines: list[
-            tuple[float, Endpoint, TlsConnection]
-        ] = []  # idle since, node, connection; the latest is last
+        self._lines: list[tuple[float, Endpoint, TlsConnection]] = []  # idle since, node, connection; latest last
 
     def acquire(self, node: Endpoint) -> TlsConnection | None:
         """Return an idle connection to a node, or None. The connection may be broken."""

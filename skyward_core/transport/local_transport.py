@@ -426,9 +426,7 @@ class LocalTransport:
         if "OMP_NUM_THREADS" in os.environ:
             return {}
         per_node = config["ranks_per_node"]
-        ranks = config["nodes"] * (
-            per_node if isinstance(per_node, int) else 1
-        )  # the number of GPUs is known only after the start
+        ranks = config["nodes"] * (per_node if isinstance(per_node, int) else 1)  # "gpu": unknown until the start
         return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // max(1, ranks)))}
 
     async def send_folder(
@@ -568,7 +566,7 @@ async def _run_builder(
     made = ""
     try:
         # Variables may be secret, so they are sent over standard input.
-        errors = asyncio.ensure_future(_read_all(process.stderr))
+        errors = asyncio.ensure_future(process.stderr.read())  # type: ignore[union-attr]
         answer = await _exchange(process, wanted, on_line)
         await process.wait()
         if made := str(answer.get("python") or ""):
@@ -619,7 +617,3 @@ async def _read_line(stream: asyncio.StreamReader | None) -> bytes:
         with suppress(ValueError):
             return await stream.readline()
     return b""
-
-
-async def _read_all(stream: asyncio.StreamReader | None) -> bytes:
-    return await stream.read() if stream is not None else b""

@@ -16,7 +16,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from skyward_core.model.errors import CredentialsRefused, SkywardError, UsageError
+from skyward_core.model.errors import CredentialsRefused, SkywardError, Unreachable, UsageError, error_message
 from skyward_core.providers.aws import ec2_errors
 from skyward_core.providers.provider_calls import AnswerCache
 from skyward_core.store.debug_log import get_logger
@@ -213,7 +213,8 @@ class AwsCalls:
                 if isinstance(translated, CredentialsRefused):
                     self._reset_session()  # the next call reads the credentials again
                 if maybe_done and answered is not None and ec2_errors.is_rejected_early(translated):
-                    translated = ec2_errors.no_response_error(translated)
+                    reason = f"{error_message(translated)}; an earlier attempt got no answer and may have succeeded"
+                    translated = Unreachable(reason)
                 raise translated from error
             rate.speed_up()
             if is_cacheable:
@@ -250,10 +251,9 @@ class AwsCalls:
 
     def _client(self, service: str, region: str) -> Any:
         with self._lock:  # boto3 sessions are not thread-safe; clients are
-            found = self._clients.get((service, region))
-            if found is None:
-                found = self._clients[service, region] = self._make_client(service, region)
-            return found
+            if (service, region) not in self._clients:
+                self._clients[service, region] = self._make_client(service, region)
+            return self._clients[service, region]
 
     def _make_client(self, service: str, region: str) -> Any:
         from botocore.config import Config

@@ -122,11 +122,6 @@ def is_rejected_early(error: SkywardError) -> bool:
     return isinstance(error, CredentialsRefused)
 
 
-def no_response_error(last: SkywardError) -> Unreachable:
-    """Return the error for a call of which an earlier attempt got no answer and the last one was rejected."""
-    return Unreachable(f"{error_message(last)}; an earlier attempt got no answer and may have succeeded")
-
-
 def translate_error(error: BaseException, service: str, region: str, action: str) -> SkywardError:
     """Return the error that describes a failed call to the user."""
     from botocore import exceptions

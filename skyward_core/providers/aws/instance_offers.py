@@ -613,9 +613,14 @@ class _RegionPrices:
         """Query the prices; return notes for the user."""
         self._market_spot = spot
         notes = []
+        calls, region, types = self._calls, self._region, self._types
         try:
             async with asyncio.timeout(PRICING_TIMEOUT):
-                await self._load_on_demand()
+                self._extra_prices, _ = await self._store.get(f"beside {region}", lambda: extra_prices(calls, region))
+                if types:
+                    self._on_demand, self._at = await self._store.get(
+                        f"on demand {region} {' '.join(types)}", lambda: on_demand_prices(calls, region, types)
+                    )
         except (SkywardError, TimeoutError) as error:
             self._extra_prices, self._on_demand = shipped_extra_prices(self._region), shipped_prices(self._region)
             self._at, self._shipped = shipped_at(), True
@@ -632,14 +637,6 @@ class _RegionPrices:
             except (SkywardError, TimeoutError) as error:
                 notes.append(f"spot prices in {self._region} are unknown: {error_message(error) or 'no answer'}")
         return notes
-
-    async def _load_on_demand(self) -> None:
-        calls, region, types = self._calls, self._region, self._types
-        self._extra_prices, _ = await self._store.get(f"beside {region}", lambda: extra_prices(calls, region))
-        if types:
-            self._on_demand, self._at = await self._store.get(
-                f"on demand {region} {' '.join(types)}", lambda: on_demand_prices(calls, region, types)
-            )
 
     def offers(self, provider: str, kind: InstanceType, zone: str, extras: BilledExtras) -> list[Offer]:
         """Return the offers of a type in a zone: on demand and, if requested, spot."""

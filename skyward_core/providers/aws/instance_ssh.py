@@ -10,6 +10,7 @@ import asyncio
 import shlex
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -190,12 +191,10 @@ async def _run_command(link: HostConnection, command: str, seconds: float | None
     output = CommandOutput()
     channel = await open_session(link, command, output)
     lines = []
-    try:
+    with closing(channel):  # stops a command that took too long
         while (line := await output.read_line(link.target.host, "a command", seconds)) is not None:
             lines.append(line.decode("utf-8", "replace"))
         await output.wait_within(answer_timeout(), channel.wait_closed)
-    finally:
-        channel.close()  # stops a command that took too long
     if channel.get_exit_status() != 0:
         text = " ".join([*lines, bytes(output.errors).decode("utf-8", "replace")])
         raise PoolError(f"`{command.split(' ', 3)[0]}` failed there: {sanitize_line(text.strip()) or 'no output'}")

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, asdict, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -48,7 +48,7 @@ from skyward_core.providers.aws.instance_offers import (
     select_offers,
 )
 from skyward_core.providers.aws.launch_journal_and_keys import LaunchJournal
-from skyward_core.providers.provider import describe_python
+from skyward_core.providers.provider import JsonSettings, describe_python
 from skyward_core.store import state_folder
 from skyward_core.transport.ssh.host_address import Target
 
@@ -144,7 +144,7 @@ BOOT_TIMEOUT = 600.0  # seconds after launch in which a machine may still be boo
 
 @accept_deprecated(RENAMED_SETTINGS)
 @dataclass(frozen=True)
-class AWS(StrictKeywords):
+class AWS(JsonSettings, StrictKeywords):
     """Machines rented from Amazon EC2.
 
     boto3 finds the credentials: in the environment, a profile, a sign-in, or the role of this machine.
@@ -563,8 +563,8 @@ class AWS(StrictKeywords):
         """Return the pool's machines with their state.
 
         "gone": EC2 reports the machine as terminated. "ending": the machine is shutting down, or runs without an agent.
-        The
-        other states come from the host over SSH, as for :class:`SSH` hosts.
+        The other
+        states come from the host over SSH, as for ``SSH`` hosts.
 
         Raises:
             SkywardError: If EC2 cannot be queried now.
@@ -773,21 +773,6 @@ class AWS(StrictKeywords):
         if self.security_group:
             return ""  # the user's own group decides which networks may connect
         return self.ssh_from or await zones_and_placement.find_client_network(self._calls, (await self._regions())[0])
-
-    def to_json(self) -> dict[str, Any]:
-        return {"provider": self.name} | asdict(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> AWS:
-        """Rebuild a provider from the JSON that ``to_json`` returned.
-
-        Args:
-            data: The JSON.
-
-        Raises:
-            UsageError: If a value is invalid.
-        """
-        return cls(**{key: value for key, value in data.items() if key != "provider"})
 
 
 PROVIDER = AWS

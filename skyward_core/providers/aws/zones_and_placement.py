@@ -99,7 +99,6 @@ _log = get_logger("provider")
 
 REMOVAL_TIMEOUT = 45.0  # seconds of attempts to remove a group that ended machines may still hold
 POLL_PAUSES = (0.3, 5.0)  # first and longest pause between two attempts, in seconds
-GROUP_NOT_FOUND = "InvalidPlacementGroup.Unknown"
 MAX_TOPOLOGY_IDS = 100  # instances per query of the topology
 
 
@@ -121,9 +120,7 @@ async def create_placement_group(calls: AwsCalls, region: str, folder: LaunchJou
         )  # fmt: skip
     except CallFailed as error:
         if error.code != "InvalidPlacementGroup.Duplicate":
-            folder.add(
-                "no placement", region=region, name=name
-            )  # without the permission to create a group, removal would fail, too
+            folder.add("no placement", region=region, name=name)  # a removal would be denied, too
             raise
 
 
@@ -157,7 +154,7 @@ async def _delete_group(calls: AwsCalls, region: str, name: str) -> str:
     try:
         await calls.call("ec2", region, "delete_placement_group", GroupName=name)
     except CallFailed as error:
-        if error.code == GROUP_NOT_FOUND:
+        if error.code in ec2_errors.PLACEMENT_GROUP_NOT_FOUND:
             return ""
         if error.code != "InvalidPlacementGroup.InUse":
             raise

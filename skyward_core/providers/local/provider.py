@@ -93,12 +93,10 @@ class Local(StrictKeywords):
         return replace(machine, state="gone", extra=machine.extra | details)
 
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
-        await asyncio.gather(*(self._end_machine(machine) for machine in machines))
-
-    async def _end_machine(self, machine: Machine) -> None:
         from skyward_core.node.bootstrap.host_commands import end_agent
 
-        await asyncio.to_thread(end_agent, Path(machine.extra["folder"]), machine.extra["socket"], STOP_TIMEOUT)
+        places = ((Path(each.extra["folder"]), each.extra["socket"]) for each in machines)
+        await asyncio.gather(*(asyncio.to_thread(end_agent, *place, STOP_TIMEOUT) for place in places))
 
     async def teardown(self, pool: str) -> None:
         for root in _local_folder().glob("*.*"):

@@ -9,9 +9,9 @@ import shlex
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, asdict, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from skyward_core.model.errors import PoolError, SkywardError, UsageError, error_hint, error_message
 from skyward_core.model.machines import Check, Inventory, Leftover, Machine
@@ -28,7 +28,7 @@ from skyward_core.model.setting_descriptors import DeclaredSettings, Field, sett
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.agent_status_and_termination import end_machine, gather_bounded, update_machine
 from skyward_core.providers.pool_key_folder import ledger_id
-from skyward_core.providers.provider import describe_python
+from skyward_core.providers.provider import JsonSettings, describe_python
 from skyward_core.providers.slurm import allocation, slurm_commands
 from skyward_core.providers.slurm.allocation import AllocationFolder
 from skyward_core.providers.slurm.slurm_commands import (
@@ -40,6 +40,7 @@ from skyward_core.providers.slurm.slurm_commands import (
     SlurmJob,
 )
 from skyward_core.transport.ssh.host_address import Policy, Target
+from skyward_core.util.terminal_safe_text import sanitize_line
 
 if TYPE_CHECKING:
     from skyward_core.transport.ssh.ssh_transport import SSHTransport
@@ -186,7 +187,7 @@ _OPTIONS = {"memory": "mem", "cpus": "cpus-per-task"}
 
 
 @dataclass(frozen=True)
-class Slurm(StrictKeywords):
+class Slurm(JsonSettings, StrictKeywords):
     """Nodes of a cluster that Slurm allocates.
 
     Slurm's commands run on this machine or on a login host. On each node the allocation starts the pool's own SSH
@@ -459,7 +460,7 @@ class Slurm(StrictKeywords):
 
         "gone": the allocation has ended, or Slurm no longer knows it. "ending": the allocation runs without an agent on
         the
-        node. The other states come from the node over SSH, as for :class:`SSH` hosts.
+        node. The other states come from the node over SSH, as for ``SSH`` hosts.
 
         Raises:
             PoolError: If Slurm cannot be queried now.
@@ -552,11 +553,11 @@ class Slurm(StrictKeywords):
         commands = self._commands
         try:
             async with commands.hold_connection():
-                version = (await commands("sbatch", "--version")).split()
+                version = "".join((await commands("sbatch", "--version")).split()[-1:])
                 partitions = await self._partitions(commands)
         except (SkywardError, OSError) as error:
             return [Check("Slurm", "fail", error_message(error), error_hint(error))]
-        answer = f"Slurm {slurm_commands.parse_version(version)} answers on {commands.host_label}"
+        answer = f"Slurm {sanitize_line(version)[:32] or 'of unknown version'} answers on {commands.host_label}"
         lines = [Check("Slurm", "ok", answer)]
         if not partitions:
             wanted = f"partition {self.partition}" if self.partition else "partition"
@@ -633,7 +634,7 @@ class Slurm(StrictKeywords):
             machine: The machine.
             patience: Limit for connection attempts, in seconds; None for 30.
         """
-        from skyward_core.transport.ssh.ssh_transport import PATIENCE, SSHTransport
+        from skyward_core.transport.ssh.ssh_transport import SSHTransport
 
         folder = AllocationFolder(pool, machine.extra["token"])
         target = Target(
@@ -645,24 +646,8 @@ class Slurm(StrictKeywords):
             config=False,
             via=self._commands.login,
         )
-        patience = PATIENCE if patience is None else patience
         folder_name, loaded_with = machine.extra["folder"], machine.extra.get("loaded_with")
         return SSHTransport(target, folder_name, python=self.python, loaded_with=loaded_with, patience=patience)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"provider": self.name} | asdict(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Slurm:
-        """Rebuild a provider from the JSON that ``to_json`` returned.
-
-        Args:
-            data: The JSON.
-
-        Raises:
-            UsageError: If a value is invalid.
-        """
-        return cls(**{key: value for key, value in data.items() if key != "provider"})
 
 
 PROVIDER = Slurm

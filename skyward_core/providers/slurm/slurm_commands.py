@@ -9,7 +9,7 @@ import re
 import secrets
 import shlex
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -136,7 +136,7 @@ class SlurmCommands:
                 channel = await open_session(link, command, output)
             except ConnectionError as error:
                 raise Unreachable(f"the connection to {self.host_label} was lost: {error}") from error
-            try:
+            with closing(channel):
                 with suppress(OSError):  # a host that closes the channel may have sent the reason
                     channel.write(stdin)
                     channel.write_eof()
@@ -145,8 +145,6 @@ class SlurmCommands:
                     lines.append(line)
                     if line == mark.encode():
                         activity, limit = "a command", math.inf
-            finally:
-                channel.close()
         status = _exit_status(mark.encode(), lines, self.host_label)
         begin = lines.index(mark.encode()) + 1 if mark.encode() in lines else len(lines)
         return status, b"\n".join(lines[begin:-1]), bytes(output.errors)
@@ -405,11 +403,6 @@ def select_partition(listed: Sequence[Partition], named: str | None) -> list[Par
     if named:
         return list(listed)  # sinfo was limited to this partition
     return [each for each in listed if each.is_default] or list(listed)
-
-
-def parse_version(words: Sequence[str]) -> str:
-    """Return Slurm's version from the output of ``--version``."""
-    return sanitize_line(words[-1])[:32] if words else "unknown version"
 
 
 def matching_gpu_types(name: str, memory_gb: float | None, types: Iterable[str]) -> list[str]:

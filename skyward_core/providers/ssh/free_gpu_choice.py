@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.model.errors import NoCapacity, PoolError, UsageError, error_message
@@ -44,14 +45,11 @@ async def inspect_host(transport: SSHTransport, host: str) -> HostGpuUsage:
     from skyward_core.transport.ssh.ssh_transport import lend_bundle, open_inspection_channel
 
     try:
-        channel = await open_inspection_channel(transport)
-        try:
+        with closing(await open_inspection_channel(transport)) as channel:
             if not channel.facts["nvml"]:
                 return HostGpuUsage(host, (), "there is no NVIDIA driver", True)
             await lend_bundle(channel)
             answer: LookDone = await channel.ask("look")
-        finally:
-            channel.close()
     except (PoolError, UsageError, OSError) as error:
         return HostGpuUsage(host, (), error_message(error).rstrip("."), False)
     return HostGpuUsage(host, tuple(map(GpuUse.from_json, answer["uses"])), sanitize_line(answer["why"]), True)

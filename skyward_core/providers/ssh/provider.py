@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import KW_ONLY, MISSING, asdict, replace
+from dataclasses import KW_ONLY, MISSING, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -33,7 +33,7 @@ from skyward_core.providers.agent_status_and_termination import (
     gather_bounded,
     update_machine,
 )
-from skyward_core.providers.provider import describe_python
+from skyward_core.providers.provider import JsonSettings, describe_python
 from skyward_core.providers.provider_calls import report_progress
 from skyward_core.runtime.instance_info import instance_info
 from skyward_core.store.state_folder import host_groups
@@ -76,7 +76,7 @@ MIN_DISK_BYTES = 2 << 30
 
 
 @value(frozen=True)
-class SSH(StrictKeywords, Value):
+class SSH(JsonSettings, StrictKeywords, Value):
     """Existing hosts, reached over SSH.
 
     Args:
@@ -475,25 +475,9 @@ class SSH(StrictKeywords, Value):
         patience: float | None = None,
         loaded_with: Sequence[str] | None = None,
     ) -> SSHTransport:
-        from skyward_core.transport.ssh.ssh_transport import PATIENCE, SSHTransport
+        from skyward_core.transport.ssh.ssh_transport import SSHTransport
 
-        patience = PATIENCE if patience is None else patience
         return SSHTransport(self.target(host), folder, python=self.python, loaded_with=loaded_with, patience=patience)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"provider": self.name} | asdict(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> SSH:
-        """Rebuild a provider from the JSON that ``to_json`` returned.
-
-        Args:
-            data: The JSON.
-
-        Raises:
-            UsageError: If a value is invalid.
-        """
-        return cls(**{key: value for key, value in data.items() if key != "provider"})
 
 
 def _script_python(spec: PoolSpec) -> list[str] | None:

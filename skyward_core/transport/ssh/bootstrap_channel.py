@@ -320,9 +320,8 @@ class CommandChannel:
         """
         await self.ask("start")
         self._request_name = "its agent"
-        self._channel.write(
-            json.dumps(config).encode() + b"\n"
-        )  # input stays open, because an agent only starts while its client waits
+        # Input stays open, because an agent only starts while its client waits.
+        self._channel.write(json.dumps(config).encode() + b"\n")
         answer = await self._reply()
         self.close()
         if not answer.get("ok"):
@@ -353,7 +352,11 @@ class CommandChannel:
         Args:
             noisy: Time limit for the output of a login shell, which is removed once uv runs.
         """
-        while (line := await self._line()) is not None:
+        while True:
+            installs = self._is_uv_running and not self._request_name
+            seconds = answer_timeout() * UV_TIMEOUT_FACTOR if installs else None
+            if (line := await self._session.read_line(self.link.target.host, self._request_name, seconds)) is None:
+                raise self._ended_error()
             marker, _, rest = line.partition(b" ")
             if marker != self._marker:
                 self._session.noise += line + b"\n" if line else b""
@@ -372,12 +375,6 @@ class CommandChannel:
                 raise swallowed_input_error(self.link.target.host)
             else:
                 raise self._no_python_error(parse_pythons(rest))
-        raise self._ended_error()
-
-    async def _line(self) -> bytes | None:
-        fetches = self._is_uv_running and not self._request_name
-        seconds = answer_timeout() * UV_TIMEOUT_FACTOR if fetches else None
-        return await self._session.read_line(self.link.target.host, self._request_name, seconds)
 
     def _parse_answer(self, line: bytes) -> dict[str, Any]:
         try:

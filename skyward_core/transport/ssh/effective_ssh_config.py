@@ -43,9 +43,8 @@ DEFAULT_KEYS = tuple(
 )
 
 UNEXPANDED = ("proxycommand", "proxyjump", "identityfile", "certificatefile", "controlpath", "remotecommand")
-PLAIN_NAME = (
-    r"[a-z][a-z0-9.-]*|(?:(?:0|[1-9][0-9]{0,2})\.){3}(?:0|[1-9][0-9]{0,2})"  # a name that `hostname` leaves unchanged
-)
+# Names that `hostname` in the output of `ssh -G` leaves unchanged.
+PLAIN_NAME = r"[a-z][a-z0-9.-]*|(?:(?:0|[1-9][0-9]{0,2})\.){3}(?:0|[1-9][0-9]{0,2})"
 DEBUG_PREFIXES = ("debug", "OpenSSH_", "Pseudo-terminal")  # lines of `ssh -v` that say nothing about a failure
 FILES_READ = "files read"  # key for the files that were read, next to the options
 
@@ -428,9 +427,8 @@ async def _run_once(
     answer = tasks.get(question)
     if answer is None or (answer.done() and (answer.cancelled() or answer.exception())):
         answer = tasks[question] = asyncio.create_task(ask())
-        answer.add_done_callback(
-            lambda done: done.cancelled() or done.exception()
-        )  # all callers may have been cancelled
+        # Marks the exception as retrieved, because all callers may have been cancelled.
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
     return await asyncio.shield(answer)
 
 

@@ -246,22 +246,19 @@ def _matching_keys(
     keys: dict[Marker, list[asyncssh.SSHKey]] = {}
     places = []
     for file in files:
-        for entry in _entries_of(file):
+        try:
+            entries = read_entries(file)
+        except OSError as error:
+            raise HostKeyError(
+                f"The known_hosts file {file} cannot be read ({error.strerror}), so hosts cannot be verified. "
+                "Make the file readable, or choose another one with known_hosts=."
+            ) from error
+        for entry in entries:
             if entry.is_about(name) and (key := entry.key()) is not None:
                 keys.setdefault(entry.marker, []).append(key)
                 if not entry.marker:
                     places.append((entry.file, entry.line))
     return keys, tuple(places)
-
-
-def _entries_of(file: Path) -> Sequence[KnownHost]:
-    try:
-        return read_entries(file)
-    except OSError as error:
-        raise HostKeyError(
-            f"The known_hosts file {file} cannot be read ({error.strerror}), so hosts cannot be verified. "
-            "Make the file readable, or choose another one with known_hosts=."
-        ) from error
 
 
 def accept_key(key: ServerKey) -> Path:

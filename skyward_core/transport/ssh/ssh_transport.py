@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -237,14 +237,11 @@ class DeferredUpload:
                 async with asyncio.timeout(pause):
                     await self._hurry.wait()
             try:
-                channel = await self._channel()
-                try:
+                with closing(await self._channel()) as channel:
                     if not channel.facts["rest"]:
                         rest = await asyncio.to_thread(_pack_rest, channel.python.minor)
                         await channel.ask("rest", rest)
                     return
-                finally:
-                    channel.close()
             except (PoolError, UsageError, OSError) as error:
                 _log.info("%s: the rest of the bundle was not sent: %s", self._host, error)
                 if self._hurry.is_set():
@@ -272,7 +269,7 @@ class SSHTransport:
         folder: Name of the pool's folder on the host; unique to pool, node and client.
         python: Interpreter that the user chose for the host; None to search for one.
         loaded_with: Interpreter of the pool's scripts, until ``prepare`` receives it; None for this process's.
-        patience: Seconds of attempts until a host counts as unreachable.
+        patience: Seconds of attempts until a host counts as unreachable; None for :data:`PATIENCE`.
     """
 
     shares_files = False
@@ -282,13 +279,13 @@ class SSHTransport:
 
     def __init__(
         self, target: Target, folder: str, *, python: str | None = None,
-        loaded_with: Sequence[str] | None = None, patience: float = PATIENCE,
+        loaded_with: Sequence[str] | None = None, patience: float | None = None,
     ) -> None:  # fmt: skip
         self.target = target
         self.folder = folder
         self.python = WantedPython.of(python, loaded_with)
         self.interpreter = ""
-        self.patience = patience
+        self.patience = PATIENCE if patience is None else patience
         self.loop = asyncio.get_running_loop()
         self._link: HostConnection | None = None
         self._connect_lock = asyncio.Lock()
@@ -387,7 +384,7 @@ class SSHTransport:
             said=lambda line: report(phase, detail=line),
             starts=True,
         )
-        try:
+        with closing(channel):
             facts = self._facts = channel.facts
             self._facts_link = link
             address = facts["address"]
@@ -437,8 +434,6 @@ class SSHTransport:
             with log_duration(_log, f"{self.target.host}: starting an agent"):
                 started = await channel.start(config)
             facts["socket"] = started["socket"]
-        finally:
-            channel.close()
         if not facts["rest"]:
             self._deferred_upload.begin()
         return installed
@@ -455,12 +450,9 @@ class SSHTransport:
 
     async def send_folder(self, cwd: str, image: Mapping[str, Any], gate: StartBarrier, said: OnLine) -> None:
         try:
-            channel = await self.channel(said)
-            try:
+            with closing(await self.channel(said)) as channel:
                 await lend_bundle(channel)
                 await self._send_workdir(channel, cwd, image, gate)
-            finally:
-                channel.close()
         except ConnectionError as error:
             raise Unreachable(f"Cannot send the working folder to host {self.target.host}: {error}.") from error
 
@@ -540,10 +532,8 @@ class SSHTransport:
                 channel = await CommandChannel.open(
                     link, python=self.python, folder=self.folder, said=lambda line: None
                 )
-                try:
+                with closing(channel):
                     await send_bundle(channel)
-                finally:
-                    channel.close()
                 self._facts["bundle"] = True
         bundle = bundle_for(self._facts["nvml"], self.python.minor)
         folder = f"{self._facts['root']}/{bundle.name}/skyward_core/node/bootstrap"
@@ -750,7 +740,11 @@ async def _send_snapshot(channel: CommandChannel, snapshot: working_folder_uploa
     name = working_folder_upload.copy_name(snapshot.folder)
     total = sum(item.size for item in items)
     note = f"; {total / 1e6:.0f} MB is large for a working folder" if total > working_folder_upload.WARNING else ""
-    note += _describe_withheld(snapshot.withheld) + _describe_unmatched(snapshot.unmatched)
+    if snapshot.withheld:
+        names = _shorten(snapshot.withheld)
+        note += f"; not sent because of typical names of secrets: {names} (to send them, use Image(includes=...))"
+    if snapshot.unmatched:
+        note += f"; Image(includes=...) patterns without a match: {_shorten(snapshot.unmatched)}"
     answer: ManifestDone = await channel.ask("manifest", listing, name=name)
     if answer.get("current"):
         return answer["folder"], f"none of {len(items)} files has changed{note}"
@@ -782,18 +776,6 @@ def _check_indices(host: str, items: Sequence[FolderItem], wanted: Sequence[int]
             raise HostCommandFailed(
                 f"Host {host} requests the target of the link {items[index].path}, which is not allowed."
             )
-
-
-def _describe_withheld(withheld: Sequence[str]) -> str:
-    if not withheld:
-        return ""
-    return (
-        f"; not sent because of typical names of secrets: {_shorten(withheld)} (to send them, use Image(includes=...))"
-    )
-
-
-def _describe_unmatched(unmatched: Sequence[str]) -> str:
-    return f"; Image(includes=...) patterns without a match: {_shorten(unmatched)}" if unmatched else ""
 
 
 def _shorten(names: Sequence[str]) -> str:
@@ -852,11 +834,8 @@ async def query_pythons(link: HostConnection) -> HostPythons:
     word = f"skyward-{secrets.token_hex(8)}"
     shell = f'{SET_PATH}W=$1;{LIST_PYTHONS}echo;echo "$W" $f'
     output = CommandOutput()
-    channel = await open_session(link, f"exec sh -c '{shell}' skyward {shlex.join([word, '', ''])}", output)
-    try:
+    with closing(await open_session(link, f"exec sh -c '{shell}' skyward {shlex.join([word, '', ''])}", output)):
         while (line := await output.read_line(link.target.host)) is not None:
             if line.startswith(word.encode()):
                 return parse_pythons(line)
-    finally:
-        channel.close()
     return HostPythons(())
