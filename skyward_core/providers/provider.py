@@ -172,7 +172,7 @@ def describe_python(minor: str, machine: str, named: str | None, *, rented: bool
         return f"{needed}: {named}"
     if rented:
         return f"{needed}; if its image has another version, the first login downloads uv, which installs it"
-    return f"{needed}, or uv there, which downloads it"
+    return f"{needed}, or uv there, which fetches it"
 
 
 def make_provider(provider: Any, texts: Mapping[str, str]) -> Any:

@@ -201,7 +201,7 @@ def test_what_ended_an_agent_may_end_the_next_one_as_it_starts(pair: Lab) -> Non
     def cannot_start(ends: int) -> bool:
         if told("connecting") >= ends:  # what asks how it is there lives; what starts the agent does not
             pair.hosts[1].kill_all()
-        return told("cannot be prepared") == ends
+        return told("Cannot prepare") == ends
 
     with pool(pair) as compute:
         assert rank() @ compute == [0, 1]

@@ -123,7 +123,7 @@ async def test_a_projects_host_name_runs_no_command(cli: Cli) -> None:
         done = await asyncio.to_thread(cli, *arguments, status=None)
         assert not list(cli.folder.glob("*pwned*")), arguments
         assert done.returncode != 0, arguments
-        assert "names no host" in done.stdout + done.stderr, (arguments, done.stdout + done.stderr)
+        assert "is not a valid host" in done.stdout + done.stderr, (arguments, done.stdout + done.stderr)
 
 
 async def test_hosts_need_ssh_and_ssh_needs_hosts(cli: Cli) -> None:

@@ -260,7 +260,7 @@ async def test_uv_brings_python_where_there_is_uv(host: Host, known: Path, tmp_p
     channel.close()
     await transport.close()
     assert (tmp_path / "fetched").exists()
-    assert any("uv fetches it" in line for line in said)
+    assert any("uv installs it" in line for line in said)
 
 
 async def test_a_shell_that_runs_no_command_is_quoted(host: Host, known: Path) -> None:

@@ -200,7 +200,7 @@ async def test_an_image_for_another_python_than_the_script_s_is_refused_before_a
 ) -> None:
     path = script(project, links, other_minor())
     chosen = choose_interpreter(path)
-    with pytest.raises(UsageError, match=r"loads the script, .*inline metadata of train\.py.*leave python out"):
+    with pytest.raises(UsageError, match=r"loads the script, .*inline metadata of train\.py.*remove python"):
         async with up(path, chosen, spec(provider(host, known), chosen, image=Image(python=OURS))):
             pass
     assert host.logins == 0

@@ -1,4 +1,4 @@
-"""Hosts whose login shell reads what is sent, waits or prints without end: a verdict names each, and others go on."""
+"""Hosts whose login shell reads what is sent, waits or print endlessly: a verdict names each, and others go on."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_a_login_shell_that_prints_without_end_is_no_answer(
     monkeypatch.setattr("skyward_core.transport.ssh.bootstrap_channel.NOISY_START_FACTOR", 1.5)
     host.noise = "while sleep 0.2; do echo still loading; done"
     said = await refusal(host, known)
-    assert "prints without end" in said and "still loading" in said
+    assert "print endlessly" in said and "still loading" in said
 
 
 @pytest.mark.parametrize(

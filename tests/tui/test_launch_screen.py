@@ -394,7 +394,7 @@ async def test_the_command_line_is_copied(app: SkywardApp, script: Path) -> None
         ({"plugins": ("torhc",)}, "plugins", "did you mean torch"),
         ({"provider": "ssh"}, "hosts", "enter hosts or a group of skyward.toml (empty, lab)"),
         ({"provider": "ssh", "settings": {"hosts": "gpu1 gpu1"}}, "hosts", "Named twice: gpu1"),
-        ({"provider": "ssh", "settings": {"hosts": "gpu1 gpu2:ssh"}}, "hosts", "no such port"),
+        ({"provider": "ssh", "settings": {"hosts": "gpu1 gpu2:ssh"}}, "hosts", "invalid port"),
         ({"provider": "ssh", "settings": {"hosts": "gpu1, @lba"}}, "hosts", "no group 'lba'"),
         ({"provider": "ssh", "settings": {"hosts": "empty"}}, "hosts", "at least one host"),
         (

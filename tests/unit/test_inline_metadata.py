@@ -626,7 +626,7 @@ def test_a_check_up_says_which_it_has_and_for_which_scripts_they_do(
 
 
 def test_a_plan_says_which_one_machines_need() -> None:
-    assert SSH(["gpu1"]).needs_python("3.12") == "Python 3.12 on each host, or uv there, which downloads it"
+    assert SSH(["gpu1"]).needs_python("3.12") == "Python 3.12 on each host, or uv there, which fetches it"
     assert SSH(["gpu1"], python="/p").needs_python("3.12") == "Python 3.12 on each host: /p"
     assert Slurm().needs_python("3.12").startswith("Python 3.12 on each node, or uv there")
     assert "3.12 on each instance; if its image has another version, the first" in AWS().needs_python("3.12")

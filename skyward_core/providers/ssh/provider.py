@@ -128,7 +128,7 @@ class SSH(JsonSettings, StrictKeywords, Value):
     gpus: Literal["free"] | None = setting(
         "free: use only free GPUs, one rank per GPU",
         example="free",
-        field=lambda: Field("GPUs", "free: only free GPUs, one rank per GPU", suggestions=["free"]),
+        field=lambda: Field("GPUs", "free: only those that nobody uses, a rank for each", suggestions=["free"]),
     )
 
     name: ClassVar[str] = "ssh"
