@@ -1,4 +1,4 @@
-"""Connection to one agent."""
+"""Connection of a client to one agent: frames, requests, file downloads, clocks and reconnection."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 @cache
 def describe_client() -> str:
-    """``process 4711 (train.py) of ada@laptop``: arguments are left out, they may hold secrets."""
+    """Return this process's description, such as ``process 4711 (train.py) of ada@laptop``. Arguments may be secret."""
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -65,20 +65,20 @@ def describe_client() -> str:
     return f"process {os.getpid()} ({program:.60}) of {user}@{socket.gethostname()}"
 
 
-CLOCK_TOLERANCE = 2.0  # seconds between two clocks that show the same time, and an answer on its way
-MAX_CLOCK_ERROR = 30.0  # seconds by which what is told as it happens is off that it was not only on its way for long
-# Goes on while the machine sleeps, as its clock does; the loop's time does not.
+CLOCK_TOLERANCE = 2.0  # seconds; smaller differences between clocks may be the time of transmission
+MAX_CLOCK_ERROR = 30.0  # seconds; larger errors of an event's time cannot be the time of transmission
+# CLOCK_BOOTTIME continues during suspend, like the wall clock. The loop's time does not.
 _TICKING = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class ClockSteps:
-    """Of this machine, as somebody looks again and again."""
+    """Detector of changes to this machine's wall clock."""
 
     def __init__(self) -> None:
         self._ahead = self._now()
 
     def step(self) -> float:
-        """Seconds by which the clock was set forward since the last look; what it drifts by is none."""
+        """Return the seconds by which the clock was set forward since the last call; 0 for a mere drift."""
         step = self._now() - self._ahead
         if abs(step) <= CLOCK_TOLERANCE:
             return 0.0
@@ -91,32 +91,34 @@ class ClockSteps:
 
 
 class NodeClock:
-    """By how much our clock is ahead of a node's: as its agent greets, and as either has been set since."""
+    """Offset between the client's and a node's clock, from the agent's welcome and from later changes of either
+    clock.
+    """
 
     def __init__(self) -> None:
         self._ahead = 0.0
         self._steps = ClockSteps()
 
     def on_greeting(self, at: float) -> None:
-        """Its agent says what time it is."""
+        """Update the offset from the time in a welcome."""
         ahead = time.time() - at
         self._ahead, self._steps = ahead if abs(ahead) > CLOCK_TOLERANCE else 0.0, ClockSteps()
 
     def on_event(self, at: float) -> None:
-        """Its agent tells of something as it happens, and when that is."""
+        """Update the offset from the time of an event that the agent reports immediately."""
         off = time.time() - at - self.ahead
         if abs(off) > MAX_CLOCK_ERROR:
             self._ahead += off
 
     @property
     def ahead(self) -> float:
-        """Seconds; 0 where they show the same."""
+        """Seconds by which the client's clock is ahead; 0 if the clocks agree."""
         self._ahead += self._steps.step()
         return self._ahead
 
 
 class DownloadSink(Protocol):
-    """Where the bytes of a file go as they come."""
+    """Destination of a downloaded file's bytes."""
 
     size: int
     at: int
@@ -127,7 +129,7 @@ class DownloadSink(Protocol):
 
 
 class Download:
-    """A file on its way here."""
+    """A download in progress."""
 
     def __init__(self, landing: DownloadSink) -> None:
         self.sha256 = ""
@@ -145,7 +147,7 @@ class Download:
             self.sha256 = header.get("sha256", "")
             self._sink.close()
             if self._sink.at < self._sink.size:
-                raise OSError(f"only {self._sink.at:,} bytes came of {self._sink.size:,}")
+                raise OSError(f"only {self._sink.at:,} of {self._sink.size:,} bytes arrived")
         except OSError as error:
             self.fail(error)
             return True
@@ -163,34 +165,40 @@ _log = get_logger("link")
 
 Key = tuple[str, int]
 T = TypeVar("T")
-SILENCE_POLL_INTERVAL = 0.5  # seconds between two checks of an agent's silence
-SILENCE = 4.0  # seconds without a word from an agent after which it should have answered a ping
-ACK_DELAY = 0.02  # seconds; what waits for it is in agents' memory
-WELCOME = 15.0  # seconds in which an agent that took a connection must say so: one that is frozen never does
-MAX_SOURCES = 64  # texts of scripts that an agent is sent again when it is new
-BACKOFF = (0.05, 5.0)  # seconds before the first and between later attempts
+SILENCE_POLL_INTERVAL = 0.5  # seconds between checks of an agent's silence
+SILENCE = 4.0  # seconds without a frame after which a ping should have been answered
+ACK_DELAY = 0.02  # seconds; the agents hold unacknowledged results in memory
+WELCOME = 15.0  # seconds for the welcome: a frozen agent accepts connections but never answers
+MAX_SOURCES = 64  # script sources that are sent again to a new agent
+BACKOFF = (0.05, 5.0)  # seconds between attempts: first and longest
 
 
 class Listener(Protocol):
-    """Who hears of what comes over a link; all calls on the loop."""
+    """Receiver of a link's frames and state changes. Called on the loop."""
 
     def on_frame(self, link: Link, header: FromAgent, body: bytes) -> None: ...
 
     def on_link(self, link: Link, up: bool, detail: str) -> None:
-        """The link is up, down, or still down. Where it is up and ``silent``, its agent answers again on the same
-        connection, without a greeting."""
+        """Handle a change of the link's state: up, down or still down.
+
+        If the link is up and ``silent``, its agent answers again on the same connection, without a new welcome.
+        """
 
     def cursors(self, node: int) -> dict[str, int]:
-        """How many bytes of each log file of a node are here."""
+        """Return the downloaded bytes of each log file of a node."""
 
 
 class Link:
-    """One node's connection.
+    """Connection to one node's agent.
 
     Args:
-        logs_from: log file -> bytes of it that earlier machines of the node wrote. The agent counts from there; the
-            offsets that the listener sees, and gives, are of the whole.
-        pool: name of the node's pool, for the log.
+        node: Index of the node.
+        transport: Opens connections to the agent.
+        listener: Receives frames and state changes.
+        observer: Whether this client only watches the pool.
+        logs_from: Log file -> bytes that earlier machines of the node wrote. The agent counts from there; the listener
+            sees offsets in the whole file.
+        pool: Name of the pool, for the debug log.
     """
 
     def __init__(
@@ -207,34 +215,32 @@ class Link:
         self.transport = transport
         self.up = False
         self.silent = False  # connected, but no answer
-        self.gone = False  # the node was found to be gone; nobody tries again
+        self.gone = False  # lost for good: no more attempts
         self.lost_reason = ""
-        self.lost_error_type = "NodeLost"  # what errors of its calls are called
+        self.lost_error_type = "NodeLost"  # type of the errors of its calls
         self.clock = NodeClock()
         self.finished = False  # the agent said goodbye
         self.epoch = 0
-        self.members: tuple[int, ...] = ()  # the nodes of the gang that is there, where these are not all
-        self.broken = ""  # why the gang takes no other broadcast
-        self.spent = False  # that is: what it has been given goes on
+        self.members: tuple[int, ...] = ()  # nodes of the node's gang, if it has not all nodes
+        self.broken = ""  # reason why the gang accepts no further broadcast
+        self.spent = False  # whether the gang is only used up: its present calls continue
         nothing: AnyHeader = {}
-        self.welcome: AgentWelcome = nothing  # until it has come
-        self.last_sizes: dict[str, int] | None = None  # of the log files, told at the agent's end
-        self.retained_results: dict[str, int] | None = (
-            None  # runs with results that nobody has confirmed, and bytes: the same
-        )
+        self.welcome: AgentWelcome = nothing  # until the welcome arrives
+        self.last_sizes: dict[str, int] | None = None  # sizes of the log files at the agent's end
+        self.retained_results: dict[str, int] | None = None  # bytes of unacknowledged results by run, at the end
         self.loop = asyncio.get_running_loop()
         self._listener = listener
         self._observer = observer
         self._logs_from = logs_from or {}
-        self._log_extra = {"pool": pool}  # what the log says it is about
+        self._log_extra = {"pool": pool}  # context of debug log records
         self._pipe: Pipe | None = None
-        self._corked: list[bytes] | None = None  # frames that are written together soon
+        self._corked: list[bytes] | None = None  # frames to be written together
         self._decoder = Decoder(validate_agent_frame)
-        self._protocol_error: WireError | None = None  # what it said that cannot be
+        self._protocol_error: WireError | None = None  # reason to reject the agent
         self._calls: dict[Key, tuple[ClientCall, bytes]] = {}
-        self._sources: dict[str, SourceText] = {}  # that calls name
+        self._sources: dict[str, SourceText] = {}  # by hash: sources that calls refer to
         self._claims: set[str] = set()
-        self._pending_requests: dict[int, tuple[str, asyncio.Future[tuple[AnyHeader, bytes]]]] = {}  # what was asked
+        self._pending_requests: dict[int, tuple[str, asyncio.Future[tuple[AnyHeader, bytes]]]] = {}  # type and answer
         self._files: dict[int, Download] = {}
         self._acks: dict[str, list[int] | None] = {}
         self._ack_timer: asyncio.TimerHandle | None = None
@@ -243,25 +249,23 @@ class Link:
         self._watcher: asyncio.Task[None] | None = None
         self._last_frame_at = 0.0
         self._welcomed: asyncio.Future[None] | None = None
-        self._early_frames: list[tuple[FromAgent, bytes]] | None = (
-            None  # what came before the listener knew the welcome
-        )
+        self._early_frames: list[tuple[FromAgent, bytes]] | None = None  # received before the listener's on_link
 
-    # -- connection --------------------------------------------------------------------------------------
+    # -- connection ----------------------------------------------------------------------------------------
 
     async def connect(self) -> None:
-        """Open the connection and say hello.
+        """Open the connection and wait for the agent's welcome.
 
         Raises:
-            OSError: no agent answers there.
-            WireError: what answers does not speak this protocol.
-            PoolError: it must not be talked to (its host key has changed), or lets nobody in.
+            OSError: If no agent answers.
+            WireError: If the other side does not speak this protocol.
+            PoolError: If the host must not be trusted (its key has changed) or denies access.
         """
         self._decoder, self._protocol_error, self._early_frames = Decoder(validate_agent_frame), None, []
         self._welcomed = welcomed = asyncio.get_running_loop().create_future()
-        # It may fail while the pipe is being opened, and that fails for the same reason.
+        # The future may fail while the pipe is opened, which fails for the same reason.
         welcomed.add_done_callback(lambda done: done.cancelled() or done.exception())
-        # A pipe that we gave up may tell of its end while the next one is up: that is no news of the next.
+        # An abandoned pipe may report its end after the next one is up: ignore it.
         self._pipe = await self.transport.open(
             self._on_data,
             lambda error: self._on_connection_lost(error) if self._welcomed is welcomed else None,
@@ -274,11 +278,11 @@ class Link:
             if self._pipe is not None:
                 self._pipe.close()
             if isinstance(error, TimeoutError):
-                said = f"node {self.node} took the connection, and has said nothing for {WELCOME:g} s"
-                raise ConnectionError(said) from error
+                message = f"node {self.node} accepted the connection but sent nothing for {WELCOME:g} s"
+                raise ConnectionError(message) from error
             raise
         if self._pipe is None:
-            raise ConnectionError(f"node {self.node} answered and was gone at once")
+            raise ConnectionError(f"node {self.node} closed the connection after its welcome")
         self.up = True
         self._last_frame_at = self.loop.time()
         if self._watcher is None:
@@ -301,10 +305,10 @@ class Link:
             self._reject(error)
 
     def request_logs(self) -> None:
-        """Have the logs sent from where the listener has them."""
+        """Request the logs from the listener's cursors on."""
         cursors = self._listener.cursors(self.node)
-        there = {name: max(0, at - self._logs_from.get(name, 0)) for name, at in cursors.items()}
-        self.send({"t": "tail", "cursors": there})
+        node_cursors = {name: max(0, at - self._logs_from.get(name, 0)) for name, at in cursors.items()}
+        self.send({"t": "tail", "cursors": node_cursors})
 
     def _on_data(self, data: bytes | memoryview) -> None:
         self._last_frame_at = self.loop.time()
@@ -323,17 +327,19 @@ class Link:
                 self.uncork()
 
     def _reject(self, error: WireError) -> None:
-        """What the agent says makes no sense: its connection ends."""
+        """Close the connection after an invalid frame."""
         self._protocol_error = error
         if self._welcomed is not None and not self._welcomed.done():
             self._welcomed.set_exception(error)
-        self.uncork()  # what it made us say before
+        self.uncork()  # frames that answer earlier, valid frames
         if self._pipe is not None:
             self._pipe.close()
 
     def cork(self) -> bool:
-        """Keep the frames that are sent from now on, to be written in one go by :meth:`release`: a write takes longer
-        than a small frame. Says whether it is this call that has begun it."""
+        """Collect frames until :meth:`uncork` writes them together, because a write costs more than a small frame.
+
+        Returns whether this call began the collection.
+        """
         if self._corked is not None:
             return False
         self._corked = []
@@ -345,9 +351,9 @@ class Link:
             self._pipe.write(b"".join(held))
 
     async def _send_keepalives(self) -> None:
-        """Let an agent hear that we are there, which it judges us by, and tell the listener when it does not answer.
+        """Send pings, by which the agent knows that its client is alive, and report an agent that does not answer.
 
-        The connection stays: an agent that is frozen, or starved, goes on where it was.
+        The connection stays open: a frozen or starved agent continues later.
         """
         while not self.finished and not self.gone:
             await asyncio.sleep(SILENCE / 2)
@@ -360,44 +366,42 @@ class Link:
                 self._listener.on_link(self, False, f"connected, but no answer for {quiet:.0f} s")
             self._write({"t": "ping", "id": 0})
 
-    def warn_preemption(self, node: int, left: float) -> None:
-        """Have its ranks told that another node's machine is taken back, in so many seconds."""
-        self.send({"t": "warn", "node": node, "left": left})
+    def warn_preemption(self, node: int, seconds: float) -> None:
+        """Notify the node's ranks that another node's machine is preempted in ``seconds`` seconds."""
+        self.send({"t": "warn", "node": node, "left": seconds})
 
     def time_of(self, header: Timestamp) -> float:
-        """When it happened on the node, by our clock; now, where that is not said."""
+        """Return the client time of a frame's event; the present time if the frame has none."""
         return self.to_client_time(float(header["at"])) if "at" in header else time.time()
 
     def to_client_time(self, at: float) -> float:
-        """A time of the node's clock."""
+        """Convert a time of the node's clock to the client's clock."""
         return at + self.clock.ahead
 
     def to_node_time(self, at: float) -> float:
-        """A time of ours, as the node's clock had it."""
+        """Convert a time of the client's clock to the node's clock."""
         return at - self.clock.ahead
 
     @property
     def silence_seconds(self) -> float:
-        """Seconds since the agent's last word."""
+        """Seconds since the agent's last frame."""
         return self.loop.time() - self._last_frame_at
 
     @property
     def silence_text(self) -> str:
-        """How long the agent has said nothing, in words; of one that we never heard there is no such time."""
+        """Description of the agent's silence, for error messages."""
         return (
-            f"has said nothing for {self.silence_seconds:.0f} s"
-            if self._last_frame_at
-            else "has not been reached from here"
+            f"has not answered for {self.silence_seconds:.0f} s" if self._last_frame_at else "has not been reached yet"
         )
 
     @property
     def load(self) -> int:
-        """Calls of ours that it was given and that have no outcome yet."""
+        """Number of this client's calls without an outcome."""
         return len(self._calls)
 
     @property
     def is_reconnecting(self) -> bool:
-        """Whether it is down and tries to come up again."""
+        """Whether the link is down and tries to reconnect."""
         return self._retry is not None and not self._retry.done()
 
     def _on_frame(self, header: FromAgent, body: bytes) -> None:
@@ -413,7 +417,7 @@ class Link:
                 self.clock.on_event(float(header.get("at", self.to_node_time(time.time()))))
             case "gang":
                 if header["epoch"] < self.epoch:
-                    return  # news of an epoch that we have replaced meanwhile
+                    return  # about an epoch that was replaced meanwhile
                 self.update_gang(header)
             case "welcome":
                 self._on_welcome(header)
@@ -422,9 +426,9 @@ class Link:
                 self._on_file_data(header, body)
                 return
             case "pong" | "known" | "formed":
-                asked, waiting = self._pending_requests.get(header.get("id", -1), ("", None))
+                request_type, waiting = self._pending_requests.get(header.get("id", -1), ("", None))
                 if waiting is not None:
-                    validate_answer(asked, header)
+                    validate_answer(request_type, header)
                     del self._pending_requests[header["id"]]
                     if not waiting.done():
                         waiting.set_result((header, body))
@@ -435,13 +439,13 @@ class Link:
                 self.last_sizes = header["logs"]
                 self.retained_results = header.get("unfetched")
         if self._early_frames is not None and header["t"] != "bye":
-            # News of what the welcome tells of, which the listener hears in a moment: it would know of no such run.
+            # The listener must first process the welcome: it does not know the frame's run yet.
             self._early_frames.append((header, body))
         else:
             self._listener.on_frame(self, header, body)
 
     def _move_offsets(self, header: FromAgent, body: bytes = b"") -> bytes:
-        """From offsets in the agent's log files to those in the node's, in a frame; gives its body."""
+        """Convert the log offsets in a frame from the agent's files to the node's files. Returns the frame's body."""
         match header["t"]:
             case "log":
                 header["at"] += self._logs_from.get(header["f"], 0)
@@ -467,8 +471,8 @@ class Link:
 
     def _on_welcome(self, header: AgentWelcome) -> None:
         if header["version"] != VERSION:
-            said = f"node {self.node} speaks version {header['version']} of the protocol, this client {VERSION}"
-            raise WireError(said)
+            message = f"node {self.node} has protocol version {header['version']}, this client {VERSION}"
+            raise WireError(message)
         self.welcome = header
         self.clock.on_greeting(header.get("now", time.time()))
         self.update_gang(header)
@@ -476,14 +480,14 @@ class Link:
             self._welcomed.set_result(None)
 
     def update_gang(self, header: AgentGang | AgentWelcome | HoldsAnswer) -> None:
-        """Which gang is there, and how it is."""
+        """Update the state of the node's gang."""
         self.epoch, self.broken = header["epoch"], header["broken"]
         self.spent = header.get("spent", False)
         self.members = tuple(header.get("members", ()))
 
     def _on_connection_lost(self, error: Exception | None) -> None:
         was_up, self.up, self._pipe = self.up, False, None
-        self.silent = False  # that was said of a connection
+        self.silent = False  # silence refers to one connection
         error = error or self._protocol_error
         failure = ConnectionError(f"the connection to node {self.node} was lost" + (f": {error}" if error else ""))
         if self._welcomed is not None and not self._welcomed.done():
@@ -499,7 +503,7 @@ class Link:
             self.start_reconnecting(str(error or "connection closed"))
 
     def start_reconnecting(self, reason: str) -> None:
-        """It is down: tell so, and try until it is up again."""
+        """Report that the link is down, and reconnect."""
         level = INFO if self.finished or self.gone else WARNING
         _log.log(level, "node %d: down: %s", self.node, reason, extra=self._log_extra)
         self._listener.on_link(self, False, reason)
@@ -512,11 +516,11 @@ class Link:
             await asyncio.sleep(delay * random.uniform(0.7, 1.3))
             try:
                 await self.connect()
-            except HostKeyError as error:  # more tries would make it no better
+            except HostKeyError as error:  # retries cannot succeed
                 _log.warning("node %d: not tried again: %s", self.node, error, extra=self._log_extra)
                 self._listener.on_link(self, False, f"{error.what}; not tried again")
                 return
-            # A key file that is away, say, may come back.
+            # Other errors may be temporary, for example a missing key file.
             except (OSError, WireError, PoolError, UsageError) as error:
                 delay = min(longest, delay * 2)
                 _log.info("node %d: not reached: %s", self.node, error, extra=self._log_extra)
@@ -525,8 +529,8 @@ class Link:
                 return
 
     def mark_lost(self, reason: str = "", *, taken_back: bool = False) -> None:
-        """The node is gone for good; ``taken_back``: its machine's provider wanted it."""
-        _log.warning("node %d: lost: %s", self.node, reason or "it is gone", extra=self._log_extra)
+        """Record that the node is lost for good. ``taken_back``: its machine was preempted."""
+        _log.warning("node %d: lost: %s", self.node, reason or "reason unknown", extra=self._log_extra)
         self.gone = True
         self.lost_reason = self.lost_reason or reason
         if taken_back:
@@ -538,12 +542,12 @@ class Link:
 
     @property
     def lost_error(self) -> ErrorInfo:
-        """Why calls end as lost that the node has not answered."""
-        said = ": ".join(filter(None, (f"node {self.node} is gone", self.lost_reason)))
-        return ErrorInfo(self.lost_error_type, said if self.lost_error_type == "NodeLost" else self.lost_reason)
+        """Error of the node's calls without an outcome."""
+        message = ": ".join(filter(None, (f"node {self.node} is gone", self.lost_reason)))
+        return ErrorInfo(self.lost_error_type, message if self.lost_error_type == "NodeLost" else self.lost_reason)
 
     async def close(self) -> None:
-        """Leave; the agent goes on."""
+        """Close the connection. The agent continues to run."""
         self.finished = True
         for task in (self._retry, self._watcher):
             if task is not None:
@@ -552,28 +556,28 @@ class Link:
             self._pipe.close()
         await self.transport.close()
 
-    # -- requests ----------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------
 
     def activate(self) -> None:
-        """Tell the agent that we are no mere observer any more."""
+        """Notify the agent that this client no longer only observes."""
         self._observer = False
         self.send({"t": "use"})
 
     def send(self, header: Mapping[str, Any], body: bytes = b"") -> bool:
-        """Send if the link is up; says whether it was."""
+        """Send a frame if the link is up. Returns whether it was sent."""
         if not self.up:
             return False
         self._write(header, body)
         return True
 
     def call(self, header: ClientCall, body: bytes) -> None:
-        """Ask for a call; asked again, as it then stands, after every reconnection until its outcome is here."""
+        """Send a call. It is sent again after each reconnection until its outcome arrives."""
         self._calls[header["run"], header["i"]] = header, body
         if self.up:
             self._write(header, body)
 
     def send_sources(self, sources: Iterable[SourceText]) -> None:
-        """Send what scripts are made of to a node that has not got it; calls that name it come after it."""
+        """Send script sources that the node lacks, before the calls that refer to them."""
         for source in sources:
             if source.hash in self._sources or (source.place and self.transport.shares_files):
                 continue
@@ -584,14 +588,14 @@ class Link:
                 self._write_source(source)
 
     def _write_source(self, source: SourceText) -> None:
-        import zlib  # most pools are of this machine, and send none
+        import zlib  # imported late: pools of this machine need no sources
 
         data = zlib.compress(source.data, 1)
         if len(data) <= MAX_INLINE_BYTES:
             self._write({"t": "source", "hash": source.hash, "name": source.name}, data)
 
     def acknowledge(self, run: str, index: int | None = None) -> None:
-        """Tell the agent, soon, that the results of a run (or of one call) are here and need not be kept."""
+        """Acknowledge soon that the results of a run or call have arrived and need not be retained."""
         if index is None:
             self._acks[run] = None
         elif (indices := self._acks.setdefault(run, [])) is not None:
@@ -600,12 +604,12 @@ class Link:
             self._ack_timer = self.loop.call_later(ACK_DELAY, self._send_acks)
 
     def flush_acknowledgements(self) -> bool:
-        """Tell the agent now what waits to be told; says whether anything does."""
+        """Send the pending acknowledgements now. Returns whether there were any."""
         if self._ack_timer is not None:
             self._ack_timer.cancel()
-        if waits := bool(self._acks):
+        if pending := bool(self._acks):
             self._send_acks()
-        return waits
+        return pending
 
     def _send_acks(self) -> None:
         self._ack_timer = None
@@ -613,10 +617,16 @@ class Link:
             self._acks = {}
 
     async def ask(self, header: Mapping[str, Any]) -> tuple[AnyHeader, bytes]:
-        """Send a request and wait for its answer, header and body; of which type that is depends on the request.
+        """Send a request and wait for its answer.
+
+        Args:
+            header: The request. Its type determines the type of the answer.
+
+        Returns:
+            The answer's header and body.
 
         Raises:
-            ConnectionError: the link is down, or went down meanwhile.
+            ConnectionError: If the link is or goes down.
         """
         if not self.up:
             raise ConnectionError(f"the link to node {self.node} is down")
@@ -627,64 +637,70 @@ class Link:
         return await waiting
 
     async def wait_while_heard(self, work: Coroutine[Any, Any, T], patience: float, silence: float) -> T:
-        """Wait for an answer as long as the agent sends anything: an agent that hangs keeps no caller.
+        """Wait for an answer as long as the agent sends any frame.
 
         Args:
             work: Requests the answer.
-            patience: Seconds for the answer at most.
-            silence: Seconds without any frame after which no answer is expected.
+            patience: Longest wait in seconds.
+            silence: Seconds without any frame until the wait ends.
+
+        Returns:
+            The answer.
 
         Raises:
-            TimeoutError: There is no answer in time.
+            TimeoutError: If there is no answer in time.
         """
-        asked = asyncio.ensure_future(work)
+        request = asyncio.ensure_future(work)
         try:
             async with asyncio.timeout(patience):
-                while not (await asyncio.wait((asked,), timeout=SILENCE_POLL_INTERVAL))[0]:
+                while not (await asyncio.wait((request,), timeout=SILENCE_POLL_INTERVAL))[0]:
                     if self.silence_seconds > silence:
                         raise TimeoutError
-            return await asked
+            return await request
         finally:
-            asked.cancel()
+            request.cancel()
 
     async def claim(self, run: str) -> list[int]:
-        """Be the one who gets the results of a run, after reconnections too; gives the calls known there."""
+        """Claim the results of a run, also after reconnections. Returns the indices of the calls that the agent
+        knows.
+        """
         self._claims.add(run)
         answer: ClaimAnswer
         answer, _ = await self.ask({"t": "claim", "run": run})
         return list(answer["calls"])
 
     def release_claim(self, run: str, *, owned: bool) -> None:
-        """Want the results of a run no more.
+        """Give up the claim to a run's results.
 
         Args:
-            owned: its agent takes us for their owner. It does so for as long as the connection lasts, and there is no
-                word for less: so a new one is made, over which all else goes on.
+            run: Id of the run.
+            owned: Whether the agent treats this client as the owner. The protocol cannot revoke that, so the link
+                reconnects.
         """
         self._claims.discard(run)
         if owned and self._pipe is not None:
             self._pipe.close()
 
     async def fetch(self, name: str, landing: ResultDownload) -> None:
-        """Bring a file of the agent's spool here.
+        """Download a file of the agent's spool.
 
         Raises:
-            OSError: it is not there, or cannot be written here.
-            ConnectionError: the link went down; what has come is kept for the next attempt.
+            OSError: If the file does not exist or cannot be written here.
+            ConnectionError: If the link goes down. The received part is kept for the next attempt.
         """
         if not await self.transport.fetch(name, landing.path, 0, landing.size):
             await self._request_file({"t": "fetch", "f": name, "at": landing.at}, Download(landing))
 
     async def fetch_output(self, path: str, incoming: IncomingOutput) -> None:
-        """Bring a file that ranks wrote here.
+        """Download a file that ranks wrote.
 
         Raises:
-            OSError: it is no more as it was, or cannot be written here.
-            ConnectionError: the link went down; what has come is kept for the next attempt.
+            OSError: If the file has changed or cannot be written here.
+            ConnectionError: If the link goes down. The received part is kept for the next attempt.
         """
-        asked = {"t": "output", "path": path, "version": incoming.version, "at": incoming.at}
+        request = {"t": "output", "path": path, "version": incoming.version, "at": incoming.at}
         download = Download(incoming)
-        await self._request_file(asked, download)
+        await self._request_file(request, download)
         incoming.sha256 = download.sha256
 
     async def _request_file(self, header: Header, download: Download) -> None:
@@ -696,7 +712,7 @@ class Link:
                 raise ConnectionError(f"the link to node {self.node} is down")
             await download.done
         finally:
-            self._files.pop(number, None)  # what may still come is nobody's
+            self._files.pop(number, None)  # later bytes of this download are ignored
 
     def _on_file_data(self, header: AgentData, body: bytes) -> None:
         download = self._files.get(header["id"])
@@ -711,17 +727,17 @@ class Link:
         elif self._pipe is not None:
             self._pipe.write(encode_frame(header, body))
 
-    def _log_frame(self, way: str, header: Mapping[str, Any], body: bytes) -> None:
-        """Have the log tell of a frame: of values in it, which may be anybody's, none but which call it is about."""
+    def _log_frame(self, direction: str, header: Mapping[str, Any], body: bytes) -> None:
+        """Write a frame's type, size and call to the debug log. Other values may be private."""
         about = [f" {key}={header[key]}" for key in ("run", "i", "id") if key in header]
-        said = "node %d: %s %s%s, %d bytes"
-        _log.debug(said, self.node, way, header["t"], "".join(about), len(body), extra=self._log_extra)
+        message = "node %d: %s %s%s, %d bytes"
+        _log.debug(message, self.node, direction, header["t"], "".join(about), len(body), extra=self._log_extra)
 
 
 def is_notification(header: RunFrame, body: bytes) -> bool:
-    """Whether an outcome, or what was yielded, is only told, as to every client, without the value that its owner gets.
+    """Check whether an outcome or yielded item lacks its value, as every client but the run's owner receives it.
 
-    An owner may hear of it so, when its claim crosses the outcome on their ways; the value is still to come.
+    An owner may receive one, too, if its claim and the outcome cross. The value follows.
     """
     valued = header.get("t") == "item" or header.get("kind") in ("returned", "raised")
     return valued and not body and "file" not in header

@@ -1,7 +1,7 @@
-"""Large files to and from nodes.
+"""Transfer of large files between the client and the nodes, and the cache of blobs on the nodes.
 
-What is used again is not sent again; but a node's disk must not fill with what nobody asks for any more. So the latest
-one stays, however large, and older ones within ``KEPT``; a node keeps those that anybody else may be about to use.
+Blobs that are used again are not sent again, but must not fill the nodes' disks. The client keeps the latest blob of
+any size, and older ones within ``MAX_UNUSED_BYTES``. Nodes keep blobs that other clients may need.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from skyward_core.transport.file_and_result_downloads import IncomingOutput
 
 
-MIN_DIRECT_SIZE = 1 << 20  # bytes below which the existing connection is as good
-# Bytes of results that a node sends through SSH before it is to listen: that takes a process there, which costs
-# as much time as these do.
+MIN_DIRECT_SIZE = 1 << 20  # bytes; below, a direct connection is no faster than the existing one
+# Bytes of results that a node sends through SSH before a direct connection is opened: its listening process costs as
+# much time.
 SSH_BYTES = 8 << 20
 THREADS = 8
-MOST_IDLE_STREAMS = 16  # lines for files that wait for more, to all nodes together
+MOST_IDLE_STREAMS = 16  # connections to all nodes together that wait for the next file
 
 Address = tuple[str, int]
 
 
 class _Node:
-    """What is known of a node for as long as its connection lives: it listens no longer than that."""
+    """State of a node's direct connection. Valid as long as the link's connection: then the listener ends."""
 
     def __init__(self, welcome: AgentWelcome) -> None:
         self.welcome = welcome
@@ -50,53 +50,77 @@ class _Node:
 
 
 def _has_room_for(lines: int) -> bool:
-    """Whether that many more connections leave a script most of the files that it may open."""
+    """Check whether that many more connections leave most of the process's file limit to the user's script."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return limit == resource.RLIM_INFINITY or lines * 4 <= limit
 
 
 class DirectConnections:
-    """The direct lines of one pool, as one client set them up."""
+    """Direct TLS connections from one client to the nodes of one pool."""
 
     def __init__(self, context: PoolContext) -> None:
         self._context = context
         self._nodes: dict[int, _Node] = {}
         self._authority: Authority | None = None
-        self._tls_context: ssl.SSLContext | None = None  # our own
+        self._tls_context: ssl.SSLContext | None = None  # of this client
         self._threads: ThreadPoolExecutor | None = None
         self._idle_streams: IdleStreams | None = None
         self._expiry: asyncio.TimerHandle | None = None
 
     async def address_of(self, link: Link) -> Address | None:
-        """Where a node listens; asked once per connection."""
+        """Return the address of a node's listener. It is started once per connection."""
         node = self._node(link)
         if node.place is None:
             node.place = asyncio.ensure_future(self._request_listener(link))
         return await asyncio.shield(node.place)
 
     async def upload(self, link: Link, path: Path, name: str) -> bool:
-        """Bring a file to a node as ``blobs/<name>``; says whether it is there now.
+        """Upload a file to a node as ``blobs/<name>``.
+
+        Args:
+            link: Link to the node.
+            path: Local file.
+            name: Name of the blob.
+
+        Returns:
+            Whether the node has the file now. False: no direct connection is possible.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: If the file cannot be read.
         """
         return await self._transfer(link, lambda transfer: transfer.upload(path, name))
 
     async def download_result(self, link: Link, name: str, landing: ResultDownload) -> bool:
-        """Bring a result here, or what has not landed of it; says whether it is all here now.
+        """Download the missing part of a result.
+
+        Args:
+            link: Link to the node.
+            name: Name of the result.
+            landing: Download to complete.
+
+        Returns:
+            Whether the download is complete. False: a direct connection is impossible or not worth its cost.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: If the result cannot be written.
         """
         if not self._is_worthwhile(link, landing.size):
             return False
         return await self._transfer(link, lambda transfer: transfer.download_result(name, landing))
 
     async def download_output(self, link: Link, path: str, incoming: IncomingOutput) -> bool:
-        """Bring a file that ranks wrote here, or what is missing of it; says whether it is all here now.
+        """Download the missing part of an output file.
+
+        Args:
+            link: Link to the node.
+            path: Path of the file on the node.
+            incoming: Download to complete.
+
+        Returns:
+            Whether the download is complete. False: a direct connection is impossible or not worth its cost.
 
         Raises:
-            OSError: it is no more as it was, or it cannot be written.
+            OSError: If the file has changed or cannot be written.
         """
         if not self._is_worthwhile(link, incoming.size):
             return False
@@ -136,7 +160,7 @@ class DirectConnections:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, "bulk")
         if self._idle_streams is None:
-            # Beside SSH they are to take a small part only of what may be open.
+            # SSH connections need files, too: direct connections must stay a small part of the limit.
             self._idle_streams = direct_transfer.IdleStreams(
                 MOST_IDLE_STREAMS if _has_room_for(4 * MOST_IDLE_STREAMS) else 0
             )
@@ -157,10 +181,10 @@ class DirectConnections:
         return True
 
     def _mark_unusable(self, link: Link, node: _Node, error: OSError) -> None:
-        told, node.usable = not node.usable, False
-        # Else what is amiss is the link, or was, and is known.
-        if link.up and link.welcome is node.welcome and not told:
-            reason = f"no direct line to {link.welcome['address']} ({error})"
+        was_reported, node.usable = not node.usable, False
+        # Otherwise the link itself is the problem, which is reported elsewhere.
+        if link.up and link.welcome is node.welcome and not was_reported:
+            reason = f"no direct connection to {link.welcome['address']} ({error})"
             self._context.news.emit_node_note(link, f"large files go through SSH: {reason}")
 
     async def _request_listener(self, link: Link) -> Address | None:
@@ -174,13 +198,13 @@ class DirectConnections:
         except ConnectionError as failure:
             error = str(failure)
         if error:
-            self._context.news.emit_node_note(link, f"nobody can bring it large files directly ({error})")
+            self._context.news.emit_node_note(link, f"large files cannot be sent directly ({error})")
             return None
         return (link.welcome["address"], answer["port"])
 
     @staticmethod
     def _is_direct(link: Link) -> bool:
-        """Whether the link is up and its connection ends at the node's own address."""
+        """Check whether the link is up and its connection leads to the node's own address."""
         return link.up and link.transport.direct == link.welcome.get("address")
 
     def _client_context(self) -> ssl.SSLContext:
@@ -198,7 +222,7 @@ class DirectConnections:
 
 @value
 class BlobFile(Value):
-    """A file of the client on its way; ``name`` is the hash of its content."""
+    """A file of the client to upload. ``name`` is the hash of its content."""
 
     name: str
     path: Path
@@ -206,23 +230,29 @@ class BlobFile(Value):
 
 
 class BlobDistributor:
-    """The ways to and between the nodes of one pool, as one client set them up.
+    """Distribution of files to all nodes of one pool: from the client to the first node, and then from node to node.
 
     Args:
-        direct: the client's own lines to them.
+        context: The pool.
+        direct: Direct connections of the client.
     """
 
     def __init__(self, context: PoolContext, direct: DirectConnections) -> None:
         self._context = context
-        self._cluster = context.options.cluster  # else nodes listen neither for each other nor for the client
+        self._cluster = context.options.cluster  # nodes of other pools do not listen
         self._direct = direct
-        self._without_peers: dict[int, AgentWelcome] = {}  # as long as the connection lives that welcome came over
+        # by node: the welcome of the connection for which no peer is reachable
+        self._without_peers: dict[int, AgentWelcome] = {}
 
     async def send(self, links: Sequence[Link], parcels: Sequence[BlobFile]) -> None:
-        """Have files on all nodes, as ``blobs/<name>``.
+        """Upload files to all nodes as ``blobs/<name>``.
+
+        Args:
+            links: Links to the nodes.
+            parcels: Files to upload.
 
         Raises:
-            OSError: a node got one neither from a peer nor from here.
+            OSError: If a node got a file neither from a peer nor from the client.
         """
         small = sum(parcel.size for parcel in parcels) < MIN_DIRECT_SIZE
         if small or any(link.transport.shares_files for link in links):
@@ -231,40 +261,42 @@ class BlobDistributor:
             await run_all(self._send_blob(links, parcel) for parcel in parcels)
 
     async def _send_blob(self, links: Sequence[Link], parcel: BlobFile) -> None:
-        whole = [asyncio.Event() for _ in links]
+        complete = [asyncio.Event() for _ in links]
 
-        async def give(at: int) -> None:
+        async def distribute(at: int) -> None:
             above = (at - 1) // 2
             if not (
-                at and self._cluster and await self._fetch_from_peer(links[at], links[above], parcel, whole[above])
+                at and self._cluster and await self._fetch_from_peer(links[at], links[above], parcel, complete[above])
             ):
                 await self._upload(links[at], parcel)
-            whole[at].set()
+            complete[at].set()
 
-        await run_all(give(at) for at in range(len(links)))
+        await run_all(distribute(at) for at in range(len(links)))
 
     async def _upload(self, link: Link, parcel: BlobFile) -> None:
-        """Have a file on a node that the client reaches, unless it is there already."""
+        """Upload a file to one node, unless the node has it."""
         if "error" not in await _request(link, _pull_frame(parcel, None)):
             return
         if not (self._cluster and await self._direct.upload(link, parcel.path, parcel.name)):
             await link.transport.put(parcel.path, parcel.name)
 
-    async def _fetch_from_peer(self, link: Link, above: Link, parcel: BlobFile, whole: asyncio.Event) -> bool:
-        """Have a node fetch a file from the one above, which may be getting it just now; says whether it has it."""
+    async def _fetch_from_peer(self, link: Link, above: Link, parcel: BlobFile, complete: asyncio.Event) -> bool:
+        """Let a node fetch a file from the node above, which may still be receiving it. Returns whether that
+        succeeded.
+        """
         while self._without_peers.get(link.node) is not link.welcome:
             here, place = await asyncio.gather(self._direct.address_of(link), self._direct.address_of(above))
             if here is None or place is None:
                 break
-            last = whole.is_set()
+            last = complete.is_set()
             answer = await _request(link, _pull_frame(parcel, place))
             if "error" not in answer:
                 return True
             if last or answer.get("unreachable"):
-                self._without_peers[link.node] = link.welcome  # one time-out is enough
+                self._without_peers[link.node] = link.welcome  # no second time-out
                 self._context.news.emit_node_note(link, f"gets files from the client: {answer['error']}")
             else:
-                await whole.wait()  # it broke off up there, or has not begun
+                await complete.wait()  # the transfer to the node above is incomplete or has not begun
         return False
 
 
@@ -273,7 +305,7 @@ def _pull_frame(parcel: BlobFile, place: tuple[str, int] | None) -> Header:
 
 
 async def _request(link: Link, request: Header) -> FetchStatus:
-    """A node's answer; a link that is down gives one with an error, as the transport may still find a way."""
+    """Return a node's answer. A lost link yields an error, because the transport may still work."""
     answer: AgentKnown
     try:
         answer, _ = await link.ask(request)
@@ -282,56 +314,63 @@ async def _request(link: Link, request: Header) -> FetchStatus:
     return answer
 
 
-MAX_UNUSED_BYTES = 128 << 20  # bytes of blobs that no run of ours needs now
+MAX_UNUSED_BYTES = 128 << 20  # bytes of blobs that no active run of this client needs
 
 
 class BlobCache:
-    """See the module.
+    """Blobs of one client on the nodes of one pool; see the module.
 
     Attributes:
-        users: By blob, the runs that need it.
+        users: Blob -> runs that need it.
     """
 
     def __init__(self, context: PoolContext, direct: DirectConnections) -> None:
         self._context = context
         self._distributor = BlobDistributor(context, direct)
-        self._sizes: dict[str, int] = {}  # by name; the latest use is last
+        self._sizes: dict[str, int] = {}  # by name, ordered by latest use
         self.users: dict[str, set[str]] = {}
         self._drops: set[asyncio.Task[None]] = set()
 
     async def ensure_uploaded(self, run: str, parcels: Sequence[BlobFile]) -> frozenset[Link]:
-        """Have what a run needs on all nodes that are there, which it gives, until it is released.
+        """Upload the blobs that a run needs to all present nodes, and keep them until the run is released.
+
+        Args:
+            run: Id of the run.
+            parcels: Blobs to upload.
+
+        Returns:
+            The links to the nodes that have the blobs.
 
         Raises:
-            OSError: a node could not get it.
+            OSError: If a node could not get a blob.
         """
         for parcel in parcels:
             self._sizes.pop(parcel.name, None)
             self._sizes[parcel.name] = parcel.size
             self.users.setdefault(parcel.name, set()).add(run)
         if self._drops:
-            await asyncio.wait(self._drops)  # what is on its way out must not be taken for there
+            await asyncio.wait(self._drops)  # a blob that is being deleted must not count as present
         links = self._context.present_links
         await self._distributor.send(links, parcels)
         return frozenset(links)
 
     def release(self, run: str) -> None:
-        """A run is over: make room."""
+        """Release the blobs of an ended run, and delete unused ones beyond the limit."""
         for users in self.users.values():
             users.discard(run)
         idle = [name for name in self._sizes if not self.users[name]]
         over = sum(self._sizes[name] for name in idle) - MAX_UNUSED_BYTES
         latest = next(reversed(self._sizes), None)
-        gone = []
+        dropped = []
         for name in idle:
             if over <= 0 or name == latest:
                 break
             over -= self._sizes.pop(name)
             del self.users[name]
-            gone.append(name)
-        if gone:
+            dropped.append(name)
+        if dropped:
             for link in self._context.present_links:
-                task = asyncio.ensure_future(_drop_blobs(link, gone))
+                task = asyncio.ensure_future(_drop_blobs(link, dropped))
                 self._drops.add(task)
                 task.add_done_callback(self._drops.discard)
 
@@ -340,4 +379,4 @@ async def _drop_blobs(link: Link, names: Sequence[str]) -> None:
     try:
         await link.ask({"t": "drop", "blobs": names})
     except ConnectionError:
-        return  # they stay until the pool's end
+        return  # the blobs stay until the teardown

@@ -1,4 +1,4 @@
-"""Budget, idle time-out and expiry date of a pool."""
+"""Limits of a pool: its budget, and the expiry date that cloud accounts show for its machines."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from skyward_core.providers.provider_calls import log_query
 from skyward_core.store.debug_log import get_logger
 from skyward_core.views import events
 
-WARNING_FRACTION = 0.8  # of the budget
-LOOK = 15.0  # seconds between two looks at most: a machine in another's place may cost something else
-ANSWER_TIMEOUT = 600.0  # seconds in which a person who is asked should say what to do
+WARNING_FRACTION = 0.8  # of the budget, at which the user is warned
+LOOK = 15.0  # seconds between checks at most: a replacement machine may have another price
+ANSWER_TIMEOUT = 600.0  # seconds that the user has to answer when the budget is spent
 
 
 class Budget:
-    """One pool's, as one client watches it.
+    """Budget of one pool, as one client watches it.
 
     Attributes:
-        prompts_user: Whether the user is asked when all of it is spent.
+        prompts_user: Whether to ask the user before the pool ends for its spent budget.
     """
 
     def __init__(self, context: PoolContext) -> None:
@@ -34,21 +34,26 @@ class Budget:
         self.prompts_user = False
 
     def raise_to(self, dollars: float) -> None:
-        """From now on the pool may cost this much, whichever client watches it.
+        """Raise the budget for all clients.
+
+        Args:
+            dollars: The new budget in US dollars.
 
         Raises:
-            LedgerError: it could not be written down; the pool may cost no more than before.
+            LedgerError: If the budget could not be saved. The old budget remains in effect.
         """
         self._context.ledger.set_budget(self._context.token, dollars)
         self._emit_state("within", dollars)
         self._raised.set()
 
     async def watch(self) -> None:
-        """Until the pool ends."""
+        """Watch the costs until the pool ends, and end the pool when the budget is spent."""
         view = self._context.view
         if view.budget is not None and view.has_unknown_price:
-            words = "nobody knows what its machines cost, so its budget cannot be watched"
-            self._news.emit_warning(f"{words}: its lease and its time to live alone end pool {view.name}")
+            self._news.emit_warning(
+                f"the price of its machines is unknown, so the budget is not enforced: only the lease and the time to "
+                f"live end pool {view.name}"
+            )
         while not self._context.leaving and (budget := self._current_budget()) is not None:
             spent = self._spent()
             if spent >= budget:
@@ -61,11 +66,11 @@ class Budget:
                 self._emit_state("near", budget)
                 self._news.emit_warning(self._warning(spent, budget))
             mark = budget if view.budget_state == "near" else WARNING_FRACTION * budget
-            left = (mark - spent) / view.price_hourly * 3600 if view.price_hourly else LOOK
-            await asyncio.sleep(min(max(left, 0.01), LOOK))
+            seconds = (mark - spent) / view.price_hourly * 3600 if view.price_hourly else LOOK
+            await asyncio.sleep(min(max(seconds, 0.01), LOOK))
 
     def _spent(self) -> float:
-        """Dollars until now; no less than what was spent at the last look and since, should the clock be set back."""
+        """Return the dollars spent. If the clock was set back, the amount still grows."""
         before, self._counted_at = self._counted_at, time.monotonic()
         least = self._least + self._context.view.price_hourly * (self._counted_at - before) / 3600
         self._least = max(least, self._context.view.spent(time.time()))
@@ -73,25 +78,25 @@ class Budget:
 
     async def _wait_raised(self, budget: float) -> bool:
         self._raised.clear()
-        over = time.monotonic() + ANSWER_TIMEOUT  # that nobody sets
+        deadline = time.monotonic() + ANSWER_TIMEOUT  # a monotonic clock cannot be set
         self._emit_state("asked", budget, time.time() + ANSWER_TIMEOUT)
-        while (left := over - time.monotonic()) > 0:
-            with suppress(TimeoutError):  # somebody else may be asked, too, and answers there
-                await asyncio.wait_for(self._raised.wait(), min(left, LOOK))
+        while (remaining := deadline - time.monotonic()) > 0:
+            with suppress(TimeoutError):  # another client's user may answer, too
+                await asyncio.wait_for(self._raised.wait(), min(remaining, LOOK))
                 return True
             if self._current_budget() != budget:
                 return True
         return False
 
     def _current_budget(self) -> float | None:
-        """The budget, which another client may have changed."""
+        """Return the budget, which another client may have changed."""
         view = self._context.view
         if view.budget is None:
             return None
         try:
             options = self._context.ledger.pool(self._context.token).spec.get("options", {})
         except LedgerError:
-            return view.budget  # whoever writes to it says so
+            return view.budget  # a failing write is reported elsewhere
         written = options.get("budget")
         if written is not None and written != view.budget:
             self._emit_state("within", float(written))
@@ -102,11 +107,11 @@ class Budget:
 
     def _warning(self, spent: float, budget: float) -> str:
         view = self._context.view
-        said = f"pool {view.name} has cost {_dollars(spent)} of its budget of {_dollars(budget)}"
-        if not view.price_hourly:  # any more
-            return said
+        cost = f"pool {view.name} has cost {_dollars(spent)} of its budget of {_dollars(budget)}"
+        if not view.price_hourly:
+            return cost
         hours = (budget - spent) / view.price_hourly
-        return f"{said}; at {_dollars(view.price_hourly)}/h the rest lasts {hours * 60:.0f} min"
+        return f"{cost}; at {_dollars(view.price_hourly)}/h the rest lasts {hours * 60:.0f} min"
 
 
 def _dollars(amount: float) -> str:
@@ -115,21 +120,21 @@ def _dollars(amount: float) -> str:
 
 _log = get_logger("pool")
 
-FIRST_DELAY = 300.0  # seconds until the first time: what machines are made with holds for longer
-PERIOD = 1800.0  # seconds between two times
-DETACHED_RUN_TIME = 86_400.0  # seconds that runs are given of which no client is there to see the end
+FIRST_DELAY = 300.0  # seconds until the first renewal; the initial expiry dates are later
+PERIOD = 1800.0  # seconds between renewals
+DETACHED_RUN_TIME = 86_400.0  # seconds for runs that continue without a client
 EXPIRY_MARGIN = 900.0  # seconds that a machine may outlive its pool's lease
-DETACH_TIMEOUT = 2.0  # seconds that it may take where this client leaves
+DETACH_TIMEOUT = 2.0  # seconds that the update may delay a detaching client
 
 
 class Expiry:
-    """One pool's, as one client keeps it that uses the pool."""
+    """Expiry date of one pool's machines in the cloud account, renewed by each client that uses the pool."""
 
     def __init__(self, context: PoolContext) -> None:
         self._context = context
 
     async def renew(self) -> None:
-        """Do so as long as this client is there."""
+        """Renew the expiry date periodically."""
         if not isinstance(self._context.provider, Dates):
             return
         await asyncio.sleep(FIRST_DELAY)
@@ -138,13 +143,13 @@ class Expiry:
             await asyncio.sleep(PERIOD)
 
     async def extend_for_runs(self) -> None:
-        """This client leaves the pool: runs that go on may do so for a while."""
+        """Extend the expiry date for runs that continue after this client detaches."""
         runs = self._context.view.runs.values()
         if self._context.view.is_live and any(run.state == "running" for run in runs):
-            moving = asyncio.create_task(self._update(DETACHED_RUN_TIME))
-            done, _ = await asyncio.wait([moving], timeout=DETACH_TIMEOUT)  # a call under way cannot be broken off
+            update = asyncio.create_task(self._update(DETACHED_RUN_TIME))
+            done, _ = await asyncio.wait([update], timeout=DETACH_TIMEOUT)  # a provider's call cannot be cancelled
             if not done:
-                _log.warning("when its machines end is not told: no answer", extra={"pool": self._context.name})
+                _log.warning("expiry date not updated: no answer", extra={"pool": self._context.name})
 
     async def _update(self, seconds: float) -> None:
         context, provider = self._context, self._context.provider
@@ -157,12 +162,23 @@ class Expiry:
             await log_query("date", context.name, work)
         except (SkywardError, OSError) as error:
             self._context.news.emit_warning(
-                f"what tells in the account when its machines end is not up to date: {error_message(error)}"
+                f"cannot update the expiry date of the machines in the account: {error_message(error)}"
             )
 
 
 def expiry_time(now: float, born: float, lease: float, ttl: float | None, seconds: float) -> float:
-    """When a pool's machines have ended that is used for so long yet; all in Unix time or seconds."""
+    """Return the time at which the machines of a pool have surely ended.
+
+    Args:
+        now: Unix time in seconds.
+        born: Unix time of the pool's creation.
+        lease: Idle time-out in seconds.
+        ttl: Time to live in seconds. None: no limit.
+        seconds: Longest expected further use in seconds.
+
+    Returns:
+        Unix time in seconds.
+    """
     end = now + seconds + lease
     if ttl is not None:
         end = min(end, max(born + ttl, now + lease))
@@ -170,7 +186,7 @@ def expiry_time(now: float, born: float, lease: float, ttl: float | None, second
 
 
 class PoolLimits:
-    """What ends a pool or its machines: its budget, and the expiry date of its machines."""
+    """Limits of a pool: its budget, and the expiry date of its machines."""
 
     def __init__(self, context: PoolContext) -> None:
         self._context = context
@@ -178,6 +194,6 @@ class PoolLimits:
         self.expiry = Expiry(context)
 
     def watch(self) -> None:
-        """Watch the budget and extend the expiry date, as long as this client uses the pool."""
+        """Watch the budget and renew the expiry date, as long as this client uses the pool."""
         self._context.background.spawn(self.budget.watch())
         self._context.background.spawn(self.expiry.renew())

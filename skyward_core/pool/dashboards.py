@@ -1,4 +1,4 @@
-"""Web pages that the head of a pool has on its loopback, brought to this machine's."""
+"""Port forwarding for web pages that programs on the head node serve on its loopback interface."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from skyward_core.pool.pool_context import PoolContext
 from skyward_core.util.light_dataclass import Value, value
 
 WELL_KNOWN = (("tensorboard", 6006, ""), ("jupyter", 8888, ""))
-"""What people start on a head themselves, at the ports that these take."""
-HTTP_TIMEOUT = 3.0  # seconds for a page to say something
+"""Programs that users start on the head themselves: name, default port, path."""
+HTTP_TIMEOUT = 3.0  # seconds to wait for a response
 
 
 @value
 class Dashboard(Value):
-    """One that answers.
+    """A web page that answers.
 
     Attributes:
-        name: the plugin's, or the program's.
-        address: here, for as long as this process is connected to the pool.
+        name: Name of the plugin or program.
+        address: Local URL, valid while this process is connected to the pool.
     """
 
     name: str
@@ -29,24 +29,24 @@ class Dashboard(Value):
 
 
 class Dashboards:
-    """Of one pool, as long as this process is connected to it."""
+    """Forwarded ports of one pool's head node, kept while this process is connected."""
 
     def __init__(self, context: PoolContext) -> None:
         self._context = context
-        self._forwards: dict[int, tuple[str, int]] = {}  # that were made, by the head's port
+        self._forwards: dict[int, tuple[str, int]] = {}  # local address by port of the head
 
     async def find_available(self, known: Iterable[tuple[str, int, str]]) -> list[Dashboard]:
-        """Those that answer now.
+        """Return the pages that answer now.
 
         Args:
-            known: of plugins: name, port on the head's loopback, and path there.
+            known: Pages of plugins: name, port on the head's loopback interface, path.
 
         Raises:
-            PoolError: the head cannot be reached.
+            PoolError: If the head cannot be reached.
         """
         head = self._context.links[0]
         if not head.up:
-            raise PoolError(f"there is no connection to node {head.node}, on which its pages would be")
+            raise PoolError(f"Cannot list the dashboards: node {head.node}, which serves them, is not connected.")
         found = []
         for name, port, path in (*known, *WELL_KNOWN):
             if await self._is_available(head, port):
@@ -57,16 +57,17 @@ class Dashboards:
     async def _is_available(self, head: Link, port: int) -> bool:
         if port in self._forwards and (answers := await _speaks_http(*self._forwards[port])) is not None:
             return answers
-        # The connection that a way was of is gone, perhaps. Where it is not there is no other: each would stay.
+        # A forward may have died with its connection. If it still works, do not create a second one: forwards are not
+        # closed.
         try:
             self._forwards[port] = await head.transport.forward_port("127.0.0.1", port)
         except OSError as error:
-            raise PoolError(f"there is no way to node {head.node}: {error}") from error
+            raise PoolError(f"Cannot reach the dashboards of node {head.node}: {error}") from error
         return bool(await _speaks_http(*self._forwards[port]))
 
 
 async def _speaks_http(host: str, port: int) -> bool | None:
-    """Whether somebody speaks HTTP there; None where nothing can be connected to."""
+    """Check whether a server speaks HTTP at an address. None: no connection is possible."""
     try:
         async with asyncio.timeout(HTTP_TIMEOUT):
             reader, writer = await asyncio.open_connection(host, port)

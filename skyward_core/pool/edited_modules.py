@@ -1,8 +1,7 @@
-"""Modules edited since ranks loaded them.
+"""Detection of modules that the user edited after ranks loaded them.
 
-Agents tell which files their workers have loaded, and each one's hash at that time (``node/worker/script_modules.py``).
-Before a run begins, each of them is looked at here, where the person edits them; its content is read where its time or
-size is new.
+Agents report the files that their workers have loaded, with a hash of each (``node/worker/script_modules.py``). Before
+a run begins, the client compares them with the local files. It reads a file only if its time or size has changed.
 """
 
 from __future__ import annotations
@@ -26,24 +25,28 @@ if TYPE_CHECKING:
     from skyward_core.node.worker.script_modules import LoadedModules
 
 
-# Of what is in a folder: written to, given other times, or another one in its place; and the folder itself.
+# inotify events: content, attributes, creation, deletion and moves in a folder, and the folder itself
 _INOTIFY_MASK = 0x2 | 0x4 | 0x8 | 0x40 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800
-MOST = 256  # folders; a person has some 10,000 or more for all programs
-READ_SIZE = 1 << 16  # bytes read at once; when more happens than fits, another read says so
+MOST = 256  # folders; the kernel allows a user some 10,000 for all programs
+READ_SIZE = 1 << 16  # bytes per read; further events are read next
 
 
 class FolderWatch:
-    """Sees what happens on this machine. What another one does to a network folder, and what is done to a file by
-    another name of it, it does not: so whoever asks has to look by himself now and then."""
+    """Detection of changes in folders, by inotify.
+
+    Misses changes that another machine makes to a network folder, and changes to a file by another hard link. Callers
+    must
+    therefore compare the files from time to time.
+    """
 
     def __init__(self) -> None:
         self._file = -1
-        self._poll = select.poll()  # asks quicker than a read that finds nothing
+        self._poll = select.poll()  # cheaper than a read without data
         self._folders: set[str] = set()
-        self._is_unavailable = False  # this system has no such thing, or no more of it for us
+        self._is_unavailable = False  # inotify is missing or its limits are reached
 
     def watch(self, paths: Iterable[str]) -> None:
-        """Watch the folders of these files from now on, too."""
+        """Add the folders of these files to the watched ones."""
         if self._is_unavailable:
             return
         folders = {os.path.dirname(each) for path in paths for each in (path, os.path.realpath(path))}  # noqa: PTH120
@@ -54,7 +57,7 @@ class FolderWatch:
             self._folders.add(folder)
 
     def _add_watch(self, folder: str) -> bool:
-        import ctypes  # by now there have been many calls: nobody waits for a start
+        import ctypes  # imported late: the first runs do not need it
 
         libc = ctypes.CDLL(None, use_errno=True)
         try:
@@ -68,7 +71,7 @@ class FolderWatch:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing has happened since the last time that this was asked; False where nobody can tell."""
+        """Whether nothing has changed since the last call. False if changes cannot be detected."""
         if self._is_unavailable or self._file < 0:
             return False
         if not self._poll.poll(0):
@@ -76,11 +79,10 @@ class FolderWatch:
         with suppress(BlockingIOError):
             while os.read(self._file, READ_SIZE):
                 pass
-        self._folders.clear()  # one may be another by now
+        self._folders.clear()  # a folder may have been replaced
         return False
 
     def close(self) -> None:
-        """Watch no more."""
         self._is_unavailable = True
         if self._file >= 0:
             os.close(self._file)
@@ -88,54 +90,54 @@ class FolderWatch:
 
 
 Stamp = tuple[int, int, int]
-MAX_NAMED_MODULES = 3  # names of edited modules that are told
-CHECK_SHARE = 50  # a look at what nobody tells us of takes at most one part in so many of the time
-WATCH_AFTER_CHECKS = 20  # looks after which there are so many that their folders are watched
-# The same where the kernel has told of no change: then a look is for what another machine does to a network folder, and
-# may wait so many seconds for that.
+MAX_NAMED_MODULES = 3  # edited modules that a message names
+CHECK_SHARE = 50  # checks without inotify take at most 1/50 of the time
+WATCH_AFTER_CHECKS = 20  # checks after which the folders are watched
+# Limits for watched folders, whose checks find only changes on network folders: 1/500 of the time, but at least every
+# 0.5 s.
 RARE_SHARE, LONGEST_WAIT = 500, 0.5
 
 
 class EditedModules:
-    """Edited modules of one pool's scripts."""
+    """Edited modules of the scripts of one pool."""
 
     def __init__(self, context: PoolContext) -> None:
         self._context = context
-        self._folder = context.setup.cwd  # the working folder, here
+        self._folder = context.setup.cwd  # the local working folder
         self._loaded: dict[int, Mapping[str, str]] = {}
         self._watched: dict[str, set[str]] = {}
         self._read: dict[str, tuple[Stamp, str]] = {}
         self._handled: dict[str, str | Stamp | None] = {}
-        self._own: LoadedModules | None = None  # what this process has loaded itself, where nodes have copies of it
+        self._own: LoadedModules | None = None  # modules that this process has loaded, if the nodes have copies of them
         self._reload_task: asyncio.Task[None] | None = None
-        self._next_look = 0.0  # at all that was sent
+        self._next_look = 0.0  # time of the next check of all sent files
         self._watch, self._watch_of_sent = FolderWatch(), FolderWatch()
         self._check_count = self._sent_check_count = 0
-        self._last_checked: object = None  # what was looked at when all was as it was sent
-        self._clean_until = 0.0  # for so long, where its folders are quiet
-        # What was sent, when all of it was as it was sent.
+        self._last_checked: object = None  # objects of the last check that found no edits
+        self._clean_until = 0.0  # time until which that result is valid if the folders are quiet
+        # The sent files when they were last found unchanged.
         self._current: Mapping[str, tuple[int, int]] | None = None
         self._current_until = 0.0
 
     def update_loaded(self, link: Link, files: Mapping[str, str]) -> None:
-        """All that a node's workers have loaded."""
-        ours, everywhere = self._is_ours(link), link.transport.shares_files
+        """Replace the list of files that a node's workers have loaded."""
+        is_local, is_shared = self._is_ours(link), link.transport.shares_files
         self._loaded[link.node] = {
-            name: digest for name, digest in files.items() if ours and (everywhere or name[0] != "/")
+            name: digest for name, digest in files.items() if is_local and (is_shared or name[0] != "/")
         }
         self._watched = {}
         for each in self._loaded.values():
             for name, digest in each.items():
-                self._watched.setdefault(os.path.join(self._folder, name), set()).add(digest)  # noqa: PTH118  quick
+                self._watched.setdefault(os.path.join(self._folder, name), set()).add(digest)  # noqa: PTH118  faster than pathlib
 
     def _is_ours(self, link: Link) -> bool:
-        """Whether what a node loads is what the person edits here: the same files, or copies of ours."""
+        """Check whether a node loads the files that the user edits here: the same files or copies of them."""
         if link.transport.shares_files:
             return True
         copy = link.welcome.get("cwd", "")
         if not (copy and self._folder):
             return False
-        from skyward_core.node.worker.script_modules import LoadedModules  # not for pools of this machine
+        from skyward_core.node.worker.script_modules import LoadedModules  # imported late: local pools do not need them
         from skyward_core.transport.working_folder_upload import copy_name
 
         if Path(copy).name != copy_name(Path(self._folder).resolve()):
@@ -145,21 +147,22 @@ class EditedModules:
 
     @property
     def has_edits(self) -> bool:
-        """Whether a run has to wait for :meth:`renewed`: some were edited, or are being seen to."""
+        """Whether a run must wait for :meth:`reload`: modules were edited or are being reloaded."""
         return self._reload_task is not None or not self._is_current()
 
     def _is_current(self) -> bool:
-        """Whether ranks have what is here now. Calls come by the thousand: where the kernel tells of no change, files
-        are looked at only now and then."""
+        """Check whether the ranks have the local files. If inotify reports no change, the files are compared only
+        rarely.
+        """
         own, begun = self._own, time.perf_counter()
         if own is None and not self._watched:
             return True
         if own is not None:
             own.scan()
-        asked = (self._watched, own and own.files, self._sent)
-        # Asked before the look: what happens after it is for the next one.
+        checked = (self._watched, own and own.files, self._sent)
+        # Read before the check: later changes belong to the next check.
         quiet = self._watch.is_quiet or not (self._watched or (own is not None and own.files))
-        if quiet and begun < self._clean_until and _are_same(asked, self._last_checked):
+        if quiet and begun < self._clean_until and _are_same(checked, self._last_checked):
             return own is None or not self._has_unsent_edits(self._sent or {})
         self._check_count += 1
         if self._check_count > WATCH_AFTER_CHECKS:
@@ -168,28 +171,28 @@ class EditedModules:
             self._last_checked = None
             return False
         now = time.perf_counter()
-        self._last_checked, self._clean_until = asked, now + _next_check_delay(now - begun)
+        self._last_checked, self._clean_until = checked, now + _next_check_delay(now - begun)
         return True
 
     @property
     def _sent(self) -> Mapping[str, tuple[int, int]] | None:
-        """What of the working folder hosts were sent last; None before."""
+        """Files of the working folder that hosts received last. None: nothing was sent yet."""
         return next((link.transport.sent for link in self._context.links if not link.gone), None)
 
     def _path(self, name: str) -> str:
-        return os.path.join(self._folder, name)  # noqa: PTH118  quick
+        return os.path.join(self._folder, name)  # noqa: PTH118  faster than pathlib
 
     def close(self) -> None:
-        """No run comes any more."""
+        """Stop watching."""
         self._watch.close()
         self._watch_of_sent.close()
 
     async def reload(self) -> None:
-        """Have ranks load them anew, once for all runs that wait for it.
+        """Send the edited files and restart the ranks' processes, once for all waiting runs.
 
         Raises:
-            OSError: a node cannot be reached now.
-            PoolError: the working folder cannot be sent.
+            OSError: If a node cannot be reached now.
+            PoolError: If the working folder cannot be sent.
         """
         if self._reload_task is None:
             self._reload_task = asyncio.ensure_future(self._reload())
@@ -203,14 +206,14 @@ class EditedModules:
                 names += [f"{len(edited) - MAX_NAMED_MODULES} more"] if len(edited) > MAX_NAMED_MODULES else []
                 verb = "was" if len(edited) == 1 else "were"
                 self._context.news.emit_warning(
-                    f"{', '.join(names)} {verb} edited: fresh processes take the ranks' places, and load the new text"
+                    f"{', '.join(names)} {verb} edited: restarting the ranks' processes to load the changes"
                 )
             await self._context.startup.send_folder()
             for name in self._own.files if self._own is not None else ():
                 self._handled[name] = _stamp(self._path(name))
             if edited:
                 await self._context.setup.restart_processes()
-                # Should ranks load something else for all that, they would again and again.
+                # Remembered, because ranks that still load other content would be restarted endlessly.
                 self._handled |= {path: self._read[path][1] for path in edited}
                 self._loaded.clear()
                 self._watched = {}
@@ -219,7 +222,7 @@ class EditedModules:
 
     def _is_edited(self, path: str) -> bool:
         if (seen := _stamp(path)) is None:
-            return False  # it is gone, or just being replaced
+            return False  # removed, or being replaced
         if (known := self._read.get(path)) is None or known[0] != seen:
             try:
                 known = self._read[path] = seen, hash_bytes(Path(path).read_bytes())
@@ -228,14 +231,14 @@ class EditedModules:
         return self._watched[path] != {known[1]} and self._handled.get(path) != known[1]
 
     def _is_unsent(self, own: LoadedModules) -> bool:
-        """Whether this client has sent nothing yet, or something else than what it has loaded is now."""
+        """Check whether this client has sent nothing yet, or has sent older versions of its loaded modules."""
         sent = self._sent
         if sent is None:
             return True
         return any(self._differs(name, sent) for name in own.files) or self._has_unsent_edits(sent)
 
     def _has_unsent_edits(self, sent: Mapping[str, tuple[int, int]]) -> bool:
-        """Whether a module was edited that nobody may have loaded yet: the next to load it may be a rank."""
+        """Check whether a sent module was edited that no process may have loaded yet. A rank may load it next."""
         begun = time.perf_counter()
         if begun < self._next_look:
             return False
@@ -258,18 +261,17 @@ class EditedModules:
 
 
 def _next_check_delay(took: float) -> float:
-    """Seconds until the next look at files whose folders are quiet, where one takes so long."""
+    """Return the seconds until the next check of quiet folders, given the duration of the last check."""
     return max(CHECK_SHARE * took, min(RARE_SHARE * took, LONGEST_WAIT))
 
 
 def _are_same(asked: tuple[object, ...], before: object) -> bool:
-    """Whether these are the same objects: each is replaced where it changes."""
+    """Check whether all objects are identical to the earlier ones. Changed values are new objects."""
     return isinstance(before, tuple) and all(map(is_, asked, before))
 
 
 def _stamp(path: str) -> Stamp | None:
-    """By what it is seen that a file is as it was, without reading it; None where it is none (a pipe would have us wait
-    for who writes)."""
+    """Return the modification time, size and inode of a file. None if it is not a regular file."""
     try:
         found = os.stat(path)
     except OSError:

@@ -1,4 +1,7 @@
-"""Environment, secrets and plugins of a pool, which clients that did not make it fetch from its nodes."""
+"""Environment variables, secrets and plugins of a pool.
+
+The ledger does not store their values. Clients that did not create the pool fetch them from its nodes.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +25,17 @@ if TYPE_CHECKING:
 
 
 class RankSetupManager:
-    """One pool's.
+    """Configuration of a pool's ranks: environment, secrets, image and plugins.
 
     Attributes:
-        env: the environment's variables, as far as they are known here.
-        known: whether they are.
-        secrets: what agents blank.
-        credentials: those in URLs of the image; written nowhere.
-        image: the image, as JSON; the ledger's one lacks variables' values, and credentials in URLs.
-        interpreter: the one that the pool's scripts have, as JSON; None where it is of an older release.
-        cwd: the client's working folder that goes to the nodes.
-        rank_setup: of the ranks' plugins, once there is one.
+        env: Environment variables, if known.
+        is_env_known: Whether ``env`` is known.
+        secrets: Values that agents redact.
+        credentials: Credentials in the image's URLs. They are never written to disk.
+        image: The image as JSON. The ledger's copy lacks variable values and URL credentials.
+        interpreter: Interpreter of the pool's scripts, as JSON. None for pools of older releases.
+        cwd: Working folder of the client, which is sent to the nodes.
+        rank_setup: Setup of the ranks, once it exists.
     """
 
     def __init__(self, context: PoolContext) -> None:
@@ -51,7 +54,7 @@ class RankSetupManager:
     def set_image(
         self, image: Image, interpreter: Interpreter | None = None, packages: PackageSpecs | None = None
     ) -> None:
-        """The image as it was asked for, the interpreter, and what the project says of its packages."""
+        """Set the requested image, the interpreter and the packages that the project requires."""
         self._set_env(image.env)
         self.image = image.describe() if packages is None else packages.add_to_image(image.describe())
         if interpreter is not None:
@@ -60,7 +63,7 @@ class RankSetupManager:
         self.add_secrets(self.credentials)
 
     def add_secrets(self, values: Sequence[str]) -> None:
-        """More to blank."""
+        """Redact these values, too."""
         self.secrets += [value for value in values if value not in self.secrets]
         self._news.add_secrets(list(values))
 
@@ -70,27 +73,27 @@ class RankSetupManager:
 
     @property
     def plugins(self) -> bytes:
-        """The pickled plugins, as far as they are known here."""
+        """The pickled plugins; empty if unknown."""
         return b"" if self.rank_setup is None else self.rank_setup.plugins
 
     async def has_plugins(self) -> bool:
-        """Whether plugins enter contexts in the pool's ranks.
+        """Check whether plugins enter contexts in the pool's ranks.
 
         Raises:
-            ConnectionError: only another node can tell, and none is there.
+            ConnectionError: If only a node knows, and none is connected.
         """
         await self.fetch_from_nodes()
         return bool(self.plugins)
 
     async def fetch_from_nodes(self) -> None:
-        """Have nodes tell what only the client knows that made the pool.
+        """Fetch the configuration that only the creating client knows from the nodes that store it.
 
         Raises:
-            ConnectionError: none is there.
+            ConnectionError: If no node is connected.
         """
         links = [link for link in self._context.links if link.up]
         if not links and not self._is_complete:
-            raise ConnectionError("no node is there to tell the pool's environment and plugins")
+            raise ConnectionError("cannot fetch the pool's environment and plugins: no node is connected")
         answer: SetupAnswer
         for link in links:
             if self._is_complete:
@@ -100,8 +103,8 @@ class RankSetupManager:
                 self._set_env(answer["env"])
             self.add_secrets(answer["secrets"])
             if self.rank_setup is not None and not self.rank_setup.knows_plugins and answer["known"]:
-                told = {"apps": answer["apps"], "joins": answer.get("joins", False)}
-                self.rank_setup.set_plugins(plugins, answer["secrets"], **told)
+                hooks = {"apps": answer["apps"], "joins": answer.get("joins", False)}
+                self.rank_setup.set_plugins(plugins, answer["secrets"], **hooks)
         spec = self._context.row.spec
         if self.rank_setup is not None and not self.rank_setup.knows_plugins and not spec["plugins"]:
             self.rank_setup.set_plugins(b"", self.secrets, apps=False, joins=False)
@@ -109,8 +112,8 @@ class RankSetupManager:
         if not self.is_env_known and names and not self._has_warned:
             self._has_warned = True
             self._news.emit_warning(
-                f"nobody knows its variables any more ({', '.join(names)}): the client that made it and its agents "
-                "are gone; new ranks run without them. Make the pool anew where they matter"
+                f"environment variables lost ({', '.join(names)}): the client that created the pool and its agents "
+                "are gone. New ranks run without the variables. Create a new pool if they are required."
             )
 
     @property
@@ -118,26 +121,28 @@ class RankSetupManager:
         return self.is_env_known and (self.rank_setup is None or self.rank_setup.knows_plugins)
 
     def create(self, plugins: Sequence[Any] | None) -> None:
-        """Make the keeper.
+        """Create the setup of the ranks.
 
         Args:
-            plugins: the pool's; None for a client that did not make it.
+            plugins: Plugins of the pool. None for a client that did not create the pool.
 
         Raises:
-            UsageError: they are too large to travel.
+            UsageError: If the pickled plugins are too large.
+            NotPicklableError: If a plugin cannot be pickled.
         """
         blob = None if plugins is None else _pickle_plugins(plugins) if plugins else b""
         if blob and len(blob) > MAX_PLUGINS_BYTES:
-            limit = f"{MAX_PLUGINS_BYTES:,} can travel"
-            said = f"the pool's plugins take {len(blob):,} bytes when they are pickled, and {limit}: "
-            raise UsageError(f"{said}have them load on the nodes, in around_process, what is large")
+            raise UsageError(
+                f"The pickled plugins of the pool take {len(blob):,} bytes; the limit is {MAX_PLUGINS_BYTES:,}. "
+                "Load large data on the nodes, in around_process."
+            )
         values = self.credentials + [value for plugin in plugins or () for value in plugin.secrets()]
         kind = RankSetup if self._context.is_standalone else GangSetup
         joins = any(plugin.joins for plugin in plugins or ())
         self.rank_setup = kind(self._context, blob, values, apps=has_app_hook(plugins or ()), joins=joins)
 
     def on_frame(self, link: Link, header: LockFrame) -> None:
-        """What an agent tells of the gang's lock."""
+        """Handle a frame about the lock of the gang."""
         if self.rank_setup is not None:
             self.rank_setup.on_frame(link, header)
 
@@ -146,38 +151,42 @@ class RankSetupManager:
             self.rank_setup.on_down(link)
 
     async def on_node_replaced(self, form: bool) -> None:
-        """A node lives on another machine now. ``form``: have a gang with it, if no other node is gone."""
+        """Set up the ranks of a replaced node, and save the node's state.
+
+        Args:
+            form: Whether to form a gang at once, if no other node is gone.
+        """
         if form and (self._context.is_standalone or not any(link.gone for link in self._context.links)):
             await self.ensure_set_up()
         self._context.roster.save_state()
 
     async def restart_processes(self) -> None:
-        """Have fresh processes take the ranks' places.
+        """Replace the ranks' processes by new ones.
 
         Raises:
-            ConnectionError: a node cannot be reached now.
+            ConnectionError: If a node cannot be reached now.
         """
         if self.rank_setup is not None:
             await self.rank_setup.restart_processes()
 
     async def ensure_set_up(self) -> None:
-        """Have the ranks set up before they are needed."""
+        """Set up the ranks before the next run needs them. A failure is only reported."""
         try:
             if self.rank_setup is not None:
                 await self.rank_setup.ensure_set_up()
         except OSError as error:
-            self._news.emit_node_note(self._context.links[0], f"{error}; the next run sets the ranks up")
+            self._news.emit_node_note(self._context.links[0], f"{error}; the next run will set up the ranks")
 
 
 def _pickle_plugins(plugins: Sequence[Any]) -> bytes:
     from skyward_core.tasks.function_pickling import (
-        dumps,  # a pool starts sooner without, and most have no plugins
+        dumps,  # imported late: most pools have no plugins
     )
     from skyward_core.tasks.guarded_user_code import describe_exception, run_guarded
 
     data, error = run_guarded(lambda: dumps(tuple(plugins)))
     if error is not None:
         raise NotPicklableError(
-            f"the plugins cannot travel to the nodes: {': '.join(describe_exception(error))}"
+            f"Cannot send the plugins to the nodes: {': '.join(describe_exception(error))}"
         ) from error
     return data or b""

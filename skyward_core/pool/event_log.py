@@ -1,4 +1,7 @@
-"""Every event of a pool: to views, journal and archive."""
+"""Publication of a pool's events to the view, the listeners, the journal, the ledger and the debug log.
+
+Writes to disk are batched, because a call must not wait for them.
+"""
 
 from __future__ import annotations
 
@@ -32,41 +35,41 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import AgentPong, AgentWelcome, RankPhaseKeys
 
 
-FLUSH_DELAY = 0.2  # seconds that outcomes and events may wait for their way to disk
-FLUSH_OPENED_DELAY = 0.02  # the same for a run that was dispatched: until then only the agents know of it
-LOCK_TIMEOUT = 0.05  # seconds that a flush waits for another process
-RETRY_PAUSE = 0.5  # seconds before it is tried again
-LOCK_WARNING_DELAY = 5.0  # seconds in which a ledger may be locked before that is said
+FLUSH_DELAY = 0.2  # seconds that outcomes and events may wait before they are written
+FLUSH_OPENED_DELAY = 0.02  # seconds for a dispatched run: until the write, only the agents know the run
+LOCK_TIMEOUT = 0.05  # seconds that a flush waits for another process that locks the ledger
+RETRY_PAUSE = 0.5  # seconds between tries to write
+LOCK_WARNING_DELAY = 5.0  # seconds without a successful write before a warning
 MAX_REMEMBERED_RUNS = 256
 
 
 class LedgerWriter:
-    """One pool's part of the ledger, and its journal. What cannot be written is reported once; the pool goes on."""
+    """Batched writes of one pool to the ledger and the journal. A write failure is reported once and retried."""
 
     def __init__(self, context: PoolContext) -> None:
         self._context = context
         self._archive = context.archive
         self._has_warned = False
         self._closed = False
-        self._failing_since: float | None = None  # time of the loop, since which nothing can be written
+        self._failing_since: float | None = None  # loop time of the first failed write since the last success
         self._runs: dict[str, dict[str, Any]] = {}  # new columns of runs
         self._outcomes: list[tuple[str, Outcome, dict[str, list[int]]]] = []
         self._log_ends: dict[str, dict[str, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_for = 0.0  # seconds that it was set for
+        self._timer_for = 0.0  # delay in seconds that the timer was set for
 
     def add_run(self, run: str, function: str, kind: str, total: int, at: float, *, ours: bool = False) -> None:
-        """A run was dispatched; ``ours``: by this process."""
+        """Add the row of a dispatched run. ``ours``: this process dispatched the run."""
         opened = {"token": self._context.token, "function": function, "kind": kind, "total": total, "opened_at": at}
         self.set_columns(run, **opened, **({"pid": os.getpid()} if ours else {}))
 
     def set_columns(self, run: str, **columns: Any) -> None:
-        """Write columns of a run's row."""
+        """Set columns of a run's row."""
         self._runs.setdefault(run, {}).update(columns)
         self._flush_within(FLUSH_OPENED_DELAY)
 
     def add_outcome(self, run: str, outcome: Outcome, log: dict[str, list[int]]) -> None:
-        """A call ended; ``log``: where in which files stands what it printed."""
+        """Add the outcome of a call. ``log``: log file -> (start, end) of the bytes that the call printed."""
         self._outcomes.append((run, outcome, log))
         ends = self._log_ends.setdefault(run, {})
         for name, (_, end) in log.items():
@@ -74,29 +77,29 @@ class LedgerWriter:
         if len(self._log_ends) > MAX_REMEMBERED_RUNS:
             del self._log_ends[next(iter(self._log_ends))]
         if is_failure(outcome):
-            self._flush_within(0.0)  # soon, but thousands that fail together in one go
+            self._flush_within(0.0)  # at once, but thousands of simultaneous failures are written together
 
     def add_run_end(self, run: str, state: RunStatus, when: float, cause: RootCause | None) -> None:
-        """A run ended."""
+        """Record the end of a run."""
         columns = self._runs.setdefault(run, {})
-        columns.pop("pid", None)  # nobody needs to find the process of a run that has ended
+        columns.pop("pid", None)  # the process id serves only to find the process of a running run
         columns.update(state=state, ended_at=when, root_cause=cause)
         self._flush_within(FLUSH_DELAY)
 
     def add_event(self, event: Event) -> None:
-        """Something for the journal."""
+        """Add an event to the journal."""
         self._archive.add_event(event)
         self._flush_within(FLUSH_DELAY)
 
     def expected_log_sizes(self, run: str) -> dict[str, int]:
-        """Log file -> size that it must have here before a run's logs are complete."""
+        """Return, by log file, the size at which the local copy contains the whole output of a run."""
         return self._log_ends.get(run, {})
 
     def flush(self, patience: float = LOCK_TIMEOUT) -> None:
-        """Bring what waits to disk; what cannot be written waits on, and is tried again.
+        """Write pending records to disk. Records that cannot be written stay pending and are retried.
 
         Args:
-            patience: seconds to wait for other processes that have the ledger; all pools wait with us.
+            patience: Seconds to wait for other processes that lock the ledger. All pools of this process wait, too.
         """
         if self._timer is not None:
             self._timer.cancel()
@@ -119,25 +122,25 @@ class LedgerWriter:
                 self._flush_within(RETRY_PAUSE)
 
     def close(self) -> None:
-        """Bring what waits to disk, for the last time."""
+        """Write pending records for the last time."""
         self._closed = True
         self.flush(LOCK_WARNING_DELAY)
         if self._failing_since is not None:
-            self.warn_write_failed("records", LedgerError("the ledger takes none"))
+            self.warn_write_failed("records", LedgerError("the ledger is locked"))
         try:
             self._archive.close()
         except OSError as error:
             self.warn_write_failed("records", error)
 
     def warn_write_failed(self, what: str, error: Exception) -> None:
-        """Complain, the first time, that something cannot be written."""
+        """Report the first write failure."""
         if not self._has_warned:
             self._has_warned = True
             self._context.news.emit_warning(f"{what} cannot be written: {error}")
 
     def _flush_within(self, seconds: float) -> None:
         if self._timer is not None and self._timer_for <= seconds:
-            return  # it was set before now, and fires before: nearly always
+            return  # the earlier timer fires first in nearly all cases
         loop = asyncio.get_running_loop()
         at = loop.time() + seconds
         if self._timer is not None:
@@ -149,7 +152,7 @@ class LedgerWriter:
 
 _log = get_logger("pool")
 
-# By kind of event; most are of other kinds, and cost no more than the look for them here.
+# Most events have other types: one failed lookup must be their only cost.
 _LOG_MESSAGES: dict[type[events.Event], tuple[int, Callable[[Any], str]]] = {
     events.PoolOpened: (
         INFO,
@@ -168,31 +171,31 @@ _LOG_MESSAGES: dict[type[events.Event], tuple[int, Callable[[Any], str]]] = {
 
 
 def log_event(event: events.Event) -> None:
-    """Have the log tell of an event, where it is one of those."""
+    """Write an event to the debug log if its type is listed in ``_LOG_MESSAGES``."""
     found = _LOG_MESSAGES.get(type(event))
     if found is None:
         return
-    level, words = found
+    level, message = found
     if isinstance(event, events.PoolState) and event.state in ("degraded", "failed"):
         level = WARNING
     if _log.isEnabledFor(level):
-        _log.log(level, "%s", words(event), extra={"pool": event.pool})
+        _log.log(level, "%s", message(event), extra={"pool": event.pool})
 
 
-def _with_detail(what: str, detail: str) -> str:
-    return f"{what}: {detail}" if detail else what
+def _with_detail(text: str, detail: str) -> str:
+    return f"{text}: {detail}" if detail else text
 
 
-LEASE_TOLERANCE = 3.0  # seconds by which the end of a lease has moved when that is news
+LEASE_TOLERANCE = 3.0  # seconds; smaller changes of a lease's end are not published
 
 
 class EventPublisher:
-    """One pool's.
+    """Publisher of one pool's events.
 
     Attributes:
-        records: its part of the ledger, and its journal.
-        log_receiver: where bytes of logs come in.
-        redactor: blanks the secrets that this client knows of.
+        records: Writer of the ledger and the journal.
+        log_receiver: Receiver of log bytes.
+        redactor: Removes the secrets that this client knows.
     """
 
     def __init__(self, context: PoolContext) -> None:
@@ -209,12 +212,12 @@ class EventPublisher:
         self._unfetched: dict[int, dict[str, int]] = {}  # by node
 
     def add_secrets(self, secrets: list[str]) -> None:
-        """Secrets that nobody is to see from now on."""
+        """Redact these values in all later events and logs."""
         self.redactor.add(secrets)
         debug_log.add_secrets(secrets)
 
     def emit(self, event: events.Event) -> None:
-        """Something has happened."""
+        """Publish an event to the view, the debug log, the journal and all listeners."""
         if (detail := getattr(event, "detail", "")) and self.redactor:
             event = replace(event, detail=self.redactor.redact_text(detail))  # type: ignore[call-arg]
         if isinstance(event, events.PoolState) and (hint := event.hint) is not None and self.redactor:
@@ -227,7 +230,7 @@ class EventPublisher:
             listener(event)
 
     def emit_node_note(self, link: Link, detail: str) -> None:
-        """Something about a node that changes nothing."""
+        """Publish a note about a node; its link state stays the same."""
         self.emit_link(link, link.up, detail)
 
     def emit_link(self, link: Link, up: bool, detail: str) -> None:
@@ -239,37 +242,42 @@ class EventPublisher:
     ) -> None:
         """Publish the phase of a node."""
         pool = self._context.name
-        told = events.NodePhase(pool=pool, node=node, phase=phase, detail=detail, retry_at=retry_at, address=address)
-        self.emit(told)
+        event = events.NodePhase(pool=pool, node=node, phase=phase, detail=detail, retry_at=retry_at, address=address)
+        self.emit(event)
 
     def emit_state(self, state: PoolStatus, detail: str = "", hint: Hint | None = None) -> None:
         """Publish the state of the pool."""
         self.emit(events.PoolState(pool=self._context.name, state=state, detail=detail, hint=hint))
 
     def emit_teardown_progress(self, detail: str) -> None:
-        """Publish what a teardown is doing, if that is new."""
+        """Publish the current step of a teardown, unless it is already shown."""
         view = self._context.view
         if view.state == "stopping" and view.detail != detail:
             self.emit_state("stopping", detail)
 
     def emit_warning(self, words: str) -> None:
-        """Something about the pool that changes nothing."""
+        """Publish a warning; the state of the pool stays the same."""
         self.emit_state(self._context.view.state, words)
 
     def emit_opened(self) -> None:
-        """The pool is there, or more is known of what it is."""
+        """Publish that the pool exists, or that more of its specification is known."""
         row = self._context.row
         self.emit(events.PoolOpened(pool=row.name, spec=row.spec, created_at=row.created_at))
 
-    # -- who listens -------------------------------------------------------------------------------------
+    # -- listeners -----------------------------------------------------------------------------------------
 
     def subscribe(
         self, on_event: Callable[[events.Event], None] | None, on_log: LogSink | None, *, missed: bool = False
     ) -> Callable[[], None]:
-        """Hear of every event and every piece of log, in order, on the loop; returns how to stop.
+        """Call ``on_event`` for each event and ``on_log`` for each piece of log, in order, on the pool's loop.
 
         Args:
-            missed: give ``on_log`` first, at once, what has come since this client came to the pool.
+            on_event: Called with each event. None: not interested.
+            on_log: Called with each piece of log. None: not interested.
+            missed: First call ``on_log`` with the log lines since this client connected.
+
+        Returns:
+            A function that ends the subscription.
         """
         if on_event is not None:
             self._listeners.append(on_event)
@@ -277,7 +285,7 @@ class EventPublisher:
             if missed:
                 self.live_logs.replay(on_log)
             self.live_logs.sinks.append(on_log)
-        weak = ref(self)  # a listener that keeps ``stop`` must not keep the pool and its ledger
+        weak = ref(self)  # a listener that holds ``stop`` must not keep the pool and its ledger alive
 
         def stop() -> None:
             if (news := weak()) is None:
@@ -291,7 +299,7 @@ class EventPublisher:
         return stop
 
     async def wait_logs_complete(self, run: str) -> None:
-        """Wait until all that the ranks printed during a run is here, or can no longer come."""
+        """Wait until all output of a run is downloaded, or until no more can arrive."""
         context = self._context
         while context.view.is_live and any(link.up for link in context.links):
             ends = self.records.expected_log_sizes(run)
@@ -301,35 +309,33 @@ class EventPublisher:
         self.live_logs.flush_pending()
 
     def close(self) -> None:
-        """The pool is left."""
+        """Flush all pending output and records."""
         self.live_logs.flush_pending()
         self.records.close()
 
     def _request_logs(self) -> None:
-        """Have the nodes send their logs again from where our files end."""
         for link in self._context.links:
             link.request_logs()
 
-    # -- what nodes tell of themselves -------------------------------------------------------------------
+    # -- reports from nodes --------------------------------------------------------------------------------
 
     def set_ranks_per_node(self, number: int) -> None:
-        """The first node to answer tells how many ranks "gpu" is.
+        """Set the number of ranks per node, which ``ranks_per_node="gpu"`` leaves to the first node that answers.
 
         Raises:
-            WireError: none.
+            WireError: If the node reports 0 ranks.
         """
         context = self._context
         worker = context.view.spec["worker"]
         if worker["ranks_per_node"] == "gpu":
             if not number:
-                raise WireError("a node cannot have no ranks")
+                raise WireError("a node reported 0 ranks")
             context.ranks_per_node = number
             spec = context.view.spec | {"worker": worker | {"ranks_per_node": number}}
             self.emit(events.PoolOpened(pool=context.name, spec=spec, created_at=context.row.created_at))
 
     def update_price(self) -> None:
-        """What an hour of the pool's machines costs, as was written down of each when it was made, or as their provider
-        says of all."""
+        """Publish the pool's hourly price: the sum of the machines' recorded prices, or else the provider's price."""
         context = self._context
         hourly = total_hourly(context.machines)
         if hourly is None and (price := hourly_price(context.provider)) is not None:
@@ -338,14 +344,18 @@ class EventPublisher:
             self.emit(events.PriceNews(pool=context.name, hourly=hourly))
 
     def update_lease(self, seconds: float | None) -> None:
-        """A node has told in how many seconds it ends itself; all nodes of a pool do at about the same time."""
+        """Publish the end of the lease, as one node reports it. All nodes of a pool have nearly the same lease.
+
+        Args:
+            seconds: Seconds until the node ends itself. None: the node has no lease.
+        """
         before, ends_at = self._context.view.ends_at, None if seconds is None else time.time() + seconds
         moved = ends_at is None or before is None or abs(ends_at - before) > LEASE_TOLERANCE
         if moved and ends_at != before:
             self.emit(events.LeaseNews(pool=self._context.name, ends_at=ends_at))
 
     def update_cpu_time(self, link: Link, header: AgentPong) -> None:
-        """A node has told what its ranks have taken of the processor."""
+        """Record the CPU time of a node's ranks in the view."""
         if step := self._steps.step():
             self._context.view.activity.shift_clock(step)
         spent = header.get("processor", {})
@@ -354,28 +364,28 @@ class EventPublisher:
                 self._context.view.activity.record_cpu_time(rank, seconds, time.time())
 
     def emit_rank_phase(self, link: Link, header: RankPhaseKeys) -> None:
-        """A rank is starting, importing, joining; ages travel, as clocks of nodes may be wrong."""
+        """Publish the phase of a rank. Agents send its age because the nodes' clocks may be wrong."""
         rank, at = int(header["rank"]), time.time() - header["age"]
         if rank in self._context.ranks_of(link.node):
             phase = cast("RankPhase", header["phase"])  # a newer agent may send a phase that is not known here
             self.emit(events.RankPhase(pool=self._context.name, rank=rank, phase=phase, at=at))
 
     def update_rank_phases(self, link: Link) -> None:
-        """What an agent tells of its ranks to a client that comes; of the others nothing is known any more."""
-        told = link.welcome.get("phases", ())
+        """Publish the phases in an agent's welcome, and clear the phases of its other ranks."""
+        reported = link.welcome.get("phases", ())
         for rank in self._context.ranks_of(link.node):
-            if rank in self._context.view.rank_phases and all(header["rank"] != rank for header in told):
+            if rank in self._context.view.rank_phases and all(header["rank"] != rank for header in reported):
                 self.emit(events.RankPhase(pool=self._context.name, rank=rank, phase=""))
-        for header in told:
+        for header in reported:
             self.emit_rank_phase(link, header)
 
     def update_retained_results(self, link: Link, header: AgentPong | AgentWelcome) -> None:
-        """A node has told which results wait there for a client to fetch them."""
+        """Publish the sizes of the unfetched results that the nodes retain, by run."""
         self._unfetched[link.node] = header.get("unfetched", {})
         runs: dict[str, int] = {}
-        for told in self._unfetched.values():
-            for run, size in told.items():
-                if size:  # else nothing came of it but its outcome
+        for sizes in self._unfetched.values():
+            for run, size in sizes.items():
+                if size:  # size 0: only the outcome remains
                     runs[run] = runs.get(run, 0) + size
         if runs != self._context.view.unfetched:
             self.emit(events.UnfetchedNews(pool=self._context.name, runs=runs))

@@ -1,10 +1,10 @@
-"""Results that no client has fetched, saved before machines go.
+"""Download of retained results: results and logs that no client has fetched.
 
-A fresh agent, without ranks, is started in each of the folders that were kept (``node.agent.retained_results``). It
-takes up the calls whose results are there, as after the death of an agent, and hands them out; once all is acknowledged
-it ends, and with it the folder.
+For an ended pool, a new agent without ranks starts in each retained folder (``node.agent.retained_results``). It adopts
+the finished calls, as after the death of an agent, and sends their results. After the last acknowledgement it ends, and
+its folder is deleted.
 
-What the nodes of a pool that is up hold for nobody is brought home by a visit to their own agents, which go on.
+For a running pool, this module connects to the pool's own agents, which continue to run.
 """
 
 from __future__ import annotations
@@ -41,25 +41,27 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import AgentItem, AgentOutcome, FromAgent
 
 
-STALL_TIMEOUT = 30.0  # seconds without anything new after which a fetch is given up for now
-SHUTDOWN_TIMEOUT = 10.0  # seconds that the agent may take to end once all has been fetched
-LEASE = 60.0  # seconds that it lives on where we die on the way
+STALL_TIMEOUT = 30.0  # seconds without new data until a fetch fails
+SHUTDOWN_TIMEOUT = 10.0  # seconds that the agent has to end after the last acknowledgement
+LEASE = 60.0  # seconds that the agent lives on if this client dies
 
 CallOutcome = tuple[str, Outcome, dict[str, list[int]]]
-"""A run, how one of its calls ended, and where in which log files stands what that call printed."""
+"""Run, outcome of one of its calls, and log file -> (start, end) of the bytes that the call printed."""
 
 
 async def fetch_retained(row: PoolRow, ledger: Ledger, *, give_up: bool = False) -> list[str]:
-    """Bring home what is kept of a pool that has ended.
+    """Fetch the retained results of an ended pool.
 
     Args:
-        give_up: have it removed in place of that.
+        row: Row of the pool.
+        ledger: Ledger that lists the retained results.
+        give_up: Delete the results instead.
 
     Returns:
-        What was done, in words, a line for each folder.
+        One line of text per folder.
 
     Raises:
-        PoolError: something could not be had, and stays where it is; says why.
+        PoolError: If a folder could not be fetched. The folder remains; the error states the reasons.
     """
     done, failures, hint = [], [], None
     archive = PoolFolder(row.key)
@@ -73,38 +75,42 @@ async def fetch_retained(row: PoolRow, ledger: Ledger, *, give_up: bool = False)
                 await visit.fetch_all(give_up=give_up)
                 await visit.wait_removed()
             except (PoolError, OSError, WireError) as error:
-                if kept in ledger.retained_results(row.token):  # else another client was quicker
-                    failures.append(f"{kept} (still there: {error_message(error)})")
+                if kept in ledger.retained_results(row.token):  # otherwise another client has fetched them
+                    failures.append(f"{kept} (still retained: {error_message(error)})")
                     hint = hint or error_hint(error)
                 continue
             await asyncio.to_thread(ledger.remove_retained, kept)
-            done += [f"{'gave up' if give_up else 'fetched'} {each.describe()}" for each in needed]
+            done += [f"{'deleted' if give_up else 'fetched'} {each.describe()}" for each in needed]
     finally:
         archive.close()
     if failures:
-        raise PoolError(f"of pool {row.name}, not fetched: {'; '.join(failures)}", hint=hint)
+        raise PoolError(f"Cannot fetch results of pool {row.name}: {'; '.join(failures)}", hint=hint)
     return done
 
 
 def is_fetched(ledger: Ledger, run: str) -> bool:
-    """Whether a run is over, and all that it gave lies in the files of this machine."""
+    """Check whether a run has ended and all its results are on this machine."""
     row = ledger.run(run)
     if row is None or row.ended_at is None:
         return False
-    gave = [outcome.index for outcome, _ in ledger.outcomes(run) if outcome.kind in RESULT_KINDS]
+    indices = [outcome.index for outcome, _ in ledger.outcomes(run) if outcome.kind in RESULT_KINDS]
     folder = pool_path(ledger.pool(row.token).key) / "results"
-    return bool(gave) and all((folder / f"{run}.{index}.pickle").exists() for index in gave)
+    return bool(indices) and all((folder / f"{run}.{index}.pickle").exists() for index in indices)
 
 
 async def fetch_run(row: PoolRow, run: str, ledger: Ledger) -> list[str]:
-    """Bring home what the nodes of a pool that is up hold of a run that is over, and whose client is gone.
+    """Fetch the results of an ended run without a client from the nodes of a running pool.
+
+    Args:
+        row: Row of the pool.
+        run: Id of the run.
+        ledger: Ledger that contains the run.
 
     Returns:
-        What was done, in words, a line for each node; none where nothing waits there, or another client has come for
-        it.
+        One line of text per node. Empty if nothing is retained or another client has claimed the results.
 
     Raises:
-        PoolError: a node's part cannot be had, and stays there; says why.
+        PoolError: If a node's results could not be fetched. They remain there; the error states the reasons.
     """
     done, failures = [], []
     archive = PoolFolder(row.key)
@@ -117,28 +123,33 @@ async def fetch_run(row: PoolRow, run: str, ledger: Ledger) -> list[str]:
                 failures.append(f"node {machine.node} ({error_message(error)})")
                 continue
             if size is not None:
-                what = f"run {run} ({format_size(size)})" if size else f"how run {run} ended"
-                done.append(f"fetched {what} from node {machine.node} ({machine.address})")
+                description = f"run {run} ({format_size(size)})" if size else f"the outcome of run {run}"
+                done.append(f"fetched {description} from node {machine.node} ({machine.address})")
     finally:
         archive.close()
     if failures:
-        raise PoolError(f"of run {run}, not fetched, and still there: {'; '.join(failures)}")
+        raise PoolError(f"Cannot fetch results of run {run}: {'; '.join(failures)}. The results are still retained.")
     return done
 
 
 async def fetch_after_teardown(row: PoolRow, ledger: Ledger, receipt: Receipt, *, give_up: bool = False) -> Receipt:
-    """Fetch (or give up) what the hosts keep of a pool that was just torn down; gives the receipt with what became of
-    it. What cannot be fetched now stays there."""
+    """Fetch or delete the results that hosts retain of a pool that was just torn down.
+
+    Results that cannot be fetched now remain.
+
+    Returns:
+        The receipt with notes about the results.
+    """
     try:
         notes = await fetch_retained(row, ledger, give_up=give_up)
     except SkywardError as error:
         notes = [error_message(error)]
-    left = tuple(map(str, ledger.unfetched_results(row.token))) if not receipt.unwritten else receipt.kept
-    return replace(receipt, notes=(*receipt.notes, *notes), kept=left)
+    remaining = tuple(map(str, ledger.unfetched_results(row.token))) if not receipt.unwritten else receipt.kept
+    return replace(receipt, notes=(*receipt.notes, *notes), kept=remaining)
 
 
 class NodeResultsFetcher:
-    """To the folder of a node, or of what is kept of one. Hears of what comes over its link."""
+    """Download of one node's retained results. Listens to the node's link."""
 
     def __init__(self, row: PoolRow, machine: Machine, archive: PoolFolder, ledger: Ledger) -> None:
         self._row = row
@@ -148,27 +159,28 @@ class NodeResultsFetcher:
         self._provider: Provider = provider_from_json(row.provider)
         self._frames: asyncio.Queue[tuple[AgentOutcome | AgentItem, bytes]] = asyncio.Queue()
         self._last_frame_at = time.monotonic()
-        self._error_text = "nothing comes from there"
+        self._error_text = "the agent sends nothing"
         self._log_ends: dict[str, int] = {}
         self._received = 0
         self._download: ResultDownload | None = None
 
     @property
     def received_bytes(self) -> int:
-        """Bytes that have come so far."""
+        """Number of bytes received so far."""
         return self._received + (self._download.at if self._download is not None else 0)
 
     async def fetch_all(self, *, give_up: bool = False, only: Container[str] | None = None) -> None:
-        """Fetch it, or give it up.
+        """Fetch or delete the node's results, and end the agent.
 
         Args:
-            only: runs that are fetched; None for all. The others are given up.
+            give_up: Delete all results.
+            only: Runs to fetch. None: all. The results of other runs are deleted.
 
         Raises:
-            PoolError, OSError, WireError: it cannot be had; says why.
+            PoolError, OSError, WireError: If the results cannot be fetched.
         """
         transport = self._transport()
-        await transport.prepare(self._config(), lambda *told, **more: None)
+        await transport.prepare(self._config(), lambda *progress, **more: None)
         link = self._link(transport)
         try:
             await link.connect()
@@ -185,13 +197,16 @@ class NodeResultsFetcher:
             await link.close()
 
     async def fetch_run(self, run: str) -> int | None:
-        """Fetch what the agent of a pool that is up holds of a run for nobody, as one who only looks.
+        """Fetch the results that the agent of a running pool retains for a run. The client connects as an observer.
+
+        Args:
+            run: Id of the run.
 
         Returns:
-            Bytes of it; None where nothing waits there.
+            Number of bytes. None: the agent retains nothing of the run.
 
         Raises:
-            PoolError, OSError, WireError: it cannot be had; says why.
+            PoolError, OSError, WireError: If the results cannot be fetched.
         """
         link = self._link(self._transport(), observer=True)
         try:
@@ -203,7 +218,7 @@ class NodeResultsFetcher:
             await asyncio.to_thread(self._save_outcomes, outcomes, ended=False)
             link.acknowledge(run)
             link.flush_acknowledgements()
-            await link.ask({"t": "ping"})  # the agent has read what came before
+            await link.ask({"t": "ping"})  # the agent has then processed the acknowledgement
             return size
         finally:
             await link.close()
@@ -216,14 +231,14 @@ class NodeResultsFetcher:
         return Link(machine.node, transport, self, observer=observer, logs_from=machine.logs_from, pool=self._row.name)
 
     def _config(self) -> dict[str, Any]:
-        """The agent's: it has no ranks, and only hands out what is there."""
+        """Return the configuration of an agent without ranks that only sends results."""
         return {
             "pool": self._row.name, "node": self._machine.node, "nodes": 1, "ranks_per_node": 0,
             "concurrency": 1, "idle_timeout": LEASE, "grace": 0.0, "env": {}, "cwd": "", "path": [], "image": {},
         }  # fmt: skip
 
     async def _download_runs(self, link: Link, runs: Sequence[str]) -> list[CallOutcome]:
-        """Bring home what an agent has of some runs; gives how their calls ended."""
+        """Download the results of runs. Returns the outcomes of their calls."""
         missing = {(run, index) for run in runs for index in await link.claim(run)}
         outcomes: list[CallOutcome] = []
         while missing:
@@ -260,17 +275,18 @@ class NodeResultsFetcher:
             try:
                 await link.fetch(header["file"], landing)
             except ConnectionError:
-                await self._wait_until(lambda: link.up)  # it is gone on with
+                await self._wait_until(lambda: link.up)  # the download is resumed
             else:
                 landing.close()
                 self._received, self._download = self.received_bytes, None
                 return
 
     def _save_outcomes(self, outcomes: Sequence[CallOutcome], *, ended: bool) -> None:
-        """Enter what became of the runs.
+        """Save the outcomes and the ends of the runs in the ledger.
 
         Args:
-            ended: Whether the pool's agents have ended. Clients that watch a pool which is up enter the runs' ends.
+            outcomes: Outcomes of calls.
+            ended: Whether the pool's agents have ended. In a running pool, clients that watch it save the runs' ends.
         """
         self._ledger.record_runs({}, outcomes)
         ends = {}
@@ -284,10 +300,10 @@ class NodeResultsFetcher:
         self._ledger.record_runs(ends)
 
     async def _wait_until(self, reached: Any) -> None:
-        """Wait for a condition, as long as anything comes.
+        """Wait for a condition as long as frames arrive.
 
         Raises:
-            ConnectionError: nothing has come for too long.
+            ConnectionError: If no frame has arrived for ``STALL_TIMEOUT`` seconds.
         """
         self._last_frame_at = time.monotonic()
         while not reached():
@@ -296,25 +312,24 @@ class NodeResultsFetcher:
             await asyncio.sleep(0.01)
 
     async def wait_removed(self) -> None:
-        """Wait until its host says so.
+        """Wait until the host reports that the agent's folder is deleted.
 
         Raises:
-            PoolError: it does not.
+            PoolError: If the folder still exists after ``SHUTDOWN_TIMEOUT`` seconds.
         """
         deadline = time.monotonic() + SHUTDOWN_TIMEOUT
         while True:
-            look = self._provider.describe(self._row.name, [self._machine])
-            (seen,) = await log_call("describe", self._row.name, look)
+            query = self._provider.describe(self._row.name, [self._machine])
+            (seen,) = await log_call("describe", self._row.name, query)
             if seen.state == "gone":
                 return
             if time.monotonic() > deadline:
-                raise PoolError(f"its folder is still there ({seen.state})")
+                raise PoolError(f"its folder still exists ({seen.state})")
             await asyncio.sleep(0.05)
 
-    # -- what the link tells -----------------------------------------------------------------------------
+    # -- link events ---------------------------------------------------------------------------------------
 
     def on_frame(self, link: Link, header: FromAgent, body: bytes) -> None:
-        """Something came."""
         self._last_frame_at = time.monotonic()
         self._received += len(body)
         match header["t"]:
@@ -329,11 +344,11 @@ class NodeResultsFetcher:
                 self._error_text = header["message"]
 
     def on_link(self, link: Link, up: bool, detail: str) -> None:
-        """The link is up, or down and on its way up again."""
+        """Remember the reason of a lost connection."""
         self._error_text = detail or self._error_text
 
     def cursors(self, node: int) -> dict[str, int]:
-        """How much of its logs is here."""
+        """Return the downloaded bytes of each log file of the node."""
         first = node * self._ranks
         return {
             name: at for name, at in self._archive.cursors.items() if first <= parse_rank(name) < first + self._ranks
@@ -345,79 +360,79 @@ class NodeResultsFetcher:
         return ranks if isinstance(ranks, int) else len(self._archive.cursors) + 1
 
 
-EMPTY_MACHINES_FILE = "emptied"  # the file in the pool's folder with machines on which nothing is left
-MAX_BYTES = 4 << 30  # bytes that are brought of a pool
-QUERY_TIMEOUT = 120.0  # seconds until machines have said what lies there
-PATIENCE = 300.0  # seconds until it has come; the machines' deadman waits longer than for both
-MAX_PARALLEL = 8  # machines
-PROGRESS_INTERVAL = 0.2  # seconds between two words on how far it is
+EMPTY_MACHINES_FILE = "emptied"  # lists, in the pool's folder, the machines without unfetched results
+MAX_BYTES = 4 << 30  # bytes that a teardown fetches at most
+QUERY_TIMEOUT = 120.0  # seconds for the machines to list their results
+PATIENCE = 300.0  # seconds for the download; the machines' own shutdown timer exceeds both limits together
+MAX_PARALLEL = 8  # machines at the same time
+PROGRESS_INTERVAL = 0.2  # seconds between progress reports
 
 
 async def fetch_remaining(
     context: PoolContext,
     machines: Sequence[Machine],
     troubled: Collection[int],
-    say: Callable[[str], None],
+    report: Callable[[str], None],
     *,
     give_up: bool,
 ) -> tuple[list[str], list[str]]:
-    """Bring home what lies on a pool's machines, once its agents were told to end. Begun again, it goes on.
+    """Fetch the results that remain on a pool's machines after its agents were told to end. Can be repeated.
 
     Args:
-        machines: all that the pool has.
-        troubled: nodes whose agents did not end as they should, or whose logs are not all here.
-        say: shows how far it is.
-        give_up: bring nothing, and have it go.
+        context: The pool.
+        machines: All machines of the pool.
+        troubled: Nodes whose agents did not end properly or whose logs are incomplete.
+        report: Called with the progress as text.
+        give_up: Fetch nothing, so that the results are deleted with the machines.
 
     Returns:
-        What was brought, or given up; and what is lost: in words.
+        Descriptions of fetched or deleted results, and of lost ones.
     """
     done = _EmptyMachines(context.archive.folder / EMPTY_MACHINES_FILE)
     for link, machine in zip(context.links, context.machines, strict=False):
         if link.retained_results == {} and link.node not in troubled:
             done.add(machine)
-    there = [machine for machine in machines if machine.address and machine.id not in done.ids]
-    if not there or not await asyncio.to_thread(context.ledger.runs, context.token):
-        return [], []  # a pool that has had no runs leaves none
+    pending = [machine for machine in machines if machine.address and machine.id not in done.ids]
+    if not pending or not await asyncio.to_thread(context.ledger.runs, context.token):
+        return [], []  # a pool without runs has no results
     if give_up:
-        return [f"gave up what nobody had fetched of {_describe_runs(context.links)}"], []
+        return [f"deleted unfetched results of {_describe_runs(context.links)}"], []
     provider = context.provider
     if not isinstance(provider, Quiets):
-        return [], [f"what nobody had fetched of {_describe_runs(context.links)}"]
-    say("looking for results and logs that nobody has fetched")
+        return [], [f"unfetched results of {_describe_runs(context.links)}"]
+    report("looking for unfetched results and logs")
     kept, lost = [], []
     try:
         async with asyncio.timeout(QUERY_TIMEOUT):
-            seen = await provider.quiet(context.name, there)
+            seen = await provider.quiet(context.name, pending)
     except TimeoutError:
-        asked = ", ".join(map(_describe_machine, there))
-        return [], [f"what nobody had fetched: {asked} did not all answer within {QUERY_TIMEOUT:g} s"]
+        names = ", ".join(map(_describe_machine, pending))
+        return [], [f"unfetched results: no complete answer from {names} within {QUERY_TIMEOUT:g} s"]
     for now in seen:
         if now.state in ("unreachable", "lost"):
-            reason = sanitize_line(str(now.extra.get("why") or "it does not answer"))
+            reason = sanitize_line(str(now.extra.get("why") or "no answer"))
             lost.append(
-                f"{_describe_machine(now)} could not be asked for results, logs and files that nobody has "
-                f"fetched ({reason})"
+                f"{_describe_machine(now)} could not be queried for unfetched results, logs and files ({reason})"
             )
-        elif left := RetainedResults.from_machine(context.token, now):
-            kept.append(left)
+        elif retained := RetainedResults.from_machine(context.token, now):
+            kept.append(retained)
         else:
             done.add(now)
-    notes, missed = await _fetch_machines(context, kept, done, say) if kept else ([], [])
+    notes, missed = await _fetch_machines(context, kept, done, report) if kept else ([], [])
     return notes, [*lost, *missed]
 
 
 async def _fetch_machines(
-    context: PoolContext, kept: Sequence[RetainedResults], done: _EmptyMachines, say: Callable[[str], None]
+    context: PoolContext, kept: Sequence[RetainedResults], done: _EmptyMachines, report: Callable[[str], None]
 ) -> tuple[list[str], list[str]]:
-    """Visit each machine; gives what has come, and what has not."""
+    """Fetch the results of each machine. Returns descriptions of fetched and of lost results."""
     chosen = runs_within(kept, MAX_BYTES)
     visits = [NodeResultsFetcher(context.row, each.machine, context.archive, context.ledger) for each in kept]
     gate = asyncio.Semaphore(MAX_PARALLEL)
     reason: dict[NodeResultsFetcher, str] = {}
 
-    async def make(visit: NodeResultsFetcher) -> None:
-        reason[visit] = f"it was not here after {PATIENCE:g} s"
+    async def fetch(visit: NodeResultsFetcher) -> None:
+        reason[visit] = f"not complete after {PATIENCE:g} s"
         try:
             async with gate:
                 await visit.fetch_all(only=chosen)
@@ -426,9 +441,9 @@ async def _fetch_machines(
             reason[visit] = error_message(error)
 
     total = sum(size for each in kept for run, size in each.runs.items() if run in chosen)
-    tasks = [asyncio.create_task(make(visit)) for visit in visits]
+    tasks = [asyncio.create_task(fetch(visit)) for visit in visits]
     try:
-        await _wait_all(tasks, lambda: say(_describe_progress(sum(visit.received_bytes for visit in visits), total)))
+        await _wait_all(tasks, lambda: report(_describe_progress(sum(visit.received_bytes for visit in visits), total)))
     finally:
         for task in tasks:
             task.cancel()
@@ -441,24 +456,24 @@ async def _fetch_machines(
         done.add(each.machine)
         if here := each.for_runs(chosen):
             notes.append(f"fetched {here.describe()}")
-        if left := each.for_runs(each.runs.keys() - chosen):
-            lost.append(f"{left.describe()}: more than {format_size(MAX_BYTES)} is not brought at a pool's end")
+        if rest := each.for_runs(each.runs.keys() - chosen):
+            lost.append(f"{rest.describe()}: a teardown fetches at most {format_size(MAX_BYTES)}")
     return notes, lost
 
 
-async def _wait_all(tasks: Sequence[asyncio.Task[None]], tell: Callable[[], None]) -> None:
-    """Until all are over, or the time is."""
+async def _wait_all(tasks: Sequence[asyncio.Task[None]], report: Callable[[], None]) -> None:
+    """Wait until all tasks are done or the time is over."""
     try:
         async with asyncio.timeout(PATIENCE):
             while any(not task.done() for task in tasks):
-                tell()
+                report()
                 await asyncio.wait(tasks, timeout=PROGRESS_INTERVAL)
     except TimeoutError:
         return
 
 
 def runs_within(kept: Sequence[RetainedResults], most: int) -> set[str]:
-    """As many runs as there is room for, the smallest first."""
+    """Return as many runs as fit into ``most`` bytes, smallest first."""
     sizes: dict[str, int] = {}
     for each in kept:
         for run, size in each.runs.items():
@@ -472,27 +487,26 @@ def runs_within(kept: Sequence[RetainedResults], most: int) -> set[str]:
 
 
 def mark_empty(context: PoolContext, machine: Machine) -> None:
-    """Remember of a machine that nothing of the pool was ever run on it."""
+    """Record that a machine has no results because the pool has never run on it."""
     _EmptyMachines(context.archive.folder / EMPTY_MACHINES_FILE).add(machine)
 
 
 class _EmptyMachines:
-    """The machines on which nothing is left that anybody may want, of this teardown and earlier ones."""
+    """Record of the machines without unfetched results, for this and later teardowns."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.ids = set(path.read_text(encoding="utf-8").split()) if path.exists() else set()
 
     def add(self, machine: Machine) -> None:
-        """One more."""
         if machine.id not in self.ids:
             self.ids.add(machine.id)
             with open(self._path, "a", encoding="utf-8") as file:
                 file.write(f"{machine.id}\n")
 
 
-def _describe_progress(came: int, total: int) -> str:
-    return f"results and logs that nobody has fetched are brought here: {format_size(came)} of {format_size(total)}"
+def _describe_progress(received: int, total: int) -> str:
+    return f"fetching results and logs: {format_size(received)} of {format_size(total)}"
 
 
 def _describe_machine(machine: Machine) -> str:
@@ -500,7 +514,7 @@ def _describe_machine(machine: Machine) -> str:
 
 
 def _describe_runs(links: Sequence[Link]) -> str:
-    """What the nodes said at their end."""
+    """Return the runs and sizes that the nodes reported at their end."""
     sizes: dict[str, int] = {}
     for retained in (link.retained_results for link in links):
         for run, size in (retained or {}).items():

@@ -1,4 +1,4 @@
-"""Setup of ranks before they run calls: in gangs, or of nodes that stand alone."""
+"""Setup of ranks before they run calls: as a gang, or each node for itself."""
 
 from __future__ import annotations
 
@@ -30,17 +30,18 @@ if TYPE_CHECKING:
     LockFrame = AgentGranted | AgentHeld | AgentWanted
 
 
-NodesWanted = int | tuple[int, ...]  # how many nodes a run wants, or which
+NodesWanted = int | tuple[int, ...]  # number of nodes that a run requests, or their indices
 
 
-FIRST_EPOCH = 1  # the epoch that a node begins with; it counts on by itself
+FIRST_EPOCH = 1  # first epoch of an agent, which numbers later ones itself
 
 
 class RankSetup:
-    """Sets up the ranks of a pool before they run calls: of nodes that stand alone, each by itself.
+    """Setup of the ranks of a standalone pool, each node for itself.
 
     Args:
-        plugins: The pickled plugins. None if this client did not create the pool and has not asked the nodes yet.
+        context: Pool of the ranks.
+        plugins: The pickled plugins. None if this client did not create the pool and has not queried the nodes yet.
         secrets: Values that the agents redact.
         apps: Whether a plugin has an ``around_app``.
         joins: Whether a plugin joins the ranks to one world.
@@ -60,13 +61,13 @@ class RankSetup:
         return self._context.links
 
     def _placement(self) -> dict[str, Any]:
-        """Return the part of a rank's place that is the same for all ranks."""
+        """Return the part of a rank's placement that is the same for all ranks."""
         context = self._context
         world = len(context.machines) * context.ranks_per_node
         facts: dict[str, Any] = {"total_nodes": len(context.machines), "world_size": world}
         if context.is_standalone:
             return facts | {"head_addr": "", "head_port": 0, "peers": []}
-        # A host may be known by a name of the client's alone; its agent knows where peers reach it.
+        # The client may know a host only by an alias. The agent knows the address that peers can reach.
         peers = [
             {"node": m.node, "address": m.private_address or link.welcome.get("address", "")}
             for m, link in zip(context.machines, context.links, strict=True)
@@ -79,15 +80,15 @@ class RankSetup:
 
     @property
     def plugins(self) -> bytes:
-        """They, pickled, as far as is known here; empty where there are none."""
+        """The pickled plugins; empty if there are none or they are unknown."""
         return self._plugins or b""
 
     def set_plugins(self, plugins: bytes, secrets: Sequence[str], *, apps: bool, joins: bool) -> None:
-        """What the pool's plugins are, as one of its agents has told."""
+        """Set the plugins as an agent reported them."""
         self._plugins, self._secrets, self._apps, self._joins = plugins, list(secrets), apps, joins
 
     def _setup_frame(self, epoch: int, info: dict[str, Any], *, fresh: bool = False) -> tuple[ClientGang, bytes]:
-        """The frame that sets a node's ranks up; ``fresh``: in processes that have run nothing before."""
+        """Return the frame that sets up a node's ranks. ``fresh``: in new processes."""
         header: ClientGang = {"t": "gang", "epoch": epoch, "info": info, "hooks": bool(self._plugins)}
         header["apps"], header["joins"] = self._apps, self._joins
         if fresh:
@@ -97,109 +98,118 @@ class RankSetup:
         return header, self.plugins
 
     async def _ensure_plugins(self) -> None:
-        """Have the plugins known here.
+        """Fetch the plugins if this client does not know them.
 
         Raises:
-            ConnectionError: no node that could be asked knows them.
+            ConnectionError: If no reachable node knows them.
         """
         if self._plugins is None:
             await self._context.setup.fetch_from_nodes()
         if self._plugins is None:
             raise ConnectionError(
-                "the pool's plugins are known neither here nor on any node that answers: its agents were started "
-                "anew, and the client that made it is gone; make the pool anew"
+                "The pool's plugins are lost: its agents were restarted after the client that created the pool had "
+                "exited. Create a new pool."
             )
 
     @property
     def is_complete(self) -> bool:
-        """Whether all ranks are set up, as far as their nodes are there."""
+        """Whether all ranks are set up, except those of lost nodes."""
         return all(link.epoch or link.gone for link in self._links)
 
     @property
     def is_ready(self) -> bool:
-        """Whether all ranks are set up for calls that need no gang, be it in several gangs."""
+        """Whether all ranks are set up for calls that need no common gang."""
         return self.is_complete
 
     def try_start(self, send: Callable[[int], None]) -> bool:
-        """Start a broadcast without waiting, when nothing stands in the way; says whether it did."""
+        """Start a broadcast if that is possible without waiting. Returns whether it started."""
         if self.is_complete:
             send(FIRST_EPOCH)
             return True
         return False
 
     async def start(self, send: Callable[[int], None]) -> bool:
-        """Start a broadcast: ``send(epoch)`` hands its calls to the links. False where it cannot be yet, for runs on
-        some of the nodes only have not ended.
+        """Start a broadcast.
+
+        Args:
+            send: Hands the calls of the given epoch to the links.
+
+        Returns:
+            Whether the broadcast started. False if runs on some of the nodes are still active.
 
         Raises:
-            ConnectionError: a node that is needed for that cannot be reached now.
+            ConnectionError: If a required node cannot be reached now.
         """
         await self.ensure_set_up()
         send(FIRST_EPOCH)
         return True
 
     async def start_on(self, wanted: NodesWanted, send: Callable[[int, tuple[int, ...]], None], job: str = "") -> bool:
-        """Start a broadcast on some of the nodes: ``send(epoch, nodes)`` hands its calls to their links. False where
-        not enough of them are free yet. Standalone nodes are never busy: those with the least to do for this client
-        come first, and calls wait there.
+        """Start a broadcast on some of the nodes.
+
+        Standalone nodes are never busy: calls are queued on the nodes with the fewest calls of this client.
 
         Args:
-            wanted: how many, or which.
-            job: that it is a step of; nodes that are kept for that it may have.
+            wanted: Number of nodes, or their indices.
+            send: Hands the calls of the given epoch to the links of the given nodes.
+            job: Job whose next step this is; "" if none. The job's reserved nodes may be used.
+
+        Returns:
+            Whether the broadcast started. False if too few nodes are free.
 
         Raises:
-            ConnectionError: a node that is needed for that cannot be reached now.
+            ConnectionError: If a required node cannot be reached now.
         """
         await self.ensure_set_up()
         if isinstance(wanted, int):
-            there = sorted((link.gone, link.load, link.node) for link in self._links)
-            wanted = tuple(sorted(node for *_, node in there[:wanted]))
+            candidates = sorted((link.gone, link.load, link.node) for link in self._links)
+            wanted = tuple(sorted(node for *_, node in candidates[:wanted]))
         send(FIRST_EPOCH, wanted)
         return True
 
     async def ensure_set_up(self) -> None:
-        """Have the ranks set up, for work that is no broadcast but needs the plugins' contexts."""
+        """Set up the ranks, for calls that form no gang but need the plugins' contexts."""
         async with self._busy:
             if self.is_complete:
                 return
             await self._ensure_plugins()
             header, plugins = self._setup_frame(FIRST_EPOCH, self._placement())
             for link in self._links:
-                # One that is down is set up when it is there again: its calls wait for that.
+                # A node that is down is set up after it reconnects: its calls wait for that.
                 if not link.epoch and link.send(header | {"alone": True}, plugins):
                     link.epoch = FIRST_EPOCH
 
     async def restart_processes(self) -> None:
-        """Have fresh processes take the ranks' places, once broadcasts that are under way have ended.
+        """Replace the ranks' processes by new ones after the active broadcasts.
 
         Raises:
-            ConnectionError: a node that is needed for that cannot be reached now.
+            ConnectionError: If a required node cannot be reached now.
         """
         async with self._busy:
             await self._ensure_plugins()
             header, plugins = self._setup_frame(FIRST_EPOCH, self._placement(), fresh=True)
             for link in self._links:
-                # One that is down tells what it has loaded when it is there again.
+                # A node that is down reports its loaded modules after it reconnects.
                 link.send(header | {"alone": True}, plugins)
 
     def on_frame(self, link: Link, header: LockFrame) -> None:
-        """An agent's word about starting broadcasts."""
+        """Handle an agent's frame about the gang lock."""
 
     def on_down(self, link: Link) -> None:
-        """A link went down."""
+        """Handle the loss of a link."""
 
 
 class NodeGangState(NamedTuple):
-    """What a node has.
+    """Gang state of a node.
 
     Attributes:
-        node: its index.
-        there: whether it answers.
-        gone: whether it is gone for good.
-        epoch: of its gang; 0 for none.
-        broken: whether that takes no other run, and what it runs is about to end.
-        members: that gang's nodes; () for all.
-        runs: what became of the calls that the gang was given here, by run.
+        node: Index of the node.
+        there: Whether the node answers.
+        gone: Whether the node is lost for good.
+        epoch: Epoch of its gang; 0 if it has none.
+        broken: Whether the gang accepts no new run and its present run is about to end.
+        members: Nodes of the gang; () for all.
+        runs: Run -> counts of the calls that the gang received.
     """
 
     node: int
@@ -212,44 +222,46 @@ class NodeGangState(NamedTuple):
 
 
 def busy_nodes(nodes: Sequence[NodeGangState], job: str = "", *, of_parts: bool = False) -> set[int]:
-    """The nodes that somebody's run has.
+    """Return the nodes that runs occupy.
 
-    A run has all nodes of its gang until the last of its ranks has ended: the others may wait for that one.
+    A run occupies all nodes of its gang until its last rank has ended, because other ranks may wait for that rank.
 
     Args:
-        job: that asks; what is kept for its next step it may have.
-        of_parts: of those that are on some of the nodes only.
+        nodes: States of the nodes.
+        job: Job that asks. Nodes reserved for its next step count as free.
+        of_parts: Whether to count only runs on some of the nodes.
     """
     found: set[int] = set()
     for epoch in {each.epoch for each in nodes if each.epoch}:
         gang = [each for each in nodes if each.epoch == epoch and not each.broken]
         if of_parts:
             gang = [each for each in gang if each.members]
-        answer = [each for each in gang if each.there]
+        present = [each for each in gang if each.there]
         silent = any(not each.there and not each.gone for each in gang)
-        for run in {run for each in answer for run in each.runs}:
-            told = [each.runs[run] for each in answer if run in each.runs]
-            goes_on = any(one["active"] or one["kept"] not in ("", job) for one in told)
-            # A node that does not answer just now may have ranks of it.
-            ended, total = sum(one["ended"] for one in told), max(one["total"] for one in told)
-            if goes_on or (silent and ended < total):
+        for run in {run for each in present for run in each.runs}:
+            counts = [each.runs[run] for each in present if run in each.runs]
+            is_active = any(one["active"] or one["kept"] not in ("", job) for one in counts)
+            # A node that does not answer may still have ranks of the run.
+            ended, total = sum(one["ended"] for one in counts), max(one["total"] for one in counts)
+            if is_active or (silent and ended < total):
                 found |= {each.node for each in gang}
                 break
     return found
 
 
 def choose_nodes(wanted: NodesWanted, nodes: Sequence[NodeGangState], job: str = "") -> tuple[int, ...]:
-    """The nodes that a run gets now, in order; () where it has to wait.
+    """Return the nodes for a run, in order; () if the run has to wait.
 
-    A gang that is there, and has as many nodes as are wanted, is taken again: its processes are. Else nodes that are in
-    no such gang come first, so that others find theirs as they left it.
+    An existing gang of the right size is preferred, because its processes are running. Otherwise nodes outside such
+    gangs come first, which preserves the gangs for other runs.
 
     Args:
-        wanted: how many nodes, or which.
-        job: that asks; what is kept for its next step it may have.
+        wanted: Number of nodes, or their indices.
+        nodes: States of the nodes.
+        job: Job that asks. Nodes reserved for its next step count as free.
     """
-    taken = busy_nodes(nodes, job)
-    free = {each.node: each for each in nodes if each.there and not each.gone and each.node not in taken}
+    busy = busy_nodes(nodes, job)
+    free = {each.node: each for each in nodes if each.there and not each.gone and each.node not in busy}
     if not isinstance(wanted, int):
         return tuple(wanted) if all(node in free for node in wanted) else ()
     gangs = {each.members for each in free.values() if each.members and not each.broken}
@@ -263,22 +275,22 @@ def choose_nodes(wanted: NodesWanted, nodes: Sequence[NodeGangState], job: str =
     return tuple(sorted(each.node for each in in_order[:wanted]))
 
 
-WAIT_REPORT_DELAY = 1.0  # seconds that a turn may take to come before it is said who has it
+WAIT_REPORT_DELAY = 1.0  # seconds of waiting before the lock's holder is shown
 
 
 class GangSetup(RankSetup):
-    """Holds the head's lock while gang runs are started, and forms a new epoch where one is needed.
+    """Setup of gangs: holds the head's lock while gang runs start, and forms new epochs.
 
-    The lock is kept after a start and given back only when another client wants it, so that a client which is
-    alone with the pool sends its calls at once.
+    The lock is kept after a start and released when another client requests it. A client that is alone can therefore
+    send its calls at once.
 
-    See :class:`RankSetup` for what it is made with.
+    See :class:`RankSetup` for the arguments.
     """
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self._has_lock = False
-        self._holder = ""  # of the lock, while it is another client
+        self._holder = ""  # client that holds the lock, if it is another one
         self._is_lock_wanted = False
         self._is_unclean = False
         self._granted: asyncio.Future[bool] | None = None
@@ -294,7 +306,7 @@ class GangSetup(RankSetup):
 
     @property
     def is_complete(self) -> bool:
-        """Whether all ranks live in one unbroken epoch."""
+        """Whether all ranks belong to one unbroken epoch."""
         epoch = self.head.epoch
         return epoch > 0 and all(link.epoch == epoch and not link.broken and not link.members for link in self._links)
 
@@ -303,7 +315,7 @@ class GangSetup(RankSetup):
         return all(link.epoch and not link.broken for link in self._links)
 
     def on_frame(self, link: Link, header: LockFrame) -> None:
-        """The head's answers about the lock."""
+        """Handle the head's frames about the lock."""
         if link is not self.head:
             return
         if header["t"] == "granted":
@@ -324,17 +336,23 @@ class GangSetup(RankSetup):
                 self._granted.set_exception(ConnectionError("the link to the head went down"))
 
     def try_start(self, send: Callable[[int], None]) -> bool:
-        """Start a gang run without waiting, when nothing stands in the way; says whether it did."""
+        """Start a gang run if that is possible without waiting. Returns whether it started."""
         if not self._has_lock or self._is_lock_wanted or self._busy.locked() or not self.is_complete:
             return False
         send(self.epoch)
         return True
 
     async def start(self, send: Callable[[int], None]) -> bool:
-        """Start a gang run: ``send(epoch)`` hands its calls to the links.
+        """Start a gang run.
+
+        Args:
+            send: Hands the calls of the given epoch to the links.
+
+        Returns:
+            Whether the run started. False if runs on some of the nodes are still active.
 
         Raises:
-            ConnectionError: the head cannot be reached now.
+            ConnectionError: If the head cannot be reached now.
         """
         async with self._hold_lock():
             if started := self.is_complete or not busy_nodes(await self._query_nodes(), of_parts=True):
@@ -363,8 +381,10 @@ class GangSetup(RankSetup):
                 await self._release_lock()
 
     async def ensure_set_up(self) -> None:
-        """Have all ranks in a gang, for work that is not a gang run but needs the plugins' contexts. Gangs of some of
-        the nodes stay as they are."""
+        """Set up all ranks for calls that form no gang but need the plugins' contexts.
+
+        Existing gangs of some nodes remain.
+        """
         async with self._busy:
             if self.is_ready:
                 return
@@ -380,41 +400,40 @@ class GangSetup(RankSetup):
                 await self._release_lock()
 
     async def _query_nodes(self) -> list[NodeGangState]:
-        """What the nodes have, as they tell it; another client may have formed gangs there."""
+        """Query the gang state of all nodes, because other clients may have formed gangs."""
         links = [link for link in self._links if link.up and not link.gone and "queue" in link.welcome.get("knows", ())]
         answers: list[tuple[HoldsAnswer, bytes] | BaseException]
         answers = await asyncio.gather(*(link.ask({"t": "holds"}) for link in links), return_exceptions=True)
-        told: dict[int, Mapping[str, GangCallCounts]] = {}
+        run_counts: dict[int, Mapping[str, GangCallCounts]] = {}
         for link, answer in zip(links, answers, strict=True):
             if isinstance(answer, BaseException):
                 if link is self.head:
                     raise answer
-                continue  # it went down just now: others may do
+                continue  # the node was lost just now, and others may be, too
             header = answer[0]
-            told[link.node] = header["runs"]
+            run_counts[link.node] = header["runs"]
             if header["epoch"] >= link.epoch and not (link.broken and header["epoch"] == link.epoch):
                 link.update_gang(header)
         return [
             NodeGangState(
                 node=link.node,
-                there=link.node in told,
+                there=link.node in run_counts,
                 gone=link.gone,
                 epoch=link.epoch,
                 broken=bool(link.broken) and not link.spent,
                 members=link.members,
-                runs=told.get(link.node, {}),
+                runs=run_counts.get(link.node, {}),
             )
             for link in self._links
         ]
 
     async def _ensure_complete(self) -> None:
-        """Form the next epoch where there is need of it; of one that is only spent, ranks may have yet to begin what
-        they have been given."""
+        """Form the next epoch if required. Wait first if ranks of a spent epoch may not have begun their calls yet."""
         if self.is_complete:
             return
         links = self._links
         if any(link.spent for link in links) and all(link.spent or not link.broken for link in links):
-            await self._wait_idle("runs wait for broadcasts that leave no process for them")
+            await self._wait_idle("runs wait for broadcasts that use all processes")
         await self._form_gang()
 
     async def _acquire_lock(self) -> None:
@@ -430,23 +449,21 @@ class GangSetup(RankSetup):
 
     @contextmanager
     def _report_wait(self) -> Iterator[None]:
-        """Say who is waited for, where that takes long."""
+        """Report the lock's holder if the wait is long."""
         since = time.strftime("%H:%M:%S")
-        told = False
+        is_reported = False
 
-        def tell() -> None:
-            nonlocal told
-            told = True
-            self._context.roster.report_wait(
-                f"runs wait since {since} for their turn after those of {self._holder or 'another client'}"
-            )
+        def report() -> None:
+            nonlocal is_reported
+            is_reported = True
+            self._context.roster.report_wait(f"runs wait since {since} for runs of {self._holder or 'another client'}")
 
-        timer = asyncio.get_running_loop().call_later(WAIT_REPORT_DELAY, tell)
+        timer = asyncio.get_running_loop().call_later(WAIT_REPORT_DELAY, report)
         try:
             yield
         finally:
             timer.cancel()
-            if told:
+            if is_reported:
                 self._context.roster.report_wait("")
 
     async def _release_if_wanted(self) -> None:
@@ -455,17 +472,17 @@ class GangSetup(RankSetup):
                 await self._release_lock()
 
     async def _release_lock(self) -> None:
-        """Let the next client start its runs, once every agent has got ours: else they could overtake them."""
+        """Release the lock after every agent has received this client's calls, so that no other run overtakes them."""
         answers = [link.ask({"t": "ping"}) for link in self._links if link.up]
         await asyncio.gather(*answers, return_exceptions=True)
         self._has_lock = self._is_lock_wanted = False
         self.head.send({"t": "unlock", "unclean": self._is_unclean})
 
     async def _stop_partial_runs(self) -> None:
-        """The last holder of the lock vanished: end runs that it had started on some agents only.
+        """Stop runs that a vanished holder of the lock had started on some agents only.
 
         Raises:
-            ConnectionError: an agent cannot be asked now what it was given.
+            ConnectionError: If an agent cannot list its calls now.
         """
         links = [link for link in self._links if not link.gone]
         answers: list[tuple[WhereAnswer, bytes]]
@@ -476,44 +493,42 @@ class GangSetup(RankSetup):
             calls[run] += here["calls"]
             active[run] += here["active"]
             totals[run] = here["total"]
-        reason = "its client went away while it was being started"
+        reason = "its client exited while the run was starting"
         for run, total in totals.items():
             if active[run] and calls[run] < total:
                 for link, (header, _) in zip(links, answers, strict=True):
                     if link.members and run not in header["runs"]:
-                        continue  # it has a gang of some nodes, and the run is on others
+                        continue  # the node belongs to a gang of some nodes, and the run to others
                     link.send({"t": "stop", "run": run, "why": reason, "break": link.epoch})
-                    # Its agent will say so; but what we start next would reach it before we hear of it.
+                    # The agent's own report would arrive after the next start.
                     link.broken = link.broken or reason
 
     async def restart_processes(self) -> None:
         async with self._hold_lock():
-            await self._wait_idle(
-                "runs wait for broadcasts that still use modules as they were before they were edited"
-            )
+            await self._wait_idle("runs wait for broadcasts that use the old version of edited modules")
             await self._form_gang(fresh=True)
 
     async def _wait_idle(self, words: str) -> None:
-        """Wait for broadcasts that are under way, and say so. No other is begun meanwhile: the lock is ours."""
-        told, pause = False, 0.01
+        """Wait for active broadcasts and report the wait. This client holds the lock, so no broadcast starts."""
+        is_reported, pause = False, 0.01
         while True:
             links = [link for link in self._links if not link.gone]
             answers: list[tuple[WhereAnswer, bytes]]
             answers = await asyncio.gather(*(link.ask({"t": "where"}) for link in links))
             if not any(here["active"] for header, _ in answers for here in header["runs"].values()):
                 break
-            if not told:
+            if not is_reported:
                 self._context.roster.report_wait(words)
-            told, pause = True, min(2 * pause, 0.5)
+            is_reported, pause = True, min(2 * pause, 0.5)
             await asyncio.sleep(pause)
-        if told:
+        if is_reported:
             self._context.roster.report_wait("")
 
     async def _form_gang(self, nodes: tuple[int, ...] = (), *, fresh: bool = False) -> int:
-        """Form the next epoch, of all nodes or of these, and give its number."""
+        """Form the next epoch of all nodes or of the given ones. Returns its number."""
         await self._ensure_plugins()
         links = [self._links[node] for node in nodes] or self._links
-        # Asked of all at once: forming a gang takes one round trip.
+        # Concurrent requests: forming a gang takes one round trip.
         formed: AgentFormed
         numbered: NumberAnswer
         (formed, _), (numbered, _), (peers, gpus, line) = await asyncio.gather(
@@ -541,18 +556,20 @@ class GangSetup(RankSetup):
     async def _collect_ports(
         self, links: Sequence[Link]
     ) -> tuple[list[dict[str, Any]], int, list[tuple[int, str, int]]]:
-        """The nodes with the ports that they keep free for their ranks; their GPUs; where they hear one another."""
+        """Return the nodes with their ranks' reserved ports, the number of GPUs, and the nodes' addresses for failure
+        notices.
+        """
         links = [link for link in links if link.up]
         answers: list[tuple[PortsAnswer, bytes] | BaseException]
         answers = await asyncio.gather(*(link.ask({"t": "ports"}) for link in links), return_exceptions=True)
-        told = {
+        port_answers = {
             link.node: answer[0]
             for link, answer in zip(links, answers, strict=True)
-            if not isinstance(answer, BaseException)  # it went down just now: there will be no whole gang
+            if not isinstance(answer, BaseException)  # no whole gang can be formed if a node was lost just now
         }
-        ports = {node: answer["ports"] for node, answer in told.items()}
+        ports = {node: answer["ports"] for node, answer in port_answers.items()}
         peers = [peer | {"ports": ports.get(peer["node"], [])} for peer in self._placement()["peers"]]
-        gpus = sum(answer["accelerators"] for answer in told.values())
+        gpus = sum(answer["accelerators"] for answer in port_answers.values())
         at = {peer["node"]: str(peer["address"]) for peer in peers}
-        line = [(node, at[node], answer["line"]) for node, answer in told.items() if answer["line"]]
+        line = [(node, at[node], answer["line"]) for node, answer in port_answers.items() if answer["line"]]
         return peers, gpus, line

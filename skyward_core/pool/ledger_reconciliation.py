@@ -1,4 +1,7 @@
-"""Reconciliation of the ledger with what the provider reports."""
+"""Reconciliation of the ledger with the provider's machines.
+
+Clients can be killed at any time. This module records machines that the ledger misses and closes pools that have ended.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from skyward_core.views.events import UnfetchedNews
 
 
 def with_python(machine: Machine, row: PoolRow) -> Machine:
-    """A machine as it is written down: with its pool's Python, for who comes to it later with another."""
+    """Return a machine with the pool's Python added, for clients that attach with another Python."""
     python = row.spec.get("interpreter")
     if not python:
         return machine
@@ -28,15 +31,20 @@ def with_python(machine: Machine, row: PoolRow) -> Machine:
 
 
 async def save_unknown_machines(name: str, token: str, provider: Provider, ledger: Ledger) -> list[Machine]:
-    """Have the ledger know all machines of a pool; gives those that it did not know.
+    """Add the machines that the ledger misses to it.
 
     Args:
-        name: the pool's.
-        token: the pool's.
+        name: Name of the pool.
+        token: Token of the pool.
+        provider: Provider that lists the machines.
+        ledger: Ledger to add them to.
+
+    Returns:
+        The machines that were added.
 
     Raises:
-        PoolError: the provider cannot tell now. There may be some all the same.
-        LedgerError: they cannot be written down.
+        PoolError: If the provider cannot list the machines now.
+        LedgerError: If the ledger cannot be written.
     """
     if not isinstance(provider, Finds):
         return []
@@ -49,30 +57,30 @@ async def save_unknown_machines(name: str, token: str, provider: Provider, ledge
 
 
 async def close_if_gone(row: PoolRow, provider: Provider, ledger: Ledger) -> Receipt | None:
-    """Close a pool in the ledger if its provider says that nothing of it is left.
+    """Close a pool in the ledger if its provider reports that nothing of the pool remains.
 
     Returns:
-        The receipt, with the nodes' last words as notes; None when something is left, or is being made.
+        The receipt, with the nodes' final reports as notes. None if resources remain or are being created.
     """
     if is_starting(row):
         return None
     await save_unknown_machines(row.name, row.token, provider, ledger)
     machines = ledger.machines(row.token)
     if any(each.is_owner_alive for each in ledger.replacements(row.token)):
-        return None  # the machine that is to come leaves no trace before its agent runs
+        return None  # a replacement in progress leaves no trace before its agent runs
     machines += ledger.replaced_machines(row.token)
     seen = await log_query("describe", row.name, provider.describe(row.name, machines))
     if any(machine.state != "gone" for machine in seen):
         return None
     notes = {f"node {machine.node}: {reason}" for machine in seen if (reason := machine.extra.get("why"))}
-    # Where another client has just done the same, there may be another pool of that name by now.
+    # Another client may have closed the pool meanwhile, and a new pool may already have its name.
     closed = ledger.pool(row.token).ended_at is not None
     if not closed:
         await log_query("teardown", row.name, provider.teardown(row.name))
     gone = tuple(sorted(machine.node for machine in seen))
     kept = list(filter(None, (RetainedResults.from_machine(row.token, machine) for machine in seen)))
     runs = await asyncio.to_thread(_unfetched_runs, row, ledger) if isinstance(provider, Quiets) else []
-    lost = [f"what nobody had fetched of run {run}" for run in runs]
+    lost = [f"unfetched results of run {run}" for run in runs]
     receipt = Receipt(
         row.name,
         len(machines),
@@ -95,8 +103,9 @@ async def close_if_gone(row: PoolRow, provider: Provider, ledger: Ledger) -> Rec
 
 
 def _end_time(row: PoolRow, gone: Sequence[Machine], ledger: Ledger) -> float:
-    """When a pool ended that nobody has seen end, as Unix time: as its machines tell, or their provider; where one says
-    nothing, when it was last heard of."""
+    """Return the Unix time of an end that no client observed: as the machines or the provider report, or else the time
+    of the last known event.
+    """
     known = [float(each.extra["ended"]) for each in gone if "ended" in each.extra]
     if len(known) < len(gone) and (last := last_event_at(pool_path(row.key))) is not None:
         known.append(last)
@@ -106,7 +115,7 @@ def _end_time(row: PoolRow, gone: Sequence[Machine], ledger: Ledger) -> float:
 
 
 def _unfetched_runs(row: PoolRow, ledger: Ledger) -> list[str]:
-    """Runs that went on when they were seen last, or whose results waited on their nodes then."""
+    """Return the runs that were running, or had unfetched results, at the last recorded event."""
     waiting: dict[str, int] = {}
     folder = pool_path(row.key)
     for event in read_events(folder) if (folder / "events.jsonl").exists() else ():
@@ -116,16 +125,16 @@ def _unfetched_runs(row: PoolRow, ledger: Ledger) -> list[str]:
 
 
 def is_starting(row: PoolRow) -> bool:
-    """Whether another process brings a pool up: its machines may have no agent yet, and look as if they were gone."""
+    """Check whether another process is starting the pool. Its machines may have no agent yet and look gone."""
     options = row.spec.get("options", {})
     patience = float(options.get("start_timeout", 0.0)) + float(options.get("wait_for_capacity", 0.0))
-    is_late = time.time() > row.created_at + patience  # its process's number may be another one's by now
+    is_late = time.time() > row.created_at + patience  # after that time the process id may belong to another process
     return row.state == "starting" and is_process_alive(row.pid or 0) and not is_late
 
 
 def describe_end(receipt: Receipt) -> str:
-    """How a pool came to its end that nobody here has seen."""
+    """Describe the end of a pool that this client did not observe."""
     reasons = sorted({note.partition(": ")[2] for note in receipt.notes})
-    reason = "; ".join(reasons) or "nothing of it is left"
+    reason = "; ".join(reasons) or "no resources remain"
     reason += f"; lost: {'; '.join(receipt.lost)}" if receipt.lost else ""
     return f"{reason}; not fetched: {'; '.join(receipt.kept)}" if receipt.kept else reason

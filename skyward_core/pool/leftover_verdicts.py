@@ -1,4 +1,4 @@
-"""Verdicts on resources in cloud accounts: in use, expired, or left over, by the ledger."""
+"""Verdicts on resources in cloud accounts, from the ledger: in use, expired or left over."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.util.light_dataclass import Value, value
 
 Verdict = Literal["up", "expired", "left"]
-"""Of a pool that is up; of one that should have ended and has no agent; of one that the ledger does not have as up."""
+"""Verdicts: the pool is up; it should have ended but no agent ended it; the ledger has no running pool for it."""
 
-INVENTORY_TIMEOUT = 10.0  # seconds in which accounts are looked through after a teardown
-_MAX_NAMED = 5  # ids in a note
+INVENTORY_TIMEOUT = 10.0  # seconds for the inventory of all accounts after a teardown
+_MAX_NAMED = 5  # greatest number of ids in a note
 
 
 @value
 class JudgedLeftover(Value):
-    """One thing, and what is to be made of it.
+    """A resource and its verdict.
 
     Attributes:
-        account: index of the account that has it.
-        pool: the key of its pool; "" where the ledger knows of none, as after the loss of a laptop.
+        thing: The resource.
+        verdict: The verdict.
+        account: Index of the account that contains the resource.
+        pool: Key of the pool; "" if the ledger does not know it, for example after the loss of a laptop.
     """
 
     thing: Leftover
@@ -39,36 +41,40 @@ class JudgedLeftover(Value):
 
 
 def judge(thing: Leftover, row: PoolRow | None, account: int) -> JudgedLeftover:
-    """A thing, by its pool's row and its own tags."""
+    """Judge a resource by the row of its pool and by its own tags."""
     if row is None or row.ended_at is not None:
         return JudgedLeftover(thing, "left", account, "" if row is None else row.key)
     return JudgedLeftover(thing, "expired" if thing.is_machine and thing.is_expired else "up", account, row.key)
 
 
 def pool_of(thing: Leftover, ledger: Ledger) -> PoolRow | None:
-    """The pool that it was made for, as the ledger knows it."""
+    """Return the row of the pool that a resource was created for."""
     return ledger.find_pool(f"{thing.pool}.{thing.token}")
 
 
 def sweepable_provider(name: str) -> Any:
-    """A provider's class, where it has accounts to look through."""
+    """Return a provider's class if it can list the resources of its accounts."""
     try:
         found = providers.provider_class(name)
     except UsageError:
-        return None  # its package is not here; whoever looks at its pools is told
+        return None  # its package is not installed; the pool screens report that
     return found if isinstance(found, Sweeps) else None
 
 
 def _restore_provider(kind: Any, row: dict[str, Any]) -> Any:
-    """The provider that wrote a row."""
     try:
         return kind.from_json(row)
     except (SkywardError, TypeError):
-        return None  # of another version of this library, which knows its accounts by itself
+        return None  # written by another version of this library
 
 
 def accounts_of(rows: Iterable[dict[str, Any]], named: Mapping[str, Sequence[Any]] = MappingProxyType({})) -> list[Any]:
-    """The accounts of providers, by what they wrote of themselves, and of those that are named, by their names."""
+    """Return the accounts of providers.
+
+    Args:
+        rows: Providers as saved in the ledger.
+        named: Further account descriptions, by name of their provider.
+    """
     used: dict[str, list[dict[str, Any]]] = {}
     for data in rows:
         used.setdefault(data["provider"], []).append(data)
@@ -81,9 +87,9 @@ def accounts_of(rows: Iterable[dict[str, Any]], named: Mapping[str, Sequence[Any
 
 
 async def leftover_notes(row: PoolRow, ledger: Ledger) -> list[str]:
-    """What is left in the accounts of a pool that has ended, of that pool or of others, in words.
+    """List leftovers in the accounts of an ended pool, of that pool or of others, as notes for the receipt.
 
-    It is one look, which changes nothing and takes :data:`PATIENCE` at most; where it could not tell, that is said.
+    Changes nothing and takes at most ``INVENTORY_TIMEOUT`` seconds. Unreachable accounts are listed, too.
     """
     accounts = await asyncio.to_thread(accounts_of, providers.provider_parts(row.provider))
     if not accounts:
@@ -96,8 +102,8 @@ async def leftover_notes(row: PoolRow, ledger: Ledger) -> list[str]:
     notes = [_describe_leftovers([each for each in found if each.verdict != "up"])]
     unknown = {place: reason for each in inventories for place, reason in each.unknown.items()}
     if unknown:
-        said = "; ".join(f"{place} ({reason})" for place, reason in unknown.items())
-        notes.append(f"whether anything else of pools that are over is left there is not known: {said}")
+        unchecked = "; ".join(f"{place} ({reason})" for place, reason in unknown.items())
+        notes.append(f"not checked for other leftovers: {unchecked}")
     return list(filter(None, notes))
 
 
@@ -120,10 +126,10 @@ def _describe_leftovers(found: list[JudgedLeftover]) -> str:
     price = " ($?/h)" if None in prices else f" (${total:,.2f}/h)" if total else ""
     others = len(found) - len(prices)
     parts = [f"{len(prices)} machine{'s' * (len(prices) != 1)}{price}"] if prices else []
-    parts += [f"{others} other thing{'s' * (others != 1)}"] if others else []
+    parts += [f"{others} other resource{'s' * (others != 1)}"] if others else []
     first = sorted(found, key=lambda each: not each.thing.is_machine)[:_MAX_NAMED]
     ids = ", ".join(f"{each.thing.id} in {each.thing.place}" for each in first)
     more = ", …" if len(found) > _MAX_NAMED else ""
     is_are = "is" if len(found) == 1 else "are"
-    fix = "the command `leftovers` removes it"
-    return f"{' and '.join(parts)} of pools that are over {is_are} still there ({ids}{more}): {fix}"
+    fix = "Remove with: skyward-tui leftovers"
+    return f"{' and '.join(parts)} of ended pools {is_are} left over ({ids}{more}). {fix}"

@@ -1,4 +1,4 @@
-"""Machines measured, recorded and watched for stalls."""
+"""Collection and recording of machine metrics, and pause notices for the stall watch of the nodes."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ if TYPE_CHECKING:
     from skyward_core.store.recording_file import Entry
 
 
-SAMPLE_TIMEOUT = 5.0  # seconds; a node that starts to measure has the first figures within one
-POLL_INTERVAL = 0.05  # seconds between looks
-AGENT_TOO_OLD = "its agent is of an older release, which measures no machine; a pool that is made anew has it"
+SAMPLE_TIMEOUT = 5.0  # seconds; a node's first samples arrive within one second
+POLL_INTERVAL = 0.05  # seconds
+AGENT_TOO_OLD = "its agent is from an older release without machine metrics. Create a new pool to get them."
 
 
 class MetricsCollector:
-    """One pool's, as one client has them. Everything here runs on the pool's loop."""
+    """Requests for the machine metrics of a pool's nodes, and the received samples. Runs on the pool's loop."""
 
     def __init__(self, context: PoolContext) -> None:
         self._context = context
-        self._cursors: dict[int, int] = {}  # by node: bytes that are here, or lie behind us
+        self._cursors: dict[int, int] = {}  # by node: offset of the next byte
         self._book = context.view.machines = MachineMetrics()
         for link in context.links:
             if link.up:
                 self.on_connect(link)
 
     def on_connect(self, link: Link) -> None:
-        """A node's agent has greeted us: ask it, from where we are."""
+        """Request samples from the present offset if the agent supports metrics."""
         if "metrics" in link.welcome.get("knows", ()):
             link.send({"t": "metrics", "at": self._cursors.get(link.node, 0)})
         else:
             self._book.set_silence_reason(link.node, AGENT_TOO_OLD)
 
     def on_frame(self, link: Link, header: AgentMetrics, body: bytes) -> None:
-        """An agent sends what it has; pieces come in order, and begin anew where the machine is another one."""
+        """Store samples of a node. Samples arrive in order; after a replacement the offsets restart."""
         self._cursors[link.node] = header["at"] + len(body)
         if body:
             self._book.feed(link.node, body, link.to_client_time(0.0))
@@ -53,19 +53,26 @@ class MetricsCollector:
             self._book.set_silence_reason(link.node, header["why"])
 
     async def fetch_series(self, run: str | None) -> Curves:
-        """What is known after the next sample of each node; see ``operators.PoolOperations.metrics``.
+        """Return the series that are known after the next sample of each node; see
+        ``operators.PoolOperations.metrics``.
 
         Raises:
-            UsageError: the pool's view has no such run.
+            UsageError: If the pool's view has no such run.
         """
         view = self._context.view
         if run is not None and run not in view.runs:
-            raise UsageError(f"pool {self._context.name} has had no run {run}, as far as is known here")
+            raise UsageError(
+                f"Pool {self._context.name} has no known run {run}. List the runs with: skyward-tui history"
+            )
         await self.wait_for_samples()
         return build_curves(view, None if run is None else view.runs[run])
 
     async def wait_for_samples(self, patience: float = SAMPLE_TIMEOUT) -> None:
-        """Wait until each node that can be asked has told something of now, or why it does not; so long at most."""
+        """Wait until each connected node has sent a new sample or the reason for sending none.
+
+        Args:
+            patience: Longest wait in seconds.
+        """
         since, deadline = time.time(), asyncio.get_running_loop().time() + patience
         while asyncio.get_running_loop().time() < deadline and any(map(self._lacks_sample(since), self._context.links)):
             await asyncio.sleep(POLL_INTERVAL)
@@ -73,18 +80,18 @@ class MetricsCollector:
     def _lacks_sample(self, since: float) -> Callable[[Link], bool]:
         def lacks(link: Link) -> bool:
             machine = self._book.machine(link.node)
-            known = machine.why or (machine.host.latest_at >= since and machine.host.seen > 1)  # rates need two
+            known = machine.why or (machine.host.latest_at >= since and machine.host.seen > 1)  # rates need two samples
             return link.up and not link.silent and not known
 
         return lacks
 
 
-LONG_RUN = 10.0  # seconds that a run goes on before its machines are measured for the record
-RUN_MARGIN = 30.0  # seconds after a run's end that still belong to it
+LONG_RUN = 10.0  # seconds of a run before the machines are measured for the recording
+RUN_MARGIN = 30.0  # seconds after the end of a run that still belong to the run
 
 
 class MetricsRecorder:
-    """Metrics of one pool's machines, as one client has them. Runs on the pool's loop.
+    """Recorder of the machine metrics of one pool. Runs on the pool's loop.
 
     Only the client that writes the journal records metrics.
     """
@@ -92,9 +99,7 @@ class MetricsRecorder:
     def __init__(self, context: PoolContext) -> None:
         self._context = context
         self._collector: MetricsCollector | None = None
-        self._recording_file: MetricsWriter | None = (
-            None  # until there is something to keep, which most runs never have
-        )
+        self._recording_file: MetricsWriter | None = None  # created on first use; most runs are too short
         self._timers: dict[str, asyncio.TimerHandle] = {}  # by run
         self._busy_until = 0.0
         self._stop = context.news.subscribe(self._on_event, None)
@@ -114,26 +119,26 @@ class MetricsRecorder:
         self.start_collector()
 
     def start_collector(self) -> MetricsCollector:
-        """Return the collector of the machines' samples; the first call starts the measuring."""
+        """Return the collector of samples. The first call starts the measurement."""
         if self._collector is None:
             self._collector = MetricsCollector(self._context)
         return self._collector
 
     def on_connect(self, link: Link) -> None:
-        """Ask a node for samples, if machines are measured."""
+        """Request samples from a node if the machines are measured."""
         if self._collector is not None:
             self._collector.on_connect(link)
 
     @property
     def _is_recording(self) -> bool:
-        """Whether there is something to record, and it is for us to do so."""
+        """Whether this client writes the journal and a run is active or has just ended."""
         if not self._context.archive.is_writer:
             return False
         runs = self._context.view.runs.values()
         return time.time() < self._busy_until or any(run.state == "running" for run in runs)
 
     def on_frame(self, link: Link, header: AgentMetrics, body: bytes) -> None:
-        """An agent sends what its machine was measured at, or why it is not."""
+        """Store and record samples, or the reason for sending none."""
         if self._collector is None:
             return
         self._collector.on_frame(link, header, body)
@@ -147,13 +152,15 @@ class MetricsRecorder:
                 self._append(recorded_events.silence_entry(now, link.node, header["why"]))
 
     def save_cpu_time(self, link: Link, header: AgentPong) -> None:
-        """An agent tells what its ranks have taken of the processor."""
+        """Record the CPU time of a node's ranks."""
         ranks = self._context.ranks_of(link.node)
-        told = {rank: seconds for rank in ranks if (seconds := header.get("processor", {}).get(str(rank))) is not None}
-        if told and self._is_recording:
+        cpu_times = {
+            rank: seconds for rank in ranks if (seconds := header.get("processor", {}).get(str(rank))) is not None
+        }
+        if cpu_times and self._is_recording:
             from skyward_core.views import recorded_events
 
-            self._append(recorded_events.cpu_time_entry(time.time(), told))
+            self._append(recorded_events.cpu_time_entry(time.time(), cpu_times))
 
     def _append(self, entry: Entry) -> None:
         if self._recording_file is None:
@@ -163,7 +170,7 @@ class MetricsRecorder:
         self._recording_file.put(entry)
 
     def close(self) -> None:
-        """The pool is left."""
+        """Stop recording and close the file."""
         self._stop()
         for timer in self._timers.values():
             timer.cancel()
@@ -171,19 +178,19 @@ class MetricsRecorder:
             self._recording_file.close()
 
 
-NOTIFY_INTERVAL = 5.0  # seconds after which it is said again
-PAUSE_VALIDITY = 20.0  # for which a node believes it: this client may die
+NOTIFY_INTERVAL = 5.0  # seconds between notices
+PAUSE_VALIDITY = 20.0  # seconds that a notice is valid; limited because this client may die
 
 
 class PauseNotifier:
-    """Tells the nodes of one pool, as long as this client has a connection to them."""
+    """Notices to a pool's nodes that a rank is paused, for example in a debugger, so that its silence is no stall."""
 
     def __init__(self, context: PoolContext) -> None:
         self._context = context
         self._is_notifying = False
 
     def on_phase(self) -> None:
-        """A rank has come to another phase."""
+        """Start notifying the nodes if a rank is paused."""
         if not self._is_notifying and self._is_paused():
             self._is_notifying = True
             self._context.background.spawn(self._notify())
@@ -198,7 +205,8 @@ class PauseNotifier:
                 until = asyncio.get_running_loop().time() + NOTIFY_INTERVAL
                 while self._is_paused() and asyncio.get_running_loop().time() < until:
                     await asyncio.sleep(0.1)
-            self._send(0.0)  # not where we leave: others go on to say it
+            # sent only at the end of the pause: if this client leaves, other clients continue to notify
+            self._send(0.0)
         finally:
             self._is_notifying = False
 

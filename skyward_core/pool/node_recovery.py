@@ -1,4 +1,4 @@
-"""Silent and lost nodes: suspicion, revival, replacement."""
+"""Recovery of silent and lost nodes: suspicion, new agents, replacement machines, reconnection."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from skyward_core.store.debug_log import get_logger
 from skyward_core.store.ledger_rows import Replacement
 from skyward_core.store.pool_folder import parse_rank
 
-REPLACEMENT_PAUSES = (1.0, 30.0)  # seconds before the second attempt, and at most between later ones
-POLL_INTERVAL = 0.5  # seconds between looks at what another client makes of it
-MACHINE_STATE_TIMEOUT = 30.0  # seconds for a provider to say how it is with a machine
-TERMINATE_TIMEOUT = 60.0  # seconds for it to end one that is of no use; the teardown has it ended again
+REPLACEMENT_PAUSES = (1.0, 30.0)  # seconds between attempts: first and longest
+POLL_INTERVAL = 0.5  # seconds between checks of another client's replacement
+MACHINE_STATE_TIMEOUT = 30.0  # seconds for a provider to report a machine's state
+TERMINATE_TIMEOUT = 60.0  # seconds for the termination of a useless machine; the teardown retries it
 
 
 class _PoolTornDown(Exception):
-    """The pool ends: no machine is wanted any more."""
+    """The pool has ended, so no replacement machine is needed."""
 
 
 class NodeReplacements:
@@ -41,14 +41,16 @@ class NodeReplacements:
         self._roster = context.roster
 
     def begin(self, node: int) -> None:
-        """Have another machine take a node's place, where the pool's options ask for that."""
+        """Start the replacement of a node's machine if ``Options.on_loss`` requests it."""
         tasks = self._roster.replacement_tasks
         if self._context.options.on_loss == "replace" and node not in tasks:
             task = tasks[node] = asyncio.get_running_loop().create_task(self._replace_node(node))
             task.add_done_callback(lambda done: tasks.get(node) is done and tasks.pop(node))
 
     def resume(self) -> None:
-        """After coming to a pool: go on with what others left, and forget what they finished."""
+        """Resume replacements that other clients left, and remove finished ones from the ledger. Called after
+        attaching.
+        """
         context = self._context
         for each in context.ledger.replacements(context.token):
             if not (context.observer or each.is_owner_alive) and context.links[each.node].up:
@@ -57,7 +59,7 @@ class NodeReplacements:
             if link.gone:
                 self.begin(link.node)
 
-    # -- one node ----------------------------------------------------------------------------------------
+    # -- one node ------------------------------------------------------------------------------------------
 
     async def _replace_node(self, node: int) -> None:
         pool, token = self._context, self._context.token
@@ -74,21 +76,21 @@ class NodeReplacements:
         except (SkywardError, OSError) as error:
             self._fail(node, error_message(error))
         finally:
-            with suppress(LedgerError):  # it is taken over once this process is gone
+            with suppress(LedgerError):  # its owner's exit releases the entry, too
                 pool.ledger.release_replacement(token, node, self._roster.owner)
 
     async def _try_replace(self, node: int) -> str:
-        """See to a node; gives why the ledger kept us from it, "" if it did not."""
+        """Replace a node's machine. Returns the error of the ledger that prevented it, or ""."""
         try:
             found = await self._wait_for_claim(node)
             if found is not None:
                 await self._retry_until_back(node, found)
-        except LedgerError as error:  # in another process's hands for a moment, or its disk is full
+        except LedgerError as error:  # locked by another process, or its disk is full
             return str(error)
         return ""
 
     async def _wait_for_claim(self, node: int) -> Replacement | None:
-        """Wait until it is for us to see to a node; None once another client has."""
+        """Wait until this client owns the replacement of a node. Returns None if another client has finished it."""
         pool, token = self._context, self._context.token
         while pool.view.is_live:
             if self._roster.is_superseded(node):
@@ -99,13 +101,13 @@ class NodeReplacements:
                 found = pool.ledger.record_replacement_intent(token, node, secrets.token_hex(8), self._roster.owner)
                 if found is not None and (found.made or not self._roster.is_superseded(node)):
                     return found
-                if found is not None:  # another client was done with it just now
+                if found is not None:  # another client has just finished
                     pool.ledger.end_replacement(token, node)
             await asyncio.sleep(POLL_INTERVAL)
         raise _PoolTornDown
 
     async def _retry_until_back(self, node: int, found: Replacement) -> None:
-        """Try until a node is back, or its time is over."""
+        """Try to replace a node's machine until it is up or the time is over."""
         pool, token = self._context, self._context.token
         deadline = time.monotonic() + pool.options.start_timeout
         pause, longest = REPLACEMENT_PAUSES
@@ -113,7 +115,7 @@ class NodeReplacements:
             if time.monotonic() + pause > deadline:
                 pool.ledger.end_replacement(token, node)
                 return self._fail(node, reason, late=True)
-            self._emit_progress(node, f"{reason}; asked again in {pause:.0f} s", time.time() + pause)
+            self._emit_progress(node, f"{reason}; retrying in {pause:.0f} s", time.time() + pause)
             await asyncio.sleep(pause)
             pause = min(longest, pause * random.uniform(1.7, 2.3))
             entry = self._roster.ledger_entry(node)
@@ -124,7 +126,7 @@ class NodeReplacements:
         await self._on_node_back(node, brought=True)
 
     async def _attempt(self, node: int, found: Replacement, deadline: float) -> str:
-        """Try once; gives why it failed, "" if it did not."""
+        """Try once to replace a node's machine. Returns the reason of a failure, or ""."""
         pool, token = self._context, self._context.token
         limit = asyncio.timeout(max(0.0, deadline - time.monotonic()))
         try:
@@ -132,41 +134,41 @@ class NodeReplacements:
                 await self._acquire_machine(node, found)
                 await self._context.startup.move_node(pool.machines[node])
         except (PoolError, UsageError, OSError) as error:
-            # Providers and the system have time limits, too: only our own limit gets our message. An error without a
-            # message is still a failure.
+            # Providers and the system have time-outs, too: only this method's own limit gets its message. An error
+            # without a message is still a failure.
             ours = limit.expired() and isinstance(error, TimeoutError)
-            late = f"it was not up after {pool.options.start_timeout:g} s"
+            late = f"it did not start within {pool.options.start_timeout:g} s"
             reason = late if ours else error_message(error) or type(error).__name__
         else:
             reason = "it was lost again" if pool.links[node].gone else ""
-            # Somebody may end the pool meanwhile, and have seen nothing of this machine.
+            # Another client may have torn the pool down before this machine was recorded.
             if pool.ledger.pool(token).state in ("stopping", "gone"):
                 await self._terminate(pool.machines[node])
                 raise _PoolTornDown
         entry = self._roster.ledger_entry(node)
         if reason and entry is not None and entry.made:
-            # It exists and is of no use. It stays in the ledger, among the former ones once there is another.
+            # The machine is useless. The ledger keeps it, as a former machine once there is another.
             await self._terminate(pool.machines[node])
             pool.ledger.restart_replacement(token, node, secrets.token_hex(8))
         return reason
 
     async def _terminate(self, machine: Machine) -> None:
-        """Have a machine ended that is not wanted; one that cannot be ended now is left to the pool's teardown."""
+        """Terminate an unwanted machine. If that fails, the pool's teardown terminates it."""
         pool = self._context
-        with suppress(PoolError, UsageError, OSError):  # the log tells of it
+        with suppress(PoolError, UsageError, OSError):  # the debug log contains the error
             work = asyncio.wait_for(pool.provider.terminate(pool.name, [machine]), TERMINATE_TIMEOUT)
             await log_call("terminate", pool.name, work)
 
     async def _acquire_machine(self, node: int, found: Replacement) -> None:
-        """Have a machine, and have it in the ledger."""
+        """Create the replacement machine and record it in the ledger."""
         pool, token = self._context, self._context.token
         machines = pool.ledger.machines(token)
-        if found.made:  # by a client that went away meanwhile
+        if found.made:  # by a client that has exited
             pool.machines[node] = machines[node]
             return
-        # First, as long as nothing is paid: nobody could make use of a machine that cannot be told what it is for.
+        # Before anything is paid: a machine without the pool's configuration is useless.
         await pool.setup.fetch_from_nodes()
-        self._emit_progress(node, "another machine is asked for")
+        self._emit_progress(node, "requesting another machine")
         others = [machine for machine in machines if machine.node != node]
         former = [*pool.ledger.replaced_machines(token), machines[node]]
         with progress_listener(lambda text: self._emit_progress(node, text)):
@@ -179,7 +181,7 @@ class NodeReplacements:
         pool.machines[node] = machine
 
     def _close_logs(self, node: int) -> dict[str, int]:
-        """End what the lost machine printed, mid-line perhaps; log file -> where the next one goes on."""
+        """Terminate the last line of each of a lost node's logs. Returns, by log file, the offset of the next byte."""
         pool = self._context
         ends = {}
         for name, size in pool.archive.log_sizes().items():
@@ -191,76 +193,80 @@ class NodeReplacements:
         return ends
 
     async def _try_join(self, node: int) -> bool:
-        """Come to the machine that another client has put in a node's place; says whether that worked."""
+        """Connect to another client's replacement of a node. Returns whether it succeeded."""
         pool, before = self._context, self._context.machines[node]
         machine = pool.ledger.machines(pool.token)[node]
         try:
             await self._context.startup.join_machine(machine)
         except (PoolError, UsageError, OSError) as error:
             self._emit_progress(node, error_message(error), time.time() + POLL_INTERVAL)
-            # Of a machine that is there we are only cut off; another one is put in the place of one that is not.
+            # A running machine is only unreachable for this client; a dead one is replaced in turn.
             pool.machines[node] = before if await self._may_be_alive(machine) else machine
             return False
         await self._on_node_back(node, brought=False)
         return True
 
     async def _may_be_alive(self, machine: Machine) -> bool:
-        """Whether a machine lives, by its provider's word, or nothing can be said of it now."""
+        """Check whether a machine runs, or its state is unknown."""
         pool = self._context
         try:
             work = asyncio.wait_for(pool.provider.describe(pool.name, [machine]), MACHINE_STATE_TIMEOUT)
             (seen,) = await log_call("describe", pool.name, work)
-        except (PoolError, UsageError, OSError):  # the log tells of it
+        except (PoolError, UsageError, OSError):  # the debug log contains the error
             return True
         return seen.state in ("running", "unreachable")
 
     async def _on_node_back(self, node: int, *, brought: bool) -> None:
-        """A node is there again: runs may start. Were we to try again what the ledger refuses now, it would get
-        another machine although it has one that works."""
+        """Allow runs on a replaced node.
+
+        A ledger error is only reported: a retry would replace a machine that works.
+        """
         self._roster.replacement_tasks.pop(node, None)
         try:
             await self._context.setup.on_node_replaced(brought)
         except LedgerError as error:
-            self._news.emit_node_note(self._context.links[node], f"that it is back is not written down: {error}")
+            self._news.emit_node_note(
+                self._context.links[node], f"the replacement was not saved in the ledger: {error}"
+            )
             self._roster.emit_state()
 
-    # -- what is said ------------------------------------------------------------------------------------
+    # -- messages ------------------------------------------------------------------------------------------
 
     def _emit_progress(self, node: int, detail: str, retry_at: float | None = None) -> None:
         self._news.emit_phase(node, "requested", detail, retry_at)
-        self._news.emit_state("degraded", f"node {node} is gone: {detail}")
+        self._news.emit_state("degraded", f"node {node} is lost: {detail}")
 
     def _fail(self, node: int, reason: str, *, late: bool = False) -> None:
-        """A node gets no other machine. ``late``: the time for that is over."""
+        """Give a node's replacement up. ``late``: the time for it is over."""
         pool = self._context
         within = f" within {pool.options.start_timeout:g} s" if late else ""
-        said = f"no other machine{within}: {reason}"
-        self._roster.failures[node] = said
-        self._news.emit_phase(node, "gone", said)
-        detail = f"node {node} is gone, and there was {said}; whoever attaches to the pool has it tried anew"
+        failure = f"no replacement machine{within}: {reason}"
+        self._roster.failures[node] = failure
+        self._news.emit_phase(node, "gone", failure)
+        detail = f"node {node} is lost, {failure}; the next client that attaches to the pool retries"
         self._news.emit_state("degraded", detail)
 
 
-MAX_STARTS = 3  # agents that a node may get within the window; more than that is no accident
+MAX_STARTS = 3  # agents per node and window; more indicate a persistent fault
 RESTART_WINDOW = 60.0  # seconds
-MAX_FAILURES = 4  # starts that may fail in a row
-PAUSE = 0.5  # seconds after the first of them; twice as long after each further one
+MAX_FAILURES = 4  # consecutive failed starts
+PAUSE = 0.5  # seconds after the first failed start; doubled after each further one
 
 
 class RestartLimiter:
-    """Of the nodes of one pool.
+    """Limits on the restarts of agents, by node.
 
     Args:
-        clock: seconds; for tests.
+        clock: Returns seconds; replaced in tests.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._started: dict[int, list[float]] = {}
-        self._failed: dict[int, list[tuple[float, str]]] = {}  # since one came up: when, and why
+        self._failed: dict[int, list[tuple[float, str]]] = {}  # time and reason of failures since the last success
 
     def refusal_reason(self, node: int) -> str:
-        """Why the node gets no further agent; "" if it may have one."""
+        """Return the reason why a node gets no new agent; "" if it may get one."""
         failed = self._failed.get(node, [])
         if len(failed) >= MAX_FAILURES:
             return f"{len(failed)} attempts to start a new agent failed; the last: {failed[-1][1]}"
@@ -270,26 +276,26 @@ class RestartLimiter:
         return ""
 
     def is_due(self, node: int) -> bool:
-        """Whether the last start that failed is long enough ago."""
+        """Check whether the pause after the last failed start is over."""
         failed = self._failed.get(node)
         return not failed or self._clock() - failed[-1][0] >= PAUSE * 2 ** (len(failed) - 1)
 
     def add_failure(self, node: int, reason: str) -> None:
-        """A start came to nothing."""
+        """Record a failed start."""
         self._failed.setdefault(node, []).append((self._clock(), reason))
 
     def add_success(self, node: int) -> None:
-        """A new agent runs."""
+        """Record a successful start."""
         self._failed.pop(node, None)
         self._started.setdefault(node, []).append(self._clock())
 
 
 class SuspectedNodes:
-    """Of the nodes of one pool, as one client reaches them.
+    """Nodes of one pool that this client cannot reach.
 
     Args:
-        lost_after: seconds that a node has to answer; None for no limit.
-        lose: told of a node that has not, with when it fell silent and when it was taken as lost.
+        lost_after: Seconds until an unreachable node counts as lost. None: no limit.
+        lose: Called when a node is lost, with a description of the times.
     """
 
     def __init__(self, lost_after: float | None, lose: Callable[[Link, str], None]) -> None:
@@ -298,22 +304,22 @@ class SuspectedNodes:
         self._since: dict[Link, tuple[float, asyncio.TimerHandle]] = {}
 
     def on_unreachable(self, link: Link) -> str:
-        """A node is out of reach, now or still; says since when, and until when it is waited for."""
+        """Record that a node is unreachable. Returns since when, and when it will count as lost."""
         if self._lost_after is None:
             return ""
         if link not in self._since:
             timer = link.loop.call_later(self._lost_after, self._on_timeout, link)
             self._since[link] = time.time(), timer
         since, _ = self._since[link]
-        return f"suspected since {_clock(since)}, taken as lost at {_clock(since + self._lost_after)}"
+        return f"unreachable since {_clock(since)}, counts as lost at {_clock(since + self._lost_after)}"
 
     def clear(self, link: Link) -> None:
-        """It answers, or is known to be gone."""
+        """Forget a node that answers or is known to be lost."""
         if (suspected := self._since.pop(link, None)) is not None:
             suspected[1].cancel()
 
     def stop(self) -> None:
-        """The pool is left."""
+        """Forget all nodes."""
         for link in list(self._since):
             self.clear(link)
 
@@ -331,9 +337,9 @@ def _clock(at: float) -> str:
 
 _log = get_logger("node")
 
-DESCRIBE_TIMEOUT = 10.0  # seconds for a provider to say why a machine ended
-RECONNECT_PAUSES = (1.0, 30.0)  # seconds before the second look, and at most between later ones
-RETRY_DELAY = 1.0  # seconds before a node that could not be examined is examined once more
+DESCRIBE_TIMEOUT = 10.0  # seconds for a provider to report why a machine ended
+RECONNECT_PAUSES = (1.0, 30.0)  # seconds between attempts: first and longest
+RETRY_DELAY = 1.0  # seconds until a failed diagnosis is repeated
 
 
 class NodeRecovery:
@@ -356,14 +362,14 @@ class NodeRecovery:
         self._is_reconnecting = False
 
     def on_disconnect(self, link: Link, detail: str) -> str:
-        """A link is down: gives what is to be said of it, with until when it is waited for."""
+        """Return the message for a lost link, including the time at which the node will count as lost."""
         context = self._context
         ends = link.silent or link.finished or link.gone or context.leaving or context.external_end
         until = "" if ends else self.suspects.on_unreachable(link)
         return f"{detail}; {until}" if until else detail
 
     def diagnose(self, link: Link) -> None:
-        """Have it found out what became of a node, and done what that asks for."""
+        """Find out in the background why a node does not answer, and repair or replace it."""
         self._context.background.spawn(self._diagnose(link))
 
     async def _diagnose(self, link: Link) -> None:
@@ -374,10 +380,8 @@ class NodeRecovery:
             async with self._context.roster.decision_lock(link.node) as decided:
                 await self._handle_failure(link, decided)
         except (SkywardError, OSError) as error:
-            self._news.emit_node_note(
-                link, f"it cannot be told whether node {link.node} is there: {error_message(error)}"
-            )
-            if link.finished:  # it tries no more, so nothing else would have it examined again
+            self._news.emit_node_note(link, f"cannot determine the state of node {link.node}: {error_message(error)}")
+            if link.finished:  # the link makes no more attempts that would trigger another diagnosis
                 link.loop.call_later(RETRY_DELAY, self._retry_diagnosis, link)
         finally:
             self._diagnosing.discard(link.node)
@@ -389,20 +393,20 @@ class NodeRecovery:
     async def _handle_failure(self, link: Link, decided: bool) -> None:
         context = self._context
         if link is not context.links[link.node] or link.up or link.gone:
-            return  # while another client decided
+            return  # the state changed while this client waited for the decision lock
         if decided:
-            self._mark_lost(link, "another client sees to another machine in its place")
+            self._mark_lost(link, "another client replaces its machine")
             return
         if await self._context.shutdown.check_ended(wait=link.finished):
             return
         if link.finished:
-            taken = await self._find_preemption(link)
-            self._mark_lost(link, taken or "its agent was ended on its machine", taken_back=bool(taken))
+            preemption = await self._find_preemption(link)
+            self._mark_lost(link, preemption or "its agent was ended on its machine", taken_back=bool(preemption))
             return
         machine = context.machines[link.node]
         (seen,) = await context.describe([machine])
-        # "unreachable" is a link that is down: a network cut ends no healthy machine.
-        # So is "lost" where nodes do not reach each other: that peers get no answer either says nothing.
+        # "unreachable" means that the link is down: a network failure ends no healthy machine. "lost" means that peers
+        # get no answer, which proves nothing if the nodes do not connect to each other.
         alive = ("running", "unreachable", "lost") if context.is_standalone else ("running", "unreachable")
         if seen.state in alive or link.up or context.leaving or context.external_end is not None:
             return
@@ -419,23 +423,23 @@ class NodeRecovery:
                     await self._restart_agent(link)
                 return
             reason = refused
-        elif said := seen.extra.get("why"):
-            reason = f"{reason}: {said}"
-        taken = self._describe_preemption(link.node, seen)
-        self._mark_lost(link, taken or reason, taken_back=bool(taken))
+        elif cause := seen.extra.get("why"):
+            reason = f"{reason}: {cause}"
+        preemption = self._describe_preemption(link.node, seen)
+        self._mark_lost(link, preemption or reason, taken_back=bool(preemption))
         await context.terminate(machine)
 
     async def _find_preemption(self, link: Link) -> str:
-        """That the machine of an agent which was ended was taken back, in words; "" where nobody knows of it."""
+        """Describe the preemption of a terminated agent's machine; "" if none is known."""
         context, machine = self._context, self._context.machines[link.node]
-        if said := self._describe_preemption(link.node, machine):
-            return said
+        if text := self._describe_preemption(link.node, machine):
+            return text
         if not notice_program(context.provider, machine):
             return ""
         try:
             async with asyncio.timeout(DESCRIBE_TIMEOUT):
                 (seen,) = await context.describe([machine])
-        except (SkywardError, OSError):  # the log tells of it; that it is gone is known
+        except (SkywardError, OSError):  # the debug log contains the error
             return ""
         return self._describe_preemption(link.node, seen)
 
@@ -443,9 +447,9 @@ class NodeRecovery:
         return describe_preemption(node, machine, noticed=self._context.view.nodes[node].is_preempted)
 
     async def _restart_agent(self, link: Link) -> None:
-        """Start an agent where the last one died; it adopts what it finds, and the link finds it.
+        """Start a new agent on a node whose agent died. It adopts the running workers, and the link reconnects to it.
 
-        Where that fails the link goes on trying, and each of its attempts has the node examined again.
+        After a failure the link continues to retry, and each of its attempts triggers another diagnosis.
         """
         try:
             report = await self._context.startup.prepare(link)
@@ -460,7 +464,7 @@ class NodeRecovery:
         report("ready", "a new agent took over")
 
     def _on_suspicion_timeout(self, link: Link, reason: str) -> None:
-        """A node has not answered for too long. Its machine is left as it is; and who only watches goes on trying."""
+        """Treat a node as lost after too long a silence. Its machine is not terminated. Observers continue to retry."""
         if not self._context.observer and self._context.external_end is None:
             self._mark_lost(link, reason)
 
@@ -472,17 +476,17 @@ class NodeRecovery:
         try:
             if context.ledger.pool(context.token).state != "stopping":
                 context.ledger.set_pool_state(context.token, "degraded" if context.present_links else "failed")
-        except LedgerError as error:  # what waits for the node must end all the same
-            self._news.emit_node_note(link, f"that is not written down: {error}")
-        self._news.emit_state("degraded", f"node {link.node} is gone: {reason}")
+        except LedgerError as error:  # calls that wait for the node must end all the same
+            self._news.emit_node_note(link, f"the loss was not saved in the ledger: {error}")
+        self._news.emit_state("degraded", f"node {link.node} is lost: {reason}")
         self.replacements.begin(link.node)
         self._context.registry.on_node_lost()
         self._context.registry.drop_link(link)
 
-    # -- nodes that are there after all ------------------------------------------------------------------
+    # -- nodes that return ---------------------------------------------------------------------------------
 
     async def reconnect_lost(self) -> None:
-        """Come to nodes that are there after all, and have the pool's state say what is true."""
+        """Reconnect to lost nodes that run again, and publish the pool's actual state."""
         pool = self._context
         if self._is_reconnecting or pool.leaving or pool.view.state not in ("up", "degraded"):
             return

@@ -1,4 +1,4 @@
-"""Files that ranks wrote, fetched to the client."""
+"""Download of files that the ranks wrote: on request, during runs and at the teardown."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import WrittenAnswer, WrittenKeys
 
 
-CLOCK_TOLERANCE = 2.0  # seconds between two clocks that count as showing the same time
-PATIENCE = 60.0  # seconds that a node may take to look through its disk
-MAX_FILES = 200_000  # files of one node that are asked for, answer by answer
-SILENCE_TIMEOUT = 6.0  # seconds without a word, though it was asked for one every 2 s, after which it is not waited for
+CLOCK_TOLERANCE = 2.0  # seconds by which two clocks may differ
+PATIENCE = 60.0  # seconds that a node may take to scan its disk
+MAX_FILES = 200_000  # files of one node that are listed, page by page
+SILENCE_TIMEOUT = 6.0  # seconds; a node sends a sign of life every 2 s while it scans
 
 
 class FileListing(NamedTuple):
-    """What nodes have told.
+    """Listing of output files by the nodes.
 
     Attributes:
-        files: by node and path. Where nodes share a disk, a file of it is the first one's.
-        omitted_count: number of further files.
-        folders: node -> the ranks' working folder there.
-        failures: node -> why it did not tell.
+        files: Files, sorted by node and path. A file on a shared disk belongs to the first node that lists it.
+        omitted_count: Number of files that the nodes did not list.
+        folders: Node -> working folder of its ranks.
+        failures: Node -> reason why it sent no listing.
     """
 
     files: list[WrittenFile]
@@ -61,7 +61,7 @@ class FileListing(NamedTuple):
 
     @property
     def single_node_paths(self) -> frozenset[str]:
-        """Paths that only one node has; none while one may have more."""
+        """Paths that exist on one node only. Empty while the listing is incomplete."""
         if self.failures or self.omitted_count:
             return frozenset()
         return frozenset(path for path, n in Counter(file.path for file in self.files).items() if n == 1)
@@ -75,23 +75,27 @@ async def list_files(
     *,
     whole: bool = True,
 ) -> FileListing:
-    """Ask the nodes.
+    """List the files that the ranks wrote.
 
     Args:
-        patterns: as ``output_file_patterns.pattern`` gives them; none for all files.
-        run: during which they were written; None for the whole time of the pool.
-        nodes: whom to ask; None for all.
-        whole: whether nodes are asked again for what does not go into one answer.
+        context: Pool to list the files of.
+        patterns: Normalized patterns, as ``output_file_patterns.normalize_pattern`` returns them. Empty: all files.
+        run: Only files that changed during this run. None: since the pool was created.
+        nodes: Nodes to query. None: all.
+        whole: Whether to request further pages if the files do not fit into one answer.
+
+    Returns:
+        The files and the nodes that could not list theirs.
     """
     links = [link for link in context.links if nodes is None or link.node in nodes]
-    told = await asyncio.gather(*(_list_node(link, context, patterns, run, whole=whole) for link in links))
+    listings = await asyncio.gather(*(_list_node(link, context, patterns, run, whole=whole) for link in links))
     view = context.view.runs.get(run or "")
-    if view is not None and (view.kind != "broadcast" or view.nodes) and not all(each.forgotten for each in told):
-        # Its calls went to some nodes only.
-        told = [each._replace(why="") if each.forgotten else each for each in told]
-    found = FileListing([], sum(each.more for each in told), {}, {})
+    if view is not None and (view.kind != "broadcast" or view.nodes) and not all(each.forgotten for each in listings):
+        # Nodes that had no call of the run do not know it.
+        listings = [each._replace(why="") if each.forgotten else each for each in listings]
+    found = FileListing([], sum(each.more for each in listings), {}, {})
     seen: dict[tuple[str, str], WrittenFile] = {}
-    for link, each in zip(links, told, strict=True):
+    for link, each in zip(links, listings, strict=True):
         if each.why:
             found.failures[link.node] = each.why
         elif each.folder:
@@ -108,33 +112,33 @@ async def list_files(
 
 
 class _NodeListing(NamedTuple):
-    """By one node."""
+    """Listing by one node."""
 
     files: list[WrittenFile]
     more: int = 0
     folder: str = ""
-    why: str = ""  # it did not
-    forgotten: bool = False  # as it knows nothing of the run
+    why: str = ""  # reason of a failure
+    forgotten: bool = False  # the node does not know the run
 
 
 async def _list_node(
     link: Link, context: PoolContext, patterns: Sequence[str], run: str | None, *, whole: bool
 ) -> _NodeListing:
-    told = await _list_page(link, context, patterns, run, "")
-    while whole and told.more and told.files and len(told.files) < MAX_FILES:
-        last = told.files[-1].path
-        next_ones = await _list_page(link, context, patterns, run, last)
-        files = [each for each in next_ones.files if each.path > last]
-        if not files:  # it says no more, for whatever reason
+    listing = await _list_page(link, context, patterns, run, "")
+    while whole and listing.more and listing.files and len(listing.files) < MAX_FILES:
+        last = listing.files[-1].path
+        page = await _list_page(link, context, patterns, run, last)
+        files = [each for each in page.files if each.path > last]
+        if not files:  # an empty page, whatever the node claims to have left
             break
-        told = next_ones._replace(files=told.files + files)
-    return told
+        listing = page._replace(files=listing.files + files)
+    return listing
 
 
 async def _list_page(
     link: Link, context: PoolContext, patterns: Sequence[str], run: str | None, after: str
 ) -> _NodeListing:
-    # A machine of the pool's own has nobody else's, whatever the clock said when the pool was made.
+    # A rented machine holds files of this pool only, whatever its clock showed when the pool was created.
     since = 0.0 if context.ends_machines else link.to_node_time(context.row.created_at) - CLOCK_TOLERANCE
     when: dict[str, object] = {"run": run} if run else {"since": since}
     if after:
@@ -143,7 +147,7 @@ async def _list_page(
     try:
         answer = await link.wait_while_heard(_request(link, request), PATIENCE, SILENCE_TIMEOUT)
     except TimeoutError:
-        return _NodeListing([], why=f"it {link.silence_text}")
+        return _NodeListing([], why=f"the node {link.silence_text}")
     except (ConnectionError, WireError) as error:
         return _NodeListing([], why=str(error))
     if reason := answer.get("error"):
@@ -152,15 +156,15 @@ async def _list_page(
 
 
 async def _request(link: Link, request: dict[str, object]) -> WrittenAnswer:
-    """What a node says; it is asked once more after each time that its link was down and has come up again."""
+    """Return a node's answer. The request is repeated each time that the link was restored."""
     while True:
-        had = link.welcome
+        welcome = link.welcome
         try:
             answer: WrittenAnswer
             answer, _ = await link.ask(request)
             return answer
         except ConnectionError:
-            if not link.is_reconnecting and link.welcome is had:
+            if not link.is_reconnecting and link.welcome is welcome:
                 raise
         while link.is_reconnecting:
             await asyncio.sleep(0.02)
@@ -172,12 +176,12 @@ def _written_file(told: WrittenKeys, link: Link) -> WrittenFile:
 
 @value
 class FetchedRow(Value):
-    """One file that has come.
+    """A downloaded file, as recorded on disk.
 
     Attributes:
-        target: where it was put, an absolute path.
-        node, path, version: which file of which node it was.
-        left: size and time of change that it had here when it was put there.
+        target: Absolute local path.
+        node, path, version: Node, path and content version of the original.
+        left: Size and modification time in ns of the local copy after the download.
     """
 
     target: str
@@ -188,12 +192,12 @@ class FetchedRow(Value):
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether it lies there as it was left."""
+        """Whether the local copy is unchanged since the download."""
         return file_fingerprint(Path(self.target)) == tuple(self.left)
 
 
 def file_fingerprint(path: Path) -> tuple[int, int] | None:
-    """Size and time of change of a file; None where there is none."""
+    """Return a file's size and modification time in ns, or None if the file does not exist."""
     try:
         found = path.lstat()
     except OSError:
@@ -202,38 +206,38 @@ def file_fingerprint(path: Path) -> tuple[int, int] | None:
 
 
 class OutputRecord:
-    """One pool's, a line for each file; several processes may add to it at once."""
+    """Record of one pool's downloaded files, one JSON line per file. Several processes may append at once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._size = 0
         self._lock = threading.Lock()  # files of different nodes are fetched in threads
         self._by_target: dict[str, FetchedRow] = {}
-        # Whichever node named it: of a disk that nodes share, another one may, the next time.
+        # Keyed without the node: different nodes may list the same file of a shared disk.
         self._by_file: dict[tuple[str, str], list[FetchedRow]] = {}
 
     def latest_at(self, target: Path) -> FetchedRow | None:
-        """What was put there last."""
+        """Return the last file that was downloaded to a path."""
         self._read()
         return self._by_target.get(str(target))
 
     def copies_of(self, file: WrittenFile) -> list[FetchedRow]:
-        """Where the file is, as it is on its node now, and as it was left."""
+        """Return the unchanged local copies of a file's present version."""
         self._read()
         rows = self._by_file.get((file.path, file.version), ())
         return [row for row in rows if self._by_target.get(row.target) is row and row.is_unchanged]
 
     def add(self, file: WrittenFile, target: Path) -> None:
-        """The file has been put there.
+        """Record a downloaded file.
 
         Raises:
-            OSError: it cannot be written down.
+            OSError: If the record cannot be written.
         """
         left = file_fingerprint(target)
         if left is None:
-            return  # removed since
+            return  # removed since the download
         row = FetchedRow(str(target), file.node, file.path, file.version, left)
-        # What an earlier line lacks, that a crash or a full disk cut short, is not made up of this one.
+        # The leading newline separates this line from one that a crash or a full disk cut short.
         line = b"\n" + json.dumps(asdict(row)).encode() + b"\n"
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
@@ -258,34 +262,32 @@ class OutputRecord:
         self._size += len(whole)
         for line in whole.splitlines():
             try:
-                told = json.loads(line)
-                row = FetchedRow(**(told | {"left": tuple(told["left"])}))
+                data_row = json.loads(line)
+                row = FetchedRow(**(data_row | {"left": tuple(data_row["left"])}))
             except (ValueError, TypeError, KeyError):
-                continue  # a crash, or a full disk, cut it short
+                continue  # cut short by a crash or a full disk
             self._by_target[row.target] = row
             self._by_file.setdefault((row.path, row.version), []).append(row)
 
 
-SPARE_BYTES = 1 << 20  # bytes of the client's disk that are left free
-RETRY_PAUSE = 1.0  # seconds before a file that was just being written is looked at again
-PROGRESS_INTERVAL = 0.2  # seconds between two words on how far it is
-STALL_TIMEOUT = 60.0  # seconds without a byte after which a node is given up for now
-TEARDOWN_STALL_TIMEOUT = 5.0  # the same where the pool is being torn down, and its agent says nothing at all
-MIN_READ_RATE = (
-    20e6  # bytes a second that a node reads at least of what it has sent before: it looks through that again
-)
+SPARE_BYTES = 1 << 20  # bytes of the client's disk that stay free
+RETRY_PAUSE = 1.0  # seconds before the next try for a file that changed while it was read
+PROGRESS_INTERVAL = 0.2  # seconds between progress reports
+STALL_TIMEOUT = 60.0  # seconds without a byte after which a node is skipped
+TEARDOWN_STALL_TIMEOUT = 5.0  # seconds; during a teardown, if the agent does not respond at all
+MIN_READ_RATE = 20e6  # bytes per second; a resumed node first reads again the part that it has already sent
 
 Progress = Callable[[int, int], None]
-"""Told how many bytes have come, and of how many."""
+"""Called with the downloaded bytes and the total bytes."""
 
 
 class Destination(NamedTuple):
-    """Where files go.
+    """Local paths for downloaded files.
 
     Attributes:
-        folder: below which they all are.
-        by_node: the folder of each node's files in it; none where the pool has one node.
-        alone: paths that are put straight into the folder, as one node alone has them.
+        folder: Folder for all files.
+        by_node: Node -> name of its subfolder. Empty if the pool has one node.
+        alone: Paths that exist on one node only and are stored without a node's subfolder.
     """
 
     folder: Path
@@ -293,20 +295,22 @@ class Destination(NamedTuple):
     alone: frozenset[str] = frozenset()
 
     def target(self, file: WrittenFile) -> Path:
-        """Of one file."""
+        """Return the local path of a file."""
         alone, beside_others = self.possible_targets(file)
         return alone if file.path in self.alone else beside_others
 
     def possible_targets(self, file: WrittenFile) -> tuple[Path, Path]:
-        """Where it may be: as one node alone has it, and as several have one of its name."""
+        """Return the path of a file without and with its node's subfolder."""
         return self.folder / file.path, self.folder / self.by_node.get(file.node, "") / file.path
 
 
 class OutputFetcher:
-    """Of one pool, as one client has it.
+    """Downloads of one pool's output files.
 
     Args:
-        tries: how often a file is begun that changes while it is read.
+        context: Pool to download from.
+        record: Record of downloaded files.
+        tries: Number of tries for a file that changes while it is read.
     """
 
     def __init__(self, context: PoolContext, record: OutputRecord, *, tries: int = 3) -> None:
@@ -314,21 +318,21 @@ class OutputFetcher:
         self._record = record
         self._tries = tries
         self._downloads: dict[WrittenFile, IncomingOutput] = {}
-        self._done_bytes = 0  # bytes
-        self._failed_nodes: dict[int, str] = {}  # nodes, and why
+        self._done_bytes = 0
+        self._failed_nodes: dict[int, str] = {}  # node -> reason
 
     async def fetch(
         self, files: Sequence[WrittenFile], aim: Destination, progress: Progress | None = None
     ) -> list[FetchedFile]:
-        """Bring the files; what cannot be had is told of, file by file."""
+        """Download files, the nodes in parallel. Failures are reported per file."""
         by_node: dict[int, list[WrittenFile]] = {}
         for file in files:
             by_node.setdefault(file.node, []).append(file)
         work = asyncio.gather(*(self._fetch_node(each, aim) for each in by_node.values()))
         total = sum(file.size for file in files)
         if progress is not None:
-            told = asyncio.ensure_future(self._report_progress(total, progress))
-            work.add_done_callback(lambda _: told.cancel())
+            reporter = asyncio.ensure_future(self._report_progress(total, progress))
+            work.add_done_callback(lambda _: reporter.cancel())
         return [one for part in await work for one in part]
 
     async def _report_progress(self, total: int, progress: Progress) -> None:
@@ -347,7 +351,7 @@ class OutputFetcher:
                 await asyncio.sleep(RETRY_PAUSE)
                 found = await self._refresh(file)
                 if found is None:
-                    return FetchedFile(file, target, "it was removed on its node")
+                    return FetchedFile(file, target, "the node no longer has the file")
                 file = found
             try:
                 is_new = await self._try_fetch(file, target, aim)
@@ -355,23 +359,26 @@ class OutputFetcher:
                 error = failure.strerror or str(failure)
                 if error != CHANGED_MESSAGE:
                     break
-                error = "it was written to while it was read: fetch it once nobody writes there"
+                error = "the file changed during the download; fetch it again after the last write"
             else:
                 self._done_bytes += file.size
                 return FetchedFile(file, target, is_new=is_new)
         return FetchedFile(file, target, error)
 
     async def _refresh(self, file: WrittenFile) -> WrittenFile | None:
-        """The same file as it is now."""
+        """Return the present state of a file, or None if it was removed."""
         exactly = "".join(f"[{c}]" if c in "*?[" else c for c in file.path)
         found = await list_files(self._context, [exactly], None, [file.node])
         return next((replace(each, also=file.also) for each in found.files if each.path == file.path), None)
 
     async def _try_fetch(self, file: WrittenFile, target: Path, aim: Destination) -> bool:
-        """One attempt; says whether it has come just now.
+        """Download a file once.
+
+        Returns:
+            Whether the file is new on this machine.
 
         Raises:
-            OSError: it cannot be had, or put there.
+            OSError: If the file cannot be read or stored.
         """
         incoming = await self._acquire_target(file, target, aim)
         if incoming is None:
@@ -383,25 +390,25 @@ class OutputFetcher:
             return await asyncio.to_thread(self._store, file, target, incoming)
         except OSError as error:
             if self._end_reason or error.errno == errno.ENOSPC or CHANGED_MESSAGE in (error.strerror, str(error)):
-                incoming.drop()  # to be gone on with by nobody
+                incoming.drop()  # a part of a file that cannot be resumed
             raise
         finally:
             del self._downloads[file]
             incoming.release()
 
     async def _acquire_target(self, file: WrittenFile, target: Path, aim: Destination) -> IncomingOutput | None:
-        """Begin it, once no other client fetches it to the same place; None where it need not come.
+        """Start a download, after any other client's download to the same path. None: the file is already here.
 
         Raises:
-            OSError: it cannot be put there, or whoever fetches it has got no further for long.
+            OSError: If the file cannot be stored, or the other client's download makes no progress.
         """
         since, at = time.monotonic(), -1
         while not await asyncio.to_thread(self._is_fetched, file, target, aim):
             try:
                 return await asyncio.to_thread(self._begin_download, file, target, aim.folder)
-            except DownloadInProgress as others:
-                if others.at != at:
-                    since, at = time.monotonic(), others.at
+            except DownloadInProgress as other:
+                if other.at != at:
+                    since, at = time.monotonic(), other.at
                 elif time.monotonic() - since > self._stall_timeout or self._end_reason:
                     raise
             await asyncio.sleep(PROGRESS_INTERVAL)
@@ -409,7 +416,7 @@ class OutputFetcher:
 
     @property
     def _end_reason(self) -> str:
-        """How another client has ended the pool, or its limits have; "" where nobody has."""
+        """Error text if another client or the pool's limits ended the pool; else ""."""
         return "" if self._context.external_end is None else str(self._context.external_end.error())
 
     @property
@@ -417,14 +424,14 @@ class OutputFetcher:
         return TEARDOWN_STALL_TIMEOUT if self._context.leaving else STALL_TIMEOUT
 
     def _is_fetched(self, file: WrittenFile, target: Path, aim: Destination) -> bool:
-        """Whether it need not come: it has been fetched, perhaps before it was known whether others have one, too."""
+        """Check whether the file is already here, possibly under its other possible path, which is then renamed."""
         for row in self._record.copies_of(file):
             if row.target == str(target):
                 return True
             before = Path(row.target)
             if before in aim.possible_targets(file) and not os.path.lexists(target):
                 _make_folders(target, aim.folder)
-                with suppress(FileNotFoundError):  # another client moves it just now
+                with suppress(FileNotFoundError):  # another client may move the same file
                     before.rename(target)
                 self._record.add(file, target)
                 return True
@@ -432,10 +439,10 @@ class OutputFetcher:
         return False
 
     def _may_replace(self, file: WrittenFile, target: Path) -> bool:
-        """Whether what is there may give way: an earlier state of the same file, as we left it.
+        """Check whether the local file is an unmodified earlier version of the same file.
 
         Raises:
-            OSError: something else is there, that may be another.
+            OSError: If another or a modified file is in the way.
         """
         if not os.path.lexists(target):
             return False
@@ -443,10 +450,10 @@ class OutputFetcher:
         if row is not None and row.path == file.path and row.node in (file.node, *file.also):
             if row.is_unchanged:
                 return True
-            raise OSError(f"{target} has been changed here since it was fetched, and is not overwritten")
+            raise OSError(f"not overwriting {target}: the file was modified after the download")
         if target.is_symlink() or not target.is_file() or target.stat().st_size != file.size:
-            raise OSError(f"{target} is there, did not come from this file, and is not overwritten")
-        return False  # it may be the same, which its hash will tell
+            raise OSError(f"not overwriting {target}: it is another file")
+        return False  # possibly the same content: the hash decides
 
     def _begin_download(self, file: WrittenFile, target: Path, folder: Path) -> IncomingOutput:
         _make_folders(target, folder)
@@ -455,14 +462,14 @@ class OutputFetcher:
         free = shutil.disk_usage(folder).free
         if needed and needed > free - SPARE_BYTES:
             incoming.drop()
-            raise OSError(f"no room: it needs {needed:,} bytes, and {free:,} are free at {folder}")
+            raise OSError(f"not enough disk space in {folder}: {needed:,} bytes needed, {free:,} free")
         return incoming
 
     async def _download_with_retries(self, file: WrittenFile, incoming: IncomingOutput) -> None:
-        """Have all bytes of it here, however often the link drops.
+        """Download all bytes of a file and resume after each loss of the link.
 
         Raises:
-            OSError: it is no more as it was, cannot be written here, or nothing comes from there any more.
+            OSError: If the file changed, cannot be written here, or the node stopped sending.
         """
         since, at = time.monotonic(), incoming.at
         while not (reason := self._end_reason or self._failed_nodes.get(file.node, "")):
@@ -474,39 +481,42 @@ class OutputFetcher:
                     since, at = time.monotonic(), incoming.at
                 if link.gone or self._context.detached or time.monotonic() - since > self._stall_timeout:
                     self._failed_nodes[file.node] = str(error)
-                await asyncio.sleep(0.1)  # the link is on its way up again
+                await asyncio.sleep(0.1)  # the link is reconnecting
         raise OSError(reason)
 
     async def _download_with_timeout(self, link: Link, path: str, incoming: IncomingOutput) -> None:
-        """Take it, as long as some of it comes. A silent node is not asked again: it answers once it goes on.
+        """Download as long as bytes arrive. A silent node gets no second request: it answers when it resumes.
 
         Raises:
-            ConnectionError: the link is down, the node silent, or its disk does not answer; what has come is kept.
+            ConnectionError: If the link is down, the node is silent or its disk does not respond. The received part is
+                kept.
         """
-        taking = asyncio.ensure_future(self._download(link, path, incoming))
+        download = asyncio.ensure_future(self._download(link, path, incoming))
         at, since = incoming.at, time.monotonic()
         try:
-            while not taking.done():
-                await asyncio.wait([taking], timeout=PROGRESS_INTERVAL * 5)
+            while not download.done():
+                await asyncio.wait([download], timeout=PROGRESS_INTERVAL * 5)
                 if incoming.at != at:
                     at, since = incoming.at, time.monotonic()
                 stalled = time.monotonic() - since
-                if not taking.done() and min(link.silence_seconds, stalled) > max(SILENCE_TIMEOUT, self._stall_timeout):
+                if not download.done() and min(link.silence_seconds, stalled) > max(
+                    SILENCE_TIMEOUT, self._stall_timeout
+                ):
                     raise ConnectionError(f"node {link.node} {link.silence_text}")
-                if not taking.done() and stalled > STALL_TIMEOUT + at / MIN_READ_RATE:
-                    raise ConnectionError(f"nothing of it has come from node {link.node} for {stalled:.0f} s")
-            taking.result()
+                if not download.done() and stalled > STALL_TIMEOUT + at / MIN_READ_RATE:
+                    raise ConnectionError(f"node {link.node} has sent nothing for {stalled:.0f} s")
+            download.result()
         finally:
-            taking.cancel()
+            download.cancel()
 
     async def _download(self, link: Link, path: str, incoming: IncomingOutput) -> None:
-        # Standalone nodes listen nowhere.
+        # Standalone nodes open no port for direct downloads.
         direct = self._context.registry.direct
         if self._context.is_standalone or not await direct.download_output(link, path, incoming):
             await link.fetch_output(path, incoming)
 
     def _store(self, file: WrittenFile, target: Path, incoming: IncomingOutput) -> bool:
-        """Give it its name; says whether it was not there already."""
+        """Move a complete download to its path. Returns whether the content is new there."""
         instead = self._may_replace(file, target)
         if not instead and incoming.has_same_content(target):
             incoming.drop()
@@ -516,43 +526,44 @@ class OutputFetcher:
             incoming.move_to(target, file.changed_at, instead=instead)
         except FileExistsError as error:
             incoming.drop()
-            raise OSError(f"{target} is there, is another file, and is not overwritten") from error
+            raise OSError(f"not overwriting {target}: it is another file") from error
         self._record.add(file, target)
         return True
 
 
 def _make_folders(target: Path, folder: Path) -> None:
-    """Have the folders on the way to a file.
+    """Create the folders of a file.
 
     Raises:
-        OSError: they cannot be made, somebody else has made them, a link leads out of the folder, or it is ours.
+        OSError: If they cannot be created, belong to another user, contain a link that leads outside, or include the
+            folder for partial downloads.
     """
     if PARTS in target.relative_to(folder).parts:
-        raise OSError(f"{PARTS} is where files are that are on their way: give that folder another name there")
+        raise OSError(f"the folder name {PARTS} is reserved for partial downloads; rename the folder on the node")
     folder.mkdir(parents=True, exist_ok=True)
     if not target.parent.resolve().is_relative_to(folder.resolve()):
-        raise OSError(f"a link on the way to {target} leads out of {folder}")
+        raise OSError(f"a symbolic link in {target} leads out of {folder}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
-        raise OSError(f"{target.parent} cannot be a folder: there is a file of that name") from error
+        raise OSError(f"cannot create the folder {target.parent}: a file of that name exists") from error
     if target.parent != folder:
         check_folder_owner(folder / target.relative_to(folder).parts[0])
 
 
-FOLDER = "outputs"  # of the client, in its working folder
-QUIET_TIME = 3.0  # seconds without a change after which nobody is likely to be writing a file
-FETCH_INTERVALS = (2.0, 15.0)  # seconds before the first and between later looks during a run
-MAX_ENDED_RUNS = 32  # runs that wait to be looked at when they are over; of more, the pool's end sees to the older ones
-MAX_NAMED_FILES = 5  # files that a receipt names, of each node's
+FOLDER = "outputs"  # in the client's working folder
+QUIET_TIME = 3.0  # seconds without a change after which a file counts as complete
+FETCH_INTERVALS = (2.0, 15.0)  # seconds before the first scan during a run, and at most between later scans
+MAX_ENDED_RUNS = 32  # ended runs with a pending scan; the teardown covers older ones
+MAX_NAMED_FILES = 5  # files per node that a receipt names
 
 
 class FetchResult(NamedTuple):
-    """What came of fetching.
+    """Result of a download.
 
     Attributes:
-        files: each that was meant.
-        notes: what else there is to say, in words.
+        files: Each requested file.
+        notes: Messages to the user.
     """
 
     files: list[FetchedFile]
@@ -560,7 +571,7 @@ class FetchResult(NamedTuple):
 
 
 class Outputs:
-    """One pool's, as one client has it."""
+    """Output files of one pool, for one client."""
 
     def __init__(self, context: PoolContext) -> None:
         self._context = context
@@ -569,20 +580,23 @@ class Outputs:
         self._base = Path.cwd() / FOLDER
         self._patterns: Sequence[str] = context.row.spec.get("image", {}).get("outputs") or ()
         self._fetch_lock = asyncio.Lock()
-        self._ended_runs: dict[str, None] = {}  # runs to be looked at for the last time
+        self._ended_runs: dict[str, None] = {}  # runs that await their last scan
         self._wake = asyncio.Event()
         self._fetch_task: asyncio.Task[None] | None = None
 
     async def files(self, patterns: Sequence[str] = (), run: str | None = None, *, whole: bool = True) -> FileListing:
-        """What there is; nothing where ranks work in this machine's own folders.
+        """List output files. Empty for local pools, whose ranks work in this machine's own folders.
 
         Args:
-            patterns: as ``output_file_patterns.pattern`` takes them; none for all files.
-            run: during which they were written; None for the whole time of the pool.
-            whole: whether nodes are asked again for what does not go into one answer.
+            patterns: Patterns, as ``output_file_patterns.normalize_pattern`` accepts them. Empty: all files.
+            run: Only files that changed during this run. None: since the pool was created.
+            whole: Whether to request further pages if the files do not fit into one answer.
+
+        Returns:
+            The files and the nodes that could not list theirs.
 
         Raises:
-            UsageError: a pattern leads out of the working folder.
+            UsageError: If a pattern leads out of the working folder.
         """
         wanted = _validate_patterns(patterns)
         if self._context.is_local:
@@ -590,7 +604,7 @@ class Outputs:
         return await list_files(self._context, wanted, run, whole=whole)
 
     async def unfetched(self) -> Unfetched:
-        """What a teardown would find, as things stand."""
+        """List the files that a teardown would find unfetched now."""
         found = await self.files()
         parts: dict[bool, list[WrittenFile]] = {True: [], False: []}
         for file in self._unfetched(found):
@@ -611,22 +625,28 @@ class Outputs:
         run: str | None = None,
         progress: Progress | None = None,
     ) -> FetchResult:
-        """Bring files here.
+        """Download files.
 
         Args:
-            to: the folder that they come to; None for ``outputs/RUN``, or ``outputs/POOL``.
+            patterns: Patterns of the files. Empty: all files.
+            to: Destination folder. None: ``outputs/RUN`` or ``outputs/POOL``.
+            run: Only files that changed during this run. None: since the pool was created.
+            progress: Called with the downloaded bytes and the total bytes.
+
+        Returns:
+            The files and notes to the user.
 
         Raises:
-            UsageError: a pattern leads out of the working folder.
-            PoolError: no node could be asked.
+            UsageError: If a pattern leads out of the working folder.
+            PoolError: If no node could list its files.
         """
         found = await self.files(patterns, run)
-        notes = [f"node {node} cannot be asked for files: {reason}" for node, reason in found.failures.items()]
+        notes = [f"node {node} could not list its files: {reason}" for node, reason in found.failures.items()]
         if notes and not found.folders:
-            raise PoolError(f"of pool {self._context.name}: {'; '.join(notes)}")
+            raise PoolError(f"Cannot fetch files of pool {self._context.name}: {'; '.join(notes)}")
         if found.omitted_count:
             notes.append(
-                f"{found.omitted_count:,} more files are there than nodes name at once: say which, by patterns"
+                f"{found.omitted_count:,} more files exist than nodes can list: narrow the selection with patterns"
             )
         return FetchResult(await self._fetch_files(found, found.files, run, to, progress), notes)
 
@@ -640,16 +660,18 @@ class Outputs:
         *,
         tries: int = 3,
     ) -> list[FetchedFile]:
-        aim = Destination(await asyncio.to_thread(self._folder, run, to) if files else Path(), self._node_folders())
+        destination = Destination(
+            await asyncio.to_thread(self._folder, run, to) if files else Path(), self._node_folders()
+        )
         if not self._is_running(run):
-            aim = aim._replace(alone=found.single_node_paths)
+            destination = destination._replace(alone=found.single_node_paths)
         async with self._fetch_lock:
-            fetching = OutputFetcher(self._context, self._record, tries=tries)
-            got = await fetching.fetch(files, aim, progress)
-        for each in got:
+            fetcher = OutputFetcher(self._context, self._record, tries=tries)
+            fetched = await fetcher.fetch(files, destination, progress)
+        for each in fetched:
             if each.is_new or (each.error and tries > 1):
                 self._emit_fetched(run or "", each)
-        return got
+        return fetched
 
     def _folder(self, run: str | None, to: Path | None) -> Path:
         if to is not None:
@@ -657,14 +679,14 @@ class Outputs:
         folder = self._base / (run or self._context.row.key)
         folder.mkdir(parents=True, exist_ok=True)
         check_folder_owner(self._base)
-        # What came from there is neither to be sent there again, nor to be committed.
+        # Downloads must be neither uploaded to the next pool nor committed.
         ignored = folder / ".gitignore"
         if not ignored.exists():
             ignored.write_text("*\n", encoding="utf-8")
         return folder
 
     def _node_folders(self) -> dict[int, str]:
-        """A folder for each node: of its rank, or of the node where several ranks share its working folder."""
+        """Return a subfolder per node: named by its rank, or by the node if its ranks share a working folder."""
         if len(self._context.links) == 1:
             return {}
         letter = "r" if self._context.ranks_per_node == 1 else "n"
@@ -672,8 +694,8 @@ class Outputs:
 
     def _is_running(self, run: str | None) -> bool:
         runs = self._context.view.runs
-        meant = runs.values() if run is None else filter(None, (runs.get(run),))
-        return any(each.state == "running" and each.ended < each.total for each in meant)
+        selected = runs.values() if run is None else filter(None, (runs.get(run),))
+        return any(each.state == "running" and each.ended < each.total for each in selected)
 
     def _emit_fetched(self, run: str, each: FetchedFile) -> None:
         file = each.file
@@ -684,11 +706,13 @@ class Outputs:
             )
         )  # fmt: skip
 
-    # -- during runs -------------------------------------------------------------------------------------
+    # -- during runs ---------------------------------------------------------------------------------------
 
     def start_fetching(self) -> None:
-        """Fetch what the image names of every run, whoever began it, from now on, while it goes on and when it is over;
-        of those that nodes remember, too, as they tell of them."""
+        """Fetch the image's output patterns of every run from now on, during the run and after its end.
+
+        Includes runs of other clients and earlier runs that the nodes report.
+        """
         self._news.subscribe(self._on_event, None)
 
     def _on_event(self, event: events.Event) -> None:
@@ -713,10 +737,10 @@ class Outputs:
         try:
             await self._fetch_until_idle()
         except OSError as error:
-            self._news.emit_warning(f"what ranks write cannot be fetched now: {error}")
+            self._news.emit_warning(f"cannot fetch output files now: {error}")
 
     async def _fetch_until_idle(self) -> None:
-        """Look at the runs that go on, ever more rarely, and at each that is over; end when none is left."""
+        """Scan the active runs at growing intervals and each ended run once, until none remains."""
         delay, longest = FETCH_INTERVALS
         while (self._ended_runs or self._active_runs) and not self._context.detached:
             if not self._ended_runs:
@@ -737,22 +761,25 @@ class Outputs:
                 await self._fetch_files(found, quiet, run, tries=1)
 
     def stop_fetching(self) -> None:
-        """This client leaves the pool; what is half here is gone on with when somebody fetches it again."""
+        """Stop the background downloads. The next download resumes partial files."""
         if self._fetch_task is not None:
             self._fetch_task.cancel()
 
-    # -- at the end --------------------------------------------------------------------------------------
+    # -- at the teardown -----------------------------------------------------------------------------------
 
     async def save(self, *, give_up: bool, most: int | None = None) -> RemainingFiles:
-        """Bring home what would go with the pool's machines, as far as its options say, and name what is left.
+        """Fetch the files that would be lost with the pool's machines, and describe the remaining ones.
 
         Args:
-            give_up: bring nothing home.
-            most: bytes that are brought, in place of what the options say.
+            give_up: Fetch nothing.
+            most: Bytes to fetch. None: as the pool's options state.
+
+        Returns:
+            The remaining files, for the receipt.
         """
         context = self._context
         if self._fetch_task is not None:
-            if give_up or self._context.registry.runs:  # some that do not end: their nodes do not answer
+            if give_up or self._context.registry.runs:  # runs remain only if their nodes do not answer
                 self._fetch_task.cancel()
             await asyncio.wait([self._fetch_task])
         if not await asyncio.to_thread(self._had_runs):
@@ -765,50 +792,52 @@ class Outputs:
         if context.ends_machines and not give_up:
             room = int(context.options.keep_outputs) if most is None else most
             trouble = await self._fetch_with_progress(found, newest_within(self._unfetched(found), room)) or trouble
-        left = self._unfetched(found)
-        whose = {node: [file for file in left if file.node == node] for node in found.folders}
-        said = [self._describe_unfetched(node, found.folders[node], files) for node, files in whose.items() if files]
-        unasked = [
-            f"node {node} could not be asked what its ranks wrote ({reason})" for node, reason in found.failures.items()
+        remaining = self._unfetched(found)
+        by_node = {node: [file for file in remaining if file.node == node] for node in found.folders}
+        descriptions = [
+            self._describe_unfetched(node, found.folders[node], files) for node, files in by_node.items() if files
         ]
+        unlisted = [f"node {node} could not list its files ({reason})" for node, reason in found.failures.items()]
         notes = [trouble] if trouble else []
         if found.omitted_count:
-            unasked.append(f"at least {found.omitted_count:,} more files of ranks that were not looked at")
+            unlisted.append(f"at least {found.omitted_count:,} more files that were not listed")
         if context.ends_machines:
-            return RemainingFiles(notes, lost=[*said, *unasked])
-        stays = [(node, found.folders[node]) for node, files in whose.items() if files]
-        more = unasked[-1:] if found.omitted_count else []
-        return RemainingFiles([*(f"stays there: {each}" for each in [*said, *more]), *notes], stays=stays)
+            return RemainingFiles(notes, lost=[*descriptions, *unlisted])
+        stays = [(node, found.folders[node]) for node, files in by_node.items() if files]
+        more = unlisted[-1:] if found.omitted_count else []
+        return RemainingFiles(
+            [*(f"remains on the host: {each}" for each in [*descriptions, *more]), *notes], stays=stays
+        )
 
     def _had_runs(self) -> bool:
-        """Whether there were ranks that could write."""
+        """Check whether any run could have written files."""
         try:
             return bool(self._context.ledger.runs(self._context.token))
         except LedgerError:
             return True
 
     async def _fetch_with_progress(self, found: FileListing, files: Sequence[WrittenFile]) -> str:
-        """Fetch them, and have the pool say how far it is: nothing else happens meanwhile. Gives why that cannot be."""
+        """Fetch files and publish the progress of the teardown. Returns the error, or ""."""
 
-        say = self._news.emit_teardown_progress
+        report = self._news.emit_teardown_progress
 
-        def is_at(done: int, total: int) -> None:
-            say(f"what its ranks wrote is brought here: {format_size(done)} of {format_size(total)}")
+        def show_progress(done: int, total: int) -> None:
+            report(f"downloading output files: {format_size(done)} of {format_size(total)}")
 
         if files:
             try:
-                await self._fetch_files(found, files, None, progress=is_at)
+                await self._fetch_files(found, files, None, progress=show_progress)
             except OSError as error:
-                return f"what ranks wrote could not be brought here: {error}"
+                return f"output files could not be downloaded: {error}"
             finally:
-                say("")
+                report("")
         return ""
 
     def _unfetched(self, found: FileListing) -> list[WrittenFile]:
         return [file for file in found.files if not self._record.copies_of(file)]
 
     def _describe_unfetched(self, node: int, folder: str, files: Sequence[WrittenFile]) -> str:
-        """What nobody has fetched of one node: how much, where, and its largest by name."""
+        """Describe a node's unfetched files: number, size, place and the largest by name."""
         largest = sorted(files, key=lambda file: -file.size)[:MAX_NAMED_FILES]
         named = ", ".join(f"{sanitize_line(file.path)} ({format_size(file.size)})" for file in largest)
         more = f" and {len(files) - len(largest):,} more" if len(files) > len(largest) else ""
@@ -825,7 +854,7 @@ def _validate_patterns(patterns: Sequence[str]) -> list[str]:
 
 
 def newest_within(files: Sequence[WrittenFile], most: int) -> list[WrittenFile]:
-    """As many of the files as there is room for, the newest first."""
+    """Return as many files as fit into ``most`` bytes, newest first."""
     chosen = []
     for file in sorted(files, key=lambda file: -file.changed_at):
         if file.size <= most:

@@ -1,4 +1,4 @@
-"""One pool: its actors, and the dispatch of what agents send."""
+"""One pool as one client sees it: the class that creates the pool's parts and dispatches the frames of its agents."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import FromAgent
 
 
-FILES_PER_RANK = 3  # of a rank: what it prints, its errors, its numbers
-FILES_PER_NODE = 3  # for its connections
-SPARE_FILES = 64  # for the script, and for what comes and goes
+FILES_PER_RANK = 3  # open log files of a rank: stdout, stderr, metrics
+FILES_PER_NODE = 3  # for the connections to the node
+SPARE_FILES = 64  # for the user's script and for short-lived files
 MIN_SPARE_FILES = 16
 
 
 def raise_file_limit(nodes: int, ranks: int, least: int | None = None) -> None:
-    """Raise this process's own limit of open files so far as such a pool asks for it, and as the system lets us.
+    """Raise this process's limit of open files to the number that the pool needs, as far as the system allows.
 
     Args:
-        nodes: how many at most.
-        ranks: how many on each.
-        least: how many nodes it must be; None for all.
+        nodes: Greatest number of nodes.
+        ranks: Ranks per node.
+        least: Smallest number of nodes that the pool can work with. None: all nodes are required.
 
     Raises:
-        UsageError: the system does not let us have even the connections.
+        UsageError: If the hard limit is too low even for one connection per node.
     """
-    import resource  # late: not all starts come this far
+    import resource  # imported late: the limit often needs no change
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return
-    held = len(os.listdir("/dev/fd"))  # noqa: PTH208  no pathlib for a number
+    held = len(os.listdir("/dev/fd"))  # noqa: PTH208  pathlib has no counterpart
     wanted = held + nodes * (FILES_PER_NODE + FILES_PER_RANK * ranks) + SPARE_FILES
     if soft >= wanted:
         return
@@ -61,30 +61,30 @@ def raise_file_limit(nodes: int, ranks: int, least: int | None = None) -> None:
         needed = held + (nodes if least is None else least) + MIN_SPARE_FILES
         if hard < needed:
             raise UsageError(
-                f"{nodes} nodes need at least {needed} open files here, and this process may have {hard}: "
-                f"raise that (ulimit -Hn {wanted}, or LimitNOFILE= of its service), or have fewer nodes"
+                f"{nodes} nodes need at least {needed} open files, but this process is limited to {hard}. "
+                f"Raise the limit (ulimit -Hn {wanted}, or LimitNOFILE= of its service) or use fewer nodes."
             )
         wanted = min(wanted, hard)
     if wanted > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-_POOLS: WeakSet[Pool] = WeakSet()  # of this process
+_POOLS: WeakSet[Pool] = WeakSet()  # all pools of this process
 
 
 async def flush_all() -> None:
-    """Have ledger and files tell all that this process knows of its pools."""
+    """Write all pending records of this process's pools to the ledger and the pool folders."""
     for pool in list(_POOLS):
         pool.context.background.run_deferred()
         pool.news.records.flush()
 
 
 class Pool:
-    """One pool as one client has it: creates its actors, and passes on what its agents send.
+    """One pool as one client sees it: creates the pool's parts and dispatches the frames of its agents.
 
     Attributes:
-        context: State that the actors share; see there for them.
-        news: Publisher of its events.
+        context: State that the parts share. It also refers to the parts.
+        news: Publisher of the pool's events.
     """
 
     def __init__(self, row: PoolRow, provider: Provider, ledger: Ledger, *, observer: bool = False) -> None:
@@ -110,19 +110,28 @@ class Pool:
 
     @cached_property
     def dashboards(self) -> Dashboards:
-        """Web pages of its head."""
+        """Web pages that programs on the head node serve."""
         from skyward_core.pool.dashboards import Dashboards
 
         return Dashboards(self.context)
 
-    # -- life --------------------------------------------------------------------------------------------
+    # -- life ----------------------------------------------------------------------------------------------
 
     @classmethod
     async def register(cls, spec: PoolSpec, ledger: Ledger, cwd: str = "") -> Pool:
-        """Make the object of a pool that is wanted, which stands in the ledger then; nothing of it exists yet.
+        """Register a new pool in the ledger, before any of its resources exist.
+
+        Args:
+            spec: Specification of the pool.
+            ledger: Ledger to register the pool in.
+            cwd: Working folder of the client.
+
+        Returns:
+            The pool, to be started with :meth:`start`.
 
         Raises:
-            as ``startup.write_intent``; UsageError where this process may not have so many files open.
+            UsageError: If this process may not open enough files, or for the reasons of ``startup.write_intent``.
+            PoolError: For the reasons of ``startup.write_intent``.
         """
         raise_file_limit(spec.most_nodes, spec.ranks_per_node, spec.least_nodes)
         intent = await write_intent(spec, ledger, cwd)
@@ -133,23 +142,28 @@ class Pool:
         return pool
 
     async def start(self, spec: PoolSpec) -> None:
-        """Create the machines and bring every node to ready; on failure nothing of it is left.
+        """Create the machines and bring every node to the phase "ready". A failure removes all resources again.
 
         Raises:
-            PoolError: says which node failed, at what, and what to do.
-            Cancelled: :meth:`down` or ``detach`` came in between.
+            PoolError: If a node failed. The error names the node, the cause and a fix.
+            Cancelled: If the pool was torn down or left during the start.
         """
         debug_log.pool.set(self.name)
         await self.context.startup.start(spec)
 
     @classmethod
     async def attach_to(cls, row: PoolRow, ledger: Ledger, *, observer: bool = False) -> Pool:
-        """Return a pool that this client is connected to.
+        """Create a pool object and connect it to an existing pool.
+
+        Args:
+            row: The pool's row in the ledger.
+            ledger: Ledger that contains the row.
+            observer: Whether this client only watches the pool.
 
         Raises:
-            PoolGone: The pool has ended.
-            PoolError: No node of the pool can be reached.
-            UsageError: This process may not have so many files open.
+            PoolGone: If the pool has ended.
+            PoolError: If no node of the pool can be reached.
+            UsageError: If this process may not open enough files.
         """
         pool = cls(row, provider_from_json(row.provider), ledger, observer=observer)
         try:
@@ -160,42 +174,45 @@ class Pool:
         return pool
 
     async def attach(self) -> None:
-        """Connect to a pool that is up; raises as :meth:`attach_to`."""
+        """Connect to a running pool. Raises the errors of :meth:`attach_to`."""
         debug_log.pool.set(self.name)
         raise_file_limit(self.row.spec["nodes"], self.context.ranks_per_node)
         await self.context.startup.attach()
 
     async def detach(self) -> None:
-        """Leave the pool as it is."""
+        """Disconnect from the pool and leave it running."""
         await self.context.shutdown.detach()
 
     async def down(self, *, give_up: bool = False, keep_outputs: int | None = None, now: bool = False) -> Receipt:
-        """Tear the pool down; a second call waits for the first.
+        """Tear the pool down. A second call waits for the first.
 
         Args:
-            give_up: remove results and logs that nobody has fetched, in place of fetching them.
-            keep_outputs: bytes of files that are brought here first, in place of what the pool's options say.
-            now: ask nothing of its machines, and have them ended at once.
+            give_up: Delete unfetched results and logs instead of fetching them.
+            keep_outputs: Bytes of output files to download first. None: as the pool's options state.
+            now: Terminate the machines at once, without any request to their agents.
+
+        Returns:
+            The receipt of the teardown.
 
         Raises:
-            UsageError: its provider cannot do that; nothing was ended.
+            UsageError: If ``now`` is set and the provider does not support it. The pool is unchanged.
         """
         if now:
             await check_can_end_now(self.context.provider)
         return await asyncio.shield(self.context.shutdown.begin(give_up, keep_outputs, now=now))
 
-    # -- what comes over the links -----------------------------------------------------------------------
+    # -- frames and link changes ---------------------------------------------------------------------------
 
     def cursors(self, node: int) -> dict[str, int]:
-        """How many bytes of each log file of a node are here; a node that has just greeted us is asked so."""
+        """Return the downloaded bytes of each log file of a node. Called after the node's welcome."""
         self.news.set_ranks_per_node(self.links[node].welcome["ranks_per_node"])
         return self.context.cursors(node)
 
     def on_frame(self, link: Link, header: FromAgent, body: bytes) -> None:
-        """What an agent tells.
+        """Dispatch one frame of an agent.
 
         Raises:
-            WireError: it cannot be.
+            WireError: If the frame is invalid in the present state of the pool.
         """
         context = self.context
         match header["t"]:
@@ -234,21 +251,21 @@ class Pool:
                 self.news.emit_node_note(link, header["message"])
 
     def on_link(self, link: Link, up: bool, detail: str) -> None:
-        """A link is up, or down, or still down."""
+        """Handle a link that came up, went down or could not be restored."""
         context = self.context
         if context.detached and not up:
-            return  # it is we who went
+            return  # this client closed the link itself
         if not up:
             detail = context.recovery.on_disconnect(link, detail)
         self.news.emit_link(link, up, detail)
         context.scheduler.queue.notify()
         if up:
             context.recovery.suspects.clear(link)
-            if not link.silent:  # else its last greeting is old, and all that came since has been heard
+            if not link.silent:  # else the welcome is old, and all later frames have arrived on the same connection
                 self._on_connect(link)
             return
         if link.silent:
-            return  # still connected: it is shown, nothing is done about it
+            return  # the connection still exists: report only
         context.setup.on_down(link)
         if not (context.leaving or link.gone or context.external_end):
             context.recovery.diagnose(link)

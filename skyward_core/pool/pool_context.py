@@ -1,4 +1,7 @@
-"""Data that the pool's parts share."""
+"""State of one pool that all parts of a client share.
+
+The parts refer to each other only through this object, which avoids import cycles.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,14 @@ if TYPE_CHECKING:
 
 
 class PoolEnd(NamedTuple):
-    """``by``: who ended it, "" where it did so itself; ``at``: Unix time in seconds; ``why``: "" where nobody said."""
+    """End of a pool.
+
+    Attributes:
+        pool: Name of the pool.
+        by: Client that ended the pool; "" if the pool ended itself.
+        why: Reason; "" if unknown.
+        at: Unix time in seconds.
+    """
 
     pool: str
     by: str
@@ -53,17 +63,17 @@ class PoolEnd(NamedTuple):
 
     @classmethod
     def from_expiry(cls, pool: str, reason: str) -> PoolEnd:
-        """Its limits were over, just now."""
+        """Return the end of a pool whose own limits have just expired."""
         return cls(pool, "", reason, time.time())
 
     @classmethod
     def from_agent(cls, pool: str, header: AgentEnding) -> PoolEnd:
-        """As one of its agents says when it begins to end."""
+        """Return the end that an agent announces."""
         return cls(pool, header["by"], header["why"], time.time())
 
     @classmethod
     def from_ledger(cls, row: PoolRow) -> PoolEnd:
-        """As the ledger knows it; of a pool that is just being torn down it does not know by whom."""
+        """Return the end that the ledger records. During a teardown the ledger does not yet name the client."""
         if row.ended_at is None:
             return cls(row.name, "another client", "", time.time())
         receipt = row.receipt or {}
@@ -71,7 +81,7 @@ class PoolEnd(NamedTuple):
         return cls(row.name, receipt.get("by", ""), "; ".join(reasons), row.ended_at)
 
     def error(self) -> PoolGone:
-        """What is raised by all that waits, or is begun later: a fresh one for each thread."""
+        """Return a new error for callers that wait for the pool or use it later. Each thread needs its own."""
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.at))
         ended = f"was ended at {when} by {self.by}" if self.by else f"ended itself at {when}"
         reason = f": {self.why}" if self.why else ""
@@ -79,26 +89,26 @@ class PoolEnd(NamedTuple):
 
 
 class PoolContext:
-    """State of one pool that the parts of one client share, and the way from part to part.
+    """State of one pool that the parts of one client share, and access to those parts.
 
     Attributes:
         links: Links to the nodes, by index. A replaced node keeps its index.
         machines: Machines of the nodes, by index.
         view: The pool as screens show it. Only the event publisher writes to it.
         observer: Whether this client only watches the pool.
-        external_end: How the pool ended, if another client or its own limits ended it.
-        end_reason: Why this client ends the pool, if no user asked for it; else "".
+        external_end: End of the pool, if another client or the pool's own limits ended it.
+        end_reason: Why this client ends the pool without a request by the user; else "".
         leaving: Whether this client tears the pool down, or has left it.
         detached: Whether this client has left the pool.
         is_local: Whether the ranks work in this machine's own folders.
         news: Publisher of all events of the pool.
-        background: Work that no caller waits for.
-        roster: Which nodes are missing, and which may return.
+        background: Tasks that no caller waits for.
+        roster: Nodes that are missing, and nodes that may return.
         setup: Configuration and setup of the ranks.
         registry: Runs by id.
-        listener: Receiver of what agents send.
+        listener: Receiver of the agents' frames.
         metrics: Metrics of the machines.
-        startup, scheduler, recovery, limits, shutdown: The actors; ``pool.Pool`` creates them.
+        startup, scheduler, recovery, limits, shutdown: Parts that ``pool.Pool`` creates.
     """
 
     listener: Listener
@@ -131,7 +141,7 @@ class PoolContext:
         python = row.spec.get("interpreter")
         self._interpreter = Interpreter.from_json(python) if python else None
         self.is_local = isinstance(provider, RunsHere)
-        self._turn = -1  # the node that had the last
+        self._turn = -1  # index of the node that was chosen last
         self.background = BackgroundTasks()
         self.news = EventPublisher(self)
         self.roster = NodeRoster(self)
@@ -140,39 +150,38 @@ class PoolContext:
 
     @cached_property
     def outputs(self) -> Outputs:
-        """Files that the ranks write. Most pools start without importing this."""
+        """Files that the ranks write. Created on first use, because most pools never import the module."""
         from skyward_core.pool.output_files import Outputs
 
         return Outputs(self)
 
     async def describe(self, machines: Sequence[Machine]) -> list[Machine]:
-        """Return machines as the provider has them now."""
+        """Return the machines with the state that the provider reports now."""
         return await log_query("describe", self.name, self.provider.describe(self.name, machines))
 
     async def terminate(self, machine: Machine) -> None:
-        """Terminate one machine."""
         await log_query("terminate", self.name, self.provider.terminate(self.name, [machine]))
 
     @property
     def is_standalone(self) -> bool:
-        """Whether its nodes stand alone: no gang, no network among them."""
+        """Whether the ranks of the nodes form no gang and need no network between nodes."""
         return not self.options.cluster
 
     @property
     def ends_machines(self) -> bool:
-        """Whether its machines, and all that lies on them, end with it."""
+        """Whether the machines and all files on them are deleted at the teardown."""
         return not self.is_local and not isinstance(self.provider, HasHosts)
 
     @property
     def slots_per_node(self) -> int:
-        """Tasks that a node runs at the same time."""
+        """Number of tasks that a node runs at the same time."""
         return self._concurrency * self.ranks_per_node
 
     def check_interpreter(self, tasks: Sequence[Task]) -> None:
-        """What was pickled by another Python than the pool has is not sent there.
+        """Check that the pool's Python can load the tasks' pickled functions.
 
         Raises:
-            UsageError: it was.
+            UsageError: If a task was pickled by an incompatible interpreter.
         """
         for task in tasks:
             if not task.portable:
@@ -180,62 +189,62 @@ class PoolContext:
 
     @property
     def present_links(self) -> list[Link]:
-        """Links to the nodes that are not gone for good."""
+        """Links to the nodes that are not lost for good."""
         return [link for link in self.links if not link.gone]
 
     def link_of(self, rank: int) -> Link:
-        """The link to the node that a rank is on."""
+        """Return the link to the node of a rank."""
         return self.links[rank // self.ranks_per_node]
 
     def clock_ahead_of(self, rank: int) -> float:
-        """Seconds by which our clock is ahead of that of the node that a rank is on; 0 where nothing is known."""
+        """Return the seconds by which the client's clock is ahead of the clock of a rank's node; 0 if unknown."""
         node = rank // self.ranks_per_node
         return self.links[node].clock.ahead if node < len(self.links) else 0.0
 
     def may_be_preempted(self, node: int) -> bool:
-        """Whether a node's machine may be taken back, and no notice of that has come."""
+        """Check whether a node's machine may be preempted and has no preemption notice yet."""
         if not isinstance(self.provider, TakesBack) or self.view.nodes[node].is_preempted:
             return False
         return bool(self.provider.notices(self.machines[node]))
 
     def without_preempted(self, links: Sequence[Link]) -> Sequence[Link]:
-        """Those whose machines are not about to be taken back; all, where each is."""
+        """Return the links whose nodes have no preemption notice, or all links if every node has one."""
         nodes = self.view.nodes
         return [link for link in links if not nodes[link.node].is_preempted] or links
 
     def next_link(self, among: Container[Link]) -> Link:
-        """The next node in turn, of those that have the least to do for us."""
+        """Return the least loaded of the given links, in round-robin order."""
         after = self._turn + 1
-        left = [link for link in (*self.links[after:], *self.links[:after]) if link in among]
-        link = min(left, key=lambda link: (not link.up or link.silent, link.load))
+        candidates = [link for link in (*self.links[after:], *self.links[:after]) if link in among]
+        link = min(candidates, key=lambda link: (not link.up or link.silent, link.load))
         self._turn = link.node
         return link
 
     def ranks_of(self, node: int) -> range:
-        """The ranks of a node."""
+        """Return the ranks of a node."""
         return range(node * self.ranks_per_node, (node + 1) * self.ranks_per_node)
 
     def cursors(self, node: int) -> dict[str, int]:
-        """How many bytes of each log file of a node are here."""
+        """Return the downloaded bytes of each log file of a node."""
         ranks = self.ranks_of(node)
         return {name: at for name, at in self.archive.cursors.items() if parse_rank(name) in ranks}
 
     def check_rank(self, link: Link, rank: int, node: int | None = None) -> None:
-        """A node speaks of its own ranks only.
+        """Check that a frame names a rank of the node that sent it.
 
         Raises:
-            WireError: it does not.
+            WireError: If the rank or ``node`` belongs to another node.
         """
         if (rank >= 0 and rank // self.ranks_per_node != link.node) or node not in (None, link.node):
-            raise WireError(f"node {link.node} speaks of rank {rank} as if it were its own")
+            raise WireError(f"node {link.node} sent a frame about rank {rank} of another node")
 
 
 DEFER_DELAY = 0.003  # seconds; longer than a small call takes
-CANCEL_TIMEOUT = 1.0  # seconds that what goes on beside may take to be broken off
+CANCEL_TIMEOUT = 1.0  # seconds that cancelled tasks have to finish
 
 
 class BackgroundTasks:
-    """One pool's."""
+    """Background tasks and deferred calls of one pool."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -243,15 +252,16 @@ class BackgroundTasks:
         self._timer: asyncio.TimerHandle | None = None
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something beside; its failure is reported like any other error of the loop."""
+        """Start a task that no caller waits for. The loop's exception handler reports its failure."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def defer(self, work: Callable[..., None], *args: Any) -> None:
-        """Do a moment later what nobody waits for, in order: a caller who has its result may send the next run first.
+        """Call ``work`` about 3 ms later, in order.
 
-        Then it is done while that one's calls are on their way, and costs no time that anybody sees.
+        For bookkeeping that no caller waits for: a caller that has its result can dispatch the next run first, and the
+        bookkeeping then overlaps with that run's network time.
         """
         self._deferred.append((work, args))
         if self._timer is None:
@@ -262,15 +272,15 @@ class BackgroundTasks:
         self.run_deferred()
 
     def run_deferred(self) -> None:
-        """Do now what was left for later."""
+        """Make all deferred calls now."""
         while self._deferred:
             work, args = self._deferred.popleft()
             work(*args)
 
     async def stop(self) -> None:
-        """Break off what goes on beside."""
+        """Cancel all background tasks."""
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
-        if tasks:  # one that is still there when the process ends has asyncio complain
+        if tasks:  # asyncio reports tasks that still run when the loop closes
             await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT)

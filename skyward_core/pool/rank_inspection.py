@@ -1,4 +1,4 @@
-"""Stacks, profiles and debuggers of ranks."""
+"""Inspection of ranks: stacks, profiles and debuggers."""
 
 from __future__ import annotations
 
@@ -19,24 +19,28 @@ if TYPE_CHECKING:
     from skyward_core.views.pool_view import RunView
 
 
-ANSWER_TIMEOUT = 15.0  # seconds for a node's answer: it gives itself less
-# Seconds without any word of a node after which no answer is waited for: it is asked for one every two.
+ANSWER_TIMEOUT = 15.0  # seconds for a node's answer; the node's own limit is shorter
+# Seconds without a sign of life, which nodes send every 2 s, until the request fails.
 SILENCE_TIMEOUT = 4.0
-TOO_OLD = "its node's agent is of an older release, which tells no stacks: start the pool anew for that"
+TOO_OLD = "the agent of its node is from an older release without stacks. Create a new pool to get them."
 
 
 async def collect_stacks(
     context: PoolContext, run: str = "", ranks: Sequence[int] | None = None, *, signal: bool = False
 ) -> Stacks:
-    """Ask the nodes, all at once; one that does not answer is told of as such.
+    """Collect the stacks of ranks from all nodes at once. Ranks of nodes that do not answer get a reason instead.
 
     Args:
-        run: which only ranks that work for it, or could, are told of; "" for all.
-        ranks: whom to ask; None for all.
-        signal: ranks that cannot be read otherwise may be sent a signal.
+        context: The pool.
+        run: Only ranks that work for this run or could do so; "" for all.
+        ranks: Ranks to inspect. None: all.
+        signal: Whether ranks that cannot be read otherwise may receive a signal.
+
+    Returns:
+        The stacks, sorted by rank.
     """
-    told = await asyncio.gather(*(_request_stacks(context, link, ranks, signal=signal) for link in context.links))
-    found = sorted((each for some in told for each in some), key=lambda each: (each.rank, each.number))
+    answers = await asyncio.gather(*(_request_stacks(context, link, ranks, signal=signal) for link in context.links))
+    found = sorted((each for answer in answers for each in answer), key=lambda each: (each.rank, each.number))
     view = context.view.runs.get(run)
     tasks = view.tasks.values() if view is not None else ()
     ended = (task for task in tasks if task.outcome is not None and task.outcome.kind != "lost")
@@ -48,7 +52,7 @@ async def collect_stacks(
 
 
 def _split_by_run(found: list[RankStack], view: RunView) -> tuple[list[RankStack], list[RankStack]]:
-    """Return the processes that are of a run, and idle processes that are not."""
+    """Return the processes of a run, and the idle processes that do not belong to it."""
     found = [each for each in found if not view.nodes or each.node in view.nodes]
     if view.kind == "broadcast":
         return found, []
@@ -59,20 +63,20 @@ def _split_by_run(found: list[RankStack], view: RunView) -> tuple[list[RankStack
 async def _request_stacks(
     context: PoolContext, link: Link, ranks: Sequence[int] | None, *, signal: bool
 ) -> list[RankStack]:
-    mine = context.ranks_of(link.node)
-    wanted = [rank for rank in mine if ranks is None or rank in ranks]
+    own_ranks = context.ranks_of(link.node)
+    wanted = [rank for rank in own_ranks if ranks is None or rank in ranks]
     if not wanted:
         return []
     if not link.up:
-        reason = link.lost_reason or f"there is no connection to node {link.node}"
+        reason = link.lost_reason or f"node {link.node} is not connected"
     elif "stacks" not in link.welcome.get("knows", ()):
         reason = TOO_OLD
     else:
         try:
             answer: StacksAnswer
-            asking = link.ask({"t": "stacks", "ranks": wanted, "signal": signal})
-            answer, _ = await link.wait_while_heard(asking, ANSWER_TIMEOUT, SILENCE_TIMEOUT)
-            return [_rank_stack(each, link.node) for each in answer["ranks"] if each["rank"] in mine]
+            request = link.ask({"t": "stacks", "ranks": wanted, "signal": signal})
+            answer, _ = await link.wait_while_heard(request, ANSWER_TIMEOUT, SILENCE_TIMEOUT)
+            return [_rank_stack(each, link.node) for each in answer["ranks"] if each["rank"] in own_ranks]
         except TimeoutError:
             reason = f"node {link.node} {link.silence_text}"
         except (ConnectionError, WireError) as error:
@@ -80,17 +84,17 @@ async def _request_stacks(
     return [RankStack(rank, 0, link.node, "silent", why=reason) for rank in wanted]
 
 
-def _rank_stack(told: RankStacksKeys, node: int) -> RankStack:
+def _rank_stack(keys: RankStacksKeys, node: int) -> RankStack:
     return RankStack(
-        told["rank"],
-        told["number"],
+        keys["rank"],
+        keys["number"],
         node,
-        told["at"],
-        tuple(told["runs"]),
-        told.get("pid", 0),
-        told.get("how", ""),
-        told.get("why", ""),
-        told.get("answers", False),
+        keys["at"],
+        tuple(keys["runs"]),
+        keys.get("pid", 0),
+        keys.get("how", ""),
+        keys.get("why", ""),
+        keys.get("answers", False),
         tuple(
             ThreadStack(
                 each["name"],
@@ -98,82 +102,101 @@ def _rank_stack(told: RankStacksKeys, node: int) -> RankStack:
                 each["gil"],
                 each.get("child", 0),
             )
-            for each in told.get("threads", ())
+            for each in keys.get("threads", ())
         ),
     )
 
 
 MAX_PROFILE_TIME = 600.0  # seconds
-PROFILE_MARGIN = 30.0  # seconds beside those that a node may take
+PROFILE_MARGIN = 30.0  # seconds in addition to the duration of the profile
 
 
 async def profile_rank(context: PoolContext, rank: int, seconds: float) -> str:
-    """Stacks and how often each was seen; see :mod:`...views.profile`.
+    """Sample a rank's stacks; see :mod:`...views.profile`.
+
+    Args:
+        context: The pool.
+        rank: Rank to sample.
+        seconds: Duration of the profile, 1 to 600.
+
+    Returns:
+        Stacks with the number of samples of each.
 
     Raises:
-        UsageError: there is no such rank, or that is no time.
-        PoolError: the node cannot be asked, or cannot tell; says why.
+        UsageError: If the rank does not exist or the duration is out of range.
+        PoolError: If the node cannot answer. States the reason.
     """
     if not 1 <= seconds <= MAX_PROFILE_TIME:
-        raise UsageError(f"a rank is looked at for 1 to {MAX_PROFILE_TIME:g} seconds, not for {seconds:g}")
+        raise UsageError(f"A profile takes 1 to {MAX_PROFILE_TIME:g} seconds, not {seconds:g}.")
     request = {"t": "profile", "rank": rank, "seconds": seconds}
     answer: AgentKnown
-    answer, data = await _ask_about(context, rank, request, seconds + PROFILE_MARGIN, "makes no profiles")
+    answer, data = await _ask_about(context, rank, request, seconds + PROFILE_MARGIN, "profiles")
     if reason := answer.get("error"):
-        raise PoolError(f"rank {rank} cannot be looked at: {sanitize_line(reason)}")
+        raise PoolError(f"Cannot profile rank {rank}: {sanitize_line(reason)}")
     return data.decode(errors="replace")
 
 
-DEBUGGER_TIMEOUT = 15.0  # seconds for a node's answer, which comes within one
+DEBUGGER_TIMEOUT = 15.0  # seconds; a node answers within one second
 
 
 async def send_to_debugger(
     context: PoolContext, rank: int, who: str, *, text: str = "", eof: bool = False
 ) -> tuple[bytes, bool]:
-    """Type something to a rank's debugger, or hear what it has printed; whether it is over comes with that.
+    """Send input to a rank's debugger, and return its new output.
 
     Args:
-        who: a word that tells this visitor from others.
-        text: what is typed.
-        eof: that nothing more is.
+        context: The pool.
+        rank: Rank whose debugger to use.
+        who: Unique id of this debugger session.
+        text: Input to send.
+        eof: Whether the input ends.
+
+    Returns:
+        The output, and whether the debugger has ended.
 
     Raises:
-        UsageError: there is no such rank.
-        PoolError: the node cannot be asked, or the rank waits at no breakpoint.
+        UsageError: If the rank does not exist.
+        PoolError: If the node cannot be reached, or the rank is not at a breakpoint.
     """
     asked: dict[str, Any] = {"t": "debug", "rank": rank, "who": who}
     asked |= ({"text": text} if text else {}) | ({"eof": True} if eof else {})
     answer: DebugAnswer
-    answer, data = await _ask_about(context, rank, asked, DEBUGGER_TIMEOUT, "debugs nothing")
+    answer, data = await _ask_about(context, rank, asked, DEBUGGER_TIMEOUT, "debugging")
     if reason := answer.get("error"):
         raise PoolError(sanitize_line(reason))
     return data, answer["over"]
 
 
 async def _ask_about(
-    context: PoolContext, rank: int, request: Mapping[str, Any], patience: float, lacks: str
+    context: PoolContext, rank: int, request: Mapping[str, Any], patience: float, feature: str
 ) -> tuple[AnyHeader, bytes]:
-    """Ask the node of a rank about it.
+    """Send a request about a rank to its node.
 
     Args:
-        request: Its type is the name of the feature, too, that the agent has to know.
-        lacks: What an older agent does not do.
+        context: The pool.
+        rank: The rank.
+        request: Request frame. Its type is also the name of the feature that the agent must support.
+        patience: Seconds to wait for the answer.
+        feature: Name of the feature in error messages.
+
+    Returns:
+        The answer's header and body.
 
     Raises:
-        UsageError: There is no such rank.
-        PoolError: The node cannot be asked.
+        UsageError: If the rank does not exist.
+        PoolError: If the node cannot be reached.
     """
     if not 0 <= rank < context.view.world_size:
-        raise UsageError(f"pool {context.name} has ranks 0 to {context.view.world_size - 1}, and no rank {rank}")
+        raise UsageError(f"Pool {context.name} has no rank {rank}: its ranks are 0 to {context.view.world_size - 1}.")
     link = context.link_of(rank)
     if not link.up:
-        raise PoolError(f"there is no connection to node {link.node}, which rank {rank} is on")
+        raise PoolError(f"Cannot inspect rank {rank}: node {link.node} is not connected")
     if request["t"] not in link.welcome.get("knows", ()):
-        raise PoolError(f"node {link.node}'s agent is of an older release, which {lacks}: start the pool anew for that")
+        raise PoolError(f"Node {link.node} runs an agent of an older release without {feature}. Create a new pool.")
     try:
         async with asyncio.timeout(patience):
             return await link.ask(request)
     except TimeoutError as error:
-        raise PoolError(f"node {link.node} {link.silence_text}") from error
+        raise PoolError(f"Node {link.node} {link.silence_text}") from error
     except (ConnectionError, WireError) as error:
-        raise PoolError(f"node {link.node} cannot tell: {error}") from error
+        raise PoolError(f"Cannot inspect rank {rank} on node {link.node}: {error}") from error

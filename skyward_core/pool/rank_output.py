@@ -1,4 +1,4 @@
-"""What ranks print, received and stored."""
+"""Reception of the ranks' log bytes: storage in the pool folder and ordered publication of stdout and stderr."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ if TYPE_CHECKING:
     from skyward_core.pool import PoolContext
 
 
-ORDER_TIMEOUT = 0.3  # seconds that bytes wait for what tells their place among others
+ORDER_TIMEOUT = 0.3  # seconds that bytes wait for the marks that determine their order
 
 LogSink = Callable[[int, str, int, bytes, str], None]
 
 
 class LiveLogs:
-    """The logs of one pool on one client. Everything here runs on the pool's loop.
+    """Logs of one pool, for one client. Runs on the pool's loop.
 
     Attributes:
-        sinks: hear of every piece: rank, stream ("out" or "err"), offset in the stream's file, bytes, and whose run's
-            they are; "" where nothing tells for sure.
+        sinks: Called with each piece: rank, stream ("out" or "err"), offset in the stream's file, bytes and run. The
+            run
+            is "" if it is uncertain.
     """
 
     def __init__(self, context: PoolContext) -> None:
@@ -40,11 +41,11 @@ class LiveLogs:
         self._flush_timer: asyncio.TimerHandle | None = None
 
     def show_earlier(self) -> None:
-        """Show the end of what was printed before we came."""
+        """Show the end of the logs that were stored before this client attached."""
         self._weavers = {stem: StreamMerger(end) for stem, end in add_logs(self._view, self._archive.logs).items()}
 
     def receive(self, name: str, at: int, data: bytes) -> None:
-        """Bytes of a file of logs that are new, in the order in which they stand there."""
+        """Process new bytes of a log file, in file order."""
         stem, _, ending = name.rpartition(".")
         if ending == "metrics":
             self._view.metrics.feed(name, parse_rank(name), data)
@@ -62,7 +63,7 @@ class LiveLogs:
             self._flush_timer = asyncio.get_running_loop().call_later(ORDER_TIMEOUT, self.flush_pending)
 
     def flush_pending(self) -> None:
-        """Show what has waited for long enough; what tells its place may not come, or not now."""
+        """Publish all held pieces, even without the marks that determine their order."""
         if self._flush_timer is not None:
             self._flush_timer.cancel()
             self._flush_timer = None
@@ -73,7 +74,7 @@ class LiveLogs:
                 self._publish(stem, piece, sure=False)
 
     def replay(self, sink: LogSink) -> None:
-        """Tell a sink what has come since this client came to the pool, and was shown."""
+        """Call a sink with all pieces that were published since this client attached."""
         for stem, weaver in self._weavers.items():
             for piece in merge_streams(
                 self._archive.logs, stem, _start_offsets(self._attach_cursors, stem), weaver.place
@@ -91,19 +92,20 @@ def _start_offsets(cursors: Mapping[str, int], stem: str) -> tuple[int, int]:
     return cursors.get(stem + OUT, 0), cursors.get(stem + ERR, 0)
 
 
-RETRY_INTERVAL = 1.0  # seconds between looks at whether there is room
+RETRY_INTERVAL = 1.0  # seconds between checks for free disk space
 
 
 class LogReceiver:
-    """Of one pool's logs, as one client has them.
+    """Receiver of one pool's log bytes. Writes them to disk and retries after a full disk.
 
     Args:
-        show: given what has not been shown yet: name, offset, bytes.
-        ask: has the nodes send again from the cursors on.
-        cannot: told when something cannot be written.
+        archive: Folder of the pool.
+        show: Called with new bytes: name, offset, bytes.
+        ask: Requests all logs from the nodes again, from the cursors on.
+        cannot: Called with each write error.
 
     Attributes:
-        shown: log file -> bytes of it that were given to ``show``, or were here before.
+        shown: Log file -> number of bytes that were passed to ``show`` or existed before.
     """
 
     def __init__(
@@ -122,12 +124,12 @@ class LogReceiver:
 
     @property
     def has_unwritten(self) -> bool:
-        """Whether bytes have come that are not on disk."""
+        """Whether received bytes are missing on disk."""
         cursors = self._archive.cursors
         return any(cursors.get(name, 0) < shown for name, shown in self.shown.items())
 
     def receive(self, name: str, at: int, data: bytes) -> None:
-        """A piece of a log file; perhaps once more, by another connection or because it was asked for."""
+        """Process a piece of a log file. Pieces may repeat after a reconnection or a request."""
         have, end = self._archive.cursors.get(name, 0), at + len(data)
         if at <= have < end:
             try:
@@ -143,7 +145,7 @@ class LogReceiver:
             self._timer = asyncio.get_running_loop().call_later(RETRY_INTERVAL, self._retry_writes)
 
     def stop(self) -> None:
-        """The pool is left."""
+        """Stop the retries."""
         if self._timer is not None:
             self._timer.cancel()
 

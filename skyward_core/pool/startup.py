@@ -1,4 +1,4 @@
-"""From the intent to every node ready."""
+"""Start of a pool, from the registered intent to ready nodes, and attachment of a client to a running pool."""
 
 from __future__ import annotations
 
@@ -76,116 +76,116 @@ if TYPE_CHECKING:
 
 _log = get_logger("pool")
 
-LOCK_DELAY = 1.0  # seconds after a start in which nothing is done that can wait
+LOCK_DELAY = 1.0  # seconds after a start before deferrable work begins
 
-ALONE, TOTAL_PROBE_TIMEOUT = (
-    11.0,
-    15.0,
-)  # seconds in which each node measures itself, and for all that is measured
+NODE_PROBE_TIMEOUT = 11.0  # seconds for the measurement of one node
+TOTAL_PROBE_TIMEOUT = 15.0  # seconds for the measurement of all nodes and their network
 
 MoveNode = Callable[[Machine], Awaitable[Any]]
 
 
 class MachineVerifier:
-    """One pool's."""
+    """Comparison of rented machines with the ordered hardware."""
 
     def __init__(self, context: PoolContext) -> None:
         self._context = context
         self._news = context.news
 
     def purchase_of(self, node: int) -> OrderedHardware | None:
-        """What was bought of a node's machine; None where that is not to be looked at."""
+        """Return the ordered hardware of a node's machine. None: the provider states none."""
         context = self._context
         return context.provider.paid_for(context.machines[node]) if isinstance(context.provider, Sells) else None
 
     async def verify(self, nodes: Iterable[int], take_over: MoveNode) -> None:
-        """Look at machines that were bought, exchange those that are not what was paid for, and call them ready.
+        """Measure ordered machines, replace mismatching ones once, and mark the nodes as ready.
 
         Args:
-            nodes: those that are looked at, where they were bought.
-            take_over: brings a node up on another machine.
+            nodes: Nodes to measure. Nodes without ordered hardware are skipped.
+            take_over: Moves a node to another machine.
 
         Raises:
-            NoCapacity: there is no other machine for one.
-            PoolError: the other one is not what was paid for, either.
+            NoCapacity: If no replacement machine is available.
+            PoolError: If a replacement machine does not match either.
         """
-        bought = {node: what for node in nodes if (what := self.purchase_of(node)) is not None}
-        lies = await self._verify_nodes(bought)
-        for node, reason in lies.items():
+        bought = {node: ordered for node in nodes if (ordered := self.purchase_of(node)) is not None}
+        mismatches = await self._verify_nodes(bought)
+        for node, reason in mismatches.items():
             await self._replace_machine(node, reason, take_over)
-        again = await self._verify_nodes({node: bought[node] for node in lies})
-        for node, reason in again.items():
+        remaining = await self._verify_nodes({node: bought[node] for node in mismatches})
+        for node, reason in remaining.items():
             raise PoolError(
-                f"{self._describe(node)} took the place of one that was not what was bought ({lies[node]}), and is not "
-                f"either: {reason}; try again, in another zone or with another type"
+                f"Replacement {self._describe(node)} also failed the hardware check: {reason} "
+                f"(first machine: {mismatches[node]}). Try another zone or instance type."
             )
 
     async def verify_replacement(self, node: int) -> None:
-        """Look at a machine that took another one's place, and call it ready.
+        """Measure a replacement machine and mark the node as ready.
 
         Raises:
-            PoolError: it is not what was bought.
+            PoolError: If the machine does not match the order.
         """
         bought = self.purchase_of(node)
-        lies = await self._verify_nodes({} if bought is None else {node: bought})
-        if lies:
+        mismatches = await self._verify_nodes({} if bought is None else {node: bought})
+        if mismatches:
             self._mark_unused(self._context.machines[node])
-            raise PoolError(f"{self._describe(node)} is not what was bought: {lies[node]}")
+            raise PoolError(f"{self._describe(node)} does not match the order: {mismatches[node]}")
         if bought is None:
             self._emit_phase(node, "ready", "")
 
     async def _verify_nodes(self, bought: Mapping[int, OrderedHardware]) -> dict[int, str]:
-        """Look at nodes; gives what is not as it was bought, and calls the others ready."""
+        """Measure nodes, mark matching ones as ready and return the mismatches of the others."""
         if not bought:
             return {}
         for node in bought:
-            self._emit_phase(node, "installed", "measuring what was bought")
+            self._emit_phase(node, "installed", "measuring the hardware")
         found = await self._measure_nodes(bought)
-        cut_off = self._find_isolated(found)
-        lies = {}
+        isolated = self._find_isolated(found)
+        mismatches = {}
         for node, arrived in found.items():
-            reason = find_mismatch(bought[node], arrived) or cut_off.get(node, "")
+            reason = find_mismatch(bought[node], arrived) or isolated.get(node, "")
             _log.debug(
                 "node %d: %s%s", node, arrived, f"; {reason}" if reason else "", extra={"pool": self._context.name}
             )
             if abs(arrived.offset or 0.0) > MAX_CLOCK_OFFSET:
                 self._news.emit_warning(f"{self._describe(node)}: its clock is off by {arrived.offset:.0f} s")
             if reason:
-                lies[node] = reason
+                mismatches[node] = reason
             else:
                 self._emit_phase(node, "ready", str(arrived))
-        return lies
+        return mismatches
 
     def _find_isolated(self, found: Mapping[int, MeasuredHardware]) -> dict[int, str]:
-        """Nodes that nobody reaches and that reach nobody, where others do; of two, nobody can say which it is."""
+        """Return nodes without any connection, if other nodes are connected. Of two nodes, the faulty one is
+        unknown.
+        """
         lost = {(node, each.neighbour) for node, each in found.items() if each.rate == 0.0}
         works = any(each.rate for each in found.values())
         into = {neighbour: node for node, neighbour in lost}
         return {
-            node: f"it reaches neither node {neighbour} nor does node {into[node]} reach it"
+            node: f"no network connection to node {neighbour} nor from node {into[node]}"
             for node, neighbour in lost
             if works and node in into and into[node] != neighbour
         }
 
-    # -- measuring ---------------------------------------------------------------------------------------
+    # -- measurement ---------------------------------------------------------------------------------------
 
     async def _measure_nodes(self, bought: Mapping[int, OrderedHardware]) -> dict[int, MeasuredHardware]:
-        """Have nodes measure themselves, all at once, and then the network between them, in a ring."""
+        """Measure all nodes at once, and then the network between neighbours in a ring."""
         until = time.monotonic() + TOTAL_PROBE_TIMEOUT
         word = secrets.token_hex(16)
         nodes = sorted(bought)
         channels: dict[int, HostCommands] = {}
         try:
-            told = await asyncio.gather(
+            results = await asyncio.gather(
                 *(self._measure_node(node, bought[node], word if len(nodes) > 1 else "", channels) for node in nodes)
             )
-            ports = {node: port for node, (_, port) in zip(nodes, told, strict=True)}
-            found = {node: arrived for node, (arrived, _) in zip(nodes, told, strict=True)}
+            ports = {node: port for node, (_, port) in zip(nodes, results, strict=True)}
+            found = {node: arrived for node, (arrived, _) in zip(nodes, results, strict=True)}
             turns = [(node, nodes[(at + 1) % len(nodes)]) for at, node in enumerate(nodes) if len(nodes) > 1]
             turns = [(one, other) for one, other in turns if one in channels and ports[other]]
-            left = max(0.0, until - time.monotonic())
+            remaining = max(0.0, until - time.monotonic())
             sent = await asyncio.gather(
-                *(self._measure_network(channels[one], other, ports[other], word, left) for one, other in turns)
+                *(self._measure_network(channels[one], other, ports[other], word, remaining) for one, other in turns)
             )
         finally:
             for channel in channels.values():
@@ -198,77 +198,79 @@ class MachineVerifier:
     async def _measure_node(
         self, node: int, bought: OrderedHardware, word: str, channels: dict[int, HostCommands]
     ) -> tuple[MeasuredHardware, int]:
-        """What a node finds of itself, and the port at which it listens for its neighbour."""
+        """Measure one node. Returns the result and the port on which the node listens for its neighbour."""
         transport = self._context.links[node].transport
         if not isinstance(transport, SupportsHostCommands):
             return MeasuredHardware(notes=("not measured",)), 0
         address = self._address(node) if word and not self._context.is_standalone else ""
         try:
-            async with asyncio.timeout(ALONE):
+            async with asyncio.timeout(NODE_PROBE_TIMEOUT):
                 channel = channels[node] = await transport.channel()
                 begun = time.time()
-                told: ProbeDone = await channel.ask(
+                result: ProbeDone = await channel.ask(
                     "probe", gpus=bool(bought.count), python=transport.interpreter, address=address, word=word
                 )
         except (SkywardError, OSError, TimeoutError) as error:
             if (broken := channels.pop(node, None)) is not None:
                 broken.close()
             return MeasuredHardware(
-                notes=(f"not measured: {error_message(error) or f'it took more than {ALONE:g} s'}",)
+                notes=(f"not measured: {error_message(error) or f'no result within {NODE_PROBE_TIMEOUT:g} s'}",)
             ), 0
-        return _parse_probe(told, begun, bought), told["port"]
+        return _parse_probe(result, begun, bought), result["port"]
 
     async def _measure_network(
-        self, channel: HostCommands, neighbour: int, port: int, word: str, left: float
+        self, channel: HostCommands, neighbour: int, port: int, word: str, seconds: float
     ) -> tuple[float | None, str]:
         try:
-            async with asyncio.timeout(left):
-                told: SendDone = await channel.ask("send", address=self._address(neighbour), port=port, word=word)
+            async with asyncio.timeout(seconds):
+                result: SendDone = await channel.ask("send", address=self._address(neighbour), port=port, word=word)
         except (SkywardError, OSError, TimeoutError) as error:
-            return None, f"not measured: {error_message(error) or 'there was no time'}"
-        return told["rate"], sanitize_line(told["why"])
+            return None, f"not measured: {error_message(error) or 'no time left'}"
+        return result["rate"], sanitize_line(result["why"])
 
     def _address(self, node: int) -> str:
         return self._context.machines[node].private_address
 
-    # -- another machine ---------------------------------------------------------------------------------
+    # -- replacement ---------------------------------------------------------------------------------------
 
     async def _replace_machine(self, node: int, reason: str, take_over: MoveNode) -> None:
-        """Put another machine in a node's place; what is asked for is written down first, as for a lost one."""
+        """Replace a node's machine. The intent is recorded first, as for a lost machine."""
         context, ledger, token = self._context, self._context.ledger, self._context.token
-        liar = context.machines[node]
-        self._news.emit_warning(f"{self._describe(node)} is not what was bought: {reason}; another one is asked for")
-        self._emit_phase(node, "requested", f"{liar.id} is not what was bought: {reason}; another machine is asked for")
+        rejected = context.machines[node]
+        self._news.emit_warning(f"{self._describe(node)} does not match the order: {reason}; requesting a replacement")
+        self._emit_phase(
+            node, "requested", f"{rejected.id} does not match the order: {reason}; requesting a replacement"
+        )
         entry = ledger.record_replacement_intent(token, node, secrets.token_hex(8), context.roster.owner)
         if entry is None:
-            raise PoolError(f"another client has taken over pool {context.name} while it was starting")
+            raise PoolError(f"Pool {context.name} did not start: another client has taken it over")
         others = [each for each in context.machines if each.node != node]
-        former = [*ledger.replaced_machines(token), liar]
+        former = [*ledger.replaced_machines(token), rejected]
         asked = context.provider.replace(context.name, entry.intent, node, others, former)
         try:
             with progress_listener(lambda text: self._emit_phase(node, "requested", text)):
                 machine = await log_call("replace", context.name, asked)
         except NoCapacity as error:
             raise NoCapacity(
-                f"{self._describe(node)} is not what was bought: {reason}; and {error_message(error)}"
+                f"{self._describe(node)} does not match the order: {reason}. No replacement: {error_message(error)}"
             ) from error
         machine = with_python(machine, context.row)
         if not ledger.record_replacement(token, machine):
             await context.terminate(machine)
-            raise PoolError(f"pool {context.name} was torn down by another client while it was starting")
-        self._mark_unused(liar)
-        context.links[node].mark_lost()  # nobody shall look for what ends now
-        await context.terminate(liar)
+            raise PoolError(f"Pool {context.name} did not start: another client has torn it down")
+        self._mark_unused(rejected)
+        context.links[node].mark_lost()  # its end is expected and must not trigger a recovery
+        await context.terminate(rejected)
         await take_over(machine)
         ledger.end_replacement(token, node)
 
     def _mark_unused(self, machine: Machine) -> None:
-        """Nothing has run on it: the teardown need not ask it for what nobody has fetched."""
-        from skyward_core.pool.fetch_retained_results import mark_empty  # few starts need it
+        """Record that no run has used the machine, so that the teardown does not query it for unfetched results."""
+        from skyward_core.pool.fetch_retained_results import mark_empty  # imported late: few starts need it
 
         mark_empty(self._context, machine)
 
-    # -- what is said ------------------------------------------------------------------------------------
+    # -- messages ------------------------------------------------------------------------------------------
 
     def _describe(self, node: int) -> str:
         machine = self._context.machines[node]
@@ -279,59 +281,67 @@ class MachineVerifier:
         self._news.emit_phase(node, phase, detail, address=address)
 
 
-def _parse_probe(told: ProbeDone, begun: float, bought: OrderedHardware) -> MeasuredHardware:
-    reasons = told["whys"]
-    clock = told["time"]
+def _parse_probe(result: ProbeDone, begun: float, bought: OrderedHardware) -> MeasuredHardware:
+    reasons = result["whys"]
+    clock = result["time"]
     return MeasuredHardware(
         gpus=None
         if "gpus" in reasons or not bought.count
-        else [(sanitize_line(n), mib / 1024) for n, mib in told["gpus"]],
-        disk=None if "disk" in reasons else told["disk"],
-        tflops=told["tflops"] or None,
-        # It was asked some time between the two: only beyond them it is off, however slow the answer.
+        else [(sanitize_line(n), mib / 1024) for n, mib in result["gpus"]],
+        disk=None if "disk" in reasons else result["disk"],
+        tflops=result["tflops"] or None,
+        # The node read its clock between the two local times: only a value outside of them proves an offset.
         offset=clock - min(max(clock, begun), time.time()),
         notes=[f"{name} not measured: {sanitize_line(reason)}" for name, reason in sorted(reasons.items())],
     )
 
 
-PAUSES = (10.0, 300.0)  # seconds between two tries, at first and at most
+PAUSES = (10.0, 300.0)  # seconds between tries: first and longest
 
 
 async def create_machines(context: PoolContext, spec: PoolSpec) -> list[Machine]:
-    """The machines of a pool that begins; what is asked for was written down under the pool's token, so that asking
-    again makes nothing twice.
+    """Create the machines of a new pool, and wait for capacity as long as the options allow.
+
+    The provider knows the pool's token, so that a repeated request creates no second set of machines.
+
+    Args:
+        context: The pool.
+        spec: Its specification.
+
+    Returns:
+        The machines.
 
     Raises:
-        NoCapacity: there are none, and the time is over.
-        SkywardError: something that waiting would not change.
+        NoCapacity: If no capacity was available in time.
+        SkywardError: If the request fails for a reason that waiting cannot change.
     """
     until, pause = time.monotonic() + float(spec.options.wait_for_capacity), PAUSES[0]
     while True:
         try:
             made = await log_call("create", context.name, context.provider.create(spec, context.token))
             return [with_python(each, context.row) for each in made]
-        except TooFewHosts:  # there will be no more of them
+        except TooFewHosts:  # waiting does not add hosts
             raise
         except NoCapacity as error:
-            left = until - time.monotonic()
-            if left <= 0:
+            remaining = until - time.monotonic()
+            if remaining <= 0:
                 raise
-            wait = min(pause, left)
-            _report_no_capacity(context, error_message(error), wait, left)
+            wait = min(pause, remaining)
+            _report_no_capacity(context, error_message(error), wait, remaining)
             await asyncio.sleep(wait)
             pause = min(pause * 1.5, PAUSES[1])
 
 
-def _report_no_capacity(context: PoolContext, reason: str, wait: float, left: float) -> None:
+def _report_no_capacity(context: PoolContext, reason: str, wait: float, remaining: float) -> None:
     now = time.time()
-    last = time.strftime("%Y-%m-%d %H:%M", time.localtime(now + left))
-    context.news.emit_warning(f"{reason}; tried again until {last}")
+    last = time.strftime("%Y-%m-%d %H:%M", time.localtime(now + remaining))
+    context.news.emit_warning(f"{reason}; retrying until {last}")
     for node in range(len(context.view.nodes)):
-        context.news.emit_phase(node, "requested", "none to be had", now + wait)
+        context.news.emit_phase(node, "requested", "no capacity", now + wait)
 
 
 class EnvironmentLocks:
-    """Of the nodes that this client has brought up."""
+    """Lock files that list the installed packages of the nodes that this client started."""
 
     def __init__(self, context: PoolContext) -> None:
         self._context = context
@@ -340,7 +350,10 @@ class EnvironmentLocks:
         self._lock = asyncio.Lock()
 
     def save(self, link: Link, config: Mapping[str, Any], installed: Mapping[str, str] | None) -> None:
-        """Keep what was installed on a node; None where nobody asked for packages, which is seen to later."""
+        """Save the packages that were installed on a node. None: nothing was requested, so the Python's own packages
+        are
+        saved later.
+        """
         if installed is None:
             self._remaining[link.node] = link, config
         elif installed:
@@ -350,25 +363,26 @@ class EnvironmentLocks:
                 self._emit_warning(error)
 
     async def save_remaining(self) -> None:
-        """Keep what ranks have where nothing was installed for them. Nobody waits for it while a pool comes up."""
-        async with self._lock:  # who ends the pool meanwhile waits, or does it where that one was cancelled
-            left = dict(self._remaining)
-            if left and self._context.is_local:  # other machines have what their own Python has
-                await self._save_all(left)
-            for node, what in left.items():
+        """Save the packages of nodes without requested packages. Runs in the background after the start."""
+        # a concurrent teardown waits here, and saves the files itself if the background task was cancelled
+        async with self._lock:
+            remaining = dict(self._remaining)
+            if remaining and self._context.is_local:  # remote machines only have their own Python's packages
+                await self._save_all(remaining)
+            for node, what in remaining.items():
                 if self._remaining.get(node) is what:
                     del self._remaining[node]
 
-    async def _save_all(self, left: Mapping[int, tuple[Link, Mapping[str, Any]]]) -> None:
-        link, _ = next(iter(left.values()))  # all nodes of this machine have the same
+    async def _save_all(self, remaining: Mapping[int, tuple[Link, Mapping[str, Any]]]) -> None:
+        link, _ = next(iter(remaining.values()))  # all nodes of this machine share one Python
         try:
             if (installed := await link.transport.installed()) is not None:
-                await asyncio.to_thread(self._write_all, left, installed)
+                await asyncio.to_thread(self._write_all, remaining, installed)
         except OSError as error:
             self._emit_warning(error)
 
-    def _write_all(self, left: Mapping[int, tuple[Link, Mapping[str, Any]]], installed: Mapping[str, str]) -> None:
-        for node, (_, config) in left.items():
+    def _write_all(self, remaining: Mapping[int, tuple[Link, Mapping[str, Any]]], installed: Mapping[str, str]) -> None:
+        for node, (_, config) in remaining.items():
             self._write(node, config, installed, was_installed=False)
 
     def _write(
@@ -382,7 +396,7 @@ class EnvironmentLocks:
         pool_folder.save_lock(self._context.archive.folder, node, text)
 
     def _emit_warning(self, error: OSError) -> None:
-        self._news.emit_warning(f"what packages ranks have cannot be written down: {error}")
+        self._news.emit_warning(f"cannot save the list of installed packages: {error}")
 
 
 def _interpreter(config: Mapping[str, Any]) -> Interpreter:
@@ -390,10 +404,10 @@ def _interpreter(config: Mapping[str, Any]) -> Interpreter:
 
 
 class PoolStartup:
-    """The start of one pool, or this client's attachment to it: agents run on the nodes, and links lead to them.
+    """Start of one pool, or attachment of this client to it: agents run on the nodes and links connect to them.
 
     Attributes:
-        locks: Packages that the nodes' ranks have.
+        locks: Lists of the packages on the nodes.
     """
 
     def __init__(self, context: PoolContext) -> None:
@@ -403,14 +417,14 @@ class PoolStartup:
         self._verifier = MachineVerifier(context)
         self._task: asyncio.Task[None] | None = None
 
-    # -- a new pool --------------------------------------------------------------------------------------
+    # -- a new pool ----------------------------------------------------------------------------------------
 
     async def start(self, spec: PoolSpec) -> None:
-        """Create the machines and bring every node to ready; after a failure nothing of the pool is left.
+        """Create the machines and bring every node to the phase "ready". A failure removes all resources again.
 
         Raises:
-            PoolError: says which node failed, at what, and what to do.
-            Cancelled: :meth:`stop` came in between.
+            PoolError: If a node failed. The error names the node, the cause and a fix.
+            Cancelled: If :meth:`stop` was called during the start.
         """
         context = self._context
         self._task = asyncio.create_task(self._bring_up(spec))
@@ -420,20 +434,20 @@ class PoolStartup:
             async with limit:
                 await self._task
         except BaseException as error:
-            if limit.expired() and isinstance(error, TimeoutError):  # and not one of a provider's own
+            if limit.expired() and isinstance(error, TimeoutError):  # not a provider's own time-out
                 waiting = [
                     f"node {n.index} {n.phase} ({n.detail or context.view.detail})"
                     for n in context.view.nodes
                     if n.phase != "ready"
                 ]
                 await self._tear_down()
-                said = f"pool {context.name} was not up after {patience:g} s: {'; '.join(waiting)}"
-                raise PoolError(said) from error
+                message = f"Pool {context.name} did not start within {patience:g} s: {'; '.join(waiting)}"
+                raise PoolError(message) from error
             if context.detached and isinstance(error, asyncio.CancelledError):
-                raise Cancelled(f"pool {context.name} was left while it was starting") from error
+                raise Cancelled(f"Pool {context.name} did not start: this client detached") from error
             if context.leaving and isinstance(error, asyncio.CancelledError):
                 await self._tear_down()
-                raise Cancelled(f"pool {context.name} was torn down while it was starting") from error
+                raise Cancelled(f"Pool {context.name} did not start: it was torn down") from error
             self._news.emit_state("starting", error_message(error), error_hint(error))
             await self._tear_down()
             raise
@@ -441,15 +455,15 @@ class PoolStartup:
     async def _tear_down(self) -> None:
         receipt = await asyncio.shield(self._context.shutdown.begin(False, None))
         if not receipt.ok:
-            raise PoolError(f"the pool {self._context.name} did not start, and its teardown is not complete: {receipt}")
+            raise PoolError(f"Pool {self._context.name} did not start, and its teardown is incomplete: {receipt}")
 
     @property
     def is_running(self) -> bool:
-        """Whether it has begun, and has neither ended nor failed."""
+        """Whether the start is in progress."""
         return self._task is not None and not self._task.done()
 
     async def stop(self) -> bool:
-        """Break it off, and wait until nothing more comes up; says whether there was anything to break off."""
+        """Cancel the start and wait for its end. Returns whether a start was in progress."""
         if self._task is None or self._task.done():
             return False
         self._task.cancel()
@@ -460,7 +474,7 @@ class PoolStartup:
         context = self._context
         await self.start_nodes(spec)
         context.setup.create(spec.plugins)
-        with suppress(OSError):  # then other clients do not find them
+        with suppress(OSError):  # other clients then lack the dashboards
             pool_folder.save_dashboards(context.row.key, context.name, spec.plugins)
         if context.setup.rank_setup is not None:
             await context.setup.rank_setup.ensure_set_up()
@@ -477,10 +491,10 @@ class PoolStartup:
         await self.locks.save_remaining()
 
     async def start_nodes(self, spec: PoolSpec) -> None:
-        """Create the machines and bring every node to ready.
+        """Create the machines and bring every node to the phase "ready". A failure leaves the machines running.
 
         Raises:
-            PoolError: says which node failed, at what, and what to do; what was created is still there.
+            PoolError: If a node failed. The error names the node, the cause and a fix.
         """
         context = self._context
         for node in range(spec.most_nodes):
@@ -501,66 +515,67 @@ class PoolStartup:
         self._check_equal_ranks()
 
     def _update_node_count(self) -> None:
-        """How many nodes there are is known once their machines are: of a range there may be fewer than its most."""
+        """Update the number of nodes. A pool with a range of nodes may get fewer than the maximum."""
         context = self._context
         if len(context.view.nodes) != len(context.machines):
             context.row = context.ledger.pool(context.token)
             self._news.emit_opened()
 
     def _check_not_ended(self) -> None:
-        """Another client may have torn the pool down meanwhile, and have seen nothing of these machines.
+        """Check that no other client has torn the pool down before these machines were created.
 
         Raises:
-            PoolError: it has; what was created is still there.
+            PoolError: If another client has. The machines still exist.
         """
         row = self._context.ledger.pool(self._context.token)
         if row.state == "stopping" or row.ended_at is not None:
-            raise PoolError(f"pool {self._context.name} was torn down by another client while it was starting")
+            raise PoolError(f"Pool {self._context.name} did not start: another client has torn it down")
 
-    # -- a pool that is there ----------------------------------------------------------------------------
+    # -- an existing pool ----------------------------------------------------------------------------------
 
     async def attach(self) -> None:
-        """Connect to a pool that the ledger has as up, and close it there if its provider says that it has ended.
+        """Connect to a running pool. If the provider reports that the pool has ended, close it in the ledger.
 
         Raises:
-            PoolGone: The pool has ended.
-            PoolError: No node of the pool can be reached.
+            PoolGone: If the pool has ended.
+            PoolError: If no node of the pool can be reached.
         """
         context = self._context
-        came = time.time()
+        attached_at = time.time()
         try:
             await self.attach_nodes()
         except PoolError:
-            # Nobody may have been there to write down its end, by its lease for example.
+            # The pool may have ended without a client to record it, for example by its lease.
             row = context.ledger.pool(context.token)
-            with suppress(SkywardError, OSError):  # then nothing is known but that no node answers
+            with suppress(SkywardError, OSError):  # the only known fact is then that no node answers
                 await close_if_gone(row, context.provider, context.ledger)
             if (row := context.ledger.pool(context.token)).ended_at is None:
                 raise
             raise PoolEnd.from_ledger(row).error() from None
-        context.background.spawn(self._replay_node_messages(came))
+        context.background.spawn(self._replay_node_messages(attached_at))
         context.setup.create(None)
         context.roster.save_state()
         context.recovery.replacements.resume()
         if not context.observer:
             context.limits.watch()
         try:
-            # Now: later the agents that know may be gone, and this the only client.
+            # fetched now: later, this may be the only client left and the agents that know may be gone
             await context.setup.fetch_from_nodes()
         except OSError as error:
-            self._news.emit_node_note(context.links[0], f"{error}; asked again when it is needed")
+            self._news.emit_node_note(context.links[0], f"{error}; retrying when it is needed")
 
     async def _replay_node_messages(self, before: float) -> None:
-        """Restore the nodes' start-up messages: only the pool's maker received them, and has saved them if it ran on
-        this machine."""
-        said = await asyncio.to_thread(lambda: list(node_events(self._context.archive.folder, before)))
-        restore_node_details(self._context.view, said)
+        """Restore the nodes' start-up messages from the event log. Only the creating client received them; a client on
+        another machine finds none.
+        """
+        messages = await asyncio.to_thread(lambda: list(node_events(self._context.archive.folder, before)))
+        restore_node_details(self._context.view, messages)
 
     async def activate(self) -> None:
-        """Turn an observer into a client that keeps the pool alive and completes a start that its maker left.
+        """Turn an observer into a client that keeps the pool alive, and complete a start that its creator left.
 
         Raises:
-            PoolError: The pool was never up; a machine is not what was bought, and could not be exchanged.
+            PoolError: If the pool never finished its start and a mismatching machine could not be replaced.
         """
         context = self._context
         context.observer = False
@@ -572,12 +587,13 @@ class PoolStartup:
         context.roster.save_state()
 
     async def attach_nodes(self) -> None:
-        """Connect to the nodes that are there.
+        """Connect to the existing nodes.
 
         Raises:
-            Unreachable, HostKeyError, CredentialsRefused: no node answers; by what the first of them says.
-            PoolError: no machine is left, or the pool is of another release; or it was never up, and a machine of it is
-                not what was bought, and could not be exchanged.
+            Unreachable, HostKeyError, CredentialsRefused: If no node answers; the type is the first failure's.
+            PoolError: If no machine remains, the pool is of an incompatible release, or the pool never finished its
+                start
+                and a mismatching machine could not be replaced.
         """
         pool = self._context
         pool.machines[:] = pool.ledger.machines(pool.token)
@@ -593,36 +609,36 @@ class PoolStartup:
         self._check_finished(seen)
         coming = any(each.is_owner_alive for each in replaced.values())
         if not seen or (all(machine.state == "gone" for machine in seen) and not coming):
-            raise PoolError(f"no machine of pool {pool.name} is left")
+            raise PoolError(f"No machine of pool {pool.name} exists any more.")
         self._news.live_logs.show_earlier()
         pool.links[:] = [self._link(machine) for machine in pool.machines]
         orphans = []
         for link, machine in zip(pool.links, seen, strict=True):
             entry = replaced.get(link.node)
             if entry is not None and (entry.is_owner_alive or machine.state != "running"):
-                link.mark_lost()  # another client brings it up, or has left that to be gone on with
-                self._news.emit_phase(link.node, "requested", "another machine is on its way")
+                link.mark_lost()  # another client starts the machine, or left that for a later client to resume
+                self._news.emit_phase(link.node, "requested", "waiting for a replacement machine")
             elif machine.state == "orphaned":
                 orphans.append(link)
             elif machine.state == "gone":
-                taken = describe_preemption(link.node, machine)
-                link.mark_lost(taken or "its machine was gone when somebody came", taken_back=bool(taken))
-                self._news.emit_phase(link.node, "gone", taken or "gone when we came")
-        there = [link for link in pool.links if not link.gone and link not in orphans]
-        results = await asyncio.gather(*(link.connect() for link in there), return_exceptions=True)
+                preemption = describe_preemption(link.node, machine)
+                link.mark_lost(preemption or "its machine was already gone", taken_back=bool(preemption))
+                self._news.emit_phase(link.node, "gone", preemption or "already gone")
+        present = [link for link in pool.links if not link.gone and link not in orphans]
+        results = await asyncio.gather(*(link.connect() for link in present), return_exceptions=True)
         if orphans:
-            if any(link.up for link in there):
-                await self._context.setup.fetch_from_nodes()  # a new agent should know what the one before it did
+            if any(link.up for link in present):
+                await self._context.setup.fetch_from_nodes()  # a new agent needs the settings that the previous one had
             results += await asyncio.gather(*map(self._restart_agent, orphans), return_exceptions=True)
         failures = [
             (link, error)
-            for link, error in zip([*there, *orphans], results, strict=True)
+            for link, error in zip([*present, *orphans], results, strict=True)
             if isinstance(error, BaseException)
         ]
         if failures and len(failures) == len(results):
             raise _no_answer_error(pool.name, failures[0][1]) from failures[0][1]
         for link, error in failures:
-            if pool.observer:  # it looks again by itself
+            if pool.observer:  # observers retry by themselves
                 self._news.emit_link(link, False, error_message(error))
             else:
                 link.start_reconnecting(error_message(error))
@@ -635,14 +651,14 @@ class PoolStartup:
 
     @property
     def _is_unfinished(self) -> bool:
-        """Whether who made the pool was gone before its machines were measured."""
+        """Whether the client that created the pool exited before the machines were measured."""
         return self._context.ledger.pool(self._context.token).state == "starting"
 
     async def _finish(self) -> None:
-        """Measure the machines of a pool that was never up.
+        """Measure the machines of a pool that never finished its start.
 
         Raises:
-            PoolError: one is not what was bought, and could not be exchanged.
+            PoolError: If a mismatching machine could not be replaced.
         """
         if self._is_unfinished:
             await self._verify_machines([link for link in self._context.links if link.up])
@@ -651,29 +667,31 @@ class PoolStartup:
         await self._verifier.verify([link.node for link in links], partial(self.move_node, ready=False))
 
     def _check_finished(self, seen: Sequence[Machine]) -> None:
-        """Of machines that end only with their pool none has an agent yet, and who knew what to tell one is gone; or we
-        only look, and to go on with what its client has left would be to set it up.
+        """Check that an unfinished start can be completed by this client.
+
+        An observer must not set up the pool. Rented machines without any agent cannot be used, because only the client
+        that created the pool knew their configuration.
 
         Raises:
-            PoolError: so it is; says how many machines there are.
+            PoolError: If the start cannot be completed. States the number of machines.
         """
         pool = self._context
         if pool.observer and pool.row.state == "starting" and any(each.state == "orphaned" for each in seen):
             raise PoolError(
-                f"pool {pool.name} was not finished: its client was gone while it was starting; to use it is to go on "
-                "with that",
+                f"Pool {pool.name} is incomplete: its client exited during startup. Run a function on it to finish the "
+                "setup, or tear it down.",
                 hint=Hint("down", pool.name),
             )
-        left = [each for each in seen if each.state != "gone"]
+        remaining = [each for each in seen if each.state != "gone"]
         if (
             pool.ends_machines
             and pool.row.state == "starting"
-            and left
-            and all(each.state == "ending" for each in left)
+            and remaining
+            and all(each.state == "ending" for each in remaining)
         ):
             raise PoolError(
-                f"pool {pool.name} was not finished: its client was gone before an agent ran on any of its "
-                f"{len(left)} machines, which may cost money until they are ended",
+                f"Pool {pool.name} is incomplete: its client exited before an agent ran on any of its "
+                f"{len(remaining)} machines. They may cost money. Tear the pool down.",
                 hint=Hint("down", pool.name),
             )
 
@@ -681,23 +699,23 @@ class PoolStartup:
         async with self._context.roster.decision_lock(link.node) as decided:
             if decided:
                 link.mark_lost()
-                self._news.emit_phase(link.node, "requested", "another machine is on its way")
+                self._news.emit_phase(link.node, "requested", "waiting for a replacement machine")
                 return
             await self.prepare(link)
         await link.connect()
 
-    # -- one node ----------------------------------------------------------------------------------------
+    # -- one node ------------------------------------------------------------------------------------------
 
     async def move_node(self, machine: Machine, *, ready: bool = True) -> None:
-        """Bring a node up on another machine than it had.
+        """Bring a node up on another machine.
 
         Args:
-            machine: it.
-            ready: whether it counts as soon as it is up.
+            machine: The new machine. It has the node's index.
+            ready: Whether to verify the machine and mark the node as ready.
 
         Raises:
-            PoolError: the machine cannot be reached, cannot run an agent, or is not what was bought.
-            OSError: another node has to be asked for the environment, and none can be now.
+            PoolError: If the machine cannot be reached, cannot run an agent or does not match the order.
+            OSError: If another node must provide the environment and none can be reached.
         """
         await self._context.setup.fetch_from_nodes()
         with self._moved_link(machine) as link:
@@ -709,7 +727,7 @@ class PoolStartup:
 
     @contextmanager
     def _moved_link(self, machine: Machine) -> Iterator[Link]:
-        """Make the link of a node that another machine has; after a failure nothing uses it."""
+        """Create the link to a node's new machine. After a failure the link is closed."""
         pool = self._context
         pool.machines[machine.node] = machine
         self._news.update_price()
@@ -722,34 +740,36 @@ class PoolStartup:
             raise
 
     async def join_machine(self, machine: Machine) -> None:
-        """Connect to the machine that another client has put in a node's place.
+        """Connect to the machine that another client has started as a node's replacement.
 
         Raises:
-            PoolError, OSError: it does not answer.
+            PoolError, OSError: If the machine does not answer.
         """
         with self._moved_link(machine) as link:
             await self._replace_link(link)
-            await self._context.setup.fetch_from_nodes()  # of this node, where no other is there
+            await self._context.setup.fetch_from_nodes()  # from this node, if no other is connected
         self._news.emit_phase(link.node, "ready", address=machine.address)
 
     async def _replace_link(self, link: Link) -> None:
-        """Put a new link in the place of one that is gone."""
+        """Replace a lost node's link and connect."""
         links = self._context.links
         self._context.background.spawn(links[link.node].close())
         links[link.node] = link
         await self._connect(link)
 
     async def prepare(self, link: Link, gate: StartBarrier | None = None, *, first: bool = False) -> Report:
-        """Have an agent running on a node: a new one, or the one that is there.
+        """Make sure that an agent runs on a node: start one, or adopt the running one.
 
         Args:
-            first: the pool has never been on that machine.
+            link: Link to the node.
+            gate: Barrier that all nodes of a starting pool pass together.
+            first: Whether the pool has never used this machine before.
 
         Returns:
-            How to tell of the node's further phases.
+            A function that publishes further phases of the node.
 
         Raises:
-            PoolError: the node cannot be reached or cannot run an agent.
+            PoolError: If the node cannot be reached or cannot run an agent.
         """
         machine = self._context.machines[link.node]
 
@@ -761,18 +781,18 @@ class PoolStartup:
         return report
 
     async def send_folder(self) -> None:
-        """Bring the nodes' copies of the working folder up to date.
+        """Update the nodes' copies of the working folder.
 
         Raises:
-            PoolError: it cannot travel, or a host cannot be reached.
+            PoolError: If the folder cannot be sent or a host cannot be reached.
         """
         links = self._context.present_links
-        gate, known = StartBarrier(len(links)), self._context.setup
+        gate, setup = StartBarrier(len(links)), self._context.setup
 
-        def said(link: Link) -> Callable[[str], None]:
+        def reporter(link: Link) -> Callable[[str], None]:
             return lambda line: self._news.emit_warning(f"node {link.node}: {line}")
 
-        await run_all(link.transport.send_folder(known.cwd, known.image, gate, said(link)) for link in links)
+        await run_all(link.transport.send_folder(setup.cwd, setup.image, gate, reporter(link)) for link in links)
 
     async def _start_node(self, link: Link, gate: StartBarrier) -> None:
         report = await self.prepare(link, gate, first=True)
@@ -785,15 +805,15 @@ class PoolStartup:
             await link.connect()
         except (OSError, WireError) as error:
             address = self._context.machines[link.node].address
-            said = f"the agent of node {link.node} ({address}) does not answer: {error}"
-            raise (PoolError if isinstance(error, WireError) else Unreachable)(said) from error
+            message = f"The agent of node {link.node} ({address}) does not answer: {error}"
+            raise (PoolError if isinstance(error, WireError) else Unreachable)(message) from error
 
     def _agent_config(self, node: int) -> dict[str, Any]:
-        """What the agent of a node is told; see ``agent.config``."""
-        pool, known = self._context, self._context.setup
+        """Return the configuration of a node's agent; see ``agent.config``."""
+        pool, setup = self._context, self._context.setup
         worker = pool.row.spec["worker"]
         before, behind = client_interpreter.import_path_entries()
-        local = [entry for _, entry in known.image.get("folders") or ()]
+        local = [entry for _, entry in setup.image.get("folders") or ()]
         return {
             "pool": pool.name,
             "node": node,
@@ -813,14 +833,14 @@ class PoolStartup:
             "rendezvous": pool.options.rendezvous,
             "debug_wait": pool.options.debug_wait,
             "nice": pool.options.nice,
-            "env": known.env,
-            "knows_env": known.is_env_known,
-            "secrets": known.secrets,
-            "cwd": known.cwd,
-            "interpreter": known.interpreter,
+            "env": setup.env,
+            "knows_env": setup.is_env_known,
+            "secrets": setup.secrets,
+            "cwd": setup.cwd,
+            "interpreter": setup.interpreter,
             "path_before": before,
-            "path": [*filter(None, (known.image.get("workdir"),)), *local, *behind],
-            "image": known.image | {"env": known.env, "allow_apt": pool.options.allow_apt},
+            "path": [*filter(None, (setup.image.get("workdir"),)), *local, *behind],
+            "image": setup.image | {"env": setup.env, "allow_apt": pool.options.allow_apt},
         }
 
     def _link(self, machine: Machine) -> Link:
@@ -835,36 +855,36 @@ class PoolStartup:
         )
 
     def _check_equal_ranks(self) -> None:
-        """All nodes must have as many ranks.
+        """Check that all nodes have the same number of ranks.
 
         Raises:
-            PoolError: they have different numbers of GPUs.
+            PoolError: If they have different numbers of GPUs.
         """
         links = [link for link in self._context.links if link.up]
         counts = [link.welcome["ranks_per_node"] for link in links]
         if len(set(counts)) > 1:
-            told = ", ".join(f"node {link.node} {link.welcome['ranks_per_node']}" for link in links)
+            counts_by_node = ", ".join(f"node {link.node} {link.welcome['ranks_per_node']}" for link in links)
             raise PoolError(
-                f'ranks_per_node="gpu" needs nodes with the same number of GPUs, and pool {self._context.name} has: '
-                f"{told}; give the number: ranks_per_node={min(counts)}, say"
+                f'ranks_per_node="gpu" requires nodes with equal numbers of GPUs, but pool {self._context.name} has: '
+                f"{counts_by_node}. Set a number, for example ranks_per_node={min(counts)}."
             )
 
 
 def _no_answer_error(pool: str, failure: BaseException) -> PoolError:
     if isinstance(failure, WireError):
         return PoolError(
-            f"pool {pool} is of another release of this software: {failure}. Use it with the one that made it",
+            f"Pool {pool} was created by an incompatible release: {failure}. Use the release that created it.",
             hint=Hint("down", pool),
         )
     kind = type(failure) if isinstance(failure, HostKeyError | CredentialsRefused) else Unreachable
-    return kind(f"no node of pool {pool} answers: {error_message(failure)}", hint=error_hint(failure))
+    return kind(f"No node of pool {pool} answers: {error_message(failure)}", hint=error_hint(failure))
 
 
 def image_with_plugins(spec: PoolSpec) -> Image:
-    """What the nodes' environment holds, the plugins' part of it included.
+    """Return the image with the additions of the plugins.
 
     Raises:
-        UsageError, PluginError: a plugin cannot be used so.
+        UsageError, PluginError: If a plugin does not support the specification.
     """
     if not spec.options.cluster and spec.may_have_peers:
         check_standalone(spec.plugins)
@@ -874,14 +894,14 @@ def image_with_plugins(spec: PoolSpec) -> Image:
 
 @value
 class Intent(Value):
-    """What was written, and what only its writer knows.
+    """A registered intent, with data that only the creating client knows.
 
     Attributes:
-        row: the pool's, in the ledger.
-        image: what its nodes' environments hold, the plugins' part included.
-        interpreter: of its scripts.
-        packages: what a project's file says that the image names.
-        notice: what a person should know of it, or "".
+        row: Row of the pool in the ledger.
+        image: Image with the additions of the plugins.
+        interpreter: Interpreter of the user's script.
+        packages: Package requirements of the project file that the image names.
+        notice: Warning for the user, or "".
     """
 
     row: PoolRow
@@ -892,15 +912,20 @@ class Intent(Value):
 
 
 async def write_intent(spec: PoolSpec, ledger: Ledger, cwd: str) -> Intent:
-    """Write down that a pool is wanted; nothing of it exists yet.
+    """Register the intent to create a pool, before any of its resources exist.
 
     Args:
-        cwd: the working folder, where the image names none.
+        spec: Specification of the pool.
+        ledger: Ledger to register the pool in.
+        cwd: Working folder of the client, used if the image names none.
+
+    Returns:
+        The intent.
 
     Raises:
-        PoolExistsError: a pool of that name is up.
-        UsageError, PluginError: a plugin, or the script's interpreter, cannot be used so; or the image's working folder
-            is not there.
+        PoolExistsError: If a pool of that name is running.
+        UsageError, PluginError: If a plugin or the interpreter does not support the specification, or the image's
+            working folder does not exist.
     """
     token = secrets.token_hex(8)
     provider: Provider = spec.provider
@@ -921,20 +946,20 @@ async def write_intent(spec: PoolSpec, ledger: Ledger, cwd: str) -> Intent:
     try:
         row = ledger.record_intent(token, spec.name, provider.to_json(), written)
     except PoolExistsError:
-        # It may have ended by itself, by its lease for one, with nobody there to write it down.
+        # The old pool may have ended without a client to record it, for example by its lease.
         other = ledger.find_pool(spec.name)
         closed = other and await close_if_gone(other, provider_from_json(other.provider), ledger)
         if not closed:
             raise
         row = ledger.record_intent(token, spec.name, provider.to_json(), written)
-        warnings = (f"of the pool that had this name before: {describe_end(closed)}", *warnings)
+        warnings = (f"previous pool of this name: {describe_end(closed)}", *warnings)
     return Intent(row, image, python, packages, "; ".join(warnings))
 
 
 async def _project_packages(image: Image, folder: str, python: Interpreter) -> PackageSpecs | None:
-    """What a project's file says that the image names."""
+    """Return the package requirements of the project file that the image names."""
     if not image.packages_by:
         return None
-    from skyward_core.tasks.packages.image_packages import read_image_packages  # most pools have none
+    from skyward_core.tasks.packages.image_packages import read_image_packages  # imported late: most pools have none
 
     return await asyncio.to_thread(read_image_packages, image, folder, python.version)

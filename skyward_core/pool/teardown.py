@@ -1,4 +1,4 @@
-"""The end, with proof."""
+"""Teardown of a pool, verified by its provider and recorded in a receipt; also detachment without a teardown."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ if TYPE_CHECKING:
     from skyward_core.providers.provider import Provider
 
 
-GOODBYE = 10.0  # seconds beyond the grace in which an agent must move on with ending
-AGENT_SILENCE_TIMEOUT = 5.0  # seconds without a word after which it is ended from outside; links ask for one every 2 s
-VERIFY = 60.0  # seconds in which the provider must say that machines are gone
-RENTED = 600.0  # the same for machines that end with their pool: a provider may take minutes to end one
-SILENCE = 10.0  # the same where none of those that are left can be reached
-WRITE = 5.0  # seconds in which a ledger that takes nothing is tried again
-AGAIN = 0.2  # seconds between two tries
-RECEIPT = 3.0  # seconds that the client which ended a pool may take to write so once its nodes are gone
-ACKNOWLEDGE_TIMEOUT = 2.0  # seconds for an agent to say that it has heard our last word
+GOODBYE = 10.0  # seconds beyond the grace period in which an agent must make progress
+# seconds without a frame until the machine is ended without its agent; agents answer pings every 2 s
+AGENT_SILENCE_TIMEOUT = 5.0
+VERIFY = 60.0  # seconds for the provider to confirm that borrowed machines are free
+RENTED = 600.0  # seconds for rented machines: providers may take minutes to terminate one
+SILENCE = 10.0  # seconds if no remaining machine can be reached
+WRITE = 5.0  # seconds for retries of a locked ledger
+AGAIN = 0.2  # seconds between tries
+RECEIPT = 3.0  # seconds for another client to write the receipt after its nodes have ended
+ACKNOWLEDGE_TIMEOUT = 2.0  # seconds for an agent to confirm the last acknowledgement
 
 
 class PoolShutdown:
@@ -46,14 +47,14 @@ class PoolShutdown:
         self._task: asyncio.Task[Receipt] | None = None
 
     def begin(self, give_up: bool, keep_outputs: int | None, *, now: bool = False) -> asyncio.Task[Receipt]:
-        """Tear the pool down, or return the teardown in progress; one that failed starts again."""
+        """Start the teardown, or return the one in progress. A failed teardown starts again."""
         if self._task is None or (self._task.done() and not self._has_succeeded(self._task)):
             self._context.leaving = True
             self._task = asyncio.create_task(self._run(give_up, keep_outputs, now))
         return self._task
 
     def begin_with_reason(self, reason: str) -> None:
-        """Tear the pool down without a request by the user; its runs and its receipt state the reason."""
+        """Tear the pool down without a request by the user. Its runs and its receipt state the reason."""
         context = self._context
         context.end_reason = reason
         for run in list(context.registry.runs.values()):
@@ -61,7 +62,7 @@ class PoolShutdown:
         self.begin(False, None)
 
     async def wait_recorded(self) -> None:
-        """Wait for the end of a teardown whose receipt is known, but not yet in the ledger."""
+        """Wait until a finished teardown is recorded in the ledger."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
@@ -72,9 +73,9 @@ class PoolShutdown:
     async def _run(self, give_up: bool, keep_outputs: int | None, now: bool) -> Receipt:
         context = self._context
         debug_log.pool.set(context.name)
-        # Nothing may come up behind the back of a teardown that has verified that nothing is there.
+        # A start in progress could create machines after the teardown has verified that none exist.
         await context.startup.stop()
-        locks = asyncio.create_task(context.startup.locks.save_remaining())  # while nodes end: nobody waits for it
+        locks = asyncio.create_task(context.startup.locks.save_remaining())  # runs while the nodes end
         receipt = await self._tear_down(give_up, keep_outputs, now)
         await locks
         if not receipt.kept:
@@ -84,47 +85,51 @@ class PoolShutdown:
         return await fetch_after_teardown(context.row, context.ledger, receipt, give_up=give_up)
 
     async def _tear_down(self, give_up: bool, keep_outputs: int | None, now: bool) -> Receipt:
-        """End the pool's runs, workers, agents and machines. Nothing counts as gone before its provider says so. What
-        cannot be verified stays in the ledger as not ended.
+        """End the pool's runs, workers, agents and machines.
 
-        A ledger that cannot be written stops nothing: the receipt then says that it is not written down, and the next
-        client finds that nothing of the pool is left.
+        A resource counts as gone only when its provider confirms it. Unverified resources remain in the ledger as
+        running.
+        A locked ledger does not stop the teardown: the receipt then states that it was not saved, and the next client
+        finds that the pool's resources no longer exist.
 
         Args:
             give_up: Do not save unfetched results.
-            keep_outputs: Bytes of output files that are fetched first; None for the pool's option.
-            now: Ask nothing of the machines, and end them first. The provider supports that.
+            keep_outputs: Bytes of output files that are fetched first. None: the pool's option.
+            now: Terminate the machines first, without any request to their agents. The provider must support that.
+
+        Returns:
+            The receipt.
         """
         context, news = self._context, self._news
         started = time.monotonic()
         news.emit_state("stopping")
-        # From now on no client puts a machine in another's place.
+        # From now on no client replaces a machine.
         marked = asyncio.create_task(_write_ledger(lambda: context.ledger.set_pool_state(context.token, "stopping")))
         for run in list(context.registry.runs.values()):
             run.cancel("the pool is torn down")
         await context.roster.stop_replacing()
         context.background.run_deferred()
-        rest, trouble_with = await (_abandon_nodes(context) if now else self._shut_down_agents(give_up, keep_outputs))
-        said = [*([context.end_reason] if context.end_reason else []), *rest.notes, *trouble_with.values()]
+        rest, problems = await (_abandon_nodes(context) if now else self._shut_down_agents(give_up, keep_outputs))
+        notes = [*([context.end_reason] if context.end_reason else []), *rest.notes, *problems.values()]
         await marked
         unfound = await _find_unknown_machines(context)
         machines, unknown = await asyncio.to_thread(_all_machines, context)
         unknown += unfound
-        rescued, lost = ([], []) if now else await _fetch_remaining(context, machines, trouble_with, give_up=give_up)
-        said += rescued
+        rescued, lost = ([], []) if now else await _fetch_remaining(context, machines, problems, give_up=give_up)
+        notes += rescued
         ended: dict[str, float] = {}
-        left, kept, trouble = await _verify_gone(context, machines, ended, now=now)
-        said += trouble
-        if not left and not unknown:
-            notes, unknown = await _clean_up(context)
-            said += notes
+        remaining, kept, trouble = await _verify_gone(context, machines, ended, now=now)
+        notes += trouble
+        if not remaining and not unknown:
+            cleanup_notes, unknown = await _clean_up(context)
+            notes += cleanup_notes
         receipt = Receipt(
             context.name,
             len(machines),
-            tuple(sorted(machine.node for machine in machines if machine not in left)),
-            (*(m.id for m in left), *unknown),
+            tuple(sorted(machine.node for machine in machines if machine not in remaining)),
+            (*(m.id for m in remaining), *unknown),
             round(time.monotonic() - started, 3),
-            tuple(said),
+            tuple(notes),
             by=context.external_end.by if context.external_end else describe_client(),
             kept=tuple(map(str, kept)),
             lost=(*rest.lost, *lost),
@@ -135,7 +140,7 @@ class PoolShutdown:
             context.registry.mark_calls_lost(link)
         context.background.run_deferred()
         at = time.time()
-        with suppress(LedgerError):  # another client may have seen it end before
+        with suppress(LedgerError):  # another client may have recorded an earlier end
             at = context.ledger.pool(context.token).ended_at or at
         news.emit(events.PoolEnded(pool=context.name, receipt=receipt.to_json(), at=at))
         news.records.flush()
@@ -148,20 +153,21 @@ class PoolShutdown:
         return receipt
 
     async def _shut_down_agents(self, give_up: bool, keep_outputs: int | None) -> tuple[RemainingFiles, dict[int, str]]:
-        """Shut the agents down; return what becomes of files that ranks wrote, and the problems by node."""
+        """Shut the agents down. Returns the remaining output files, and the problems by node."""
         context = self._context
         rest = await self._save_outputs(give_up, keep_outputs)
         goodbyes = (_shut_down_agent(context, link) for link in context.links)
-        said = zip(context.links, await asyncio.gather(*goodbyes), strict=True)
-        return rest, {link.node: words for link, words in said if words}
+        results = zip(context.links, await asyncio.gather(*goodbyes), strict=True)
+        return rest, {link.node: problem for link, problem in results if problem}
 
     async def _save_outputs(self, give_up: bool, keep_outputs: int | None) -> RemainingFiles:
-        """Save the files that ranks wrote, of all clients' runs, once the ranks have stopped. Failures do not stop the
-        teardown."""
+        """Save the output files of all clients' runs after the ranks have stopped. Failures do not stop the
+        teardown.
+        """
         context = self._context
-        nothing = RemainingFiles()
+        none = RemainingFiles()
         if context.is_local or not any(link.up for link in context.links):
-            return nothing
+            return none
         await asyncio.gather(*(_stop_ranks(link, context.options.grace + GOODBYE) for link in context.links if link.up))
         ends = [asyncio.wrap_future(run.future) for run in context.registry.runs.values()]
         if ends:
@@ -169,12 +175,12 @@ class PoolShutdown:
         try:
             return await context.outputs.save(give_up=give_up, most=keep_outputs)
         except (OSError, PoolError) as error:
-            return nothing._replace(notes=[f"what ranks wrote could not be seen to: {error}"])
+            return none._replace(notes=[f"output files could not be saved: {error}"])
 
-    # -- by others ---------------------------------------------------------------------------------------
+    # -- ended by others -----------------------------------------------------------------------------------
 
     def on_external_end(self, ending: PoolEnd) -> None:
-        """The pool has ended, or is about to, and not by us: nothing waits on it any longer."""
+        """Handle an end of the pool by another client or its limits: stop everything that waits for the pool."""
         context = self._context
         if context.external_end is not None or context.leaving:
             return
@@ -185,7 +191,9 @@ class PoolShutdown:
         context.background.spawn(self._wait_closed())
 
     async def check_ended(self, *, wait: bool) -> bool:
-        """Whether another client has ended the pool, as the ledger tells. ``wait``: for one that is just doing so."""
+        """Check in the ledger whether another client has ended the pool. ``wait``: also wait for a teardown in
+        progress.
+        """
         context = self._context
         until = time.monotonic() + (RECEIPT if wait else 0.0)
         row = context.ledger.pool(context.token)
@@ -198,7 +206,7 @@ class PoolShutdown:
         return True
 
     async def _wait_closed(self) -> None:
-        """Wait for the receipt of who ended it; where nobody writes one, do so."""
+        """Wait for the receipt of the client that ended the pool. If none is written, close the pool in the ledger."""
         context = self._context
         soon = time.monotonic() + context.options.grace + GOODBYE
         while not context.leaving:
@@ -210,24 +218,29 @@ class PoolShutdown:
             await close_if_gone(row, context.provider, context.ledger)
             await asyncio.sleep(0.05 if time.monotonic() < soon else 1.0)
 
-    # -- without an end ----------------------------------------------------------------------------------
+    # -- detachment ----------------------------------------------------------------------------------------
 
     @staticmethod
     async def _acknowledge(link: Link) -> None:
-        """Have an agent hear which results are here, and written down. A host may drop what it has not handed on when
-        the connection ends: so its answer to what comes behind that is waited for."""
+        """Send the pending acknowledgements and wait until the agent has processed them.
+
+        Without the wait, a host may discard data that it has not yet delivered when the connection ends.
+        """
         if link.flush_acknowledgements() and link.up:
-            with suppress(ConnectionError, TimeoutError):  # then they stay there
+            with suppress(ConnectionError, TimeoutError):  # the results then remain on the node
                 async with asyncio.timeout(ACKNOWLEDGE_TIMEOUT):
                     await link.ask({"t": "ping"})
 
     async def detach(self) -> None:
-        """Leave the pool as it is; see :meth:`Run.detach` for what becomes of runs. A pool that is still starting stays
-        half made, as if this process had died: the next client continues from there."""
+        """Leave the pool running; see :meth:`Run.detach` for its runs.
+
+        A pool that is still starting remains incomplete, as if this process had died. The next client continues the
+        start.
+        """
         context, news = self._context, self._news
         context.detached = context.leaving = True
         if await context.startup.stop():
-            with suppress(LedgerError):  # who comes next then waits until this process is gone
+            with suppress(LedgerError):  # the next client then waits until this process has exited
                 context.ledger.release_pool(context.token)
         await context.startup.locks.save_remaining()
         if self._task is None:
@@ -254,55 +267,55 @@ class PoolShutdown:
 
 
 async def check_can_end_now(provider: Provider) -> None:
-    """That a provider can end machines at once.
+    """Check that a provider can terminate machines at once.
 
     Raises:
-        UsageError: it cannot; says why.
+        UsageError: If the provider cannot.
     """
     if isinstance(provider, EndsNow):
         reason = await provider.why_not_now()
     else:
-        reason = f"provider {provider.name} has no way to do that"
+        reason = f"provider {provider.name} does not support it"
     if reason:
-        raise UsageError(f"its machines cannot be ended at once: {reason}; tear it down as usual")
+        raise UsageError(f"Cannot terminate the machines at once: {reason}. Tear the pool down without --now.")
 
 
 async def _abandon_nodes(context: PoolContext) -> tuple[RemainingFiles, dict[int, str]]:
-    """Ask nothing of machines that are ended at once; names what goes with them."""
+    """Skip all requests to machines that are terminated at once. Returns the results that are lost with them."""
     for link in context.links:
         link.finished = True
     known = [f"run {run} ({size:,} bytes)" for run, size in context.view.unfetched.items()]
-    lost = [*known, "whatever else its ranks wrote or printed and nobody had fetched"]
-    return RemainingFiles(notes=["its machines were ended at once, as that was asked for"], lost=lost), {}
+    lost = [*known, "any other unfetched results, logs and output files"]
+    return RemainingFiles(notes=["its machines were terminated at once, as requested"], lost=lost), {}
 
 
 async def _fetch_remaining(
     context: PoolContext, machines: Sequence[Machine], troubled: Collection[int], *, give_up: bool
 ) -> tuple[list[str], list[str]]:
-    """Bring home what nobody has fetched and would go with the machines; whatever goes wrong there, the pool ends."""
+    """Fetch results that would be lost with the machines. Failures do not stop the teardown."""
     if not context.ends_machines:
         return [], []
     from skyward_core.pool.fetch_retained_results import (
-        fetch_remaining,  # pools of other machines have no use for it
+        fetch_remaining,  # imported late: pools of borrowed hosts do not need it
     )
 
-    say = context.news.emit_teardown_progress
+    report = context.news.emit_teardown_progress
     try:
-        return await fetch_remaining(context, machines, troubled, say, give_up=give_up)
+        return await fetch_remaining(context, machines, troubled, report, give_up=give_up)
     except (SkywardError, OSError) as error:
-        return [], [f"results and logs that nobody had fetched could not be looked for: {error_message(error)}"]
+        return [], [f"could not look for unfetched results and logs: {error_message(error)}"]
     finally:
-        say("")
+        report("")
 
 
 async def _stop_ranks(link: Link, patience: float) -> None:
-    """Have a node's ranks end, within their grace, while its agent stays."""
-    with suppress(ConnectionError, WireError, TimeoutError):  # its end is seen to all the same
+    """Stop a node's ranks within their grace period. The agent continues to run."""
+    with suppress(ConnectionError, WireError, TimeoutError):  # the teardown ends the node in any case
         await link.wait_while_heard(link.ask({"t": "halt"}), patience, AGENT_SILENCE_TIMEOUT)
 
 
 async def _write_ledger(work: Callable[[], None], patience: float = 0.0) -> str:
-    """Write to the ledger, beside the loop; says why it cannot be written, or ""."""
+    """Write to the ledger in a thread. Returns the reason of a failure, or ""."""
     deadline = time.monotonic() + patience
     while True:
         try:
@@ -316,66 +329,66 @@ async def _write_ledger(work: Callable[[], None], patience: float = 0.0) -> str:
 
 
 async def _find_unknown_machines(pool: PoolContext) -> list[str]:
-    """Have the ledger know of machines that were made and not written down; gives what cannot be known of that."""
+    """Add unrecorded machines to the ledger. Returns a description of the failure, if any."""
     try:
         await save_unknown_machines(pool.name, pool.token, pool.provider, pool.ledger)
     except (SkywardError, OSError) as error:
-        return [f"machines of which nothing is written down ({error_message(error)})"]
+        return [f"unrecorded machines ({error_message(error)})"]
     return []
 
 
 def _all_machines(pool: PoolContext) -> tuple[list[Machine], list[str]]:
-    """The machines that the pool has had, and what cannot be known of that, in words."""
+    """Return all past and present machines of the pool, and a description of unknown ones."""
     try:
         return [*pool.ledger.machines(pool.token), *pool.ledger.replaced_machines(pool.token)], []
     except LedgerError as error:
         replaced = pool.options.on_loss == "replace"
-        return pool.machines, [f"machines that were replaced ({error})"] if replaced else []
+        return pool.machines, [f"replaced machines ({error})"] if replaced else []
 
 
 async def _clean_up(pool: PoolContext) -> tuple[list[str], list[str]]:
-    """Remove what was made beside machines; gives what is worth a note, and what is left by its provider's word."""
+    """Remove resources other than machines. Returns notes, and descriptions of remaining resources."""
     with suppress(LedgerError):
         if pool.ledger.pool(pool.token).ended_at is not None:
-            return [], []  # another client has seen to it, and there may be another pool of that name by now
+            return [], []  # closed by another client: the name may already belong to a new pool
     try:
         await log_query("teardown", pool.name, pool.provider.teardown(pool.name))
     except (ProviderTimeout, OSError) as error:
         if pool.ends_machines and isinstance(error, ProviderTimeout):
-            return [], [f"what was made beside its machines ({error_message(error)})"]
-        return [f"what was made beside the machines is not all removed: {error}"], []
+            return [], [f"resources other than machines ({error_message(error)})"]
+        return [f"resources other than machines may remain: {error}"], []
     except (PoolError, UsageError) as error:
         return [], [error_message(error)]
     return [], []
 
 
 async def _shut_down_agent(pool: PoolContext, link: Link) -> str:
-    """Have an agent end itself, after its last log byte is here."""
+    """Shut an agent down after its last log byte has arrived. Returns the problem, or ""."""
     log_receiver = pool.news.log_receiver
     link.flush_acknowledgements()
     if log_receiver.has_unwritten:
-        link.request_logs()  # once more what our disk did not take
+        link.request_logs()  # repeats bytes that the full local disk lost
     if not link.send({"t": "shutdown", "drop": list(pool.registry.runs), "keep": MIN_RETENTION}):
         link.finished = True
         return ""
     deadline = time.monotonic() + pool.options.grace + GOODBYE
     seen = -1
-    # Its goodbye is the last that it says; the connection's own end may come late, or not at all, from an SSH server.
+    # The "bye" frame is the last one. An SSH server may report the end of the connection late or never.
     while link.up and not link.finished and time.monotonic() < deadline:
         await asyncio.sleep(0.005)
         if link.silence_seconds > AGENT_SILENCE_TIMEOUT:
             link.finished = True
-            return f"node {link.node} did not answer for {AGENT_SILENCE_TIMEOUT:g} s, and was ended from outside"
+            return f"node {link.node} did not answer for {AGENT_SILENCE_TIMEOUT:g} s and was terminated"
         here = sum(pool.archive.cursors.values())
         if here != seen:
-            # As long as bytes come, it is not stuck: a slow link may need long for a long log.
+            # Arriving bytes are progress: a long log takes long on a slow link.
             seen = here
             deadline = max(deadline, time.monotonic() + GOODBYE)
     link.finished = True
     sizes = link.last_sizes
     missing = sum(size - pool.archive.cursors.get(name, 0) for name, size in (sizes or {}).items())
     if sizes is None:
-        return f"node {link.node} ended without saying how long its logs are"
+        return f"node {link.node} ended without reporting the sizes of its logs"
     if missing > 0 and log_receiver.has_unwritten:
         return f"{missing} bytes of the logs of node {link.node} could not be written to {pool.archive.logs}"
     return f"{missing} bytes of the logs of node {link.node} did not arrive" if missing > 0 else ""
@@ -384,49 +397,58 @@ async def _shut_down_agent(pool: PoolContext, link: Link) -> str:
 async def _verify_gone(
     pool: PoolContext, machines: Sequence[Machine], ended: dict[str, float], *, now: bool
 ) -> tuple[list[Machine], list[RetainedResults], list[str]]:
-    """Wait until the provider says that machines are gone; gives those of which it does not, what others keep, and why
-    it said nothing at the end. ``ended``: gets when each has ended. ``now``: have them ended at once."""
-    left = list(machines)
-    ending: set[str] = set()  # those whose end the provider has begun, where that ends all there is of them
+    """Wait until the provider confirms that machines are gone, and request their termination as needed.
+
+    Args:
+        pool: The pool.
+        machines: All machines of the pool.
+        ended: Receives the Unix time of each machine's end, by id.
+        now: Whether to terminate the machines at once.
+
+    Returns:
+        The remaining machines, the results that hosts retain, and the provider's last errors.
+    """
+    remaining = list(machines)
+    ending: set[str] = set()  # ids of machines that the provider is already terminating
     kept: list[RetainedResults] = []
     trouble: list[str] = []
     deadline = time.monotonic() + (RENTED if pool.ends_machines else VERIFY)
     patience = time.monotonic() + SILENCE
     delay = 0.01
-    if pool.ends_machines and left:
-        # None ends by itself with its agent, and each second costs.
-        trouble = await _terminate(pool, left, now=now)
+    if pool.ends_machines and remaining:
+        # Rented machines do not end with their agents, and each second costs money.
+        trouble = await _terminate(pool, remaining, now=now)
         delay = AGAIN
     while True:
         silent = False
         try:
-            seen = await pool.describe(left)
+            seen = await pool.describe(remaining)
         except (PoolError, UsageError, OSError) as error:
             trouble = [error_message(error)]
             pool.news.emit_state("stopping", error_message(error))
-            delay = max(delay, AGAIN)  # nobody saw them end by themselves
+            delay = max(delay, AGAIN)  # the machines' own ends cannot be observed now
             silent = not isinstance(error, ProviderTimeout)
         else:
             trouble = []
             there = {machine.node for machine in seen if machine.state != "gone"}
-            for node in {machine.node for machine in left} - there:
+            for node in {machine.node for machine in remaining} - there:
                 pool.news.emit_phase(node, "gone", "verified")
             ended |= {now.id: machine_ended_at(now, machines) for now in seen if now.state == "gone"}
             kept += filter(None, (RetainedResults.from_machine(pool.token, now) for now in seen if now.state == "gone"))
-            left = [machine for machine, now in zip(left, seen, strict=True) if now.state != "gone"]
+            remaining = [machine for machine, now in zip(remaining, seen, strict=True) if now.state != "gone"]
             ending = {now.id for now in seen if now.state == "ending" and pool.ends_machines}
             silent = all(machine.state in ("lost", "unreachable") for machine in seen if machine.state != "gone")
-        if not left or time.monotonic() > (patience if silent else deadline):
-            return left, kept, trouble
-        stubborn = [machine for machine in left if machine.id not in ending]
-        if delay > 0.1 and stubborn:  # most end by themselves at once
+        if not remaining or time.monotonic() > (patience if silent else deadline):
+            return remaining, kept, trouble
+        stubborn = [machine for machine in remaining if machine.id not in ending]
+        if delay > 0.1 and stubborn:  # most machines end by themselves at once
             trouble = await _terminate(pool, stubborn, now=now) or trouble
         await asyncio.sleep(delay)
         delay = min(delay * 2, 5.0)
 
 
 async def _terminate(pool: PoolContext, machines: Sequence[Machine], *, now: bool) -> list[str]:
-    """Ask for the end of machines; gives why that could not be asked for. ``describe`` says what came of it."""
+    """Request the termination of machines. Returns the errors of the request; ``describe`` reports its effect."""
     provider = pool.provider
     end = provider.terminate_now if now and isinstance(provider, EndsNow) else provider.terminate
     try:

@@ -1,1 +1,1 @@
-"""What the client keeps on its disk."""
+"""Files that the client stores on its disk: ledger, pool folders, settings, recordings, debug log."""

@@ -1,4 +1,4 @@
-"""A file that is written anew: as a whole, or not at all, and nothing is left beside it for ever."""
+"""Atomic replacement of files: readers see the old or the new content, and no temporary file accumulates."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from pathlib import Path
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
-    """Put a file in the place of what is there, which stays until this one is whole.
+    """Replace a file's content atomically.
 
-    It is written beside that, always by the same name, and locked meanwhile: what a killed process leaves of one is
-    what the next one writes in.
+    The new content is first written to a locked draft file of a fixed name. The draft of a killed process is reused.
 
     Args:
-        mode: permissions of the file, less what the umask takes away.
+        path: Path of the file.
+        data: New content.
+        mode: Permissions, reduced by the umask.
 
     Raises:
-        OSError: it cannot be written, or somebody else is just writing it.
+        OSError: If the file cannot be written, or another process is writing it.
     """
     draft = path.with_name(f"{path.name}.draft")
     with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, mode), "wb") as file:
@@ -35,9 +36,9 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
 def _lock_draft(descriptor: int, draft: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Whoever had it locked when we opened it may have put it in its place since.
+        # Another process may have moved this draft into place before the lock was acquired.
         if os.path.samestat(os.fstat(descriptor), draft.stat()):
             return
     except (BlockingIOError, FileNotFoundError):
         pass
-    raise BlockingIOError(f"{draft} is just being written by another process")
+    raise BlockingIOError(f"another process is writing {draft}")

@@ -1,7 +1,8 @@
-"""The client's debug log.
+"""Debug log of the client, which redacts secrets and names the pool of each record.
 
-They print nothing unless somebody asks: an application that sets up :mod:`logging`, or ``store.debug_log``. Nodes load
-nothing of this; the client has :mod:`logging` from asyncio.
+Loggers print nothing unless an application configures :mod:`logging` or ``SKYWARD_LOG`` is set. Nodes do not import
+this
+module.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from skyward_core.store.state_folder import state_home
 from skyward_core.util.redaction import Redactor, secret_values
 from skyward_core.util.terminal_safe_text import sanitize_line
 
-MAX_MESSAGE_LENGTH = 2000  # characters of a message; a host may say as much as it likes
+MAX_MESSAGE_LENGTH = 2000  # characters; hosts may send messages of any length
 
 pool: ContextVar[str] = ContextVar("skyward_pool", default="-")
-"""The pool that the current task is about; what it starts, connections too, goes on being about it."""
+"""Pool of the current task. Tasks and connections that the task starts inherit it."""
 
 logging.getLogger("skyward").addHandler(logging.NullHandler())
 
@@ -32,31 +33,31 @@ _secrets: set[str] = set()
 
 
 def get_logger(part: str) -> logging.Logger:
-    """The logger of a part of the client, "skyward.PART"."""
+    """Return the logger "skyward.PART" of a part of the client."""
     found = logging.getLogger(f"skyward.{part}")
-    found.addFilter(_filter)  # of the logger and not of a handler: an application's own get the same text
+    found.addFilter(_filter)  # on the logger, so that an application's own handlers get redacted text, too
     return found
 
 
 @contextmanager
-def log_duration(log: logging.Logger, what: str) -> Iterator[None]:
-    """Have a log tell how long a block took, or after how long it failed, and at what."""
+def log_duration(log: logging.Logger, operation: str) -> Iterator[None]:
+    """Log the duration of a block, or its failure."""
     begun = time.monotonic()
     try:
         yield
     except Exception as error:
-        log.info("%s: failed after %.3f s: %s: %s", what, time.monotonic() - begun, type(error).__name__, error)
+        log.info("%s: failed after %.3f s: %s: %s", operation, time.monotonic() - begun, type(error).__name__, error)
         raise
-    log.debug("%s: %.3f s", what, time.monotonic() - begun)
+    log.debug("%s: %.3f s", operation, time.monotonic() - begun)
 
 
 def add_secrets(values: Iterable[str]) -> None:
-    """Secrets that a pool knows, and that no logger tells from now on."""
+    """Redact these secrets of a pool in all later log records."""
     _secrets.update(values)
 
 
 class _RedactingFilter(logging.Filter):
-    """Makes a record's text fit to be seen, and says which pool it is about."""
+    """Logging filter that redacts a record's text and adds its pool."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +79,8 @@ class _RedactingFilter(logging.Filter):
                 self._redactor.add(secrets)
                 self._secret_count = len(secrets)
             redactor = self._redactor
-        # Before, as a secret may have several lines; and after, as what is taken out may have stood within one.
+        # Redacted before, because a secret may have several lines; and after, because removed characters may have split
+        # a secret.
         line = redactor.redact_text(sanitize_line(redactor.redact_text(text)))
         return line if len(line) <= MAX_MESSAGE_LENGTH else f"{line[:MAX_MESSAGE_LENGTH]}… ({len(line):,} characters)"
 
@@ -87,7 +89,7 @@ _filter = _RedactingFilter()
 
 
 LEVELS = ("debug", "info", "warning", "error")
-MAX_FILE_BYTES = 4 << 20  # bytes of a file
+MAX_FILE_BYTES = 4 << 20  # bytes per file
 LEVEL_VARIABLE = "SKYWARD_LOG"
 
 _lock = threading.Lock()
@@ -95,50 +97,49 @@ _handler: _FileHandler | None = None
 
 
 def log_folder() -> Path:
-    """Where the files are, if there are any."""
+    """Return the folder of the log files. It may not exist."""
     return state_home() / "debug"
 
 
 def log_files() -> list[Path]:
-    """Those that are there, the older one first."""
+    """Return the existing log files, older one first."""
     return [path for name in ("debug.log.1", "debug.log") if (path := log_folder() / name).is_file()]
 
 
 def start_logging() -> str:
-    """Have the log written from now on, if ``SKYWARD_LOG`` asks for it: records of that level, and graver ones.
-
-    The first call that is asked decides for the process.
+    """Write the log to a file from now on, if ``SKYWARD_LOG`` names a level. The first effective call decides.
 
     Returns:
-        Why it cannot be written, in a sentence; "" where it can, or nobody asked, or that was said before.
+        The reason why the log cannot be written, in a sentence. "" if it can, was not requested, or was reported
+            before.
 
     Raises:
-        UsageError: there is no such level.
+        UsageError: If the level is unknown.
     """
     global _handler
-    asked = os.environ.get(LEVEL_VARIABLE, "")
-    if not asked:
+    level = os.environ.get(LEVEL_VARIABLE, "")
+    if not level:
         return ""
-    if asked.lower() not in LEVELS:
-        raise UsageError(f"{LEVEL_VARIABLE}={asked!r} is no level; there are {', '.join(LEVELS)}")
+    if level.lower() not in LEVELS:
+        raise UsageError(f"Unknown log level {LEVEL_VARIABLE}={level!r}. Use one of: {', '.join(LEVELS)}.")
     with _lock:
         if _handler is not None:
             return ""
         _handler = _FileHandler()
-        ours = logging.getLogger("skyward")
-        ours.setLevel(asked.upper())
-        ours.addHandler(_handler)
-        # Whoever asks for the file does not ask for every frame on the terminal, where a script's root logger writes.
-        ours.propagate = False
-    _handler.handle(logging.LogRecord("skyward", logging.INFO, "", 0, f"the log begins: {asked.lower()}", None, None))
-    return f"the log cannot be written: {_handler.write_error}" if _handler.write_error else ""
+        root = logging.getLogger("skyward")
+        root.setLevel(level.upper())
+        root.addHandler(_handler)
+        # The root logger of a script may write to the terminal, where users do not expect these records.
+        root.propagate = False
+    _handler.handle(logging.LogRecord("skyward", logging.INFO, "", 0, f"the log begins: {level.lower()}", None, None))
+    return f"Cannot write the debug log: {_handler.write_error}" if _handler.write_error else ""
 
 
 class _FileHandler(logging.Handler):
-    """A line for each record.
+    """Handler that writes a line per record and rotates the file.
 
-    :class:`logging.handlers.RotatingFileHandler` is for one process: of two, each would go on in a file that the other
-    has put aside, and put that of the other aside in turn.
+    :class:`logging.handlers.RotatingFileHandler` does not support several processes, which would each continue to write
+    to a file that another process has renamed.
     """
 
     def __init__(self) -> None:
@@ -154,7 +155,7 @@ class _FileHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self._write(f"{self.format(record)}\n".encode("utf-8", "replace"))
-        except (OSError, UsageError) as error:  # a log that cannot be written keeps nothing from going on
+        except (OSError, UsageError) as error:  # a failing log must not stop the program
             self.write_error = str(error)
 
     def close(self) -> None:
@@ -171,7 +172,7 @@ class _FileHandler(logging.Handler):
         os.write(self._file, line)
 
     def _is_current(self) -> bool:
-        """Whether another process has put our file aside, or somebody has removed it."""
+        """Check whether the open file is still the current one: neither rotated by another process nor removed."""
         with suppress(FileNotFoundError):
             return self.path.stat().st_ino == os.fstat(self._file).st_ino
         return False
@@ -189,7 +190,7 @@ class _FileHandler(logging.Handler):
             os.fchmod(self._file, 0o600)
 
     def _rotate(self, more: int) -> None:
-        """Put the file aside, one process at a time, unless another has just done so."""
+        """Rotate the file under a lock, unless another process has just done that."""
         guard = os.open(self.path.with_name("lock"), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(guard, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""What any ``skyward.toml`` may hold: groups of hosts, and pools."""
+"""Schema of ``skyward.toml``: host groups, pools and providers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def _as_list(value: Any) -> Any:
 
 
 class Settings(BaseModel):
-    """The tables that are read; what else a file holds is somebody else's.
+    """Tables of the file. Other tables are ignored.
 
     Attributes:
-        hosts: groups of hosts by name, each a list of hosts or a single one.
-        pools: pools by name, as whoever asks for one reads them.
-        providers: what those say where machines come from, by name.
+        hosts: Host groups by name. Each is a list of hosts or a single one.
+        pools: Pools by name, validated where they are used.
+        providers: Settings of providers, by name.
     """
 
     hosts: dict[str, Annotated[list[str], BeforeValidator(_as_list)]] = {}
@@ -30,17 +30,17 @@ class Settings(BaseModel):
 
 
 def read_settings_file(path: Path) -> Settings:
-    """The settings in a file.
+    """Read a settings file.
 
     Raises:
-        UsageError: it cannot be read, is not TOML, or holds what cannot be used; says where.
+        UsageError: If the file cannot be read, is not TOML or has invalid values. Names the place.
     """
     try:
         return Settings.model_validate(parse_toml(read_text(path, most=MAX_SETTINGS_BYTES)))
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error
+        raise UsageError(f"Cannot read {path}: {error}") from error
     except ValidationError as error:
         wrong = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-        raise UsageError(f"{path} cannot be used: {'; '.join(wrong)}") from error
-    except ValueError as error:  # not TOML, or not even text
-        raise UsageError(f"{path} does not parse: {error}") from error
+        raise UsageError(f"Invalid settings in {path}: {'; '.join(wrong)}") from error
+    except ValueError as error:  # not TOML, or not text
+        raise UsageError(f"Cannot parse {path}: {error}") from error

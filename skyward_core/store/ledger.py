@@ -1,7 +1,7 @@
-"""SQLite: intents, machines, runs.
+"""Ledger: the durable SQLite record of pools, machines, replacements, purchases and runs on the client.
 
-Intents are flushed to disk before the act; what only describes (runs, outcomes) may lose its last moments in a
-power cut, never its consistency. Several processes share one ledger.
+Intents are flushed to disk before the action that they announce. Descriptive rows (runs, outcomes) may lose their
+latest changes in a power failure, but stay consistent. Several processes share one ledger.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ R = TypeVar("R", bound=Row)
 
 POOL_FILE = "pool.json"
 ROWS: tuple[type[Row], ...] = (PoolRow, RunRow, Purchase, Replacement)
-TABLE_WIDTHS = {"machines": 3, "former": 2, "kept": 3}  # tables of the ledger, and how many columns they have
+TABLE_WIDTHS = {"machines": 3, "former": 2, "kept": 3}  # further tables, with their numbers of columns
 
 Rows = Sequence[Sequence[Any]]
 
 
 def write_pool_file(folder: Path, pool: dict[str, Any], tables: Mapping[str, Rows]) -> None:
-    """Leave a trace of a pool: its row of the ledger, and those of other tables that are about it."""
+    """Write the ledger's rows about a pool into the pool's folder, to restore a lost ledger."""
     partial = folder / f"{POOL_FILE}.part"
-    with suppress(OSError):  # the ledger has it; this is for the day on which that is lost
+    with suppress(OSError):  # optional: the ledger has the data
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         partial.touch(mode=0o600)
         partial.write_text(json.dumps({"pool": pool, **tables}), encoding="utf-8")
@@ -49,27 +49,27 @@ def write_pool_file(folder: Path, pool: dict[str, Any], tables: Mapping[str, Row
 
 
 def remove_pool_file(folder: Path) -> None:
-    """Nothing is left of the pool."""
-    with suppress(OSError):  # its folder may have gone with it
+    """Remove the copy of the ledger's rows, because no resources of the pool remain."""
+    with suppress(OSError):  # the folder may be deleted already
         (folder / POOL_FILE).unlink(missing_ok=True)
 
 
 def read_pool_files(home: Path) -> Iterator[tuple[dict[str, Any], dict[str, Rows]]]:
-    """What the folders below a home tell: of each pool its row, and those of the tables in ``WIDTHS``."""
+    """Yield the saved rows of each pool folder below a home: the pool's row, and those of ``TABLE_WIDTHS``."""
     for path in sorted(home.glob(f"pools/*/{POOL_FILE}")):
         try:
-            told = read_own_json(path)
-            pool = dict(told["pool"])
-            tables: dict[str, Rows] = {table: list(told.get(table, ())) for table in TABLE_WIDTHS}
+            saved = read_own_json(path)
+            pool = dict(saved["pool"])
+            tables: dict[str, Rows] = {table: list(saved.get(table, ())) for table in TABLE_WIDTHS}
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # a crash cut it short; the one before stays until the new one is whole, so there was none
+            continue  # cut short by a crash: the replaced file stays until the new one is complete, so none existed
         whole = all(len(row) == TABLE_WIDTHS[table] for table, rows in tables.items() for row in rows)
         needed = {each.name for each in fields(PoolRow) if each.default is MISSING}
         if needed <= pool.keys() <= {each.name for each in fields(PoolRow)} and whole:
             yield pool, tables
 
 
-# Entry k brings a ledger of version k to version k + 1. A column of a class of ``ROWS`` needs no entry.
+# Entry k migrates a ledger from version k to k + 1. A new column of a class of ``ROWS`` needs no entry.
 MIGRATIONS = (
     """
     CREATE TABLE pools (
@@ -120,13 +120,14 @@ VERSION = len(MIGRATIONS)
 
 
 class LedgerFile:
-    """Where the ledger is, and what has to be done before it can be asked.
+    """Opening, migration and replacement of the ledger's file.
 
     Args:
-        patience: seconds that a connection waits for other processes.
+        path: Path of the file.
+        patience: Seconds that a connection waits for other processes.
 
     Attributes:
-        set_aside: where a file is kept that was no longer a database.
+        set_aside: Path of the copy of a damaged file.
     """
 
     def __init__(self, path: Path, patience: float) -> None:
@@ -136,17 +137,17 @@ class LedgerFile:
         self._inode = 0
 
     def open(self, *, damaged: bool = False) -> sqlite3.Connection:
-        """Open the file, or a new one in place of a damaged one, which is kept aside.
+        """Open the file. A damaged file is renamed and replaced by a new one.
 
-        One process at a time: SQLite does not wait for its turn to switch a new file to the write-ahead log, and of
-        several that find the same damage only the first may move the file away.
+        One process at a time: SQLite cannot switch a new file to the write-ahead log concurrently, and only the first
+        process that finds a damage may rename the file.
         """
         try:
             guard = open(self.path.with_name(f"{self.path.name}.lock"), "w", opener=_open_private)  # noqa: SIM115  closed below
         except OSError as error:
             raise LedgerError(
-                f"the ledger {self.path} cannot be opened: {error}: see that its folder is yours and has room, or set "
-                "SKYWARD_HOME to another one"
+                f"Cannot open the ledger {self.path}: {error}. Check the owner and free space of its folder, or set "
+                "SKYWARD_HOME to another folder."
             ) from error
         with guard:
             fcntl.flock(guard, fcntl.LOCK_EX)
@@ -157,7 +158,7 @@ class LedgerFile:
             except sqlite3.DatabaseError as error:
                 if not is_damaged_error(error):
                     raise LedgerError(
-                        f"the ledger {self.path} cannot be opened: {describe_error(error, self.path)}"
+                        f"Cannot open the ledger {self.path}: {describe_error(error, self.path)}"
                     ) from error
             self.set_aside = self._move_damaged()
             return self._connect()
@@ -176,8 +177,8 @@ class LedgerFile:
         return db
 
     def _restrict_permissions(self) -> None:
-        """Have the ledger, its log and its index readable by nobody else; SQLite gives the latter the former's mode."""
-        with suppress(OSError):  # it is there, or SQLite tells why it cannot be
+        """Make the ledger and its side files readable by the owner only. SQLite copies the mode to new side files."""
+        with suppress(OSError):  # it exists, or SQLite will report the error
             os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         try:
             for part in (
@@ -188,8 +189,8 @@ class LedgerFile:
                     part.chmod(0o600)
         except OSError as error:
             raise LedgerError(
-                f"the ledger {self.path} cannot be kept from others' eyes: {error}: see that it is yours, or set "
-                "SKYWARD_HOME to another folder"
+                f"Cannot make the ledger {self.path} private: {error}. Check its owner, or set "
+                "SKYWARD_HOME to another folder."
             ) from error
 
     def _migrate(self, db: sqlite3.Connection) -> None:
@@ -200,8 +201,8 @@ class LedgerFile:
             found = self._version(db)
             if found > VERSION:
                 raise LedgerError(
-                    f"the ledger {self.path} was written by a newer version of skyward (schema {found}, this one "
-                    f"knows {VERSION}): upgrade, or set SKYWARD_HOME to another folder",
+                    f"Cannot use the ledger {self.path}: a newer version of skyward wrote it (schema {found}; "
+                    f"supported: {VERSION}). Upgrade skyward, or set SKYWARD_HOME to another folder.",
                     hint=Hint("upgrade"),
                 )
             for script in MIGRATIONS[found:]:
@@ -214,12 +215,12 @@ class LedgerFile:
             db.execute(f"PRAGMA user_version={VERSION}")
             db.execute("COMMIT")
         except BaseException:
-            if db.in_transaction:  # a full disk ends it by itself
+            if db.in_transaction:  # a full disk ends the transaction by itself
                 db.execute("ROLLBACK")
             raise
 
     def _restore_pools(self, db: sqlite3.Connection) -> None:
-        """Enter into a new ledger the pools that their folders tell of: the one before was deleted, or damaged."""
+        """Add the pools of all pool folders to a new ledger, because the old one was deleted or damaged."""
         for row, tables in read_pool_files(self.path.parent):
             columns = ", ".join(row)
             places = ", ".join("?" for _ in row)
@@ -244,7 +245,7 @@ class LedgerFile:
 
 
 def _missing_columns(db: sqlite3.Connection) -> list[tuple[str, str]]:
-    """Return the columns of row classes, each with its table, that a ledger does not have: a release has added them."""
+    """Return the columns of row classes that an older ledger lacks, each with its table."""
     wanted = [(row.table, each.name) for row in ROWS for each in fields(row)]
     tables = "SELECT t.name, c.name FROM sqlite_master t, pragma_table_info(t.name) c WHERE t.type='table'"
     known = set(db.execute(tables))
@@ -252,7 +253,7 @@ def _missing_columns(db: sqlite3.Connection) -> list[tuple[str, str]]:
 
 
 def _open_private(path: str, flags: int) -> int:
-    """Open a file as nobody else can: who may read one may lock it."""
+    """Open a private file, because any user who can read a file can also lock it."""
     descriptor = os.open(path, flags | os.O_NOFOLLOW, 0o600)
     try:
         if os.fstat(descriptor).st_mode & 0o077:
@@ -264,27 +265,27 @@ def _open_private(path: str, flags: int) -> int:
 
 
 def is_damaged_error(error: sqlite3.Error) -> bool:
-    """Whether the file is no database (any more), rather than out of reach."""
+    """Check whether an error means that the file is not, or no longer, a database."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def describe_error(error: sqlite3.Error, path: Path) -> str:
-    """Return what SQLite says about a ledger, and what to do about it."""
+    """Return SQLite's error with a fix."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     hint = {
-        sqlite3.SQLITE_FULL: "make room on the disk",
-        sqlite3.SQLITE_IOERR: "see that the disk is there and has room",
-        sqlite3.SQLITE_READONLY: "see that the file and its folder are yours to write",
-        sqlite3.SQLITE_CANTOPEN: "see that the file and its folder are yours to write",
-    }.get(code, "move it away, and a new one begins")
+        sqlite3.SQLITE_FULL: "free space on the disk",
+        sqlite3.SQLITE_IOERR: "check that the disk is mounted and has free space",
+        sqlite3.SQLITE_READONLY: "check that you can write to the file and its folder",
+        sqlite3.SQLITE_CANTOPEN: "check that you can write to the file and its folder",
+    }.get(code, "rename it to start a new ledger")
     if code == sqlite3.SQLITE_BUSY:
-        hint = f"{_find_writer(path) or 'another process'} holds it; end that one or try again"
+        hint = f"{_find_writer(path) or 'another process'} has locked it; end that process or try again"
     which = getattr(error, "sqlite_errorname", "")
     return f"{error} ({which}): {hint}, or set SKYWARD_HOME to another folder"
 
 
 def _find_writer(path: Path) -> str:
-    """Return the process that writes to a ledger now, for example one that was stopped; empty if it is unknown."""
+    """Return the process that holds a ledger's write lock, for example a suspended one; "" if unknown."""
     with suppress(OSError):  # not every system lists its locks
         index = path.with_name(f"{path.name}-shm").stat()
         place = f"{os.major(index.st_dev):02x}:{os.minor(index.st_dev):02x}:{index.st_ino}"
@@ -303,16 +304,18 @@ LOCK_TIMEOUT = 10.0  # seconds to wait for other processes
 
 
 class Ledger:
-    """Safe to use from any thread and by several processes at once."""
+    """Access to the ledger from any thread; several processes may use it at once."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """Open, or make, the ledger.
+        """Open or create the ledger.
 
-        A ledger that is no longer a database is kept aside under another name, never overwritten; ``set_aside``
-        then holds where.
+        A damaged ledger is renamed, never overwritten; see :attr:`damaged_copy`.
+
+        Args:
+            path: Path of the ledger. None: in the state folder.
 
         Raises:
-            LedgerError: it was written by a newer version, or the disk does not let us in.
+            LedgerError: If a newer version wrote the ledger, or it cannot be opened.
         """
         self.path = path or state_home() / "ledger.db"
         self._lock = threading.Lock()
@@ -322,23 +325,23 @@ class Ledger:
 
     @property
     def damaged_copy(self) -> Path | None:
-        """Where a ledger is kept in whose place this one began, as it was damaged."""
+        """Path of the damaged ledger that this one replaced. None: there was none."""
         return self._file.set_aside
 
     def _to_error(self, error: sqlite3.Error, what: str) -> LedgerError:
-        """What to raise for a statement that failed; of a damaged ledger, after it was kept aside."""
+        """Return the error for a failed statement. A damaged ledger is renamed first."""
         if not is_damaged_error(error):
             return LedgerError(f"the ledger {self.path} cannot be {what}: {describe_error(error, self.path)}")
         self._db.close()
         self._db = self._file.open(damaged=True)
-        kept = f" and is kept as {self.damaged_copy}" if self.damaged_copy else ""
+        copy = f". Its copy is {self.damaged_copy}" if self.damaged_copy else ""
         return LedgerError(
-            f"the ledger {self.path} is damaged ({error}){kept}; a new one begins. Pools that are up are found "
-            "again by their folders; try again"
+            f"The ledger {self.path} is damaged ({error}){copy}. A new one was created; running pools are restored "
+            "from their folders. Try again."
         )
 
     def close(self) -> None:
-        with self._lock:  # another thread may be in the middle of a statement
+        with self._lock:  # another thread may be executing a statement
             self._db.close()
 
     def _write(
@@ -372,7 +375,7 @@ class Ledger:
             except sqlite3.DatabaseError as error:
                 raise self._to_error(error, "written") from error
             finally:
-                with suppress(sqlite3.ProgrammingError):  # it was found damaged, and is closed
+                with suppress(sqlite3.ProgrammingError):  # closed, because it was damaged
                     if flush:
                         db.execute("PRAGMA synchronous=NORMAL")
                     if patience is not None:
@@ -380,13 +383,13 @@ class Ledger:
 
     def _read(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         if not self._lock.acquire(blocking=False):
-            # Another thread's write may wait for other processes; who reads, on the pools' loop perhaps, does not.
+            # Another thread's write may wait for other processes; a reader, possibly on the loop, must not.
             with suppress(sqlite3.Error):
                 return self._read_separately(sql, values)
             self._lock.acquire()
         try:
             return self._db.execute(sql, values).fetchall()
-        except UnicodeEncodeError:  # half a character: SQLite holds no such text
+        except UnicodeEncodeError:  # an isolated surrogate is not valid text, so no row matches
             return []
         except sqlite3.DatabaseError as error:
             raise self._to_error(error, "read") from error
@@ -398,13 +401,13 @@ class Ledger:
         return [row.from_stored(stored) for stored in self._read(sql, values)]
 
     def _read_separately(self, sql: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """Read over a connection of its own, which makes no file where there is none."""
+        """Read over a separate connection, which does not create a missing file."""
         place = f"{self.path.absolute().as_uri()}?mode=ro"
         with closing(sqlite3.connect(place, uri=True, timeout=0.0)) as db:
             return db.execute(sql, values).fetchall()
 
     def _write_trace(self, token: str) -> None:
-        """Have the pool's folder tell what this ledger knows of it, as long as anything of the pool is left."""
+        """Update the copy of a pool's rows in its folder, or remove it after the pool's end."""
         rows = self._read(f"SELECT {PoolRow.columns()} FROM pools WHERE token=?", (token,))
         if not rows:
             return
@@ -418,24 +421,33 @@ class Ledger:
         else:
             remove_pool_file(folder)
 
-    # -- pools -------------------------------------------------------------------------------------------
+    # -- pools ---------------------------------------------------------------------------------------------
 
     def record_intent(self, token: str, name: str, provider: dict[str, Any], spec: dict[str, Any]) -> PoolRow:
-        """Record, on disk, that a pool is about to be created.
+        """Record on disk that a pool is about to be created.
+
+        Args:
+            token: Token of the pool.
+            name: Name of the pool.
+            provider: The provider as JSON.
+            spec: The specification as JSON.
+
+        Returns:
+            The new row.
 
         Raises:
-            PoolExistsError: a pool of that name has not ended.
+            PoolExistsError: If a pool of that name has not ended.
         """
         row = (token, name, json.dumps(provider), json.dumps(spec), "starting", time.time(), os.getpid())
         try:
             sql = "INSERT INTO pools (token, name, provider, spec, state, created_at, pid) VALUES (?,?,?,?,?,?,?)"
             self._write([(sql, row)], flush=True)
         except sqlite3.IntegrityError as error:
-            raise PoolExistsError(f"a pool named {name!r} is still up", hint=Hint("attach", name)) from error
+            raise PoolExistsError(f"A pool named {name!r} is still running.", hint=Hint("attach", name)) from error
         return self.pool(token)
 
     def record_created(self, token: str, machines: Iterable[Machine]) -> None:
-        """Record the machines that a pool has; their number is that of its nodes from now on."""
+        """Record the machines of a pool. Their number becomes the pool's number of nodes."""
         machines = list(machines)
         sql = "INSERT OR REPLACE INTO machines (token, node, machine) VALUES (?,?,?)"
         rows = [(sql, (token, m.node, json.dumps(m.to_json()))) for m in machines]
@@ -443,21 +455,22 @@ class Ledger:
         self._write_trace(token)
 
     def _node_count_statement(self, token: str, machines: Iterable[Machine]) -> tuple[str, tuple[Any, ...]]:
-        """What has a pool's spec say how many nodes there are: of a range nobody knew it before."""
+        """Return the statement that sets the number of nodes, which is unknown before if the spec has a range."""
         last = max((each.node for each in machines), default=-1)
-        # Other clients may write what else the spec says, such as the budget, at the same time.
+        # Only this key is written, because other clients may change other keys, such as the budget.
         put = "UPDATE pools SET spec=json_set(spec, '$.nodes', ?) WHERE token=? AND ?"
         return put, (last + 1, token, last >= 0)
 
     def record_discovered(self, token: str, machines: Iterable[Machine]) -> None:
-        """Record machines of a pool that nobody had written down: as its node's, or, where that has one, among the
-        former ones."""
+        """Record unrecorded machines of a pool: as their nodes' machines, or as former ones if the nodes have
+        another.
+        """
         free = "NOT EXISTS (SELECT 1 FROM machines WHERE token=? AND node=?)"
         keep = f"INSERT INTO former SELECT ?, ? WHERE NOT {free}"
         put = "INSERT OR IGNORE INTO machines (token, node, machine) VALUES (?,?,?)"
         statements: list[tuple[str, tuple[Any, ...]]] = []
         machines = list(machines)
-        if self.pool(token).state == "starting":  # who made them has not written down how many there are
+        if self.pool(token).state == "starting":  # the creating client has not recorded their number
             statements.append(self._node_count_statement(token, (*self.machines(token), *machines)))
         for each in machines:
             text = json.dumps(each.to_json())
@@ -470,13 +483,15 @@ class Ledger:
         self._write_trace(token)
 
     def set_budget(self, token: str, dollars: float) -> None:
-        """From now on a pool may cost this much, whichever client watches that."""
+        """Set the budget of a pool in US dollars, for all clients."""
         put = "UPDATE pools SET spec=json_set(spec, '$.options.budget', ?) WHERE token=?"
         self._write([(put, (dollars, token))], flush=True)
         self._write_trace(token)
 
     def record_purchase_intent(self, token: str, provider: dict[str, Any], block: dict[str, Any]) -> bool:
-        """Record, on disk, that something is about to be bought; False where it was before, or may have been."""
+        """Record on disk that a capacity block is about to be bought. Returns False if it was, or may have been,
+        bought before.
+        """
         put = "INSERT INTO purchases VALUES (?,?,?,?,?,'asked','')"
         row = token, block["id"], json.dumps(provider), json.dumps(block), time.time()
         try:
@@ -485,28 +500,30 @@ class Ledger:
             return False
         return True
 
-    def record_purchase(self, token: str, state: str, told: str) -> None:
-        """Record what became of it, as ``ledger_rows.Purchase`` has it; what was bought stays so."""
+    def record_purchase(self, token: str, state: str, result: str) -> None:
+        """Record the result of a purchase, as in ``ledger_rows.Purchase``. The state "bought" is final."""
         put = "UPDATE purchases SET state=?, told=? WHERE token=? AND state!='bought'"
-        self._write([(put, (state, told, token))], flush=True)
+        self._write([(put, (state, result, token))], flush=True)
 
     def purchases(self) -> list[Purchase]:
-        """All of them, the latest first."""
+        """Return all purchases, newest first."""
         return self._select(Purchase, "ORDER BY asked_at DESC")
 
     def release_pool(self, token: str) -> None:
-        """A pool is not being made by this process any more, which may live on."""
+        """Record that this process no longer starts a pool, although it continues to run."""
         self._write([("UPDATE pools SET pid=NULL WHERE token=? AND state='starting'", (token,))])
         self._write_trace(token)
 
     def record_teardown(
         self, token: str, receipt: Receipt, kept: Iterable[RetainedResults] = (), at: float | None = None
     ) -> None:
-        """Close a pool whose teardown was verified; an unverified one stays open, with its receipt.
+        """Close a pool after a verified teardown, or save the receipt of an incomplete one.
 
         Args:
-            kept: what its hosts keep, as nobody has fetched it.
-            at: when it ended, Unix time; None for now. Of one that has ended before, it was then.
+            token: Token of the pool.
+            receipt: Receipt of the teardown.
+            kept: Results that hosts retain.
+            at: End as Unix time. None: now. An earlier recorded end remains.
         """
         end = (time.time() if at is None else at) if receipt.ok else None
         state = "gone" if receipt.ok else "failed"
@@ -522,33 +539,32 @@ class Ledger:
         self._write_trace(token)
 
     def save_receipt_text(self, token: str, text: str) -> None:
-        """Keep a receipt's text with the receipt until it has been printed."""
+        """Save a receipt's text until it is printed."""
         put = "UPDATE pools SET receipt=json_set(receipt, '$.unshown', ?) WHERE token=?"
-        self._write([(put, (text, token))], patience=1.0)  # the receipt is printed after this
+        self._write([(put, (text, token))], patience=1.0)  # the receipt is printed next
 
     def unprinted_receipts(self) -> dict[str, str]:
-        """Return the receipts that have not been printed, by token, oldest first."""
+        """Return the texts of unprinted receipts by token, oldest first."""
         text = "json_extract(receipt, '$.unshown')"
         return dict(self._read(f"SELECT token, {text} FROM pools WHERE {text} IS NOT NULL ORDER BY ended_at"))
 
     def mark_receipts_printed(self, tokens: Iterable[str]) -> None:
-        """Record that these receipts have been printed."""
+        """Remove the texts of receipts that were printed."""
         drop = "UPDATE pools SET receipt=json_remove(receipt, '$.unshown') WHERE token=?"
         self._write([(drop, (token,)) for token in tokens])
 
     def retained_results(self, token: str | None = None) -> list[RetainedResults]:
-        """What the hosts of pools that have ended (of one pool, of all) still keep."""
+        """Return the results that hosts of ended pools retain, of one pool or of all."""
         where, values = ("", ()) if token is None else (" WHERE token=?", (token,))
         rows = self._read(f"SELECT token, machine, facts FROM kept{where} ORDER BY rowid", values)
         return [RetainedResults(each, Machine(**json.loads(m)), **json.loads(facts)) for each, m, facts in rows]
 
     def unfetched_results(self, token: str | None = None) -> list[RetainedResults]:
-        """The same without what nobody needs to fetch: of runs that left no results and no logs, and whose end is known
-        here."""
+        """Return the retained results that a user may want: not of runs without results and logs whose end is known."""
         return self.select_wanted(self.retained_results(token))
 
     def select_wanted(self, kept: Iterable[RetainedResults]) -> list[RetainedResults]:
-        """Of what hosts keep, what somebody may yet want."""
+        """Return the retained results that a user may want; see :meth:`unfetched_results`."""
 
         def is_wanted(run: str, size: int) -> bool:
             row = None if size else self.run(run)
@@ -558,9 +574,11 @@ class Ledger:
         return list(filter(None, parts))
 
     def remove_retained(self, kept: RetainedResults) -> None:
-        """A host keeps something no longer: it was fetched, or given up, or its time is over."""
-        left = list(map(str, self.select_wanted(each for each in self.retained_results(kept.token) if each != kept)))
-        receipt = (self.pool(kept.token).receipt or {}) | {"kept": left}
+        """Remove an entry of retained results that were fetched, deleted or expired."""
+        remaining = list(
+            map(str, self.select_wanted(each for each in self.retained_results(kept.token) if each != kept))
+        )
+        receipt = (self.pool(kept.token).receipt or {}) | {"kept": remaining}
         machine, _ = _retained_row(kept)
         drop = ("DELETE FROM kept WHERE token=? AND machine=?", (kept.token, machine))
         put = ("UPDATE pools SET receipt=? WHERE token=?", (json.dumps(receipt), kept.token))
@@ -568,7 +586,7 @@ class Ledger:
         self._write_trace(kept.token)
 
     def delete_pool(self, token: str) -> None:
-        """Remove all that is known of a pool that has ended, and of its runs."""
+        """Delete all rows about an ended pool and its runs."""
         ended = "(SELECT token FROM pools WHERE token=? AND ended_at IS NOT NULL)"
         outcomes = f"DELETE FROM outcomes WHERE run IN (SELECT run FROM runs WHERE token IN {ended})"
         tables = ("runs", "machines", "former", "replacements", "kept", "pools")
@@ -578,7 +596,7 @@ class Ledger:
         return self._select(PoolRow, "WHERE token=?", (token,))[0]
 
     def find_pool(self, pool: str) -> PoolRow | None:
-        """A pool by its key, or by its name: of those that have it the one that has not ended, else the latest."""
+        """Find a pool by its key or name. Of several pools with the name: the running one, or else the latest."""
         name, _, token = pool.partition(".")
         if token:
             rows = self._select(PoolRow, "WHERE name=? AND token=?", (name, token))
@@ -587,44 +605,50 @@ class Ledger:
         return rows[0] if rows else None
 
     def change_stamp(self) -> tuple[int, ...]:
-        """Another value once anything was written to the ledger, by whomever. Costs next to nothing: no table is read.
+        """Return a value that changes with each write of any process. No table is read.
 
         Raises:
-            LedgerError: it cannot be read.
+            LedgerError: If the ledger cannot be read.
         """
         ((by_others,),) = self._read("PRAGMA data_version")
         return id(self._db), by_others, self._db.total_changes
 
     def live_pools(self) -> list[PoolRow]:
-        """Pools that have not ended, newest first."""
+        """Return the pools that have not ended, newest first."""
         return self._select(PoolRow, "WHERE ended_at IS NULL ORDER BY created_at DESC")
 
     def providers(self) -> list[dict[str, Any]]:
-        """What rebuilds the providers of all pools that are known, each once."""
+        """Return the JSON of the providers of all pools, without repetitions."""
         rows = self._read("SELECT DISTINCT provider FROM pools")
         return [json.loads(provider) for (provider,) in rows]
 
     def pool_names_with_prefix(self, letters: str) -> list[str]:
-        """Names of pools that begin so, each once, the one used last first."""
+        """Return the names of pools with a prefix, without repetitions, the last used first."""
         sql = "SELECT name FROM pools WHERE substr(name, 1, ?)=? GROUP BY name ORDER BY max(created_at) DESC"
         return [name for (name,) in self._read(sql, (len(letters), letters))]
 
     def ended_pools(self, since: float = 0.0, limit: int = 500) -> list[PoolRow]:
-        """Pools that have ended, at a time or after it, the one that was made last first; no more than ``limit``."""
+        """Return at most ``limit`` pools that ended at or after a Unix time, newest first."""
         return self._select(PoolRow, "WHERE ended_at>=? ORDER BY created_at DESC LIMIT ?", (since, limit))
 
     def machines(self, token: str) -> list[Machine]:
         rows = self._read("SELECT machine FROM machines WHERE token=? ORDER BY node", (token,))
         return [Machine(**json.loads(text)) for (text,) in rows]
 
-    # -- machines in another's place ---------------------------------------------------------------------
+    # -- replacement machines ------------------------------------------------------------------------------
 
     def record_replacement_intent(self, token: str, node: int, intent: str, owner: str) -> Replacement | None:
-        """Record, on disk, that a node is about to get another machine; takes over from a client that died at it.
+        """Record on disk that a node is about to get another machine, or take over from a client that died.
+
+        Args:
+            token: Token of the pool.
+            node: Index of the node.
+            intent: Idempotency token of the machine's creation.
+            owner: This client.
 
         Returns:
-            What is to be gone on with: that of the client before, its ``intent`` too, where there was one; None
-            when another client sees to it.
+            The replacement to continue, with the intent of the former client if there was one. None if another client
+            performs it.
         """
         put = "INSERT OR IGNORE INTO replacements (token, node, intent, owner, made) VALUES (?,?,?,?,0)"
         self._write([(put, (token, node, intent, owner))], flush=True)
@@ -639,15 +663,15 @@ class Ledger:
         return found if found.owner == owner else None
 
     def restart_replacement(self, token: str, node: int, intent: str) -> None:
-        """Begin anew with another machine, as the one that was made is of no use."""
-        again = "UPDATE replacements SET intent=?, made=0 WHERE token=? AND node=?"
-        self._write([(again, (intent, token, node))], flush=True)
+        """Restart a replacement, because the machine that was created is useless."""
+        restart = "UPDATE replacements SET intent=?, made=0 WHERE token=? AND node=?"
+        self._write([(restart, (intent, token, node))], flush=True)
 
     def record_replacement(self, token: str, machine: Machine) -> bool:
-        """Record the machine that a node has got; the one before is kept among the former ones.
+        """Record the new machine of a node. The old one becomes a former machine.
 
         Returns:
-            False, and nothing is recorded, when the pool is being torn down.
+            Whether it was recorded. False if the pool is being torn down.
         """
         live = "EXISTS (SELECT 1 FROM pools WHERE token=? AND state!='stopping' AND ended_at IS NULL)"
         keep = f"INSERT INTO former SELECT token, machine FROM machines WHERE token=? AND node=? AND {live}"
@@ -655,7 +679,7 @@ class Ledger:
         put = f"UPDATE machines SET machine=? WHERE token=? AND node=? AND {live}"
         made = f"UPDATE replacements SET made=1 WHERE token=? AND node=? AND {live}"
         place = (token, machine.node, token)
-        # It may have been found by its tags before, as one that nobody had written down.
+        # It may already be recorded as an unknown machine that was found by its tags.
         drop = f"DELETE FROM former WHERE token=? AND json_extract(machine, '$.id')=? AND {live}"
         once = drop, (token, machine.id, token)
         self._write([once, (keep, place), (put, (text, *place)), (made, place)], flush=True)
@@ -663,24 +687,24 @@ class Ledger:
         return any(each.made for each in self.replacements(token) if each.node == machine.node)
 
     def release_replacement(self, token: str, node: int, owner: str) -> None:
-        """Leave an unfinished replacement to whoever comes next."""
-        leave = "UPDATE replacements SET owner='0' WHERE token=? AND node=? AND owner=?"
-        self._write([(leave, (token, node, owner))])
+        """Release an unfinished replacement for the next client."""
+        release = "UPDATE replacements SET owner='0' WHERE token=? AND node=? AND owner=?"
+        self._write([(release, (token, node, owner))])
 
     def end_replacement(self, token: str, node: int) -> None:
-        """A replacement is over, with a machine that works or without one."""
+        """Record the end of a replacement, successful or not."""
         self._write([("DELETE FROM replacements WHERE token=? AND node=?", (token, node))], flush=True)
 
     def replacements(self, token: str) -> list[Replacement]:
-        """Those of a pool that are not over."""
+        """Return the unfinished replacements of a pool."""
         return self._select(Replacement, "WHERE token=? ORDER BY node", (token,))
 
     def replaced_machines(self, token: str) -> list[Machine]:
-        """Machines of a pool in whose place others were put, in that order. They may still cost money."""
+        """Return the former machines of a pool, in the order of their replacements. They may still cost money."""
         rows = self._read("SELECT machine FROM former WHERE token=? ORDER BY rowid", (token,))
         return [Machine(**json.loads(text)) for (text,) in rows]
 
-    # -- runs --------------------------------------------------------------------------------------------
+    # -- runs ----------------------------------------------------------------------------------------------
 
     def record_runs(
         self,
@@ -688,15 +712,15 @@ class Ledger:
         outcomes: Iterable[tuple[str, Outcome, dict[str, list[int]]]] = (),
         patience: float | None = None,
     ) -> None:
-        """Record what became of runs, all of it or nothing.
+        """Record runs and outcomes in one transaction.
 
         Args:
-            runs: Run -> its new columns; with ``token``, for a run that may not be known yet.
-            outcomes: Of their calls (run, outcome, log ranges).
-            patience: Seconds to wait for other processes; None for as long as other writes do.
+            runs: Run -> its new columns; with ``token`` for a run that may be new.
+            outcomes: Outcomes of calls: run, outcome, log ranges.
+            patience: Seconds to wait for other processes. None: as long as other writes.
 
         Raises:
-            LedgerError: If the ledger cannot be written, or another process has it.
+            LedgerError: If the ledger cannot be written or is locked.
         """
         statements: list[tuple[str, Any]] = [
             (_run_statement(tuple(columns)), {name: _to_stored(each) for name, each in columns.items()} | {"run": run})
@@ -713,31 +737,31 @@ class Ledger:
         return rows[0] if rows else None
 
     def runs(self, token: str) -> list[RunRow]:
-        """The runs of a pool, oldest first."""
+        """Return the runs of a pool, oldest first."""
         return self._runs("WHERE token=? ORDER BY opened_at", (token,))
 
     def unfinished_runs(self, token: str) -> list[RunRow]:
-        """The runs of a pool of whose end nobody has told, oldest first."""
+        """Return the runs of a pool without a recorded end, oldest first."""
         return self._runs("WHERE token=? AND state='running' ORDER BY opened_at", (token,))
 
     def latest_runs(self, since: float, limit: int) -> list[RunRow]:
-        """Runs of all pools that began at a time or after it, newest first; no more than ``limit``."""
+        """Return at most ``limit`` runs of all pools that began at or after a Unix time, newest first."""
         return self._runs("WHERE opened_at>=? ORDER BY opened_at DESC LIMIT ?", (since, limit))
 
     def failed_runs(self, since: float, limit: int) -> list[RunRow]:
-        """The same of those that failed, or of whose end nobody knows."""
+        """Return at most ``limit`` failed or lost runs that began at or after a Unix time, newest first."""
         where = "WHERE state IN ('failed', 'lost') AND opened_at>=? ORDER BY opened_at DESC LIMIT ?"
         return self._runs(where, (since, limit))
 
     def pools_without_runs(self, since: float, limit: int) -> list[PoolRow]:
-        """Pools that had no run, made at a time or after it, newest first; no more than ``limit``."""
+        """Return at most ``limit`` pools without runs, created at or after a Unix time, newest first."""
         no_run = "NOT EXISTS (SELECT 1 FROM runs WHERE runs.token=pools.token)"
         return self._select(
             PoolRow, f"WHERE created_at>=? AND {no_run} ORDER BY created_at DESC LIMIT ?", (since, limit)
         )
 
     def runs_with_prefix(self, letters: str) -> list[RunRow]:
-        """Runs whose ids begin so, newest first."""
+        """Return the runs whose ids have a prefix, newest first."""
         return self._runs("WHERE substr(run, 1, ?)=? ORDER BY opened_at DESC", (len(letters), letters))
 
     def _runs(self, where: str, values: tuple[Any, ...]) -> list[RunRow]:
@@ -749,26 +773,25 @@ class Ledger:
         ]
 
     def outcomes(self, run: str) -> list[tuple[Outcome, dict[str, list[int]]]]:
-        """Outcomes of a run by index, each with the byte ranges of its logs: file -> [start, end]."""
+        """Return the outcomes of a run by index, each with the byte ranges of its logs: file -> [start, end]."""
         return list(self.iter_outcomes(run))
 
     def iter_outcomes(self, run: str) -> Iterator[tuple[Outcome, dict[str, list[int]]]]:
-        """The same one by one, as they were when the first was asked for: to make 20,000 takes half a second, and who
-        asks may want no more of them."""
+        """Yield the outcomes of a run by index, as of the first one. To parse 20,000 outcomes takes 0.5 s."""
         for outcome, log in self._read("SELECT outcome, log FROM outcomes WHERE run=? ORDER BY idx", (run,)):
             yield Outcome.from_json(json.loads(outcome)), json.loads(log)
 
 
-_encode_json = make_json_encoder(only_ascii=True)  # of what there are thousands a second
-# A run that is known keeps these columns.
+_encode_json = make_json_encoder(only_ascii=True)  # fast, for thousands of outcomes per second
+# Columns that never change.
 _FIXED_COLUMNS = ("token", "function", "kind", "total", "opened_at")
-# A client whose pool ends under its run only knows that it has lost it: another one may have seen its end.
+# "lost" may mean that a client's pool ended during its run, so it never replaces an end that another client saw.
 _END_COLUMNS = ("state", "ended_at", "root_cause")
 
 
 @cache
 def _run_statement(columns: tuple[str, ...]) -> str:
-    """Return the statement that writes columns of a run, and makes its row if they identify it."""
+    """Return the statement that updates columns of a run, and inserts its row if they identify it."""
     sees_end = "state='running' OR :state!='lost'"
     changes = ", ".join(
         f"{name}=CASE WHEN {sees_end} THEN :{name} ELSE {name} END" if name in _END_COLUMNS else f"{name}=:{name}"

@@ -1,4 +1,4 @@
-"""What the ledger tells of, as values: pools, their receipts, their runs, and what hosts keep of them."""
+"""Rows of the ledger as values: pools, receipts, runs, purchases, replacements and retained results."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from skyward_core.util.byte_sizes import format_size
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.terminal_safe_text import sanitize_paragraph
 
-RUN_ID = re.compile(r"[0-9a-f]{1,32}")  # what names of runs are made of; hosts tell them, too
+RUN_ID = re.compile(r"[0-9a-f]{1,32}")  # syntax of run ids, validated because hosts report them, too
 
 
 @value
 class Bill(Value):
-    """What a machine cost, as far as is known here; what its provider bills is what counts.
+    """Estimated cost of a machine. The provider's bill is authoritative.
 
     Attributes:
-        machine: the provider's name for it.
-        since, until: from when to when, Unix time in seconds.
-        hourly: dollars for an hour, all told.
+        machine: Provider's id of the machine.
+        since, until: Start and end as Unix time in seconds.
+        hourly: Price in US dollars per hour.
     """
 
     machine: str
@@ -37,20 +37,20 @@ class Bill(Value):
 
     @property
     def dollars(self) -> float:
-        """What it comes to."""
+        """Total price in US dollars."""
         return self.hourly * max(0.0, self.until - self.since) / 3600
 
 
 def machine_ended_at(gone: Machine, machines: Iterable[Machine]) -> float:
-    """When a machine ended, as Unix time: as its provider says; where it says nothing, as of one it took back, when the
-    machine in its place was made; else now.
+    """Return the Unix time of a machine's end: as the provider reports, else the launch of its replacement, else now.
 
     Args:
-        machines: all of the pool.
+        gone: The machine.
+        machines: All machines of the pool.
     """
-    told, made = gone.extra.get("ended"), gone.extra.get("launched")
-    if told is not None:
-        return float(told)
+    reported, made = gone.extra.get("ended"), gone.extra.get("launched")
+    if reported is not None:
+        return float(reported)
     later = [each.extra.get("launched", 0.0) for each in machines if each.node == gone.node and made is not None]
     return float(min((at for at in later if at > made), default=time.time()))
 
@@ -58,11 +58,13 @@ def machine_ended_at(gone: Machine, machines: Iterable[Machine]) -> float:
 def make_bills(
     row: PoolRow, machines: Iterable[Machine], ended: Mapping[str, float], price: float | None
 ) -> tuple[Bill, ...]:
-    """Of the machines of a pool of which it is known what they cost.
+    """Return the bills of a pool's machines with known prices.
 
     Args:
-        ended: of those that have: id -> when, Unix time; the others are billed until now.
-        price: dollars for an hour of each of which nothing was written down; None where nobody knows.
+        row: Row of the pool.
+        machines: Machines of the pool.
+        ended: Machine id -> Unix time of its end. Other machines are billed until now.
+        price: US dollars per hour for machines without a recorded price. None: unknown.
     """
     now = time.time()
     prices = [(each, each.extra.get("hourly", price)) for each in machines]
@@ -75,21 +77,21 @@ def make_bills(
 
 @value
 class Receipt(Value):
-    """The proof of a teardown.
+    """Proof of a teardown.
 
     Attributes:
-        pool: the pool's name.
-        created: machines, replaced ones too.
-        gone: the nodes of those that the provider says are gone, once for each machine.
-        unaccounted: what may still run, and cost money, by the provider's own names.
-        seconds: that the teardown took.
-        notes: what else a person should know of it, in words.
-        unwritten: why the ledger does not hold this receipt, or "".
-        by: the client that tore it down, in words; "" where it ended itself.
-        kept: what nobody had fetched and its hosts keep, in words.
-        lost: what nobody had fetched (files that ranks wrote, results, logs) and is gone with its machines, in words.
-        stays: nodes on which such files stay, and the folder there.
-        bills: what its machines cost, replaced ones too; of those alone of which that is known.
+        pool: Name of the pool.
+        created: Number of machines, including replaced ones.
+        gone: Nodes whose machines are gone by the provider's word, one entry per machine.
+        unaccounted: Provider's ids of resources that may still exist and cost money.
+        seconds: Duration of the teardown.
+        notes: Messages to the user.
+        unwritten: Reason why the ledger lacks this receipt, or "".
+        by: Client that tore the pool down; "" if the pool ended itself.
+        kept: Descriptions of results that hosts retain.
+        lost: Descriptions of unfetched files, results and logs that were deleted with the machines.
+        stays: Nodes on which output files remain, with the folder.
+        bills: Costs of machines with known prices, including replaced ones.
     """
 
     pool: str
@@ -107,36 +109,37 @@ class Receipt(Value):
 
     @property
     def spent(self) -> float | None:
-        """Dollars, all told; None where nobody knows."""
+        """Total cost in US dollars. None: unknown."""
         return sum(each.dollars for each in self.bills) if self.bills else None
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is left, and that stands in the ledger."""
+        """Whether no resources remain and the ledger contains the receipt."""
         return not self.unaccounted and not self.unwritten
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as JSON."""
+        """Return the receipt as JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
         text = f"created {self.created}, verified gone {len(self.gone)}, unaccounted {len(self.unaccounted)}"
         text += f": {', '.join(self.unaccounted)}" if self.unaccounted else ""
         text += "" if self.spent is None else f"; cost ${self.spent:,.2f}"
-        text += f"; kept: {'; '.join(self.kept)}" if self.kept else ""
+        text += f"; retained: {'; '.join(self.kept)}" if self.kept else ""
         text += f"; lost: {'; '.join(self.lost)}" if self.lost else ""
-        return sanitize_paragraph(f"{text}; not written down: {self.unwritten}" if self.unwritten else text)
+        return sanitize_paragraph(f"{text}; not saved: {self.unwritten}" if self.unwritten else text)
 
 
 @value
 class RetainedResults(Value):
-    """What a host keeps of a pool that has ended, because nobody had fetched it.
+    """Unfetched results that a host retains of an ended pool.
 
     Attributes:
-        machine: with it the provider reaches the folder in which it is.
-        runs: run -> bytes of its results and logs that were not fetched.
-        size: bytes that it takes there.
-        until: when the host may remove it, Unix time.
+        token: Token of the pool.
+        machine: Machine whose folder contains the results.
+        runs: Run -> bytes of unfetched results and logs.
+        size: Bytes on the host's disk.
+        until: Unix time from which the host may delete the results.
     """
 
     token: str
@@ -147,32 +150,32 @@ class RetainedResults(Value):
 
     @classmethod
     def from_machine(cls, token: str, machine: Machine) -> RetainedResults | None:
-        """From what the provider says of a machine that is gone; None where nothing of it is kept."""
-        told, extra = machine.extra.get("kept") or {}, machine.extra
+        """Create an entry from the provider's report about a machine that is gone. None: nothing is retained."""
+        report, extra = machine.extra.get("kept") or {}, machine.extra
         try:
-            sizes = {run: int(size) for run, size in told.get("runs", {}).items() if RUN_ID.fullmatch(run)}
-            size, until = int(told.get("bytes", 0)), float(told.get("until", 0.0))
+            sizes = {run: int(size) for run, size in report.get("runs", {}).items() if RUN_ID.fullmatch(run)}
+            size, until = int(report.get("bytes", 0)), float(report.get("until", 0.0))
         except (TypeError, ValueError, AttributeError):
             return None
         if not sizes or not 0 < until < 1e11:
             return None
-        there = replace(
+        retained = replace(
             machine,
             state="running",
             extra=extra | {"folder": NodePaths(extra["folder"]).retained_folder, "kept": {}, "why": ""},
         )
-        return cls(token, there, sizes, size, until)
+        return cls(token, retained, sizes, size, until)
 
     def describe(self) -> str:
-        """What it is and where, in words; of a run without results and logs it is how that ended."""
+        """Describe the results and their place. For runs without results and logs, only the outcome is retained."""
         sizes = [f"{run} ({format_size(size)})" for run, size in self.runs.items() if size]
         ends = [run for run, size in self.runs.items() if not size]
         parts = [f"run{'s' * (len(sizes) > 1)} {', '.join(sizes)}"] if sizes else []
-        parts += [f"how run{'s' * (len(ends) > 1)} {', '.join(ends)} ended"] if ends else []
+        parts += [f"the outcome of run{'s' * (len(ends) > 1)} {', '.join(ends)}"] if ends else []
         return f"{' and '.join(parts)} on node {self.machine.node} ({self.machine.address})"
 
     def for_runs(self, runs: Container[str]) -> RetainedResults | None:
-        """The part of it that is of some runs; None where there is none."""
+        """Return the part that belongs to some runs, or None."""
         part = {run: size for run, size in self.runs.items() if run in runs}
         return replace(self, runs=part) if part else None
 
@@ -181,11 +184,11 @@ class RetainedResults(Value):
 
 
 class Row(Value):
-    """A row of a table of the ledger: each field is a column.
+    """Row of a table of the ledger. Each field is a column.
 
     Attributes:
         table: Name of the table.
-        decoders: By column, the function that makes the field's value of a stored one that is not NULL.
+        decoders: By column: function that decodes a stored value that is not NULL.
     """
 
     __slots__ = ()
@@ -199,7 +202,7 @@ class Row(Value):
 
     @classmethod
     def from_stored(cls, stored: Sequence[Any]) -> Self:
-        """Make a row of the values of its columns."""
+        """Create a row from stored values."""
         return cls(
             *(
                 cls.decoders[each.name](found) if found is not None and each.name in cls.decoders else found
@@ -210,7 +213,7 @@ class Row(Value):
 
 @value
 class PoolRow(Row):
-    """A pool as the ledger knows it."""
+    """A pool in the ledger."""
 
     table = "pools"
     decoders: ClassVar = {"provider": json.loads, "spec": json.loads, "receipt": json.loads}
@@ -226,17 +229,17 @@ class PoolRow(Row):
 
     @property
     def key(self) -> str:
-        """Name of the pool's folder on the client; unlike the pool's name it is never used twice."""
+        """Name of the pool's folder on the client. Unlike the pool's name, it is unique."""
         return f"{self.name}.{self.token}"
 
 
 @value
 class RunRow(Row):
-    """A run as the ledger knows it.
+    """A run in the ledger.
 
     Attributes:
-        pid: the process that dispatched it; None where it was over at once, or only nodes have told of it.
-        nodes: that it is on, where these are not all of the pool, none where it waits for some; None for all.
+        pid: Process that dispatched the run. None if the run ended at once or only nodes reported it.
+        nodes: Nodes of the run; () while the run waits for nodes. None: all nodes.
     """
 
     table = "runs"
@@ -258,21 +261,21 @@ class RunRow(Row):
 
     @property
     def has_client(self) -> bool:
-        """Whether the process that dispatched it runs; one that is not written down does not."""
+        """Whether the process that dispatched the run still runs. False if unknown."""
         return is_process_alive(self.pid or 0)
 
 
 @value
 class Purchase(Row):
-    """Something that was bought, or may have been.
+    """A purchase of reserved capacity, possibly unconfirmed.
 
     Attributes:
-        token: what it is marked with at the provider.
-        provider: what that wrote of itself.
-        block: what was to be bought, as JSON.
-        asked_at: when, Unix time.
-        state: "asked" (nobody knows what became of it), "bought" or "refused".
-        told: the reservation's id, or why there is none.
+        token: Tag of the purchase at the provider.
+        provider: The provider as JSON.
+        block: The capacity block as JSON.
+        asked_at: Unix time of the request.
+        state: "asked" (unconfirmed), "bought" or "refused".
+        told: Id of the reservation, or the reason of the refusal.
     """
 
     table = "purchases"
@@ -287,13 +290,13 @@ class Purchase(Row):
 
 @value
 class Replacement(Row):
-    """Another machine for a node, under way.
+    """A replacement of a node's machine that is in progress.
 
     Attributes:
-        node: index of the node.
-        intent: idempotency token of the machine's creation.
-        owner: the client that sees to it, as ``PID.WORD``; its process may be gone.
-        made: whether the machine exists, and stands in the ledger as the node's.
+        node: Index of the node.
+        intent: Idempotency token of the machine's creation.
+        owner: Client that performs the replacement, as ``PID.WORD``. Its process may have exited.
+        made: Whether the machine exists and is recorded as the node's machine.
     """
 
     table = "replacements"
@@ -305,12 +308,12 @@ class Replacement(Row):
 
     @property
     def is_owner_alive(self) -> bool:
-        """Whether the process of its owner runs."""
+        """Whether the owner's process still runs."""
         return is_process_alive(int(self.owner.partition(".")[0] or 0))
 
 
 def is_process_alive(pid: int) -> bool:
-    """Whether a process of this machine runs; 0 is none."""
+    """Check whether a process of this machine runs. False for 0."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -321,12 +324,12 @@ def is_process_alive(pid: int) -> bool:
 
 
 class RemainingFiles(NamedTuple):
-    """What is left on the nodes of a pool that ends.
+    """Output files that remain on the nodes of an ending pool.
 
     Attributes:
-        notes: where it lies, in words.
-        lost: what goes with its machines, in words.
-        stays: nodes on which it stays, and the folder there.
+        notes: Messages to the user.
+        lost: Descriptions of files that are deleted with the machines.
+        stays: Nodes on which files remain, with the folder.
     """
 
     notes: Sequence[str] = ()

@@ -1,4 +1,4 @@
-"""Pools that are over, as ledger, journal and log files have them."""
+"""Views of ended pools, restored from ledger, journal and log files."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from skyward_core.views import events
 from skyward_core.views.pool_view import MAX_RUNS, PoolView, apply
 from skyward_core.views.stdout_stderr_order import Piece, Place, end_place, find_tail_start, merge_streams
 
-LOG_TAIL_BYTES = 1 << 20  # bytes of each worker's logs, from their end, that a screen gets
-MAX_OPEN_FILES = 64  # workers whose files are read, and so are open, at once
+LOG_TAIL_BYTES = 1 << 20  # bytes of each worker's logs, from their end, in a view
+MAX_OPEN_FILES = 64  # workers whose files are open at the same time
 
 
 def summarize_pool(ledger: Ledger, row: PoolRow) -> PoolView:
-    """A pool that has ended, for a list: its runs lack their outcomes, and there are no logs."""
+    """Return the view of an ended pool for a list, without logs and outcomes."""
     view = PoolView(row.name, key=row.key)
     _open_pool(view, row)
     for run in ledger.runs(row.token)[-MAX_RUNS:]:
@@ -32,10 +32,10 @@ def summarize_pool(ledger: Ledger, row: PoolRow) -> PoolView:
 
 
 def load_finished_pool(ledger: Ledger, row: PoolRow) -> PoolView:
-    """A pool that has ended, whole: what its journal tells, and whatever else the ledger knows; the ends of its logs.
+    """Return the complete view of an ended pool, with the ends of its logs.
 
     Raises:
-        LedgerError, OSError: it cannot be read.
+        LedgerError, OSError: If the ledger or a file cannot be read.
     """
     folder = pool_path(row.key)
     view = PoolView(row.name, key=row.key)
@@ -56,8 +56,11 @@ def load_finished_pool(ledger: Ledger, row: PoolRow) -> PoolView:
 
 
 def add_logs(view: PoolView, folder: Path) -> dict[str, Place]:
-    """Give a view the ends of the log files that are in a folder, all ranks side by side as their times have them;
-    worker's files -> how far they were shown."""
+    """Add the ends of a folder's log files to a view, all ranks merged by time.
+
+    Returns:
+        Worker's file stem -> position up to which its output was added.
+    """
     ends: dict[str, Place] = {}
     for path in log_files(folder):
         if path.suffix == METRICS:
@@ -73,7 +76,7 @@ def add_logs(view: PoolView, folder: Path) -> dict[str, Place]:
 
 
 def _timed_pieces(folder: Path, stem: str, end: Place) -> Iterator[tuple[float, str, Piece]]:
-    """The end of what a worker printed, each piece with a time that never goes back."""
+    """Yield the end of a worker's output with non-decreasing times."""
     latest = 0.0
     for piece in merge_streams(folder, stem, find_tail_start(folder, stem, end, LOG_TAIL_BYTES), end):
         latest = max(latest, piece.at or 0.0)
@@ -81,7 +84,7 @@ def _timed_pieces(folder: Path, stem: str, end: Place) -> Iterator[tuple[float, 
 
 
 def add_output(view: PoolView, stem: str, piece: Piece) -> None:
-    """Give a view what a worker printed; ``stem`` is its files' name without the ending."""
+    """Add a worker's output to a view. ``stem`` is the name of its files without the ending."""
     view.logs.feed(parse_rank(stem), piece.stream, piece.data, piece.at, piece.run, stem)
 
 
@@ -91,7 +94,7 @@ def _open_pool(view: PoolView, row: PoolRow) -> None:
 
 
 def unreachable_view(row: PoolRow, state: PoolStatus, detail: str) -> PoolView:
-    """A pool to which there is no connection."""
+    """Return the view of a pool without a connection."""
     provider = str(row.spec.get("provider") or row.provider["provider"])
     view = PoolView(row.name, provider, state, detail, row.created_at, row.spec, key=row.key)
     view.priced_at, view.budget = row.created_at, row.spec.get("options", {}).get("budget")
@@ -99,7 +102,7 @@ def unreachable_view(row: PoolRow, state: PoolStatus, detail: str) -> PoolView:
 
 
 def set_hourly_price(view: PoolView, ledger: Ledger, row: PoolRow) -> None:
-    """What an hour of its machines costs, as was written down of each."""
+    """Set the hourly price of a view, as recorded with the machines."""
     hourly = total_hourly(ledger.machines(row.token)) if row.spec.get("rents") else None
     if hourly is not None:
         apply(view, events.PriceNews(pool=row.name, hourly=hourly))
@@ -121,8 +124,8 @@ def _finish_view(view: PoolView, ledger: Ledger, row: PoolRow) -> PoolView:
     at = row.created_at if row.ended_at is None else row.ended_at
     set_hourly_price(view, ledger, row)
     apply(view, events.PoolEnded(pool=row.name, receipt=receipt, at=at))
-    said = sorted({note.partition(": ")[2] or note for note in receipt.get("notes", ())})
+    reasons = sorted({note.partition(": ")[2] or note for note in receipt.get("notes", ())})
     kept = ledger.unfetched_results(row.token)
-    view.detail = "; ".join([*said, *(f"not fetched: {each}" for each in kept)])
+    view.detail = "; ".join([*reasons, *(f"not fetched: {each}" for each in kept)])
     view.unfetched = {run: size for each in kept for run, size in each.runs.items() if size}
     return view

@@ -1,7 +1,8 @@
-"""A pool's folder on the client: logs, results, metrics, packages locked.
+"""Folder of a pool on the client: logs, results, journal, metrics, package locks, launches, trials.
 
-Log files mirror the nodes' spools: same names, same offsets. A file's size is the cursor, so that whoever comes
-next goes on where the last one stopped; two clients writing the same bytes to the same place do no harm.
+Log files mirror the nodes' spools, with the same names and offsets. The size of a file is its cursor, so that each
+client
+continues after the last one. Two clients that write the same bytes to the same place do no harm.
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ from skyward_core.views.machine_metrics import (
 from skyward_core.views.pool_view import PoolView, RunView, TrialSheet
 from skyward_core.views.recorded_events import apply_entry, entry_time, parse_event
 
-EXCEPTION_SUFFIX = ".raised"  # ending of the file that has the exception which is a failed run's root cause
+EXCEPTION_SUFFIX = ".raised"  # ending of the file with a failed run's root-cause exception
 _encode_json = make_json_encoder(only_ascii=True)
 MIN_FREE_BYTES = 1 << 20  # bytes; more than a node sends of a log at once
-MAX_EVENT_BYTES = 64 << 20  # bytes of an event's line that is read; an outcome with all that it tells has far fewer
-JOURNAL_TAIL_BYTES = 1 << 16  # bytes of the journal in which its last events are
+MAX_EVENT_BYTES = 64 << 20  # bytes of a journal line that is read; the largest outcomes are far smaller
+JOURNAL_TAIL_BYTES = 1 << 16  # bytes at the end of the journal that contain its last events
 
 
 class PoolFolder:
-    """One pool's folder on the client.
+    """Folder of one pool on the client.
 
     Attributes:
-        is_writer: whether this client is the one that writes events; others only watch.
+        is_writer: Whether this client writes the journal. Other clients only watch.
     """
 
     def __init__(self, key: str) -> None:
@@ -64,7 +65,7 @@ class PoolFolder:
         self.cursors = self.log_sizes()
 
     def _open_journal(self, path: Path) -> None:
-        """Open the events as JSON lines. The first client writes them; the others only watch."""
+        """Open the journal, a file of JSON lines. The first client locks and writes it."""
         self._journal = open(path, "ab")  # noqa: SIM115  held for the pool's life
         try:
             fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -73,22 +74,24 @@ class PoolFolder:
             self.is_writer = False
             return
         if read_tail(path, 1) not in (b"", b"\n"):
-            self._journal.write(b"\n")  # a crash cut the last line short: let the next one begin its own
+            self._journal.write(b"\n")  # completes a line that a crash cut short
 
     def write_log(self, name: str, at: int, data: bytes) -> None:
-        """Put log bytes where they belong.
+        """Write log bytes at their offset.
 
         Args:
-            name: of the log file, as ``frame_schema.is_log`` has it.
+            name: Name of the log file; see ``validators.is_log_name``.
+            at: Offset of the bytes.
+            data: The bytes.
 
         Raises:
-            OSError: the disk does not take them.
-            ValueError: it has another name than logs have.
+            OSError: If the disk is full or fails.
+            ValueError: If the name is not a log's.
         """
         descriptor = self._files.get(name)
         if descriptor is None:
             if not is_log_name(name):
-                raise ValueError(f"{name!r} is no log")
+                raise ValueError(f"{name!r} is not the name of a log file")
             path = self.logs / name
             descriptor = self._files[name] = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         view = memoryview(data)
@@ -98,7 +101,7 @@ class PoolFolder:
             self.cursors[name] = at
 
     def has_room(self) -> bool:
-        """Whether the disk takes more log bytes now: as many as a piece of a log may have, behind the longest file."""
+        """Check whether the disk has room for the largest piece of a log, at the end of the longest file."""
         probe = self.logs.with_name("room")
         end = max(self.log_sizes().values(), default=0)
         try:
@@ -111,11 +114,11 @@ class PoolFolder:
         return True
 
     def read_log_tail(self, name: str, size: int) -> bytes:
-        """The last bytes of a log file that were kept before we came."""
+        """Return the last bytes of a stored log file."""
         return read_tail(self.logs / name, size)
 
     def log_sizes(self) -> dict[str, int]:
-        """How many bytes of each log file are on disk, whoever wrote them."""
+        """Return the size on disk of each log file."""
         return {path.name: path.stat().st_size for path in log_files(self.logs)}
 
     def add_event(self, event: events.Event) -> None:
@@ -131,7 +134,7 @@ class PoolFolder:
             self._journal.flush()
 
     def remove_stale_arguments(self) -> None:
-        """Remove large arguments that a client left which was interrupted on its way to the nodes."""
+        """Remove large arguments that an interrupted client left behind."""
         for path in self.folder.glob(f"{BLOB_PREFIX}*"):
             path.unlink(missing_ok=True)
 
@@ -140,12 +143,12 @@ class PoolFolder:
             os.close(descriptor)
         self._files.clear()
         self.flush()
-        self.is_writer = False  # what comes after the end of a pool's time with us is nobody's news
+        self.is_writer = False  # later events belong to other clients
         self._journal.close()
 
 
 def read_events(folder: Path) -> Iterator[events.Event]:
-    """The events of a pool from its folder; lines that a crash cut short, or that are none of ours, are left out."""
+    """Yield the events of a pool's journal. Incomplete and invalid lines are skipped."""
     return _parse_events(_journal_lines(folder))
 
 
@@ -154,8 +157,7 @@ def _parse_events(lines: Iterable[bytes]) -> Iterator[events.Event]:
 
 
 def _parse_event(line: bytes) -> events.Event | None:
-    """What a line tells; None for one that nobody of ours has written as it stands there: views, and the screens that
-    look at them, believe what an event's fields say."""
+    """Parse a line of the journal. Returns None for an invalid line, because views trust the fields of events."""
     try:
         return parse_event(json.loads(line))
     except (ValueError, RecursionError):
@@ -163,14 +165,13 @@ def _parse_event(line: bytes) -> events.Event | None:
 
 
 def _journal_lines(folder: Path) -> Iterator[bytes]:
-    """The lines of a journal; one that is too long comes in pieces, none of which is an event."""
+    """Yield the lines of a journal. An overlong line is split into pieces, none of which is a valid event."""
     with open(folder / "events.jsonl", "rb") as source:
         yield from iter(partial(source.readline, MAX_EVENT_BYTES), b"")
 
 
 def last_event_at(folder: Path) -> float | None:
-    """When the last one happened that is in a pool's folder, as Unix time; None where there is none, or it cannot be
-    read."""
+    """Return the Unix time of the last event in a pool's folder. None: there is none, or it cannot be read."""
     try:
         lines = read_tail(folder / "events.jsonl", JOURNAL_TAIL_BYTES).splitlines()
     except OSError:
@@ -179,7 +180,7 @@ def last_event_at(folder: Path) -> float | None:
 
 
 def node_events(folder: Path, before: float) -> Iterator[events.NodePhase]:
-    """What was said of a pool's nodes before a time, out of the same; other lines are not parsed."""
+    """Yield the phase events of a pool's nodes before a Unix time. Other lines are not parsed."""
     kind = f'"{events.NodePhase.__name__}"'.encode()
     for event in _parse_events(line for line in _journal_lines(folder) if kind in line):
         if isinstance(event, events.NodePhase) and event.at < before:
@@ -187,12 +188,12 @@ def node_events(folder: Path, before: float) -> Iterator[events.NodePhase]:
 
 
 def log_files(folder: Path) -> list[Path]:
-    """What is a log, or numbers, by its name; whatever else lies in the folder is none of ours."""
+    """Return the files of a folder with names of logs or metrics, sorted."""
     return sorted(path for path in folder.iterdir() if is_log_name(path.name))
 
 
 def parse_rank(name: str) -> int:
-    """The rank of a log file: ``r003.out`` -> 3, ``r003.1.err`` -> 3."""
+    """Return the rank of a log file: ``r003.out`` -> 3, ``r003.1.err`` -> 3."""
     return int(name[1:].partition(".")[0])
 
 
@@ -207,13 +208,15 @@ LAUNCHES_FOLDER = "launches"
 
 
 def save_launch(pool: str, run: str, launch: dict[str, Any]) -> None:
-    """Keep what a run was asked for with.
+    """Save the launch of a run, unless the pool's folder is deleted.
 
     Args:
-        pool: its key; a pool of which nothing is kept any more is passed by.
+        pool: Key of the pool.
+        run: Id of the run.
+        launch: The launch as JSON.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: If the file cannot be written.
     """
     folder = pool_path(pool)
     if not folder.is_dir():
@@ -224,25 +227,25 @@ def save_launch(pool: str, run: str, launch: dict[str, Any]) -> None:
 
 
 def save_diff(pool: str, run: str, diff: bytes) -> None:
-    """Keep a patch beside it, which is yours alone.
+    """Save the patch of the working folder next to the launch, readable by the user only.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: If the file cannot be written.
     """
     if (pool_path(pool) / LAUNCHES_FOLDER).is_dir():
         write_atomic(diff_path(pool, run), diff)
 
 
 def diff_path(pool: str, run: str) -> Path:
-    """Where the patch is, where there is one."""
+    """Return the path of a run's patch. It may not exist."""
     return pool_path(pool) / LAUNCHES_FOLDER / f"{run}.diff"
 
 
 def read_diff(pool: str, run: str) -> bytes:
-    """The patch; nothing where there is none.
+    """Return a run's patch; empty if there is none.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: If the file cannot be read.
     """
     try:
         return read_bytes(diff_path(pool, run))
@@ -251,20 +254,20 @@ def read_diff(pool: str, run: str) -> bytes:
 
 
 def remove_launch(pool: str, run: str) -> None:
-    """A run that was to be launched never was."""
+    """Remove the launch of a run that did not start."""
     with suppress(OSError):
         _launch_file(pool_path(pool) / LAUNCHES_FOLDER, run).unlink(missing_ok=True)
 
 
 def read_launch(pool: str, run: str) -> dict[str, Any] | None:
-    """What was kept of a run; None where nothing is.
+    """Return the saved launch of a run, or None.
 
     Raises:
-        OSError, ValueError: it cannot be read.
+        OSError, ValueError: If the file cannot be read.
     """
     found = read_own_json(_launch_file(pool_path(pool) / LAUNCHES_FOLDER, run))
     if not isinstance(found, dict | None):
-        raise ValueError("it is no launch")
+        raise ValueError("it is not a launch")
     return found
 
 
@@ -276,13 +279,15 @@ LOCKS_FOLDER = "locks"
 
 
 def save_lock(folder: Path, node: int, text: str) -> None:
-    """Keep a node's lock where it is not the one that it had last.
+    """Save the package lock of a node, unless it equals the node's last one.
 
     Args:
-        folder: the pool's.
+        folder: Folder of the pool.
+        node: Index of the node.
+        text: The lock file.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: If the file cannot be written.
     """
     locks = folder / LOCKS_FOLDER
     before = _node_locks(locks, node)
@@ -293,14 +298,14 @@ def save_lock(folder: Path, node: int, text: str) -> None:
 
 
 def read_lock(pool: str, until: float | None = None) -> dict[int, str]:
-    """The locks of a pool, node by node.
+    """Return the package locks of a pool by node.
 
     Args:
-        pool: its key.
-        until: seconds since the epoch; of later ones none counts. None for now.
+        pool: Key of the pool.
+        until: Unix time; later locks are ignored. None: now.
 
     Raises:
-        OSError: one cannot be read.
+        OSError: If a file cannot be read.
     """
     locks = pool_path(pool) / LOCKS_FOLDER
     nodes = sorted({int(path.name[1:5]) for path in locks.glob("n????.????.txt")})
@@ -320,13 +325,15 @@ TRIALS_FOLDER = "trials"
 
 
 def save_trials(pool: str, run: str, sheet: TrialSheet) -> None:
-    """Keep the sheet of a run, before that begins.
+    """Save the trial sheet of a run before the run begins.
 
     Args:
-        pool: its key.
+        pool: Key of the pool.
+        run: Id of the run.
+        sheet: The trial sheet.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: If the file cannot be written.
     """
     write_atomic(_trials_folder(pool) / f"{run}.json", json.dumps(sheet.to_json()).encode())
     if sheet.after is not None:
@@ -335,57 +342,60 @@ def save_trials(pool: str, run: str, sheet: TrialSheet) -> None:
 
 
 def save_sweep_part(pool: str, run: str, sweep: str) -> None:
-    """Keep that a run is one of a sweep by gangs, before it begins.
+    """Record that a run belongs to a sweep by gangs, before the run begins.
 
     Args:
-        pool: its key.
-        sweep: what that is called, and its sheet.
+        pool: Key of the pool.
+        run: Id of the run.
+        sweep: Id of the sweep and of its sheet.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: If the file cannot be written.
     """
     if run != sweep:
         write_atomic(_trials_folder(pool) / f"{run}.json", json.dumps({"of": sweep}).encode())
 
 
 def mark_sweep_finished(pool: str, sweep: str) -> None:
-    """A sweep by gangs begins no more runs.
+    """Record that a sweep by gangs starts no more runs.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: If the file cannot be written.
     """
     (_trials_folder(pool) / f"{sweep}.over").touch()
 
 
 def is_sweep_active(pool: str, sheet: TrialSheet) -> bool:
-    """Whether runs of a sweep by gangs may still be begun: its client is there, and has not done with it.
+    """Check whether a sweep by gangs may start more runs: its client runs and has not finished it.
 
     Args:
-        pool: its key.
+        pool: Key of the pool.
+        sheet: Trial sheet of the sweep.
     """
     marked = (pool_path(pool) / TRIALS_FOLDER / f"{sheet.name}.over").exists()
     return not marked and is_process_alive(sheet.client)
 
 
 class SweepLocked(Exception):
-    """Another process of this machine has it; says which, and since when, in words."""
+    """Another process of this machine continues the sweep. The message names the process and its start time."""
 
 
 @contextmanager
 def lock_sweep(pool: str, sweep: str) -> Iterator[None]:
-    """Have what is missing of a sweep alone: until then, or the end of this process, however it ends.
+    """Acquire the exclusive right to run the missing trials of a sweep. The process's end releases it, too.
 
     Args:
-        pool: its key.
-        sweep: the run that its sheet is kept under.
+        pool: Key of the pool.
+        sweep: Run whose sheet describes the sweep.
 
     Raises:
-        Claimed: another process has it.
-        OSError: it cannot be written.
+        SweepLocked: If another process has the lock.
+        OSError: If the lock file cannot be written.
     """
     path = pool_path(pool) / TRIALS_FOLDER / f"{sweep}.claim"
     with _open_lock_file(path) as file:
-        # A process that finds the claim locked reads its owner's name. The turn ends once that name is written.
+        # A process that finds the claim locked reads its owner's name. The turn lock is held until that name is
+        # written.
         with _open_lock_file(path.with_suffix(".turn")) as turn:
             fcntl.flock(turn, fcntl.LOCK_EX)
             try:
@@ -399,26 +409,26 @@ def lock_sweep(pool: str, sweep: str) -> Iterator[None]:
 
 
 def _open_lock_file(path: Path) -> IO[str]:
-    """Open a file that stays, to lock it and to read or write it."""
+    """Open a permanent lock file for reading and writing."""
     return open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+", encoding="utf-8")
 
 
 def resumed_by(pool: str, sweep: str) -> tuple[str, str] | None:
-    """The run that was to go on with a sweep, and may have begun: the key of its pool, and its id; None for none.
+    """Return the run that continues a sweep, as its pool's key and its id. None: there is none.
 
     Args:
-        pool: the key of the sweep's.
-        sweep: the run that its sheet is kept under.
+        pool: Key of the sweep's pool.
+        sweep: Run whose sheet describes the sweep.
 
     Raises:
-        OSError, ValueError: it cannot be read.
+        OSError, ValueError: If the file cannot be read.
     """
-    told = read_own_json(pool_path(pool) / TRIALS_FOLDER / f"{sweep}.next")
-    if told is None:
+    saved = read_own_json(pool_path(pool) / TRIALS_FOLDER / f"{sweep}.next")
+    if saved is None:
         return None
-    if not (isinstance(told, list) and len(told) == 2 and all(isinstance(each, str) for each in told)):
-        raise ValueError("it is no run")
-    return told[0], told[1]
+    if not (isinstance(saved, list) and len(saved) == 2 and all(isinstance(each, str) for each in saved)):
+        raise ValueError("it does not name a run")
+    return saved[0], saved[1]
 
 
 def _trials_folder(pool: str) -> Path:
@@ -428,10 +438,10 @@ def _trials_folder(pool: str) -> Path:
 
 
 def read_trials(pool: str, run: str) -> TrialSheet | None:
-    """The sheet of a run; None where none is kept.
+    """Return the trial sheet of a run, or None.
 
     Raises:
-        OSError, ValueError: it cannot be read.
+        OSError, ValueError: If the file cannot be read.
     """
     data = _read_trials_json(pool, run)
     if isinstance(data, dict) and isinstance(sweep := data.get("of"), str) and RUN_ID.fullmatch(sweep):
@@ -439,16 +449,16 @@ def read_trials(pool: str, run: str) -> TrialSheet | None:
     if data is None:
         return None
     sheet = TrialSheet.from_json(data)
-    if sheet.gang and not sheet.runs and sheet.tasks:  # of an earlier release, which kept a sheet of each run
+    if sheet.gang and not sheet.runs and sheet.tasks:  # earlier releases saved one sheet per run
         sheet = replace(sheet, runs={sheet.tasks[0]: run})
     return sheet
 
 
 def read_all_trials(pool: str) -> Iterator[tuple[str, TrialSheet]]:
-    """All sheets of a pool that can be read, each with the run that it is kept under.
+    """Yield all readable trial sheets of a pool, each with its run.
 
     Args:
-        pool: its key.
+        pool: Key of the pool.
     """
     for path in sorted((pool_path(pool) / TRIALS_FOLDER).glob("*.json")):
         with suppress(OSError, ValueError):
@@ -465,42 +475,43 @@ DASHBOARDS_FILE = "dashboards.json"
 
 
 def save_dashboards(pool: str, name: str, plugins: Iterable[Any]) -> None:
-    """Keep those of a pool's plugins that have one.
+    """Save the dashboards of a pool's plugins.
 
     Args:
-        pool: its key.
-        name: its name.
+        pool: Key of the pool.
+        name: Name of the pool.
+        plugins: Plugins of the pool.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: If the file cannot be written.
     """
-    asked = ((plugin.name, getattr(plugin, "dashboard_at", lambda pool: None)(name)) for plugin in plugins)
-    if found := [[plugin, *place] for plugin, place in asked if place is not None]:
+    places = ((plugin.name, getattr(plugin, "dashboard_at", lambda pool: None)(name)) for plugin in plugins)
+    if found := [[plugin, *place] for plugin, place in places if place is not None]:
         write_atomic(ensure_pool_folder(pool) / DASHBOARDS_FILE, json.dumps(found).encode())
 
 
 def read_dashboards(pool: str) -> list[tuple[str, int, str]]:
-    """Of each the plugin's name, the port on the head's loopback, and the path there.
+    """Return the dashboards of a pool: plugin, port on the head's loopback interface, path.
 
     Raises:
-        OSError, ValueError: they cannot be read.
+        OSError, ValueError: If the file cannot be read.
     """
-    told = read_own_json(pool_path(pool) / DASHBOARDS_FILE) or ()
-    return [(str(name), int(port), str(path)) for name, port, path in told]
+    saved = read_own_json(pool_path(pool) / DASHBOARDS_FILE) or ()
+    return [(str(name), int(port), str(path)) for name, port, path in saved]
 
 
-METRICS_FILE_BYTES = 2 << 20  # bytes after which another file is begun
-METRICS_TOTAL_BYTES = 24 << 20  # bytes of all together, beyond which the oldest go, but for the first
-FLUSH_BYTES = 64 << 10  # bytes of lines that are worth a block
-FLUSH_SECONDS = 5.0  # for which they may wait for others, and so are lost where this process is killed
+METRICS_FILE_BYTES = 2 << 20  # bytes per file
+METRICS_TOTAL_BYTES = 24 << 20  # bytes of all files; then the oldest except the first are deleted
+FLUSH_BYTES = 64 << 10  # bytes of lines that fill a block reasonably
+FLUSH_SECONDS = 5.0  # seconds until an incomplete block is written; a killed process loses it
 
 
 class MetricsWriter:
-    """One pool's, as the one client that writes them has them.
+    """Writer of one pool's machine metrics. One client per pool writes them.
 
     Args:
-        folder: the pool's.
-        complain: told once, in words, when the disk takes no more; nothing more is kept then.
+        folder: Folder of the pool.
+        complain: Called once with a message if the disk fails. The writer then stops.
     """
 
     def __init__(self, folder: Path, complain: Callable[[str], None]) -> None:
@@ -511,7 +522,7 @@ class MetricsWriter:
         self._is_closed = False
 
     def put(self, entry: dict[str, Any]) -> None:
-        """Keep an entry; see ``views.recorded_events``."""
+        """Add an entry; see ``views.recorded_events``."""
         if self._is_closed:
             return
         try:
@@ -530,7 +541,7 @@ class MetricsWriter:
             self._stop(error)
 
     def close(self) -> None:
-        """Write what waits; nothing more is kept."""
+        """Write the pending entries and stop."""
         self._is_closed = True
         writer, self._writer = self._writer, None
         if writer is not None:
@@ -541,10 +552,10 @@ class MetricsWriter:
 
     def _stop(self, error: OSError) -> None:
         self._is_closed = True
-        self._report_failure(f"figures of machines are recorded no more: {error}")
+        self._report_failure(f"stopped recording machine metrics: {error}")
 
     def _open_next_file(self) -> RecordingWriter:
-        """Another file: one that was left half written by a process that was killed stays as it is."""
+        """Open the next file. Files that a killed process left incomplete stay as they are."""
         found = _metrics_files(self._folder)
         number = 1 + max((_metrics_file_number(path) for path in found), default=-1)
         sizes = {path: path.stat().st_size for path in found}
@@ -557,19 +568,20 @@ class MetricsWriter:
 
 
 def read_metrics(folder: Path, around: float = -inf) -> Iterator[Entry]:
-    """All that is kept in a pool's folder, in its order.
+    """Yield all recorded metrics of a pool's folder in order.
 
     Args:
-        around: A moment (Unix time): entries from the last file on that begins before it are enough.
+        folder: Folder of the pool.
+        around: Unix time. Files before the last one that begins earlier are skipped.
     """
     begun: list[RecordingReader] = []
     for path in reversed(_metrics_files(folder)):
         try:
             begun.insert(0, RecordingReader.read(path))
-        except (UsageError, FileNotFoundError):  # cut off at its beginning, or gone by now
+        except (UsageError, FileNotFoundError):  # truncated at its beginning, or deleted since
             continue
-        told = next(_metrics_entries(begun[0]), {}).get("at")
-        if isinstance(told, int | float) and told <= around:
+        first_at = next(_metrics_entries(begun[0]), {}).get("at")
+        if isinstance(first_at, int | float) and first_at <= around:
             break
     for record in begun:
         yield from _metrics_entries(record)
@@ -580,7 +592,7 @@ def _metrics_entries(record: RecordingReader) -> Iterator[Entry]:
 
 
 def has_metrics(folder: Path) -> bool:
-    """Whether anything is kept in a pool's folder."""
+    """Check whether a pool's folder has recorded metrics."""
     return bool(_metrics_files(folder))
 
 
@@ -594,10 +606,10 @@ def _metrics_file_number(path: Path) -> int:
 
 
 def fill_last_metrics(run: RunView, folder: Path) -> None:
-    """Have a run that has failed know what the machine of its root cause was at, as far as that was kept.
+    """Add the metrics of the root cause's machine to a failed run, if they were recorded.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: If a file cannot be read.
     """
     if run.root_cause is None or run.figures:
         return
@@ -610,7 +622,7 @@ def fill_last_metrics(run: RunView, folder: Path) -> None:
 
 
 def _task_failed_at(run: RunView, index: int) -> float:
-    """About when a task failed: functions begin together, and the one that went on for longest ended with the run."""
+    """Estimate when a task failed. Ranks of a broadcast begin together, and the longest one ended with the run."""
     seconds = [outcome.seconds for outcome in run.outcomes()]
     own = run.tasks[index].outcome
     ended = run.opened_at if run.ended_at is None else run.ended_at
@@ -634,24 +646,24 @@ def _metrics_before(folder: Path, run: RunView, node: int, failed_at: float) -> 
 
 
 DISMISSED_FILE = "dismissed.json"
-MAX_DISMISSED = 10_000  # ids; the oldest go
+MAX_DISMISSED = 10_000  # ids; the oldest are dropped
 _RUN = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
 def read_dismissed() -> list[str]:
-    """The ids, in the order in which they were dismissed; none where there is no such file, or it says nothing."""
+    """Return the dismissed runs in order of dismissal. Empty if the file is missing or invalid."""
     try:
-        told = read_own_json(_dismissed_alerts_file())
+        saved = read_own_json(_dismissed_alerts_file())
     except (OSError, ValueError):
         return []
-    return [run for run in told if isinstance(run, str) and _RUN.fullmatch(run)] if isinstance(told, list) else []
+    return [run for run in saved if isinstance(run, str) and _RUN.fullmatch(run)] if isinstance(saved, list) else []
 
 
 def add_dismissed(runs: Iterable[str]) -> None:
-    """Add some.
+    """Add runs to the dismissed ones.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: If the file cannot be written.
     """
     known = dict.fromkeys([*read_dismissed(), *runs])
     write_atomic(_dismissed_alerts_file(), json.dumps(list(known)[-MAX_DISMISSED:]).encode())

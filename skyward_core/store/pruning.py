@@ -1,4 +1,4 @@
-"""Removal of old logs, results, clones and temporary folders."""
+"""Deletion of old pool folders, environments, repository clones and temporary folders."""
 
 from __future__ import annotations
 
@@ -29,19 +29,18 @@ from skyward_core.store.state_folder import (
 )
 from skyward_core.util.user_files import read_own_json
 
-CLONES_FOLDER = "clones"  # a folder below the home
-_OWNER_SUFFIX = ".used"  # behind a clone's name: a file beside it that says by whom it is
+CLONES_FOLDER = "clones"  # subfolder of the state folder
+_OWNER_SUFFIX = ".used"  # ending of the file beside a clone that names its owner
 
 
 def make_clone_folder(pool: str = "") -> Path:
-    """An empty folder for one, which is there as long as this process, or the pool.
+    """Create an empty folder for a clone, which lives as long as this process or the pool.
 
     Args:
-        pool: key of the pool whose ranks work in it, or are sent it; "" for one that is still to be made, whose spec
-            names the folder.
+        pool: Key of the pool that uses the clone. "": the pool does not exist yet, and its spec will name the folder.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: If the folder cannot be created.
     """
     folder = state_home() / CLONES_FOLDER / secrets.token_hex(8)
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -51,19 +50,19 @@ def make_clone_folder(pool: str = "") -> Path:
 
 
 def remove_clone(folder: Path) -> None:
-    """Nobody needs it any more."""
+    """Delete a clone and its owner file."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.with_suffix(_OWNER_SUFFIX).unlink(missing_ok=True)
 
 
-MAX_AGE = 90 * 86400.0  # seconds since its end after which a pool's files go by themselves
-MAX_TOTAL_BYTES = 20 * 10**9  # bytes of such pools together above which the oldest go
-STAT_BLOCK_BYTES = 512  # bytes that stat counts in
+MAX_AGE = 90 * 86400.0  # seconds after its end until a pool's files are deleted
+MAX_TOTAL_BYTES = 20 * 10**9  # bytes of all ended pools together, above which the oldest are deleted
+STAT_BLOCK_BYTES = 512  # unit of stat's block count
 
 
 @dataclass(frozen=True, slots=True)
 class PrunedPool:
-    """A pool of which nothing is left here: its name, when it had ended (Unix time), and bytes of its files."""
+    """A deleted pool: its name, the Unix time of its end, and the bytes of its files."""
 
     pool: str
     ended_at: float
@@ -73,14 +72,18 @@ class PrunedPool:
 def prune_pools(
     ledger: Ledger, *, age: float = MAX_AGE, most: float = MAX_TOTAL_BYTES, only_look: bool = False
 ) -> list[PrunedPool]:
-    """Remove what the client keeps of pools that have ended: those that did so long ago, and the oldest of the others
-    until what is left of all of them is not too large. What hosts keep that nobody has fetched stays, until its time
-    there is over.
+    """Delete old pools from the client: those that ended long ago, and the oldest ones beyond a total size.
+
+    Pools with retained results on hosts stay until those expire.
 
     Args:
-        age: seconds since a pool's end.
-        most: bytes.
-        only_look: remove nothing, and tell what would go.
+        ledger: The ledger.
+        age: Seconds since a pool's end.
+        most: Total bytes of ended pools.
+        only_look: Delete nothing; only return the pools that would be deleted.
+
+    Returns:
+        The deleted pools.
     """
     now = time.time()
     for kept in ledger.retained_results():
@@ -90,22 +93,22 @@ def prune_pools(
     ended = ledger.ended_pools(limit=-1)
     found = sorted((row.ended_at or 0.0, row.token, row) for row in ended if row.token not in waiting)
     sizes = {row.token: _disk_usage(pool_path(row.key)) for _, _, row in found}
-    left = sum(sizes.values())
-    gone = []
+    remaining = sum(sizes.values())
+    pruned = []
     for ended_at, token, row in found:
-        if now - ended_at < age and left <= most:
+        if now - ended_at < age and remaining <= most:
             break
-        left -= sizes[token]
-        gone.append(PrunedPool(row.name, ended_at, sizes[token]))
+        remaining -= sizes[token]
+        pruned.append(PrunedPool(row.name, ended_at, sizes[token]))
         if not only_look:
             shutil.rmtree(pool_path(row.key), ignore_errors=True)
             ledger.delete_pool(token)
-    return gone
+    return pruned
 
 
 @dataclass(frozen=True, slots=True)
 class PrunedEnvironment:
-    """An environment that is here no more: its folder's name, when it was last used (Unix time), and its bytes."""
+    """A deleted environment: the name of its folder, the Unix time of its last use, and its bytes."""
 
     folder: str
     used_at: float
@@ -113,35 +116,41 @@ class PrunedEnvironment:
 
 
 def prune_environments(ledger: Ledger, *, age: float = MAX_AGE, only_look: bool = False) -> list[PrunedEnvironment]:
-    """Remove environments of images that no pool has begun to use for long, but for those that a pool which is up may
-    use, or that somebody is just making.
+    """Delete environments of images that were not used for long.
+
+    Environments that a running pool may use, or that are being created, stay.
 
     Args:
-        age: seconds since an environment was last asked for.
-        only_look: remove nothing, and tell what would go.
+        ledger: The ledger.
+        age: Seconds since the last use.
+        only_look: Delete nothing; only return the environments that would be deleted.
+
+    Returns:
+        The deleted environments.
     """
     before = min([time.time() - age, *(row.created_at for row in ledger.live_pools())])
-    gone = []
+    pruned = []
     for folder in sorted((state_home() / ENVIRONMENTS_FOLDER).glob("env-*/")):
         if folder.is_symlink() or _last_used_at(folder) >= before:
-            continue  # a link is none of ours: somebody keeps it elsewhere
+            continue  # links were created by the user
         with open_lock_file(folder) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 continue
-            used_at = _last_used_at(folder)  # again: until now somebody may have taken it, or removed it
+            used_at = _last_used_at(folder)  # checked again: another process may have used or deleted it
             if used_at >= before:
                 continue
-            gone.append(PrunedEnvironment(folder.name, used_at, _disk_usage(folder)))
+            pruned.append(PrunedEnvironment(folder.name, used_at, _disk_usage(folder)))
             if not only_look:
-                (folder / MADE_FILE).unlink(missing_ok=True)  # first: what is half gone is nobody's environment
+                # first, so that a partial folder does not count as an environment
+                (folder / MADE_FILE).unlink(missing_ok=True)
                 shutil.rmtree(folder, ignore_errors=True)
-    return gone
+    return pruned
 
 
 def _last_used_at(folder: Path) -> float:
-    """When an environment was last used, or one that is half made was begun; never where it is gone by now."""
+    """Return when an environment was last used, or its creation began; infinity if it is deleted."""
     for path in (folder / MADE_FILE, folder):
         with suppress(FileNotFoundError):
             return path.stat().st_mtime
@@ -149,32 +158,34 @@ def _last_used_at(folder: Path) -> float:
 
 
 def prune_clones(ledger: Ledger, *, only_look: bool = False) -> list[tuple[str, int]]:
-    """Remove clones of repositories that no pool uses any more, and no process that lives has made; gives the folder's
-    name and bytes of each.
+    """Delete clones that belong to no running pool and no living process.
 
     Args:
-        only_look: remove nothing, and tell what would go.
+        ledger: The ledger.
+        only_look: Delete nothing; only return the clones that would be deleted.
+
+    Returns:
+        Name and bytes of each deleted clone.
     """
     live = ledger.live_pools()
     keys = {row.key for row in live}
     named = json.dumps([row.spec for row in live])
-    gone = []
+    pruned = []
     for mark in sorted((state_home() / CLONES_FOLDER).glob(f"*{_OWNER_SUFFIX}")):
         folder = mark.with_suffix("")
         used: dict[str, Any] = {"pid": 0, "pool": ""}
-        with suppress(OSError, ValueError):  # a client that was killed as it wrote it had no pool yet
+        with suppress(OSError, ValueError):  # the client was killed while it wrote the file, before it had a pool
             used |= read_own_json(mark) or {}
         if is_process_alive(int(used["pid"])) or used["pool"] in keys or folder.name in named:
             continue
-        gone.append((folder.name, _disk_usage(folder)))
+        pruned.append((folder.name, _disk_usage(folder)))
         if not only_look:
             remove_clone(folder)
-    return gone
+    return pruned
 
 
 def prune_when_due(ledger: Ledger) -> None:
-    """Do so once a day, with the limits that hold where nobody gives others. Nobody waits for it: what cannot be done
-    today (a ledger that another process holds, a full disk) is for the next day."""
+    """Prune everything once a day with the default limits. Errors are ignored until the next day."""
     with suppress(LedgerError, OSError):
         if prune_is_due():
             (state_home() / PRUNED_FILE).touch()
@@ -184,18 +195,18 @@ def prune_when_due(ledger: Ledger) -> None:
 
 
 def _disk_usage(folder: Path) -> int:
-    """Bytes that a folder takes of the disk: a file that a node wrote to far behind its end is mostly hole."""
+    """Return the bytes that a folder takes on disk. Sparse files count with their allocated blocks only."""
     found = (path.lstat() for path in folder.rglob("*") if path.is_file())
     return sum(min(each.st_size, each.st_blocks * STAT_BLOCK_BYTES) for each in found)
 
 
 TASKS_FOLDER = "tasks"
-"""Where what goes to nodes is before it does."""
+"""Folder for files that are about to be sent to nodes."""
 
 
 @contextmanager
 def temporary_folder(base: str) -> Iterator[Path]:
-    """Have one, as of :func:`begin`, until the block is left."""
+    """Create a folder with :func:`make_process_folder` for the duration of a block."""
     folder = make_process_folder(base)
     try:
         yield folder
@@ -204,11 +215,11 @@ def temporary_folder(base: str) -> Iterator[Path]:
 
 
 def make_process_folder(base: str) -> Path:
-    """A new one of this process, below a folder of the home, which nobody else may look into.
+    """Create a private folder of this process, below a folder of the state folder.
 
     Raises:
-        UsageError: there is no home.
-        OSError: it cannot be made.
+        UsageError: If there is no state folder.
+        OSError: If the folder cannot be created.
     """
     folder = state_home() / base
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -217,14 +228,14 @@ def make_process_folder(base: str) -> Path:
 
 
 def remove_dead_folders(base: str) -> None:
-    """Remove what processes have left there that were killed.
+    """Delete the folders of processes that no longer run.
 
     Raises:
-        UsageError: there is no home.
-        OSError: it cannot be looked at.
+        UsageError: If there is no state folder.
+        OSError: If the folder cannot be read.
     """
     folder = state_home() / base
-    for left in folder.iterdir() if folder.is_dir() else ():
-        owner = left.name.partition("-")[0]
+    for path in folder.iterdir() if folder.is_dir() else ():
+        owner = path.name.partition("-")[0]
         if owner.isdecimal() and not is_process_alive(int(owner)):
-            shutil.rmtree(left, ignore_errors=True)
+            shutil.rmtree(path, ignore_errors=True)

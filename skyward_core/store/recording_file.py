@@ -1,9 +1,9 @@
-"""Records on disk: what happened to a pool, entry by entry, in one file that only grows.
+"""Recordings: append-only files of a pool's events and metrics.
 
-The first line says that it is one, and of which version. Blocks follow: a length, a checksum, and lines of JSON that
-zlib has compressed. A file that was cut off anywhere (its writer died, a download ended) is read up to its last whole
-block.
-Records come from strangers, too: sizes are bounded before anything is unpacked, and nothing in them is run.
+The first line has the format version. Blocks follow: a length, a checksum, and zlib-compressed lines of JSON. A
+truncated
+file is readable up to its last complete block. Recordings may come from strangers: sizes are limited before anything is
+decompressed, and nothing in a recording is executed.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from skyward_core.model.errors import Hint, UsageError
 VERSION = 1
 MAGIC = b"SKYWARD-RECORD "
 SUFFIX = ".skyrec"
-BLOCK_BYTES = 256 << 10  # bytes of lines that make a block full
-COMPRESSION_LEVEL = 6  # of compression: more takes several times as long for a few percent
-MAX_LINE_BYTES = 4 << 20  # bytes of a line at most
-MAX_RAW_BLOCK_BYTES = BLOCK_BYTES + MAX_LINE_BYTES  # bytes of a block's lines at most
-MAX_FILE_BYTES = 128 << 20  # bytes of a file that is read at most
-MAX_TOTAL_BYTES = 512 << 20  # bytes of all lines of a file at most
+BLOCK_BYTES = 256 << 10  # bytes of lines in a full block
+COMPRESSION_LEVEL = 6  # higher levels take several times as long and save a few percent
+MAX_LINE_BYTES = 4 << 20  # bytes per line
+MAX_RAW_BLOCK_BYTES = BLOCK_BYTES + MAX_LINE_BYTES  # bytes of a block's lines
+MAX_FILE_BYTES = 128 << 20  # bytes of a file that can be read
+MAX_TOTAL_BYTES = 512 << 20  # bytes of all lines of a file
 
 Entry = dict[str, Any]
-_BLOCK_HEADER = Struct("!4sIII")  # mark, bytes compressed, bytes of lines, checksum of the former
+_BLOCK_HEADER = Struct("!4sIII")  # mark, compressed bytes, bytes of lines, checksum of the compressed bytes
 _BLOCK_MAGIC = b"blk1"
 
 
@@ -43,19 +43,19 @@ class _Block(NamedTuple):
 
 
 class RecordingWriter:
-    """Writes a record. What is put is on disk after :meth:`flush`.
+    """Writer of a recording. Entries are on disk after :meth:`flush`.
 
     Args:
-        path: of a file that is not there yet.
-        about: what the record is of, which stands first.
+        path: New file.
+        about: Description of the recording, its first entry.
 
     Raises (all methods):
-        FileExistsError: something is there already.
-        OSError: the disk does not take it; what was written before stays readable.
+        FileExistsError: If the file exists.
+        OSError: If the disk is full or fails. Earlier entries stay readable.
 
     Attributes:
-        size: bytes of the file so far.
-        pending_bytes: bytes of lines that are not on disk yet.
+        size: Bytes of the file so far.
+        pending_bytes: Bytes of lines that are not on disk yet.
     """
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
@@ -72,8 +72,7 @@ class RecordingWriter:
             raise
 
     def put(self, entry: Entry) -> bool:
-        """Add an entry; says whether it was. One that is longer than lines may be is left out, and all once there is as
-        much as is read of a file."""
+        """Add an entry. Returns False if the entry or the recording is too large."""
         line = json.dumps(entry, separators=(",", ":")).encode() + b"\n"
         if (
             len(line) > MAX_LINE_BYTES
@@ -89,7 +88,7 @@ class RecordingWriter:
         return True
 
     def flush(self) -> None:
-        """Write what waits; what the disk does not take is lost."""
+        """Write the pending entries. Entries that cannot be written are lost."""
         if not self._lines:
             return
         lines, self._lines, self.pending_bytes = b"".join(self._lines), [], 0
@@ -98,7 +97,7 @@ class RecordingWriter:
         try:
             self._write(_BLOCK_HEADER.pack(_BLOCK_MAGIC, len(packed), len(lines), zlib.crc32(packed)) + packed)
         except OSError:
-            os.ftruncate(self._file, before)  # a block that is half there would hide what comes after it
+            os.ftruncate(self._file, before)  # an incomplete block would hide later ones
             os.lseek(self._file, before, os.SEEK_SET)
             self.size = before
             raise
@@ -117,18 +116,18 @@ class RecordingWriter:
 
 
 class RecordingReader:
-    """A record that is read.
+    """Reader of a recording.
 
     Args:
-        data: the whole file.
-        name: what it is called, for errors.
+        data: Content of the file.
+        name: Name of the file in errors.
 
     Raises:
-        UsageError: it is none, it was made by a newer release, or it is larger than any that we make.
+        UsageError: If it is not a recording, is from a newer release, or is too large.
 
     Attributes:
-        about: what it is of.
-        is_truncated: whether the file is cut off or damaged at its end.
+        about: Description of the recording.
+        is_truncated: Whether the file is truncated or damaged.
     """
 
     def __init__(self, data: bytes, name: str) -> None:
@@ -138,24 +137,24 @@ class RecordingReader:
         self._find_blocks(self._read_header())
         first = next(self.entries(), None)
         if first is None or first.get("k") != "about":
-            raise UsageError(f"{name} is a record that was cut off at its very beginning: nothing of it can be read")
+            raise UsageError(f"Cannot read the recording {name}: it is truncated before its first entry.")
         self.about = first
 
     @classmethod
     def read(cls, path: Path) -> RecordingReader:
-        """The record in a file.
+        """Read a recording from a file.
 
         Raises:
-            UsageError: as above.
-            OSError: it cannot be read.
+            UsageError: If the file is not a readable recording.
+            OSError: If the file cannot be read.
         """
-        # A pipe that nobody writes to would be waited for.
+        # O_NONBLOCK, because opening a pipe would wait for its writer.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as source:
             if not stat.S_ISREG(os.fstat(source.fileno()).st_mode) or not source.peek(len(MAGIC)).startswith(MAGIC):
                 raise _not_a_recording(str(path))
             data = source.read(MAX_FILE_BYTES + 1)
         if len(data) > MAX_FILE_BYTES:
-            raise UsageError(f"{path} is larger than {MAX_FILE_BYTES >> 20} MB, as no record is")
+            raise UsageError(f"Cannot read {path}: recordings have at most {MAX_FILE_BYTES >> 20} MB.")
         return cls(data, str(path))
 
     def _read_header(self) -> int:
@@ -167,7 +166,7 @@ class RecordingReader:
             raise _not_a_recording(self._name)
         if int(word) > VERSION:
             raise UsageError(
-                f"{self._name} is a record of version {int(word)}, and this release reads up to version {VERSION}",
+                f"Cannot read {self._name}: its format version is {int(word)}; this release supports up to {VERSION}.",
                 hint=Hint("upgrade"),
             )
         return len(line) + 1
@@ -188,18 +187,16 @@ class RecordingReader:
                 break
             total += raw
             if total > MAX_TOTAL_BYTES:
-                raise UsageError(
-                    f"{self._name} would unpack to more than {MAX_TOTAL_BYTES >> 20} MB, as no record does"
-                )
+                raise UsageError(f"Cannot read {self._name}: it decompresses to more than {MAX_TOTAL_BYTES >> 20} MB.")
             self._blocks.append(_Block(start, size, raw, checksum))
             at = start + size
         self.is_truncated = at < len(self._data)
 
     def entries(self, holding: bytes = b"") -> Iterator[Entry]:
-        """All entries, in their order, up to where it is damaged, if it is.
+        """Yield all entries in order, up to the first damaged block.
 
         Args:
-            holding: of those only whose line has this in it, which is quicker than to look at each.
+            holding: Yield only entries whose lines contain these bytes. Faster than a test of each entry.
         """
         for lines in self._iter_blocks():
             if holding in lines:
@@ -208,7 +205,7 @@ class RecordingReader:
                         yield entry
 
     def last_entries(self) -> Iterator[Entry]:
-        """The entries of its last block that is whole, the last one first."""
+        """Yield the entries of the last complete block, last one first."""
         last = deque(self._iter_blocks(), maxlen=1)
         for line in reversed(last[0].split(b"\n") if last else []):
             if (entry := _parse_entry(line)) is not None:
@@ -243,4 +240,4 @@ def _parse_entry(line: bytes) -> Entry | None:
 
 
 def _not_a_recording(name: str) -> UsageError:
-    return UsageError(f"{name} is no record of a pool")
+    return UsageError(f"{name} is not a recording of a pool.")

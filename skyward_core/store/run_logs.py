@@ -1,7 +1,4 @@
-"""Log lines read from stored files.
-
-It reads as a stream: of a log of gigabytes, little is in memory.
-"""
+"""Log lines of runs, streamed from the stored log files, so that little of a log of gigabytes is in memory."""
 
 from __future__ import annotations
 
@@ -25,10 +22,12 @@ from skyward_core.views.stdout_stderr_order import STREAMS, Piece, Place, end_pl
 
 
 class LogRange(NamedTuple):
-    """What one worker printed in a run: offsets in its two files.
+    """Output of one worker in a run, as offsets in its stdout and stderr files.
 
     Attributes:
-        stem: the files' name without its ending.
+        stem: Name of the files without the ending.
+        start: First offsets.
+        end: Offsets after the last byte.
     """
 
     stem: str
@@ -37,13 +36,13 @@ class LogRange(NamedTuple):
 
 
 class LineBatch(NamedTuple):
-    """Lines that came together.
+    """Lines that were read together.
 
     Attributes:
-        number: of the first, from 0.
-        texts: they; none of many is made before somebody reads it.
-        about: what is known of them.
-        size: bytes that were read for them.
+        number: Number of the first line, from 0.
+        texts: Texts of the lines. Many lines are only split when they are read.
+        about: Stream, time and run of the lines.
+        size: Number of bytes.
     """
 
     number: int
@@ -53,25 +52,26 @@ class LineBatch(NamedTuple):
 
 
 class RunLogs:
-    """The logs of one run, as the ledger and the client's files have them now.
+    """Logs of one run, as ledger and log files contain them now.
 
     Args:
-        run: its id.
-        check: called again and again while the ledger is read, of which there may be much; what it raises ends that.
+        ledger: The ledger.
+        run: Id of the run.
+        check: Called repeatedly while a long ledger is read. An exception cancels the reading.
 
     Raises:
-        UsageError: no such run.
+        UsageError: If the run does not exist.
 
     Attributes:
-        folder: where the files are.
-        ranges: rank -> what its workers printed.
+        folder: Folder of the log files.
+        ranges: Rank -> output of its workers.
     """
 
     def __init__(self, ledger: Ledger, run: str, check: Callable[[], None] = lambda: None) -> None:
         self._check_cancelled = check
         row = ledger.run(run)
         if row is None:
-            raise UsageError(f"no run {run!r} in the ledger", hint=Hint("list-all"))
+            raise UsageError(f"No run {run!r} in the ledger.", hint=Hint("list-all"))
         self.folder = ensure_pool_folder(ledger.pool(row.token).key) / "logs"
         calls = self._ended_ranges(ledger, row)
         if row.state == "running":
@@ -83,18 +83,18 @@ class RunLogs:
             self.ranges.setdefault(parse_rank(part.stem), []).append(part)
 
     def pieces(self, rank: int) -> Iterator[Piece]:
-        """What a rank printed, in the order in which it did."""
+        """Yield the output of a rank in order."""
         for part in self.ranges.get(rank, ()):
             yield from merge_streams(self.folder, *part)
 
     def lines(self, rank: int) -> Iterator[Line]:
-        """The same by lines, numbered from 0, an unfinished last line of each stream at the end."""
+        """Yield the lines of a rank, numbered from 0. Unfinished last lines come at the end."""
         for batch in self.batches(rank):
             for number, text in enumerate(batch.texts, batch.number):
                 yield Line(number, text, batch.about)
 
     def batches(self, rank: int) -> Iterator[LineBatch]:
-        """The same lines as they came together, for who looks at few of them; one may have none."""
+        """Yield the lines of a rank in batches, for callers that read few of them. Batches may be empty."""
         number = 0
         for part in self.ranges.get(rank, ()):
             split = {stream: LineSplitter() for stream in STREAMS}
@@ -110,11 +110,11 @@ class RunLogs:
                     number += len(texts)
 
     def _ended_ranges(self, ledger: Ledger, row: RunRow) -> list[LogRange]:
-        """What each call of a run that has ended printed."""
+        """Return the output of each ended call of a run."""
         found = []
         for _, log in ledger.iter_outcomes(row.run):
             self._check_cancelled()
-            # Names came from a node, perhaps to a release that believed it.
+            # Names come from nodes and may have been stored by a release that did not validate them.
             for stem in sorted({name.rpartition(".")[0] for name in log if is_log_name(name)}):
                 (out, err), (out_end, err_end) = zip(
                     *(log.get(f"{stem}.{name}", (0, 0)) for name in STREAMS), strict=True
@@ -124,7 +124,7 @@ class RunLogs:
         return found
 
     def _running_ranges(self, ledger: Ledger, row: RunRow, ended: list[LogRange]) -> list[LogRange]:
-        """What calls of a running run have printed that have not ended: it follows what ended before."""
+        """Return the output of the active calls of a run: the bytes after all ended calls."""
         starts: dict[str, Place] = {}
         for other in ledger.runs(row.token):
             for part in ended if other.run == row.run else self._ended_ranges(ledger, other):
@@ -141,7 +141,7 @@ class RunLogs:
         return found
 
     def _lost_ranges(self, ledger: Ledger, row: RunRow) -> list[LogRange]:
-        """What calls printed whose nodes were lost, and so told nobody how far their logs go: as the marks have it."""
+        """Return the output of calls on lost nodes, which could not report its end, from the order marks."""
         lost: set[int] = set()
         for outcome, _ in ledger.iter_outcomes(row.run):
             self._check_cancelled()
@@ -152,14 +152,14 @@ class RunLogs:
         return [LogRange(stem, *ends) for stem, ends in found if ends is not None]
 
     def _marked_range(self, stem: str, run: str) -> tuple[Place, Place] | None:
-        """From where to where a worker's marks say that a run wrote; None where they say nothing of it."""
+        """Return the range that a worker's marks assign to a run, or None."""
         try:
             marks = decode_marks((self.folder / f"{stem}{MARKS}").read_bytes())
         except FileNotFoundError:
             return None
         start: Place | None = None
         end = last = (0, 0)
-        follows = False  # whether what comes behind the last mark is the run's
+        follows = False  # whether the bytes after the last mark belong to the run
         for mark in marks:
             at = (mark.out, mark.err)
             if mark.run == run:
@@ -168,12 +168,12 @@ class RunLogs:
                 end = at
             follows, last = mark.run == run and mark.kind == BEFORE, at
         if marks and marks[-1].run == run:
-            end = end_place(self.folder, stem)  # nobody came after it
+            end = end_place(self.folder, stem)  # no other run followed
         return None if start is None else (start, end)
 
 
 def merge_ranges(parts: list[LogRange]) -> list[LogRange]:
-    """In order; those of calls that ran one after the other, or side by side, as one."""
+    """Return ranges in order, with adjacent and overlapping ones merged."""
     out: list[LogRange] = []
     for stem, start, end in sorted(parts):
         if out and out[-1].stem == stem and start[0] <= out[-1].end[0] and start[1] <= out[-1].end[1]:
@@ -184,14 +184,14 @@ def merge_ranges(parts: list[LogRange]) -> list[LogRange]:
     return out
 
 
-SEEK_STRIDE_LINES = 512  # lines, at least, between two places that are remembered
-RING_TAIL_LINES = 64  # lines of a ring that are looked for in the files
-MAX_SEARCH_LINES = 20_000  # lines at the files' end in which they are looked for
+SEEK_STRIDE_LINES = 512  # smallest distance between two seek points
+RING_TAIL_LINES = 64  # last lines of a ring that are searched in the files
+MAX_SEARCH_LINES = 20_000  # lines at the end of the files that are searched
 
 
 @dataclass(frozen=True, slots=True)
 class _SeekPoint:
-    """Where reading can go on: in which part and at what place of it, with the lines begun there."""
+    """Position at which reading can resume, with the unfinished lines at that place."""
 
     number: int
     part: int
@@ -205,15 +205,15 @@ class _SeekPoint:
 
 
 class StoredLines:
-    """What the files hold at one moment.
+    """Lines of a rank's log files at one moment.
 
     Args:
-        folder: of the files.
-        parts: what the rank's workers printed in the run.
-        whole: whether the run has ended, so that a last line without a newline is one.
+        folder: Folder of the files.
+        parts: Output of the rank's workers in the run.
+        whole: Whether the run has ended, so that a last line without newline counts.
 
     Attributes:
-        count: how many lines there are.
+        count: Number of lines.
     """
 
     def __init__(self, folder: Path, parts: Sequence[LogRange], *, whole: bool) -> None:
@@ -230,18 +230,20 @@ class StoredLines:
 
     @classmethod
     def for_rank(cls, logs: RunLogs, rank: int, *, whole: bool) -> StoredLines:
-        """A rank's lines in a run; see the class. Takes as long as reading them.
+        """Return the lines of a rank in a run. Takes as long as reading them.
 
         Raises:
-            OSError: the files cannot be read.
+            OSError: If a file cannot be read.
         """
         return cls(logs.folder, logs.ranges.get(rank, ()), whole=whole)
 
     def read(self, start: int, stop: int, may: Callable[[str], bool] | None = None) -> list[Line]:
-        """Lines ``start`` (inclusive) to ``stop`` (exclusive).
+        """Return the lines from ``start`` up to, but not including, ``stop``.
 
         Args:
-            may: whether any line of a text of many lines may be wanted: where it says no, all of these are left out.
+            start: First line.
+            stop: Line after the last one.
+            may: Called with the text of many lines. If it returns False, all of them are skipped.
         """
         found: list[Line] = []
         if start >= min(stop, self.count):
@@ -255,21 +257,27 @@ class StoredLines:
         return found
 
     def find_ring_offset(self, end: int, tail: Sequence[str]) -> int:
-        """The number that a ring's line 0 has here: found by the last lines that it held, ``tail``, before ``end``."""
+        """Return the number that line 0 of a ring buffer has in the files.
+
+        Args:
+            end: End of the ring.
+            tail: Last lines of the ring, which are searched in the files.
+        """
         if tail:
             first = max(0, self.count - MAX_SEARCH_LINES)
             texts = [line.text for line in self.read(first, self.count)]
             for stop in range(len(texts), len(tail) - 1, -1):
                 if texts[stop - 1] == tail[-1] and texts[stop - len(tail) : stop] == list(tail):
                     return first + stop - end
-        # A ring that holds nothing yet of a run under way will hold it from its first line.
+        # An empty ring of an active run begins with the first line.
         return max(0, self.count - end) if tail or self._is_finished else 0
 
     def _read_from(
         self, spot: _SeekPoint, may: Callable[[str], bool] | None = None
     ) -> Iterator[tuple[list[Line], _SeekPoint]]:
-        """Read on from a place, which changes on the way; with every piece the lines that it ended, but for those of
-        which ``may`` says no."""
+        """Read from a position on. Yields the finished lines of each piece that ``may`` does not exclude, and the
+        position.
+        """
         while spot.part < len(self._ranges):
             part = self._ranges[spot.part]
             for piece in merge_streams(self._folder, part.stem, spot.place, part.end):
@@ -289,7 +297,7 @@ class StoredLines:
             yield lines, spot
 
     def _unfinished_lines(self, spot: _SeekPoint) -> list[Line]:
-        """What a part leaves unfinished at its end; where more may come, that is no line yet."""
+        """Return the unfinished lines at the end of a part, unless more output may follow."""
         lines: list[Line] = []
         if self._is_finished or spot.part < len(self._ranges) - 1:
             for stream in STREAMS:
@@ -299,6 +307,6 @@ class StoredLines:
 
 
 def ring_tail(ring: Ring) -> tuple[int, list[str]]:
-    """The end of a ring and its last lines, for :meth:`StoredLines.find_ring_offset`."""
+    """Return the end and the last lines of a ring, for :meth:`StoredLines.find_ring_offset`."""
     end = ring.end
     return end, ring.lines(max(ring.first, end - RING_TAIL_LINES), end)

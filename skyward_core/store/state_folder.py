@@ -1,7 +1,6 @@
-"""The state folder of a user; the folder that ranks work in.
+"""State folder of the user, working folder of the ranks, and ``skyward.toml``.
 
-``SKYWARD_HOME`` overrides every location (ledger, pool and run folders, settings), for tests and for keeping
-several worlds apart.
+``SKYWARD_HOME`` moves the whole state folder (ledger, pool folders, settings), for tests and separate environments.
 """
 
 from __future__ import annotations
@@ -24,44 +23,43 @@ if TYPE_CHECKING:
     from skyward_core.store.hosts_and_pools_tables import Settings
 
 
-MAX_SOCKET_BASE_BYTES = (
-    55  # bytes of a folder's path below which a socket of ours fits into the 104 that some systems allow
-)
+# bytes of a base folder's path, so that the sockets below fit into the 104 bytes that some systems allow
+MAX_SOCKET_BASE_BYTES = 55
 
-ENVIRONMENTS_FOLDER = "environments"  # a folder of the home: what images asked for on this machine
+ENVIRONMENTS_FOLDER = "environments"  # environments of images on this machine
 SETTINGS_FILE = "skyward.toml"
-PRUNED_FILE = "pruned"  # a file of the home, as old as the last time that room was made in it
-# What else there is in the home.
+PRUNED_FILE = "pruned"  # marker file; its time is the last pruning
+# Other names in the state folder.
 OWN_NAMES = (STATE_FILE, ENVIRONMENTS_FOLDER, PRUNED_FILE, "ledger.db*", "pools", "local", "aws", "slurm", "tasks",
         "debug", "known_hosts*",
         "ssh_config*", "skyward-*", "empty", SETTINGS_FILE, "*.json", "*.json.draft")  # fmt: skip
-PRUNE_INTERVAL = 86400.0  # seconds between two such times
+PRUNE_INTERVAL = 86400.0  # seconds between prunings
 
 provider_override: str | None = None
-"""Name of a provider that the pools of this process use in place of the one they name."""
+"""Provider that this process's pools use instead of their own."""
 provider_settings: Mapping[str, str] = {}
-"""What a person wrote for its settings."""
+"""Settings of that provider, as the user wrote them."""
 nodes_override: int | str | None = None
-"""How many machines the pools of this process have in place of as many as they say."""
-OVERRIDE_VARIABLE = "SKYWARD_OVERRIDE"  # a variable by which these go to processes that the script starts
+"""Number of machines that this process's pools use instead of their own."""
+OVERRIDE_VARIABLE = "SKYWARD_OVERRIDE"  # variable that passes the overrides to child processes
 
 
 def set_override(provider: str | None, settings: Mapping[str, str], nodes: int | str | None) -> None:
-    """Have the pools of this process and of all that it starts be otherwise than they say."""
+    """Override provider, settings and size of the pools of this process and its child processes."""
     global provider_override, provider_settings, nodes_override
     provider_override, provider_settings, nodes_override = provider, settings, nodes
     os.environ[OVERRIDE_VARIABLE] = json.dumps([provider, dict(settings), nodes])
 
 
-if OVERRIDE_VARIABLE in os.environ:  # written by the process that has started this one
+if OVERRIDE_VARIABLE in os.environ:  # set by the parent process
     provider_override, provider_settings, nodes_override = json.loads(os.environ[OVERRIDE_VARIABLE])
 
 
 def state_home() -> Path:
-    """The folder of all durable state; made, private to the person, when first asked for.
+    """Return the folder of all durable state. It is created, private to the user, on first use.
 
     Raises:
-        UsageError: it cannot be made.
+        UsageError: If the folder cannot be created or is not private.
     """
     override = os.environ.get("SKYWARD_HOME")
     if override:
@@ -74,60 +72,61 @@ def state_home() -> Path:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         if trouble := _make_private(path, named=bool(override)):
             raise UsageError(
-                f"{trouble}, and what is there would be believed and run: close it, or set SKYWARD_HOME to a folder "
-                "of your own"
+                f"{trouble}. Other users could change files that skyward trusts. Run chmod go-w on it, or set "
+                "SKYWARD_HOME to a private folder."
             )
         if not (mark := path / STATE_FILE).exists():
-            with suppress(OSError):  # a full disk; the ledger tells as well what the folder is
+            with suppress(OSError):  # the disk is full; the ledger also identifies the folder
                 mark.touch()
     except OSError as error:
         raise UsageError(
-            f"cannot make the private folder {path}: {error}; set SKYWARD_HOME to another folder"
+            f"Cannot create the private folder {path}: {error}. Set SKYWARD_HOME to another folder."
         ) from error
     return path
 
 
 def _make_private(path: Path, *, named: bool) -> str:
-    """Close the home to others, unless the person keeps other things there as well; gives why it is none, or "".
+    """Make the state folder private, unless it also contains other files. Returns the remaining problem, or "".
 
     Args:
-        named: by ``SKYWARD_HOME``.
+        path: The folder.
+        named: Whether ``SKYWARD_HOME`` names it.
     """
     found = path.stat()
     if found.st_uid not in (0, os.getuid()):
-        return f"{path} belongs to somebody else"
+        return f"{path} belongs to another user"
     if not found.st_mode & 0o077:
         return ""
-    # An empty /tmp is everybody's.
+    # An empty /tmp belongs to all users.
     if not named or (not found.st_mode & stat.S_ISVTX and all(map(_has_own_name, path.iterdir()))):
         path.chmod(0o700)
         return ""
     from skyward_core.node.bootstrap.host_inspection import (
-        is_writable_by_others,  # late: most homes are closed
+        is_writable_by_others,  # imported late: most homes are private
     )
 
-    return f"{path} can be written by others" if is_writable_by_others(found) else ""
+    return f"{path} is writable by other users" if is_writable_by_others(found) else ""
 
 
 def is_state_folder(folder: str) -> bool:
     """Check whether a folder is a state folder of this program: this process's, another one's, or a host's."""
-    there = os.path.exists  # a working folder has many folders, and pathlib takes five times as long
-    if there(f"{folder}/{STATE_FILE}"):
+    exists_path = os.path.exists  # called for many folders, and pathlib takes five times as long
+    if exists_path(f"{folder}/{STATE_FILE}"):
         return True
     inside = pools_folder(folder)
-    if not there(inside):
+    if not exists_path(inside):
         return False
-    try:  # earlier releases, and hosts, leave no mark
+    try:  # earlier releases and hosts create no marker
         with os.scandir(inside) as folders:
-            return there(f"{folder}/ledger.db") or any(there(NodePaths(each.path).lock) for each in folders)
+            return exists_path(f"{folder}/ledger.db") or any(exists_path(NodePaths(each.path).lock) for each in folders)
     except OSError:
         return False
 
 
 def find_state_folder(path: Path) -> Path | None:
-    """Return the state folder that a path is, or that it is a part of; None if it is not.
+    """Return the state folder that a path is or belongs to, or None.
 
-    Other files that a user keeps in such a folder are not a part of it.
+    Other files that a user keeps in such a folder do not belong to it.
     """
     real = resolve_path(path)
     for folder in (real, *real.parents):
@@ -141,24 +140,25 @@ def _has_own_name(path: Path) -> bool:
 
 
 def prune_is_due() -> bool:
-    """Return whether old files are to be pruned now (``store.pruning``, which most starts need not load). A new home
-    has no old files, and is marked as pruned."""
+    """Check whether old files must be pruned now, without importing ``store.pruning``. A new home is marked as
+    pruned.
+    """
     mark = state_home() / PRUNED_FILE
     try:
         return time.time() - mark.stat().st_mtime > PRUNE_INTERVAL
     except FileNotFoundError:
         with suppress(OSError):
-            mark.touch()  # a new home holds nothing old
+            mark.touch()  # a new home has no old files
         return False
 
 
 def pool_path(pool: str) -> Path:
-    """Where the client keeps a pool's logs, results and events; there may be none of them (any more)."""
+    """Return the folder of a pool's logs, results and events. It may not exist."""
     return state_home() / "pools" / pool
 
 
 def ensure_pool_folder(pool: str) -> Path:
-    """The same folder, made where it is not there."""
+    """Return the folder of a pool, and create it if necessary."""
     path = pool_path(pool)
     path.parent.mkdir(exist_ok=True, mode=0o700)
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -166,47 +166,47 @@ def ensure_pool_folder(pool: str) -> Path:
 
 
 def ensure_socket_folder(owner: Path) -> Path:
-    """A short, private folder for the Unix sockets that belong to ``owner``.
+    """Return a short, private folder for the Unix sockets of ``owner``.
 
-    A socket's path may hold about 100 bytes, which a folder deep in a home often exceeds.
+    The path of a socket may have about 100 bytes, which folders deep in a home often exceed.
 
     Raises:
-        UsageError: wherever it could be something is there already that belongs to somebody else, or others may enter.
+        UsageError: If every candidate belongs to another user or is accessible to others.
     """
     from skyward_core.node.bootstrap.host_inspection import distrust_reason
 
     wrong: list[str] = []
-    # Others may have come first to /tmp; the home, which is ours alone, may be too deep, or on another machine's disk.
+    # Another user may have taken the name in /tmp, and the home may be too deep or on a network disk.
     for base in (*_socket_bases(), str(state_home())):
         if len(os.fsencode(base)) > MAX_SOCKET_BASE_BYTES or not os.access(base, os.W_OK):
             continue
-        # Where others can rename what is ours is no place for it; nobody can in /tmp.
+        # Other users must not be able to rename the folder. The sticky bit of /tmp prevents that.
         if distrust_reason(f"{base}/."):
             continue
         root = Path(base) / f"skyward-{os.getuid()}"
         if not _is_private(root):
             wrong.append(str(root))
             continue
-        from hashlib import blake2s  # OpenSSL comes with it, which the app's first paint need not wait for
+        from hashlib import blake2s  # imported late: hashlib loads OpenSSL, which would delay the app's first paint
 
         path = root / blake2s(os.fsencode(owner), digest_size=8).hexdigest()
         path.mkdir(mode=0o700, exist_ok=True)
         return path
     raise UsageError(
-        f"{' and '.join(wrong)} must be a folder that only you can enter; remove it or set XDG_RUNTIME_DIR"
+        f"{' and '.join(wrong)} must be a folder that only you can enter. Remove it, or set XDG_RUNTIME_DIR."
         if wrong
-        else "there is no folder for sockets that only you can write; set XDG_RUNTIME_DIR to a short one"
+        else "No private folder for sockets found. Set XDG_RUNTIME_DIR to a private folder with a short path."
     )
 
 
 def _socket_bases() -> list[str]:
-    import tempfile  # late, as all that a script can connect without
+    import tempfile  # imported late: connections often need no socket folder
 
     return [os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"]
 
 
 def _is_private(root: Path) -> bool:
-    """Whether a folder, made where it is not there, is one that only we can enter."""
+    """Check whether a folder is private to this user. A missing folder is created."""
     try:
         root.mkdir(mode=0o700)
     except FileExistsError:
@@ -216,20 +216,22 @@ def _is_private(root: Path) -> bool:
 
 
 def host_groups() -> dict[str, list[str]]:
-    """Groups of hosts by name, of ``skyward.toml`` in the working folder and in :func:`home`; the former's come first.
+    """Return the host groups of ``skyward.toml`` in the state folder and the working folder. The latter takes
+    precedence.
 
     Raises:
-        UsageError: a file cannot be read or used.
+        UsageError: If a file cannot be read or is invalid.
     """
     return {name: hosts for _, each in read_settings_files() for name, hosts in each.hosts.items()}
 
 
 def pool_tables() -> tuple[dict[str, Any], dict[str, Any]]:
-    """The tables ``pools`` and ``providers`` of ``skyward.toml`` in the working folder and in :func:`home`; of values
-    that both have, the former's count.
+    """Return the tables ``pools`` and ``providers`` of ``skyward.toml`` in the state folder and the working folder.
+
+    The working folder's values take precedence.
 
     Raises:
-        UsageError: a file cannot be read or used.
+        UsageError: If a file cannot be read or is invalid.
     """
     pools: dict[str, Any] = {}
     providers: dict[str, Any] = {}
@@ -239,7 +241,7 @@ def pool_tables() -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _merge_tables(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Tables with what lies over them, down to single values."""
+    """Merge nested tables. The values of ``above`` take precedence."""
     both = {
         key: _merge_tables(below[key], value)
         for key, value in above.items()
@@ -249,11 +251,11 @@ def _merge_tables(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any
 
 
 def read_settings_files() -> Iterator[tuple[Path, Settings]]:
-    """Yield the path and the content of each ``skyward.toml``, the weaker file first.
+    """Yield the path and the content of each ``skyward.toml``, the one with lower precedence first.
 
     Raises:
-        UsageError: somebody else could have put it into the working folder: a group of hosts says whose machines are
-            given the person's code.
+        UsageError: If another user could have written the file in the working folder. Its host groups determine which
+            machines receive the user's code.
     """
     own = state_home() / SETTINGS_FILE
     for path in (own, Path(SETTINGS_FILE)):
@@ -262,8 +264,8 @@ def read_settings_files() -> Iterator[tuple[Path, Settings]]:
 
             if path != own and (reason := distrust_reason(str(path.absolute()))):
                 raise UsageError(
-                    f"{path.absolute()} is not believed: {reason}. What you need of it goes to {own}; or work in a "
-                    "folder of your own"
+                    f"Refusing to read {path.absolute()}: {reason}. Move the settings to {own}, or run from a "
+                    "folder that only you can write to."
                 )
             from skyward_core.store.hosts_and_pools_tables import read_settings_file
 
@@ -273,12 +275,12 @@ def read_settings_files() -> Iterator[tuple[Path, Settings]]:
 SYSTEM_FOLDERS = ("/bin", "/boot", "/dev", "/etc", "/lib", "/media", "/mnt", "/opt", "/proc", "/run", "/sbin", "/sys",
           "/tmp", "/usr", "/usr/bin", "/usr/lib", "/usr/local", "/usr/local/bin", "/usr/local/lib", "/var",
           "/var/tmp")  # fmt: skip
-# As the tempfile module has it; to load that takes longer than the rest of this.
+# Copied from the tempfile module, which is slow to import.
 TEMPORARY_FOLDERS, TEMPORARY_VARIABLES = ("/tmp", "/var/tmp", "/usr/tmp"), ("TMPDIR", "TEMP", "TMP")
 
 
 def current_folder() -> Path | None:
-    """The current folder; None where somebody has removed it since."""
+    """Return the current folder, or None if it was deleted."""
     try:
         return Path.cwd()
     except OSError:
@@ -286,40 +288,41 @@ def current_folder() -> Path | None:
 
 
 def current_paths(name: str) -> list[Path]:
-    """The file of that name there, by its whole path; none where that folder is gone."""
+    """Return the path of a file in the current folder; empty if that folder was deleted."""
     return [] if (folder := current_folder()) is None else [folder / name]
 
 
 def require_current_folder() -> Path:
-    """The current folder.
+    """Return the current folder.
 
     Raises:
-        UsageError: somebody has removed it since.
+        UsageError: If the folder was deleted.
     """
     if (folder := current_folder()) is None:
         name = f" ({os.environ['PWD']})" if os.environ.get("PWD") else ""
-        raise UsageError(
-            f"the folder that this was started in{name} is not there any more; start it again in one that is"
-        )
+        raise UsageError(f"The current folder{name} was deleted. Start the command again in an existing folder.")
     return folder
 
 
 def resolve_workdir(folder: str | os.PathLike[str]) -> str:
-    """Return the path of a working folder that the user named, from the current one or from a home (``~``).
+    """Return the absolute path of a working folder that the user named, relative to the current folder or a home.
 
     Raises:
-        SpecError: It is not a folder.
+        SpecError: If the path is not a folder.
     """
     path = expand_user(Path(folder))
     path = path if path.is_absolute() else require_current_folder() / path
     if not is_dir(path):
-        raise SpecError(f"{path} is not a folder: name one that exists", "workdir")
+        raise SpecError(f"{path} is not a folder. Name an existing folder.", "workdir")
     return str(path)
 
 
 def choose_workdir(path: Path) -> str | None:
-    """The folder that ranks of a script work in: the current one (None), or the script's own where it lies
-    elsewhere; for ``Image.workdir``. No folder that is unfit, such as the person's home, is chosen over another."""
+    """Return the working folder for a script, for ``Image.workdir``.
+
+    Returns:
+        The script's folder. None: the current folder, if it contains the script or the script's folder is unusable.
+    """
     at, folder = current_folder(), resolve_path(path).parent
     here = None if at is None else resolve_path(at)
     if unusable_reason(folder) or (here is not None and folder.is_relative_to(here) and not unusable_reason(here)):
@@ -328,7 +331,7 @@ def choose_workdir(path: Path) -> str | None:
 
 
 def main_script() -> Path | None:
-    """The script that runs this process; None where none does (a module, a program such as pytest, a prompt)."""
+    """Return the script that runs in this process. None for modules, installed programs and interactive sessions."""
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
     if file is None or getattr(main, "__spec__", None) is not None or not file.endswith(".py"):
@@ -339,47 +342,46 @@ def main_script() -> Path | None:
 
 
 def working_folder() -> str:
-    """The folder that ranks work in where nobody said: as :func:`workdir` for the script that runs this
-    process; the current one where no script does."""
+    """Return the default working folder: :func:`choose_workdir` of the main script, or the current folder."""
     script = main_script()
     return (script and choose_workdir(script)) or str(require_current_folder())
 
 
 def unusable_reason(folder: Path) -> str:
-    """Why a folder is no working folder, and never sent, in words; "" where it is one."""
+    """Return why a folder must not be used as a working folder or sent; "" if it may."""
     home = resolve_path(expand_user("~"))
     if folder == home or folder in home.parents:
-        return f"{folder} holds your home folder"
+        return f"{folder} contains your home folder"
     temporary = (
         *TEMPORARY_FOLDERS,
         *(os.environ[name] for name in TEMPORARY_VARIABLES if os.environ.get(name)),
     )
     if str(folder) in SYSTEM_FOLDERS or any(folder == resolve_path(each) for each in temporary):
-        return f"{folder} is a folder of the system's"
+        return f"{folder} is a system folder"
     if is_state_folder(str(folder)):
-        return f"{folder} is a state folder of skyward (SKYWARD_HOME), which holds keys"
+        return f"{folder} is a state folder of skyward (SKYWARD_HOME), which contains keys"
     return ""
 
 
 class NestedStateFolders:
-    """Which folders below a working folder hold our state, by paths from there."""
+    """State folders below a working folder. Results are cached by relative path."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = resolve_path(folder)
         self._cache = {"": False}
 
     def contains(self, path: str) -> bool:
-        """Check whether a file lies in one of them, or a link on its way leads into one."""
+        """Check whether a file is inside a state folder, also through a link."""
         above = path.rpartition("/")[0]
         if above not in self._cache:
             self._cache[above] = self.contains(above) or self._is_state(above)
         return self._cache[above]
 
     def _is_state(self, below: str) -> bool:
-        there = f"{self._folder}/{below}"
-        if not os.path.islink(there):  # noqa: PTH114  as of is_state
-            return is_state_folder(there)
-        real = resolve_path(there)
-        inside = real.is_relative_to(self._folder)  # what the working folder itself lies in says nothing then
+        absolute = f"{self._folder}/{below}"
+        if not os.path.islink(absolute):  # noqa: PTH114  faster than pathlib
+            return is_state_folder(absolute)
+        real = resolve_path(absolute)
+        inside = real.is_relative_to(self._folder)  # folders that contain the working folder itself are then irrelevant
         above = (each for each in (real, *real.parents) if not (inside and self._folder.is_relative_to(each)))
         return any(is_state_folder(str(each)) for each in above)

@@ -1,1 +1,1 @@
-"""From events to what a screen shows now."""
+"""State for screens, derived from the events, logs and metrics of pools."""

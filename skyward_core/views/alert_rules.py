@@ -1,5 +1,7 @@
-"""What is amiss with a run that goes on: who, since when, in words. Looked at, not listened for: each look asks what
-views keep up by themselves, and goes through no history."""
+"""Rules that find problems of a run: non-finite metrics, stalls, stragglers, plateaus, machine faults.
+
+Each check uses only data that the views update incrementally, never a whole history.
+"""
 
 from __future__ import annotations
 
@@ -21,26 +23,29 @@ if TYPE_CHECKING:
     from skyward_core.views.rank_metrics import SeriesDiagnostics
 
 KINDS: tuple[AlertKind, ...] = get_args(AlertKind)
-REPEAT_SECONDS = 300.0  # seconds within which what comes back is the same, and not new
-MIN_LAG = 0.1  # of the median, that a rank's pace has to be worse by
+REPEAT_SECONDS = 300.0  # seconds within which a returning problem is not new
+MIN_LAG = 0.1  # of the median, by which a rank's pace must be worse
 
 
 class LagTracker:
-    """Since when ranks of one run lag: each stretch of theirs is weighed once, however often somebody looks."""
+    """Start times of lagging ranks in one run. Each stretch of a pace is evaluated once."""
 
     def __init__(self) -> None:
-        # By number and rank: when the last stretch began that has been weighed, since when it lags, and when the last
+        # By name and rank: start of the last evaluated stretch, start of the lag, start of the last lagging stretch.
         # one began in which it did.
         self._weighed: dict[tuple[str, int], tuple[float, float, float]] = {}
 
     def lag_start(self, name: str, rank: int, signs: Mapping[int, SeriesDiagnostics]) -> float:
-        """Since when a rank that lags does: the beginning of the first stretch of its own in which it did, by what the
-        others had at that time. By the times of the numbers alone, so that whoever looks later is told the same. A
-        pause of less than ``AGAIN`` seconds counts for nothing."""
-        mine = signs[rank]
+        """Return the time since which a rank lags: the start of its first lagging stretch.
+
+        Each stretch is compared with the other ranks' paces at that time, so that all observers get the same result. A
+        pause
+        of less than ``REPEAT_SECONDS`` does not end the lag.
+        """
+        own = signs[rank]
         weighed, since, last = self._weighed.get((name, rank), (-inf, 0.0, -inf))
         others = [(other, each.paces) for other, each in signs.items() if other != rank and each.paces]
-        for began, pace in mine.paces[bisect_right(mine.paces, weighed, key=itemgetter(0)) :]:
+        for began, pace in own.paces[bisect_right(own.paces, weighed, key=itemgetter(0)) :]:
             values = {rank: pace}
             for other, paces in others:
                 if place := bisect_right(paces, began, key=itemgetter(0)):
@@ -50,15 +55,18 @@ class LagTracker:
                 last = began
             weighed = began
         self._weighed[name, rank] = weighed, since, last
-        newest = mine.paces[-1][0] if mine.next_at is None else mine.next_at
+        newest = own.paces[-1][0] if own.next_at is None else own.next_at
         return since if newest - last < REPEAT_SECONDS else newest
 
 
 def find_alerts(pool: PoolView, run: RunView, now: float, lags: LagTracker | None = None) -> list[Alert]:
-    """All that is amiss with a run, the worst first; of one that has ended, only numbers that are none.
+    """Return all problems of a run, worst first. For an ended run, only non-finite metrics.
 
     Args:
-        lags: the run's, of who looks again and again.
+        pool: The pool.
+        run: The run.
+        now: Unix time in seconds.
+        lags: Tracker of the run, if the caller checks repeatedly.
     """
     found = [*_non_finite_alerts(pool, run)]
     if run.state == "running":
@@ -73,7 +81,7 @@ def find_alerts(pool: PoolView, run: RunView, now: float, lags: LagTracker | Non
 
 
 def sort_alerts(alerts: Iterable[Alert]) -> list[Alert]:
-    """The worst kind first, and of each kind the oldest."""
+    """Sort alerts by kind, worst first, and by age."""
     return sorted(alerts, key=lambda alert: (KINDS.index(alert.kind), alert.since))
 
 
@@ -88,7 +96,7 @@ def _non_finite_alerts(pool: PoolView, run: RunView) -> Iterator[Alert]:
 def _plateau_alerts(pool: PoolView, run: RunView) -> Iterator[Alert]:
     for rank, name, signs in pool.metrics.diagnostics(run.id):
         if (since := signs.rests_since) is not None:
-            yield Alert("plateau", rank, None, None, name, since, f"{name} gets no better")
+            yield Alert("plateau", rank, None, None, name, since, f"{name} no longer improves")
 
 
 def _stall_alerts(pool: PoolView, run: RunView, now: float) -> Iterator[Alert]:
@@ -96,28 +104,28 @@ def _stall_alerts(pool: PoolView, run: RunView, now: float) -> Iterator[Alert]:
         if task.state != "running" or task.began_at is None:
             continue
         if task.node < len(pool.nodes) and pool.nodes[task.node].link_up is False:
-            continue  # what it says does not reach us
+            continue  # its output cannot arrive
         quiet = pool.activity.unusual_silence(run.id, task.rank, task.began_at, now)
         if quiet is not None:
-            yield Alert("stall", task.rank, None, None, "", now - quiet, "is quieter than it usually is")
+            yield Alert("stall", task.rank, None, None, "", now - quiet, "no output for longer than usual")
 
 
 def _straggler_alerts(pool: PoolView, run: RunView, lags: LagTracker) -> Iterator[Alert]:
-    """Whose pace is far from all others', to the worse: of its last values, so that one hiccup is none."""
+    """Yield ranks whose recent pace is far worse than all others'."""
     paces: dict[str, dict[int, float]] = {}
-    told: dict[str, dict[int, SeriesDiagnostics]] = {}
+    series: dict[str, dict[int, SeriesDiagnostics]] = {}
     for rank, name, signs in pool.metrics.diagnostics(run.id):
         if signs.kind in ("time", "rate") and (pace := signs.recent_median()) is not None:
             paces.setdefault(name, {})[rank] = pace
-            told.setdefault(name, {})[rank] = signs
+            series.setdefault(name, {})[rank] = signs
     for name, values in paces.items():
-        for rank in _lagging_ranks(values, told[name]):
-            words = f"{name} {values[rank]:.4g}, all others about {median(values.values()):.4g}"
-            yield Alert("straggler", rank, None, None, name, lags.lag_start(name, rank, told[name]), words)
+        for rank in _lagging_ranks(values, series[name]):
+            words = f"{name} {values[rank]:.4g}, others ~{median(values.values()):.4g}"
+            yield Alert("straggler", rank, None, None, name, lags.lag_start(name, rank, series[name]), words)
 
 
 def _lagging_ranks(values: Mapping[int, float], signs: Mapping[int, SeriesDiagnostics]) -> list[int]:
-    """Whose pace is far from the others', to the worse."""
+    """Return the ranks whose pace is far worse than the others'."""
     middle, found = median(values.values()), []
     for rank in find_outliers(values):
         worse = values[rank] - middle if signs[rank].kind == "time" else middle - values[rank]
@@ -131,10 +139,10 @@ def _machine_alerts(metrics: MachineMetrics, began: float, now: float) -> Iterat
         if not machine.is_fresh(now):
             continue
         for gpu, track in [(None, machine.host), *enumerate(list(machine.gpus))]:
-            # Who measures keeps an error in mind for good: one of before the run may long be mended.
-            told = track.xid_at if track.xid and track.xid_at >= began else None
-            if (since := min(filter(None, (track.lost_since, told)), default=None)) is not None:
-                signs = [describe_xid(track.xid)] if told is not None else []
+            # Errors are reported forever: an error before the run may have been fixed.
+            xid_since = track.xid_at if track.xid and track.xid_at >= began else None
+            if (since := min(filter(None, (track.lost_since, xid_since)), default=None)) is not None:
+                signs = [describe_xid(track.xid)] if xid_since is not None else []
                 signs += ["lost by the driver"] if track.lost_since is not None else []
                 yield Alert("gpu", None, node, gpu, "", since, ", ".join(signs))
             if (since := track.full_since) is not None:
@@ -142,29 +150,29 @@ def _machine_alerts(metrics: MachineMetrics, began: float, now: float) -> Iterat
                 part = f"{100 * memory_share(track.latest):.0f} %"
                 yield Alert("memory", None, node, gpu, name, since, f"memory {part} full")
             if (since := track.slowed_since) is not None:
-                said = f"slowed: {describe_throttling(slowdown_bits(track.latest))}"
-                yield Alert("throttled", None, node, gpu, "throttle", since, said)
+                reason = f"slowed: {describe_throttling(slowdown_bits(track.latest))}"
+                yield Alert("throttled", None, node, gpu, "throttle", since, reason)
 
 
 def alerts_cache_key(pool: PoolView, run: RunView, now: float) -> tuple[object, ...]:
-    """What alerts are told by: where it is as it was, they are. While a run goes on, silence tells each second."""
+    """Return a key that changes whenever alerts may change. During a run it changes each second, because of stalls."""
     machines = pool.machines.version if pool.machines is not None else 0
     return run.id, run.version, pool.metrics.version, machines, int(now) if run.state == "running" else None
 
 
 class AlertWatch:
-    """Looks at one run again and again: since when what lasts has lasted, and what is new.
+    """Repeated checks of one run that tell new problems from persisting ones.
 
-    A thing that comes back within ``AGAIN`` seconds is the same, and not new.
+    A problem that returns within ``REPEAT_SECONDS`` is not new.
     """
 
     def __init__(self) -> None:
         self._run = ""
         self._lags = LagTracker()
-        self._lasting: dict[tuple[object, ...], tuple[float, float]] = {}  # since when; when it was seen last
+        self._lasting: dict[tuple[object, ...], tuple[float, float]] = {}  # first and last time of each problem
 
     def check(self, pool: PoolView, run: RunView, now: float) -> tuple[list[Alert], list[Alert]]:
-        """All there is, the worst first, and what of it is new."""
+        """Return all problems, worst first, and the new ones among them."""
         if run.id != self._run:
             self._run, self._lasting, self._lags = run.id, {}, LagTracker()
         found, new = [], []
@@ -173,7 +181,7 @@ class AlertWatch:
             if now - seen >= REPEAT_SECONDS:
                 since = alert.since
                 new.append(alert)
-            # By its numbers' times alone a straggler is known from the first, whoever looks and since when.
+            # A straggler's start is exact, because it depends on the metrics' own times only.
             since = alert.since if alert.kind == "straggler" else min(since, alert.since)
             self._lasting[alert.key] = since, now
             found.append(Alert(alert.kind, alert.rank, alert.node, alert.gpu, alert.name, since, alert.words))

@@ -1,7 +1,7 @@
-"""What happened, as typed values. Together with ``views`` the only door between the pools and any screen.
+"""Events of pools as typed values. Screens know the pools only by events and views.
 
-Events are small and frozen; they go to disk as JSON lines (:func:`to_json`), from which the same views can be
-rebuilt offline. Log bytes are not events: they have files and cursors of their own.
+Events are small and immutable. The journal stores them as JSON lines (:func:`to_json`), from which the views can be
+rebuilt. Log bytes are not events: they have their own files and cursors.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from skyward_core.util.light_dataclass import Value, value
 
 @value(kw_only=True)
 class Event(Value):
-    """Something that happened to a pool. ``at`` is Unix time in seconds."""
+    """Base class of all events. ``at`` is Unix time in seconds."""
 
     kinds: ClassVar[dict[str, type[Event]]] = {}
-    written_as: ClassVar[str] = ""  # in journals, where it is not called as the class is
+    written_as: ClassVar[str] = ""  # name in journals, if it differs from the class name
     pool: str
     at: float = field(default_factory=time.time)
 
     def __init_subclass__(cls) -> None:
-        # A class with slots is made twice; the second one, which is used, replaces the first.
+        # The slots decorator creates the class twice. The second, effective one replaces the first.
         Event.kinds[cls.written_as or cls.__name__] = cls
 
 
 @value(kw_only=True)
 class PoolOpened(Event):
-    """A pool was asked for, or found again. ``spec`` as :meth:`PoolSpec.describe` gives it."""
+    """A pool was requested or found again. ``spec``: see :meth:`PoolSpec.describe`."""
 
     spec: dict[str, Any]
     created_at: float
@@ -41,7 +41,7 @@ class PoolOpened(Event):
 
 @value(kw_only=True)
 class PoolState(Event):
-    """``hint``: what to do about it, where ``detail`` is an error and does not say that."""
+    """The state of the pool. ``hint``: a fix, if ``detail`` is an error without one."""
 
     state: outcomes.PoolStatus
     detail: str = ""
@@ -50,8 +50,7 @@ class PoolState(Event):
 
 @value(kw_only=True)
 class NodePhase(Event):
-    """A node entered a phase, or says more of the one it is in. ``retry_at``: when what failed is tried again, Unix
-    time."""
+    """A node entered a phase or reported progress in it. ``retry_at``: Unix time of the next try after a failure."""
 
     node: int
     phase: outcomes.NodePhase
@@ -71,8 +70,10 @@ class NodeLink(Event):
 
 @value(kw_only=True)
 class NodeNotice(Event):
-    """A node's machine is about to be taken back, at ``ends_at`` (Unix time, by our clock) where that is known; or
-    ("rebalance") that is likelier than it was."""
+    """A preemption notice for a node's machine. ``ends_at``: Unix time on the client's clock, if known. The kind
+    "rebalance" only
+    reports a higher risk.
+    """
 
     node: int
     kind: outcomes.NoticeKind
@@ -81,8 +82,10 @@ class NodeNotice(Event):
 
 @value(kw_only=True)
 class RunOpened(Event):
-    """A run was dispatched. ``total``: ranks or tasks. ``job``: id of the job that it is a step of; "" for none.
-    ``more``: whether another step follows."""
+    """A run was dispatched. ``total``: number of ranks or tasks. ``job``: the job that contains it as a step, or "".
+    ``more``:
+    whether another step follows.
+    """
 
     run: str
     function: str
@@ -94,8 +97,7 @@ class RunOpened(Event):
 
 @value(kw_only=True)
 class RunPlaced(Event):
-    """A run on some of the pool's nodes has got these, in order. ``job`` and ``more``: as of
-    :class:`RunOpened`."""
+    """A run on some of the nodes got these nodes, in order. ``job`` and ``more``: see :class:`RunOpened`."""
 
     run: str
     nodes: Sequence[int]
@@ -105,8 +107,7 @@ class RunPlaced(Event):
 
 @value(kw_only=True)
 class QueuedRun(Value):
-    """A run that waits for nodes: how many it wants (0 for all), or which ones; since when (Unix time), and whose it
-    is."""
+    """A run that waits for nodes: their number (0 for all) or indices, the Unix time of its request, and its client."""
 
     run: str
     name: str
@@ -118,14 +119,14 @@ class QueuedRun(Value):
 
 @value(kw_only=True)
 class QueueNews(Event):
-    """All runs that wait for nodes now, in their order."""
+    """All runs that wait for nodes now, in order."""
 
     waiting: Sequence[QueuedRun]
 
 
 @value(kw_only=True)
 class RankPhase(Event):
-    """What a rank's process is at, since ``at``. Only phases that last are told."""
+    """The phase of a rank's process since ``at``. Short phases are not reported."""
 
     rank: int
     phase: outcomes.RankPhase
@@ -143,7 +144,7 @@ class RankBegan(Event):
 
 @value(kw_only=True)
 class ItemYielded(Event):
-    """A generator function yielded its ``seq``-th value on a rank."""
+    """A generator function yielded its item number ``seq`` on a rank."""
 
     run: str
     index: int
@@ -162,7 +163,7 @@ class RankEnded(Event):
 
 @value(kw_only=True)
 class RunEnded(Event):
-    """All outcomes are in."""
+    """A run ended: all outcomes have arrived."""
 
     run: str
     state: outcomes.RunStatus
@@ -171,23 +172,21 @@ class RunEnded(Event):
 
 @value(kw_only=True)
 class LeaseNews(Event):
-    """When the pool ends itself, as things stand (seconds since 1970): nobody uses it, or its time to live is
-    running out. None where nothing counts down."""
+    """Unix time at which the pool ends itself if nothing changes: by its idle time-out or time to live. None: never."""
 
     ends_at: float | None
 
 
 @value(kw_only=True)
 class PriceNews(Event):
-    """What an hour of the pool's machines costs in dollars, from now on."""
+    """Price of the pool's machines in US dollars per hour, from now on."""
 
     hourly: float
 
 
 @value(kw_only=True)
 class BudgetNews(Event):
-    """How a pool stands to what it may cost in dollars. Where somebody is asked about it, the pool is torn down at
-    ``ends_at`` (seconds since 1970) if nobody answers."""
+    """State of a pool's budget in US dollars. ``ends_at``: Unix time of the teardown if the user does not answer."""
 
     budget: float
     state: outcomes.BudgetStatus
@@ -196,14 +195,14 @@ class BudgetNews(Event):
 
 @value(kw_only=True)
 class UnfetchedNews(Event):
-    """Runs whose results wait on the nodes for a client to fetch them, and bytes of those; all there are now."""
+    """All runs with unfetched results on the nodes, and the sizes of these in bytes."""
 
     runs: dict[str, int]
 
 
 @value(kw_only=True)
 class OutputFetched(Event):
-    """A file that ranks wrote has come to this machine, or cannot: ``error`` says why."""
+    """An output file was downloaded, or could not be: ``error`` is the reason."""
 
     run: str
     node: int
@@ -215,14 +214,14 @@ class OutputFetched(Event):
 
 @value(kw_only=True)
 class PoolEnded(Event):
-    """A teardown ended. ``receipt`` as :class:`skyward_core.store.ledger_rows.Receipt` gives it."""
+    """A teardown ended. ``receipt``: see :class:`skyward_core.store.ledger_rows.Receipt`."""
 
     written_as: ClassVar[str] = "PoolGone"
     receipt: dict[str, Any]
 
 
 def to_json(event: Event) -> dict[str, Any]:
-    """The event as JSON types, with its kind under "event"."""
+    """Convert an event to JSON types, with its kind under "event"."""
     data = {"event": event.written_as or type(event).__name__} | to_json_types(event)
     if (hint := data.get("hint")) is not None:
         data["hint"] = to_json_types(hint)

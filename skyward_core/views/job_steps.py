@@ -1,4 +1,4 @@
-"""Steps of a job on each node."""
+"""Progress of a job's steps on each node."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import NamedTuple
 from skyward_core.views.outliers import median
 from skyward_core.views.pool_view import PoolView, RunView, TaskView
 
-LATE_FACTOR = 1.5  # times what most others took
-MIN_LATE_SECONDS = 1.0  # seconds more than these
+LATE_FACTOR = 1.5  # times the median of other nodes
+MIN_LATE_SECONDS = 1.0  # seconds more than that median
 
 
 class StepOnNode(NamedTuple):
     """One step on one node.
 
     Attributes:
-        run: the run that it is.
-        name: what it is called.
-        state: waiting, running, or how it ended there.
-        seconds: how long it has taken so far, or took; None where it has not begun.
-        late: whether it goes on while most others have long ended; the next step waits for this node then.
+        run: Run of the step.
+        name: Name of the step.
+        state: waiting, running, or the outcome on the node.
+        seconds: Duration so far. None if the step has not begun.
+        late: Whether the step still runs long after most other nodes have finished. The next step then waits for this
+            node.
     """
 
     run: str
@@ -31,7 +32,7 @@ class StepOnNode(NamedTuple):
 
 
 def steps_of_job(pool: PoolView, run: RunView | None) -> list[RunView]:
-    """The runs of the job that a run is a step of, in their order; none where it is of no job."""
+    """Return the runs of a run's job in order; empty if it belongs to no job."""
     if run is None or not run.job:
         return []
     found = [each for each in list(pool.runs.values()) if each.job == run.job]
@@ -39,9 +40,10 @@ def steps_of_job(pool: PoolView, run: RunView | None) -> list[RunView]:
 
 
 def steps_by_node(steps: Sequence[RunView], now: float) -> Mapping[int, list[StepOnNode]]:
-    """What each node has of each step.
+    """Return the steps of each node.
 
     Args:
+        steps: Runs of the job.
         now: Unix time in seconds.
     """
     found: dict[int, list[StepOnNode]] = {}
@@ -52,9 +54,9 @@ def steps_by_node(steps: Sequence[RunView], now: float) -> Mapping[int, list[Ste
         by_node: dict[int, list[TaskView]] = {node: [] for node in run.nodes}
         for task in tasks:
             by_node.setdefault(task.node, []).append(task)
-        for node, own in by_node.items():
-            seconds = [spent for task in own if (spent := _elapsed_seconds(task, now)) is not None]
-            state, spent = _node_state(own), max(seconds, default=None)
+        for node, node_tasks in by_node.items():
+            seconds = [spent for task in node_tasks if (spent := _elapsed_seconds(task, now)) is not None]
+            state, spent = _node_state(node_tasks), max(seconds, default=None)
             late = (
                 state == "running"
                 and usual is not None
@@ -66,7 +68,7 @@ def steps_by_node(steps: Sequence[RunView], now: float) -> Mapping[int, list[Ste
 
 
 def _node_state(tasks: Sequence[TaskView]) -> str:
-    """Of a node: the worst of its ranks that have ended, unless one goes on."""
+    """Return a node's state: its worst ended rank, unless a rank is still running."""
     states = [task.state for task in tasks]
     order = ("raised", "exited", "lost", "running", "collateral", "waiting", "returned")
     return next((state for state in order if state in states), "waiting")
@@ -79,10 +81,12 @@ def _elapsed_seconds(task: TaskView, now: float) -> float | None:
 
 
 def failure_lines(pool: PoolView, steps: Sequence[RunView], most: int = 3) -> list[str]:
-    """Of a job that failed: which node at what, how it ended there, and the last lines that it printed.
+    """Describe a failed job: the node, the step, the error, and the last lines of output.
 
     Args:
-        most: lines.
+        pool: The pool.
+        steps: Runs of the job.
+        most: Number of output lines.
     """
     failed = next((run for run in steps if run.root_cause is not None), None)
     if failed is None or failed.root_cause is None:

@@ -1,7 +1,7 @@
-"""Ring buffers of log lines; ranks that are silent.
+"""Bounded in-memory buffers of log lines, and detection of silent ranks.
 
-Bytes come in by chunks of any size; full fidelity lives in files, a ring holds only the lines a screen can reach, and
-of those what may go to a terminal: text and colours (``util.terminal_safe_text``).
+Log bytes arrive in pieces of any size. The files contain the complete logs. The buffers contain only the lines that a
+screen can show, reduced to text and colours that are safe for terminals (``util.terminal_safe_text``).
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import ClassVar, NamedTuple, Protocol, overload
 
 from skyward_core.util.terminal_safe_text import is_plain_ascii, sanitize_colored
 
-TOTAL_BYTES = 64_000_000  # bytes that all stores of one room may take together, where nobody says otherwise
-MIN_STORE_BYTES = 16 << 10  # bytes that each of them may have, however many there are
-LINE_OVERHEAD = 64  # bytes that a line takes beside its characters, where it is a text of its own
-LAZY_LINES = 64  # lines of a piece that is held as it came; smaller ones are put together
+TOTAL_BYTES = 64_000_000  # bytes of all stores that share a budget, by default
+MIN_STORE_BYTES = 16 << 10  # bytes of each store, for any number of stores
+LINE_OVERHEAD = 64  # bytes of a separate line in addition to its characters
+LAZY_LINES = 64  # lines from which a piece is stored undecoded; smaller pieces are merged
 
 
 class MemoryBudget:
-    """What several stores may take together, in equal parts.
+    """Memory budget that several stores share in equal parts.
 
     Attributes:
-        total_bytes: bytes of each room, in this process.
-        stores: how many share it.
+        total_bytes: Bytes of each budget in this process.
+        stores: Number of stores that share this budget.
     """
 
     __slots__ = ("stores",)
@@ -44,16 +44,15 @@ class MemoryBudget:
 
 
 class LineStore:
-    """Lines by absolute number: line 0 is the first ever added.
+    """Lines by absolute number. Line 0 is the first line ever added.
 
     Args:
-        capacity: lines that are held at most.
-        room: that it shares with others; of a store that takes more than its part the oldest pieces go. None for no
-            such bound.
+        capacity: Greatest number of lines.
+        room: Shared memory budget. A store beyond its share drops its oldest pieces. None: no limit.
 
     Attributes:
-        first: number of the oldest line still held.
-        end: number of the line that comes next.
+        first: Number of the oldest stored line.
+        end: Number of the next line.
     """
 
     __slots__ = ("_capacity", "_gathered", "_pieces", "_room", "_size", "_sizes", "_starts", "end", "first")
@@ -63,19 +62,20 @@ class LineStore:
         self.end = 0
         self._capacity = capacity
         self._room = room
-        self._sizes: deque[int] = deque()  # of the pieces, in bytes
+        self._sizes: deque[int] = deque()  # bytes of each piece
         self._size = 0
         if room is not None:
             room.stores += 1
         self._starts: deque[int] = deque()
-        self._pieces: deque[tuple[str, Sequence[str]]] = deque()  # what stands before each line, and the lines
-        self._gathered: list[str] | None = None  # the last piece, where it is ours to add to
+        self._pieces: deque[tuple[str, Sequence[str]]] = deque()  # prefix of each line, and the lines
+        self._gathered: list[str] | None = None  # the last piece, if lines can be added to it
 
     def add(self, lines: Sequence[str], prefix: str = "") -> None:
-        """Append lines, which nobody may change from now on.
+        """Append lines. The caller must not change them later.
 
         Args:
-            prefix: what stands before each of them.
+            lines: The lines.
+            prefix: Text before each line.
         """
         if len(lines) >= LAZY_LINES:
             self._start_piece(prefix, lines)
@@ -107,7 +107,7 @@ class LineStore:
         self._size += size
 
     def read(self, start: int, stop: int) -> list[str]:
-        """Lines ``start`` (inclusive) to ``stop`` (exclusive); those that are not held are left out."""
+        """Return the stored lines from ``start`` up to, but not including, ``stop``."""
         return list(self._between(max(start, self.first), min(stop, self.end)))
 
     def _between(self, start: int, stop: int) -> Iterator[str]:
@@ -121,26 +121,25 @@ class LineStore:
             yield from [prefix + line for line in some] if prefix else some
 
 
-MIN_SILENCE = 60.0  # seconds of silence that mean nothing
-SILENCE_OF_NEW_RANKS = 300.0  # the same of a rank of which next to nothing has been heard
-SILENCE_FACTOR = 5  # as long as it usually is quiet
-MIN_SIGNS = 3  # signs after which "usually" means something
-USUAL_DECAY = 0.9  # of what was usual is left with each sign: how a run begins is not how it goes on
-CPU_SAMPLE_SECONDS = 1.5  # seconds between two words on what it took of the processor
-# Of a processor that code takes which does more than wait: threads that look after things take a bit, too.
+MIN_SILENCE = 60.0  # seconds of silence that are always normal
+SILENCE_OF_NEW_RANKS = 300.0  # seconds for a rank with little output so far
+SILENCE_FACTOR = 5  # times the rank's usual pause
+MIN_SIGNS = 3  # pauses until the usual pause is known
+USUAL_DECAY = 0.9  # factor per pause, because a run's beginning is not typical
+CPU_SAMPLE_SECONDS = 1.5  # seconds between two CPU time samples
+# Share of a CPU that counts as work. Helper threads use less while a rank waits.
 WORKING_SHARE = 0.1
-MAX_RUNS = 64  # of one pool
-MAX_REORDER_SECONDS = (
-    2.0  # seconds by which lines that came later may be older, though nobody has set their node's clock
-)
+MAX_RUNS = 64  # runs per pool
+# seconds by which lines may be out of order although no clock was set
+MAX_REORDER_SECONDS = 2.0
 
 
 class Clocks(NamedTuple):
-    """Who is connected to ranks knows of clocks.
+    """Clock information from the client's connections.
 
     Attributes:
-        now: ours, Unix time.
-        ahead: seconds by which ours is ahead of the clock of a rank's node, as far as that is known.
+        now: Returns the client's Unix time.
+        ahead: Returns the seconds by which the client's clock is ahead of that of a rank's node.
     """
 
     now: Callable[[], float]
@@ -148,12 +147,12 @@ class Clocks(NamedTuple):
 
 
 class _FileClock(NamedTuple):
-    """What ranks print into one file, in the order in which they do.
+    """Clock state of one log file, whose lines are in order.
 
     Attributes:
-        newest: of its times, by the node's clock.
-        ahead: what was known of that clock then.
-        step: seconds by which it has been set back since.
+        newest: Newest time on the node's clock.
+        ahead: Known offset of that clock at that time.
+        step: Seconds by which it was set back since.
     """
 
     newest: float
@@ -162,12 +161,12 @@ class _FileClock(NamedTuple):
 
 
 class RankActivity:
-    """Of one rank in one run.
+    """Activity of one rank in one run.
 
     Attributes:
-        last: when it was heard last, Unix time.
-        usual: the longest pause of late, in seconds.
-        signs: how often it was heard after a pause.
+        last: Unix time of the last output.
+        usual: Longest recent pause in seconds.
+        signs: Number of outputs after a pause.
     """
 
     __slots__ = ("_sign", "last", "signs", "usual")
@@ -178,20 +177,20 @@ class RankActivity:
         self.signs = 0
 
     def on_resumed(self, at: float) -> None:
-        """It stood still until then, or waited for one that did: no silence of its own, and nothing that is usual."""
+        """Ignore the silence until ``at``, because the rank was paused or waited for a paused one."""
         self.last = max(self.last, at)
         if self._sign:
             self._sign = max(self._sign, at)
 
     def shift_clock(self, seconds: float) -> None:
-        """What it was heard at is so much later."""
+        """Shift all times after a change of the clock."""
         self.last += seconds
         self._sign += seconds if self._sign else 0.0
 
     def record_activity(self, at: float) -> None:
-        """There was a line, or a number."""
+        """Record a line or metric."""
         pause, self.last = at - self.last, max(self.last, at)
-        if at - self._sign < 1:  # all that comes within a second is one sign
+        if at - self._sign < 1:  # output within a second counts once
             return
         if self._sign:
             self.usual = max(pause, self.usual * USUAL_DECAY)
@@ -200,16 +199,16 @@ class RankActivity:
 
     @property
     def silence_threshold(self) -> float:
-        """Seconds of silence that are nothing to speak of."""
+        """Seconds of silence that are normal for this rank."""
         return max(MIN_SILENCE if self.signs >= MIN_SIGNS else SILENCE_OF_NEW_RANKS, SILENCE_FACTOR * self.usual)
 
 
 class PoolActivity:
-    """Of all ranks of a pool, in its latest runs. One thread writes, others may read.
+    """Activity of a pool's ranks in its latest runs. One thread writes; other threads may read.
 
     Attributes:
-        is_paused: whether a rank is stopped at a breakpoint; the others wait for it sooner or later.
-        clocks: of who is connected to the ranks; None where times are taken as they are, as of a record.
+        is_paused: Whether a rank is stopped at a breakpoint. Other ranks will wait for it.
+        clocks: Clock information of a connected client. None: times are used unchanged, as in a replay.
     """
 
     def __init__(self) -> None:
@@ -218,15 +217,17 @@ class PoolActivity:
         self._sources: dict[str, _FileClock] = {}
         self._resumed_at = 0.0
         self._runs: dict[str, dict[int, RankActivity]] = {}
-        self._cpu_times: dict[int, tuple[float, float]] = {}  # when, and what of the processor by then
+        self._cpu_times: dict[int, tuple[float, float]] = {}  # by rank: time of the sample, CPU time
         self._worked_at: dict[int, float] = {}
 
     def record_activity(self, run: str, rank: int, at: float, source: str = "") -> None:
-        """A rank has said something in a run.
+        """Record output of a rank in a run.
 
         Args:
-            at: Unix time by our clock; by its node's where there is a source.
-            source: the file that it stands in.
+            run: Id of the run.
+            rank: The rank.
+            at: Unix time: on the node's clock if there is a source, else on the client's.
+            source: The log file, if known.
         """
         if source and self.clocks is not None:
             at = self._to_client_time(self.clocks, rank, at, source)
@@ -242,22 +243,26 @@ class PoolActivity:
 
     @staticmethod
     def _clock_step(known: _FileClock | None, clocks: Clocks, at: float, ahead: float) -> float:
-        """By how much more our clock is ahead of a node's than is known."""
+        """Return the additional offset of a node's clock, as its lines reveal it."""
         step = known.step if known is not None and known.ahead == ahead else 0.0
         set_back = known is not None and at < known.newest - MAX_REORDER_SECONDS
         late = clocks.now() - ahead - at
-        return late if set_back or late < step else step  # nothing comes before it is printed
+        return late if set_back or late < step else step  # no line arrives before it is printed
 
     def _to_client_time(self, clocks: Clocks, rank: int, at: float, source: str) -> float:
-        """When something was printed that comes now, or has waited for us. Lines of a file are in order: where one is
-        older than the one before it, or not printed yet, somebody has set the node's clock."""
+        """Convert the time of a line to the client's clock.
+
+        Lines of a file are in order. A line that is older than the one before, or in the future, reveals that the
+        node's
+        clock was set.
+        """
         ahead = clocks.ahead(rank)
         step = self._clock_step(self._sources.get(source), clocks, at, ahead)
         self._sources[source] = _FileClock(at, ahead, step)
         return at + ahead + step
 
     def shift_clock(self, seconds: float) -> None:
-        """Somebody has set our clock forward by so much: what was heard is no longer ago for that."""
+        """Shift all times after the client's clock was set forward, so that no silence seems longer."""
         self._resumed_at += seconds
         self._worked_at = {rank: at + seconds for rank, at in self._worked_at.items()}
         self._cpu_times = {rank: (at + seconds, spent) for rank, (at, spent) in self._cpu_times.items()}
@@ -266,19 +271,20 @@ class PoolActivity:
                 rhythm.shift_clock(seconds)
 
     def record_cpu_time(self, rank: int, seconds: float, at: float) -> None:
-        """What a rank has taken of the processor by now: whoever works is not quiet."""
+        """Record the CPU time of a rank. A rank that computes is not silent."""
         before, spent = self._cpu_times.get(rank, (at, seconds))
         if at - before < CPU_SAMPLE_SECONDS and rank in self._cpu_times:
-            return  # too near to say how much that is
+            return  # too short an interval for a reliable share
         self._cpu_times[rank] = (at, seconds)
         if seconds - spent > WORKING_SHARE * (at - before):
             self._worked_at[rank] = at
 
     def set_paused(self, still: bool, at: float) -> None:
-        """Some rank stands still, or none does any more; told with each phase of any.
+        """Set whether a rank is paused. Called with each phase of any rank.
 
         Args:
-            at: Unix time by our clock.
+            still: Whether a rank is paused.
+            at: Unix time on the client's clock.
         """
         if self.is_paused and not still:
             self._resumed_at = at
@@ -288,10 +294,13 @@ class PoolActivity:
         self.is_paused = still
 
     def unusual_silence(self, run: str, rank: int, began: float, now: float) -> float | None:
-        """For how many seconds a rank has been quiet, if that is longer than it usually is.
+        """Return the seconds of a rank's silence if it is longer than usual, else None.
 
         Args:
-            began: when its function did.
+            run: Id of the run.
+            rank: The rank.
+            began: Unix time of the function's start.
+            now: Unix time.
         """
         if self.is_paused:
             return None
@@ -303,18 +312,19 @@ class PoolActivity:
 _NEVER = RankActivity()
 
 
-LINE_LIMIT = 64 * 1024  # bytes of one line kept for showing; the file keeps it whole
-RUNS_KEPT = 8  # runs of which a book has lines apart; older ones are in their files
+LINE_LIMIT = 64 * 1024  # bytes of a shown line; the file has the whole line
+RUNS_KEPT = 8  # runs with separate buffers; older ones are only in files
 
 
 class LineInfo(NamedTuple):
-    """What is known of a line beside its text.
+    """Properties of a line.
 
     Attributes:
         stream: "out" or "err".
-        at: Unix time by the node's clock, in seconds: when its bytes were written, to about a hundredth of a second
-            where Python printed them, to less where native code or a child did. None where nothing tells.
-        run: whose line it is; empty where no single run can be named.
+        at: Unix time on the node's clock in seconds. Precise to about 0.01 s for output of Python, less for native code
+            and
+            child processes. None if unknown.
+        run: Run that printed the line; "" if ambiguous.
     """
 
     stream: str
@@ -323,7 +333,7 @@ class LineInfo(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line of a ring. ``number`` is its absolute one."""
+    """A line of a ring. ``number`` is its absolute number."""
 
     number: int
     text: str
@@ -334,7 +344,7 @@ UNKNOWN = LineInfo("out")
 
 
 class Ring(Protocol):
-    """Lines by absolute number, for who shows them. ``version`` changes with all that would be shown."""
+    """Lines by absolute number. ``version`` changes whenever the shown text changes."""
 
     @property
     def version(self) -> int: ...
@@ -348,10 +358,10 @@ class Ring(Protocol):
 
 
 class LogRing:
-    """The last ``capacity`` lines of a stream of text.
+    """The last ``capacity`` lines of a text stream.
 
-    Lines are addressed by absolute number: line 0 is the first ever seen, so a reader's place never moves
-    when old lines are evicted. Safe to feed from one thread and read from another.
+    Lines are addressed by absolute number, so that a reader's position stays valid when old lines are dropped. One
+    thread may write while another reads.
     """
 
     __slots__ = (
@@ -363,29 +373,29 @@ class LogRing:
         self.version = 0
         self._lines = LineStore(capacity, room)
         self._partials: dict[str, LineSplitter] = {}
-        # Neighbours often have the same: numbers of the lines from which on a line is so, and how it is.
+        # Consecutive lines often share their properties: first line of each stretch, and its properties.
         self._starts: list[int] = []
         self._abouts: list[LineInfo] = []
         self._lock = threading.Lock()
 
     @property
     def first(self) -> int:
-        """Absolute number of the oldest line still held."""
+        """Absolute number of the oldest stored line."""
         return self._lines.first
 
     @property
     def end(self) -> int:
-        """Absolute number of the line that comes next."""
+        """Absolute number of the next line."""
         return self._lines.end
 
     def feed(self, data: bytes, stream: str = "out") -> Sequence[str]:
-        """Take bytes of one stream; return the lines they completed."""
+        """Append bytes of a stream. Returns the completed lines."""
         lines = self.split(data, stream)
         self.extend(lines, LineInfo(stream))
         return lines
 
     def split(self, data: bytes, source: str) -> Sequence[str]:
-        """Take bytes of one source of lines; return those that they completed, which are not appended yet."""
+        """Split bytes of a source into lines. Returns the completed lines without appending them."""
         partial = self._partials.get(source)
         if partial is None:
             partial = self._partials[source] = LineSplitter()
@@ -394,7 +404,7 @@ class LogRing:
         return lines
 
     def extend(self, lines: Sequence[str], about: LineInfo = UNKNOWN, prefix: str = "") -> None:
-        """Append whole lines, which nobody changes any more; ``prefix`` stands before each of them."""
+        """Append whole lines with a prefix. The caller must not change them later."""
         with self._lock:
             if lines and (not self._abouts or self._abouts[-1] != about):
                 self._starts.append(self.end)
@@ -406,17 +416,17 @@ class LogRing:
                 del self._starts[:over], self._abouts[:over]
 
     def lines(self, start: int, stop: int) -> list[str]:
-        """Lines ``start`` (inclusive) to ``stop`` (exclusive) by absolute number; evicted ones are left out."""
+        """Return the stored lines from ``start`` up to, but not including, ``stop``."""
         with self._lock:
             return self._lines.read(start, stop)
 
     def last(self, most: int) -> list[str]:
-        """The last lines, those among them that are not finished."""
+        """Return the last lines, including unfinished ones."""
         lines = [*self.lines(max(self.first, self.end - most), self.end), *self.pending()]
         return lines[-most:] if most > 0 else []
 
     def read(self, start: int, stop: int) -> list[Line]:
-        """The same lines with what is known of each."""
+        """Return the stored lines of a range with their properties."""
         with self._lock:
             start, stop = max(start, self.first), min(stop, self.end)
             texts = self._lines.read(start, stop)
@@ -429,45 +439,46 @@ class LogRing:
             return lines
 
     def pending(self) -> list[str]:
-        """The unfinished last line of each stream (a progress bar, a prompt), as it would show now."""
+        """Return the unfinished last line of each stream (a progress bar, a prompt) as it shows now."""
         return [text for partial in list(self._partials.values()) if (text := partial.preview())]
 
     def _share_partial(self, other: LogRing, source: str) -> None:
-        """Show what another ring holds unfinished of a source as our own."""
+        """Share another ring's unfinished line of a source."""
         if (partial := other._partials.get(source)) is not None:
             self._partials[source] = partial
         self.version += 1
 
     def end_partial_line(self, source: str) -> Sequence[str]:
-        """End the unfinished line of a source; return it, if there is one."""
+        """End the unfinished line of a source. Returns it, if there is one."""
         partial = self._partials.pop(source, None)
         return partial.end() if partial is not None else []
 
 
-# A bar below another one is drawn by going down, and up again (tqdm's inner bars): no line has ended by that.
+# Nested progress bars (tqdm) move down to draw and up again, which ends no line.
 _UP = b"\x1b[A"
 _BELOW = re.compile(rb"(?<!\n)(\n++)\r([^\n]*?)((?:\x1b\[A)+)")
-MAX_BAR_DEPTH = 8  # bars below one another
+MAX_BAR_DEPTH = 8  # nested progress bars
 
 
 class LineSplitter:
-    """Cuts bytes into lines, whatever pieces they come in; holds the unfinished one, bounded, and what is drawn below
-    it."""
+    """Splitter of bytes into lines, for pieces of any size. Holds the unfinished line and the progress bars below
+    it.
+    """
 
     __slots__ = ("_below", "_cut", "_head", "_returned")
 
     def __init__(self) -> None:
-        self._below: dict[int, bytes] = {}  # by how far below
+        self._below: dict[int, bytes] = {}  # by number of lines below
         self._head = b""
-        self._cut = 0  # bytes of the unfinished line that were left out
-        self._returned = False  # a carriage return came last: what comes next overwrites the line
+        self._cut = 0  # bytes of the unfinished line beyond the limit
+        self._returned = False  # the last character was a carriage return: the next one overwrites the line
 
     def split(self, data: bytes) -> list[str]:
-        """Take bytes; return the lines they completed, as a terminal would show them."""
+        """Split bytes. Returns the completed lines as a terminal would show them."""
         return list(self.split_lazily(data))
 
     def split_lazily(self, data: bytes) -> Sequence[str]:
-        """The same, for who may never read them."""
+        """Split bytes like :meth:`split`, but decode many lines only when they are read."""
         if _UP in data:
             data = _BELOW.sub(self._draw_below, data)
         body, newline, rest = data.rpartition(b"\n")
@@ -494,11 +505,11 @@ class LineSplitter:
         return lines
 
     def preview(self) -> str:
-        """The unfinished line as it shows now; a character that is not all there yet is left out."""
+        """Return the unfinished line as it shows now, without an incomplete last character."""
         return sanitize_colored(utf_8_decode(self._visible_bytes(), "replace", False)[0])
 
     def end(self) -> list[str]:
-        """The unfinished line, if there is one, which ends here; whoever else holds this object sees it end, too."""
+        """End the unfinished line. Returns it, if there is one. All holders of this object see the end."""
         text = _decode_clipped(self._head if self._cut else self._visible_bytes(), self._cut)
         self._head, self._cut, self._returned, self._below = b"", 0, False, {}
         return [text] if text else []
@@ -509,18 +520,19 @@ class LineSplitter:
         return b"  ".join([self._head, *(text for _, text in sorted(self._below.items()))])
 
     def _draw_below(self, drawn: re.Match[bytes]) -> bytes:
-        """Take what was drawn below the line; give the newlines that did end one."""
+        """Store the bars that were drawn below the line. Returns the newlines that ended lines."""
         newlines, text, back = drawn.groups()
         depth = len(back) // len(_UP)
         text = text.rstrip().rpartition(b"\r")[2].rstrip()
-        kept = {each: bar for each, bar in self._below.items() if each != depth}  # others may have a copy of us
-        if text and depth <= MAX_BAR_DEPTH:  # else it was taken away
+        # replaced, because copies of this object share it
+        kept = {each: bar for each, bar in self._below.items() if each != depth}
+        if text and depth <= MAX_BAR_DEPTH:  # otherwise the bar was erased
             kept[depth] = text[:LINE_LIMIT]
         self._below = kept
         return newlines[depth:]
 
     def _extend_partial(self, data: bytes) -> None:
-        # A bar that redraws itself with carriage returns never ends its line: keep only what shows.
+        # Redrawn bars never end their line: keep only the visible text.
         drawn = data.rstrip(b"\r")
         if drawn:
             back = drawn.rfind(b"\r")
@@ -534,7 +546,7 @@ class LineSplitter:
 
 
 class _LazyLines(Sequence[str]):
-    """Many lines of which perhaps none is ever looked at: a flood leaves the ring faster than anybody reads."""
+    """Many undecoded lines. Most of them leave a ring before anyone reads them."""
 
     __slots__ = ("_body", "_count", "_lines")
 
@@ -545,11 +557,11 @@ class _LazyLines(Sequence[str]):
 
     @property
     def size(self) -> int:
-        """Bytes that it takes until it is read."""
+        """Bytes until the lines are decoded."""
         return len(self._body)
 
     def text(self) -> str | None:
-        """All of them, where they are as they came: a terminal acts on nothing in them, and none is long."""
+        """Return all lines as one text if they need no processing: plain ASCII without long lines. Otherwise None."""
         body = self._body
         if not body or b"\r" in body or not is_plain_ascii(body) or _may_be_long(body):
             return None
@@ -569,7 +581,7 @@ class _LazyLines(Sequence[str]):
         return iter(self._read())
 
     def _read(self) -> list[str]:
-        body = self._body  # before we look whether it is still needed: another thread may be reading, too
+        body = self._body  # read before the check, because another thread may decode concurrently
         if self._lines is None:
             self._lines = _decode_lines(body)
             self._body = b""
@@ -577,7 +589,7 @@ class _LazyLines(Sequence[str]):
 
 
 def join_lines(lines: Sequence[str]) -> str:
-    """Whole lines as one text; of many that nobody has read, without reading each."""
+    """Join whole lines to one text, without decoding undecoded ones one by one."""
     if isinstance(lines, _LazyLines) and (text := lines.text()) is not None:
         return text
     return "\n".join(lines)
@@ -591,8 +603,7 @@ def _decode_lines(body: bytes) -> list[str]:
 
 
 def _may_be_long(body: bytes) -> bool:
-    """Whether a line may be longer than the limit: it would fill one of these windows, which is quicker to see than
-    how long each is."""
+    """Check whether a line may exceed the limit: such a line would fill a window, which is faster to check."""
     step = LINE_LIMIT // 2
     return any(body.find(b"\n", at, at + step) < 0 for at in range(0, len(body) - step, step))
 
@@ -609,11 +620,10 @@ def _decode_clipped(line: bytes, cut: int) -> str:
 
 
 class LogBuffers:
-    """The logs of one pool: a ring per rank, and all ranks merged in order of arrival; the same for each of the latest
-    runs.
+    """Log lines of one pool: per rank, and merged in order of arrival; the same for each of the latest runs.
 
     Attributes:
-        version: raised by all that is taken.
+        version: Increased by each change.
     """
 
     def __init__(self, capacity: int = 10_000, room: MemoryBudget | None = None) -> None:
@@ -623,41 +633,44 @@ class LogBuffers:
         self.merged = LogRing(capacity)
         self.ranks: dict[int, LogRing] = {}
         self._runs: dict[str, LogBuffers] = {}
-        self.activity = PoolActivity()  # what is heard goes there, too
-        self._latest: dict[str, str] = {}  # source and stream -> the run whose lines came last
+        self.activity = PoolActivity()  # is notified of all output
+        self._latest: dict[str, str] = {}  # source and stream -> run of the last lines
 
     def rank(self, rank: int) -> LogRing:
-        """The ring of a rank, made when first asked for."""
+        """Return the ring of a rank, created on first use."""
         ring = self.ranks.get(rank)
-        if ring is None:  # a screen may ask for it at this very moment too: both must get the same
+        if ring is None:  # setdefault, because a screen may create it concurrently
             ring = self.ranks.setdefault(rank, LogRing(self.capacity, self._room))
         return ring
 
     def for_run(self, run: str) -> LogBuffers:
-        """What has come of one run, made when first asked for; numbers of lines count from 0 in each."""
+        """Return the logs of one run, created on first use. Line numbers begin at 0 in each run."""
         book = self._runs.get(run)
         if book is None:
             book = self._runs.setdefault(run, LogBuffers(self.capacity, self._room))
         return book
 
     def has(self, run: str) -> bool:
-        """Whether lines of a run are held, perhaps not all."""
+        """Check whether lines of a run are stored, possibly not all."""
         return run in self._runs
 
     def feed(
         self, rank: int, stream: str, data: bytes, at: float | None = None, run: str = "", source: str = ""
     ) -> Sequence[str]:
-        """Take bytes of a rank's stream ("out" or "err"); return the lines they completed.
+        """Append bytes of a rank's stream. Returns the completed lines.
 
         Args:
-            at, run: see :class:`LineInfo`.
-            source: which of a rank's workers wrote them: each has lines of its own.
+            rank: The rank.
+            stream: "out" or "err".
+            data: The bytes.
+            at, run: See :class:`LineInfo`.
+            source: Worker of the rank that wrote them. Each worker has lines of its own.
         """
         self.version += 1
         ring = self.rank(rank)
         key = f"{source or rank}.{stream}"
         if run and run != (before := self._latest.get(key, run)):
-            # What a run left unfinished is its own last line, and no beginning of the next run's first.
+            # An unfinished line of the earlier run must not be continued by the next run.
             self._append(rank, ring.end_partial_line(key), LineInfo(stream, at, before))
         if run and run not in self._runs:
             self._drop_old_runs()
@@ -678,12 +691,12 @@ class LogBuffers:
             book.merged.extend(lines, about, rank_prefix(rank))
 
     def _drop_old_runs(self) -> None:
-        """Make room for one more run; those that may still print stay."""
+        """Drop the oldest runs to make room for another one. Runs that may still print stay."""
         over = [run for run in self._runs if run not in self._latest.values()]
         for run in over[: max(0, len(self._runs) - RUNS_KEPT + 1)]:
             self._room.stores -= len(self._runs.pop(run).ranks)
 
 
 def rank_prefix(rank: int) -> str:
-    """``3`` -> ``r003| ``."""
+    """Return the prefix of a rank's lines: ``3`` -> ``r003| ``."""
     return f"r{rank:03d}| "

@@ -1,12 +1,12 @@
-"""Equal lines of many ranks shown as one.
+"""Collapsing of equal lines of several ranks into one row.
 
-A row takes a rank's line where it has the same text and stream, was begun at about the same moment, and stands below
-all rows that have lines of that rank already. So a rank that says the same twice has two rows, and the rows of a rank,
-in their order, are its lines, in theirs. Texts that differ in anything, be it a number, are different.
+A line joins a row of the same text and stream that began at about the same time, if the row is below all rows with
+earlier lines of that rank. A rank that prints the same line twice therefore has two rows, and the rows of a rank are
+its
+lines in order. Texts that differ in a single digit are different.
 
-Rows never move. So where a rank's own line comes after a row of others, what it says next is below that row, and no
-part of it. Lines are held for a moment first, and aligned: ranks that print lines of
-their own between common ones, or one rank after another, fold all the same.
+Rows never move. A line that a rank prints after one of its own therefore cannot join a row above it. Lines are first
+held for a moment and aligned, so that ranks collapse even if they print lines of their own between common ones.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from unicodedata import east_asian_width
 from skyward_core.util.terminal_safe_text import sanitize_paragraph
 from skyward_core.views.log_buffer import Line, LineInfo, LineSplitter, LogRing, rank_prefix
 
-MAX_HELD_LINES = 100_000  # lines that are held; of more, what was to wait goes at once
-MAX_HELD_CHARS = 8 << 20  # characters of these
+MAX_HELD_LINES = 100_000  # held lines; beyond that, lines are released at once
+MAX_HELD_CHARS = 8 << 20  # characters of the held lines
 
 Key = tuple[str, str]  # stream and text
 
 
 class HeldLine(NamedTuple):
-    """A line of a rank. ``at``: when it came, by the clock of who holds it."""
+    """A held line of a rank. ``at``: its time of arrival on the client's monotonic clock."""
 
     rank: int
     text: str
@@ -44,24 +44,24 @@ class HeldLine(NamedTuple):
 
 
 class HeldLines:
-    """The lines of each rank that were not given out yet.
+    """Lines of each rank that were not released yet.
 
-    A line costs about as much as a look into a heap, however many ranks there are.
+    The cost of a line is about that of a heap operation, for any number of ranks.
     """
 
     def __init__(self) -> None:
         self._queues: dict[int, deque[HeldLine]] = {}
         self._size = self._length = 0
-        self._places: dict[Key, dict[int, int]] = {}  # how often each rank's queue has it
-        self._first: dict[Key, set[int]] = {}  # ranks of which it is the first line
-        self._ready: list[tuple[float, int, Key]] = []  # a heap of keys that are first with all who have them
+        self._places: dict[Key, dict[int, int]] = {}  # per key: number of its lines in each rank's queue
+        self._first: dict[Key, set[int]] = {}  # per key: ranks whose first line it is
+        self._ready: list[tuple[float, int, Key]] = []  # heap of keys that are first in all queues that contain them
         self._count = 0
 
     def __len__(self) -> int:
         return self._size
 
     def put(self, rank: int, text: str, about: LineInfo, at: float) -> None:
-        """Take a rank's next line."""
+        """Add a rank's next line."""
         line = HeldLine(rank, text, about, at)
         queue = self._queues.setdefault(rank, deque())
         queue.append(line)
@@ -73,31 +73,31 @@ class HeldLines:
             self._mark_first(line)
 
     def release_until(self, until: float) -> Iterator[HeldLine]:
-        """Give out all that came until then, with what has to come before, or beside it."""
+        """Yield all lines that arrived until a time, with the lines that must precede or accompany them."""
         while self._size and (line := self._next_line(until)) is not None:
             ranks = sorted(self._first[line.key])
             yield from [self._pop_line(rank) for rank in ranks]
 
     def release_all(self) -> Iterator[HeldLine]:
-        """Give out all."""
+        """Yield all lines."""
         return self.release_until(float("inf"))
 
     def _next_line(self, until: float) -> HeldLine | None:
-        """A line whose key is to be given out now, with all that have it first."""
+        """Return a line whose key must be released now from all queues that begin with it."""
         best = self._peek()
         if best is not None and best.at <= until:
             return best
         oldest = min((queue[0] for queue in self._queues.values() if queue), key=lambda line: line.at)
         if oldest.at > until and self._size <= MAX_HELD_LINES and self._length <= MAX_HELD_CHARS:
             return None
-        # It waits for ranks that have something else to say before.
+        # The line waits for ranks that must print other lines first.
         return best or max(
             (queue[0] for queue in self._queues.values() if queue),
             key=lambda line: (line.at <= until, len(self._first[line.key]), -line.at),
         )
 
     def _peek(self) -> HeldLine | None:
-        """The oldest of those that all are at who have it."""
+        """Return the oldest line that is first in every queue that contains its key."""
         while self._ready:
             _, _, key = self._ready[0]
             first = self._first.get(key)
@@ -133,21 +133,23 @@ class HeldLines:
         return line
 
 
-JOIN_SECONDS = 10.0  # seconds by the nodes' clocks between the first line of a row and another one
-HOLD_SECONDS = 1.0  # seconds for which a line waits for the same one of other ranks
-MAX_CHANGES = 64  # updates of which it is known from which row on they changed labels
-MAX_TRIED_ROWS = 32  # rows of equal text that are looked at for one line; those further on are left alone
-MAX_NAMED_RANGES = 4  # single ranks and ranges that a label names
+JOIN_SECONDS = 10.0  # seconds on the nodes' clocks between the first line of a row and a later one
+HOLD_SECONDS = 1.0  # seconds that a line waits for equal lines of other ranks
+MAX_CHANGES = 64  # updates whose first changed row is remembered
+MAX_TRIED_ROWS = 32  # rows of equal text that are tried per line
+MAX_NAMED_RANGES = 4  # ranks and ranges that a label lists
 
 
 @dataclass(slots=True)
 class FoldedLine:
-    """One text, and who said it.
+    """A row: one text and the ranks that printed it.
 
     Attributes:
-        number: its absolute one.
-        about: of the line that came first.
-        ranks: a bit for each rank; none where the row tells of lines that are not here.
+        number: Absolute number of the row.
+        text: The text.
+        about: Stream, time and run of the first line.
+        ranks: Bit set of the ranks; 0 for a remark about missing lines.
+        shown: Cached text with the label.
     """
 
     number: int
@@ -158,21 +160,21 @@ class FoldedLine:
 
 
 class LineFolder:
-    """Folds lines into rows as they come; of the rows the last ``capacity`` are held.
+    """Folding of lines into rows. The last ``capacity`` rows are held.
 
-    The cost of a line does not depend on how many ranks there are, and hardly on how many rows.
+    The cost of a line is independent of the number of ranks and nearly independent of the number of rows.
     """
 
     def __init__(self, capacity: int = 10_000) -> None:
-        self.first = 0  # number of the oldest row held
+        self.first = 0  # number of the oldest held row
         self.end = 0
         self._capacity = capacity
         self._rows: dict[int, FoldedLine] = {}
         self._equal: dict[tuple[str, str], list[int]] = {}  # stream and text -> numbers of rows
-        self._last: dict[int, int] = {}  # rank -> number of the row that its last line is in
+        self._last: dict[int, int] = {}  # rank -> number of the row of its last line
 
     def add(self, rank: int, text: str, about: LineInfo) -> FoldedLine:
-        """Take a rank's next line; return the row that has it."""
+        """Add a rank's next line. Returns its row."""
         key = about.stream, text
         numbers = self._equal.setdefault(key, [])
         row = self._find_joinable(numbers, self._last.get(rank, -1), about)
@@ -185,11 +187,11 @@ class LineFolder:
         return row
 
     def read(self, start: int, stop: int) -> Iterator[FoldedLine]:
-        """Rows by number; those that are not held are left out."""
+        """Yield the held rows of a range of numbers."""
         return (self._rows[number] for number in range(max(start, self.first), min(stop, self.end)))
 
     def release_settled(self, now: float) -> Iterator[FoldedLine]:
-        """Let go of the oldest rows, as long as no line of that time or later can join them."""
+        """Drop and yield the oldest rows that no line of ``now`` or later can join."""
         while self.first < self.end:
             at = self._rows[self.first].about.at
             if at is None or now - at <= JOIN_SECONDS:
@@ -197,7 +199,7 @@ class LineFolder:
             yield self._drop_oldest()
 
     def release_all(self) -> Iterator[FoldedLine]:
-        """Let go of all rows."""
+        """Drop and yield all rows."""
         while self.first < self.end:
             yield self._drop_oldest()
 
@@ -210,7 +212,7 @@ class LineFolder:
         return None
 
     def append(self, row: FoldedLine) -> FoldedLine:
-        """Add a row, the newest; return it."""
+        """Append a row and return it."""
         self._rows[row.number] = row
         self.end += 1
         while self.end - self.first > self._capacity:
@@ -230,12 +232,12 @@ class LineFolder:
 
 
 class CollapsedRing:
-    """All ranks' lines of a merged ring, collapsed, to be read as the ring is.
+    """All ranks' lines of a merged ring, collapsed, with the interface of a ring.
 
-    Rows of the last moments may still get ranks: their labels change, their numbers and texts never do.
+    Labels of recent rows may still change. Their numbers and texts never do.
 
     Args:
-        source: the merged ring, each line with its rank before it.
+        source: The merged ring. Each line begins with its rank.
     """
 
     def __init__(self, source: LogRing) -> None:
@@ -246,24 +248,24 @@ class CollapsedRing:
         self._state: tuple[int, int] | None = None
         self._world = 0
         self._held = HeldLines()
-        self._changes: deque[tuple[int, int]] = deque(maxlen=MAX_CHANGES)  # version, and from which row on
+        self._changes: deque[tuple[int, int]] = deque(maxlen=MAX_CHANGES)  # version, first changed row
 
     @property
     def first(self) -> int:
-        """Number of the oldest row still held."""
+        """Number of the oldest held row."""
         return self._folder.first
 
     @property
     def end(self) -> int:
-        """Number of the row that comes next."""
+        """Number of the next row."""
         return self._folder.end
 
     def update(self, world: int, now: float | None = None) -> None:
-        """Take the lines that came since the last call; those of the last moment are shown by a later one.
+        """Process the new lines of the source. Recent lines are shown by a later call.
 
         Args:
-            world: how many ranks there are.
-            now: seconds by a clock that never goes back.
+            world: Number of ranks.
+            now: Seconds of a monotonic clock. None: the present time.
         """
         now, state = monotonic() if now is None else now, (self.source.version, world)
         if state == self._state and not self._held:
@@ -278,7 +280,7 @@ class CollapsedRing:
         lines = self.source.read(self._seen, self.source.end)
         if lines and (missing := lines[0].number - self._seen):
             changed = min(changed, self._fold_lines(self._held.release_all()))
-            remark = f"⋯ {missing:,} lines before this are not held here"
+            remark = f"⋯ {missing:,} earlier lines are not in memory"
             self._folder.append(FoldedLine(self.end, remark, LineInfo("out"), 0))
         for line in lines:
             prefix, _, text = line.text.partition("| ")  # r003| text
@@ -288,12 +290,12 @@ class CollapsedRing:
             changed,
             self._fold_lines(self._held.release_all() if first else self._held.release_until(now - HOLD_SECONDS)),
         )
-        if changed < before or self.end > before or version != state[0]:  # unfinished lines may be others
+        if changed < before or self.end > before or version != state[0]:  # unfinished lines may have changed
             self.version += 1
             self._changes.append((self.version, changed))
 
     def changed_since(self, version: int) -> int:
-        """The number of the first row whose label another one than that version's may have."""
+        """Return the number of the first row whose label may have changed since a version."""
         if not self._changes or self._changes[-1][0] <= version:
             return self.end
         if self._changes[0][0] > version + 1:
@@ -301,22 +303,22 @@ class CollapsedRing:
         return min(row for number, row in self._changes if number > version)
 
     def _fold_lines(self, lines: Iterator[HeldLine]) -> int:
-        """Fold lines; the number of the first row that changed."""
+        """Fold lines. Returns the number of the first changed row."""
         changed = self.end
         for line in lines:
             changed = min(changed, self._folder.add(line.rank, line.text, line.about).number)
         return changed
 
     def lines(self, start: int, stop: int) -> list[str]:
-        """Rows as they show, by number."""
+        """Return rows as text, by number."""
         return [line.text for line in self.read(start, stop)]
 
     def read(self, start: int, stop: int) -> list[Line]:
-        """Rows as lines."""
+        """Return rows as lines."""
         return [Line(row.number, self._row_text(row), row.about) for row in self._folder.read(start, stop)]
 
     def pending(self) -> list[str]:
-        """The unfinished last line of each rank."""
+        """Return the unfinished last line of each rank."""
         return self.source.pending()
 
     def _row_text(self, row: FoldedLine) -> str:
@@ -325,16 +327,16 @@ class CollapsedRing:
 
 
 def format_row(row: FoldedLine, world: int) -> str:
-    """A row as a line of text."""
+    """Return a row as a line of text."""
     return f"{format_ranks(row.ranks, world):{len(str(world)) + 1}}| {row.text}" if row.ranks else row.text
 
 
 def format_ranks(ranks: int, world: int) -> str:
-    """Who said it: ``x32``, ``r5 r17``, ``r0-r7``, ``x30, not r5 r17``; of many, the first few.
+    """Format a set of ranks: ``x32``, ``r5 r17``, ``r0-r7``, ``x30, not r5 r17``; only the first few of many.
 
     Args:
-        ranks: a bit for each.
-        world: how many there are.
+        ranks: Bit set of the ranks.
+        world: Number of ranks.
     """
     count = ranks.bit_count()
     missing = ((1 << world) - 1) & ~ranks
@@ -347,12 +349,12 @@ def format_ranks(ranks: int, world: int) -> str:
 
 
 def list_ranks(ranks: int) -> list[int]:
-    """The ranks of a bit for each."""
+    """Return the ranks of a bit set."""
     return [rank for rank in range(ranks.bit_length()) if ranks >> rank & 1]
 
 
 def _ranges(ranks: int) -> list[str]:
-    """Neighbours together, in time by how many ranges there are."""
+    """Return a bit set as ranges, in time proportional to their number."""
     found = []
     at = 0
     while ranks:
@@ -374,10 +376,11 @@ ERASE = "\r\x1b[J"
 
 
 def partial_lines(ranks: Iterable[tuple[int, LineSplitter]], *, prefixed: bool = True) -> list[str]:
-    """The lines that show now, by rank: text, without colours.
+    """Return the unfinished lines by rank, as text without colours.
 
     Args:
-        ranks: of each rank the stream that said something last.
+        ranks: Each rank with the stream that printed last.
+        prefixed: Whether each line begins with its rank.
     """
     found = []
     for rank, lines in sorted(ranks, key=lambda each: each[0]):
@@ -387,10 +390,10 @@ def partial_lines(ranks: Iterable[tuple[int, LineSplitter]], *, prefixed: bool =
 
 
 class LiveLines:
-    """What is drawn of them. It writes nothing: whoever has the terminal does, with what it is given.
+    """Terminal sequences that redraw unfinished lines below the log. The caller writes them.
 
     Args:
-        size: tells how large the terminal is; they take half of its lines at most.
+        size: Returns the size of the terminal. The lines take at most half of its height.
     """
 
     def __init__(self, size: Callable[[], os.terminal_size]) -> None:
@@ -398,7 +401,7 @@ class LiveLines:
         self._drawn_lines: list[str] = []
 
     def render(self, lines: list[str]) -> str:
-        """What to write so that these are shown in place of those before; "" where they are already."""
+        """Return the output that replaces the present lines; "" if nothing changes."""
         columns, rows = self._size()
         room = max(1, rows // 2)
         if len(lines) > room:
@@ -407,13 +410,13 @@ class LiveLines:
         lines = [clip_cells(line, columns - 1) for line in lines]
         if lines == self._drawn_lines:
             return ""
-        away = self.render_erase()
+        output = self.render_erase()
         self._drawn_lines = lines
         back = f"\x1b[{len(lines) - 1}A" if len(lines) > 1 else ""
-        return f"{away}{chr(10).join(lines)}\r{back}" if lines else away
+        return f"{output}{chr(10).join(lines)}\r{back}" if lines else output
 
     def render_erase(self) -> str:
-        """What to write so that none is shown; "" where none is."""
+        """Return the output that erases the lines; "" if there are none."""
         if not self._drawn_lines:
             return ""
         self._drawn_lines = []
@@ -421,7 +424,7 @@ class LiveLines:
 
 
 def clip_cells(text: str, cells: int) -> str:
-    """Cut to a number of cells of a terminal, with an ellipsis where something went."""
+    """Cut a text to a number of terminal cells, with an ellipsis if it was too long."""
     taken = 0
     for at, character in enumerate(text):
         taken += 2 if character > "\u10ff" and east_asian_width(character) in "WF" else 1

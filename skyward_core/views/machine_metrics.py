@@ -1,4 +1,4 @@
-"""Metrics of machines and GPUs."""
+"""Metrics of machines and GPUs: history, newest values, and their state before a failure."""
 
 from __future__ import annotations
 
@@ -19,52 +19,53 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.outliers import Trace
 from skyward_core.views.rank_metrics import MAX_TIME, MAX_VALUE
 
-MAX_POINTS = 1024  # of one machine's history; beyond that every other point goes
-MAX_NAMES = 48  # of one machine or GPU
-MAX_GPUS = 64  # of one machine, slices among them
-MAX_NAME_LENGTH = 40  # characters of a figure's name
+MAX_POINTS = 1024  # per machine; then every other point is dropped
+MAX_NAMES = 48  # names per machine or GPU
+MAX_GPUS = 64  # GPUs per machine, including slices
+MAX_NAME_LENGTH = 40  # characters of a metric's name
 _KNOWN = NODE_METRIC_DEFINITIONS.keys() | GPU_METRIC_DEFINITIONS.keys()
 _NUMBERS = {int, float}
-FRESH_SECONDS = 10.0  # seconds after which a figure is not of now
-SET_BACK = 1.0  # seconds that what comes is older than what came last where the machine's clock was set back
+FRESH_SECONDS = 10.0  # seconds for which a value counts as current
+SET_BACK = 1.0  # seconds; an older sample than the last one means that the machine's clock was set back
 FULL_SHARE = 0.95  # of a memory
-# Hardware slowdown, too hot (by driver, by hardware), power brake. A power cap is how a GPU is run at full load.
+# NVML bits: hardware slowdown, software and hardware thermal slowdown, power brake. A power cap is normal under full
+# load.
 SLOWDOWN_BITS = 0x08 | 0x20 | 0x40 | 0x80
 
 
 def memory_share(figures: Mapping[str, float]) -> float:
-    """The part of a machine's or a GPU's memory that is in use; 0 where that is not told."""
+    """Return the used share of a machine's or a GPU's memory; 0 if unknown."""
     used = figures.get("mem_used", figures.get("memory_used"))
     whole = figures.get("mem_total", figures.get("memory_total"))
     return used / whole if used is not None and whole else 0.0
 
 
 def slowdown_bits(figures: Mapping[str, float]) -> int:
-    """Why a GPU is slowed down, of the reasons that are trouble: bits as NVML has them."""
+    """Return the NVML bits of throttling reasons that indicate a problem."""
     return int(figures.get("throttle", 0)) & SLOWDOWN_BITS
 
 
 def _start_time(before: float | None, at: float, holds: object) -> float | None:
-    """Return since when a condition holds that did since ``before``; None if it does not hold now."""
+    """Return the start time of a condition, given the earlier start. None if the condition does not hold now."""
     return (at if before is None else before) if holds else None
 
 
 class MetricHistory:
-    """Figures of one machine, or one GPU, over time: a row for each time, in one array.
+    """Metrics of one machine or GPU over time, in one array with a row per time.
 
-    A history that is full is thinned to every other row, and from then on takes half as many: it always spans the
-    whole time, evenly. Where the clock was set back, what was later than that is forgotten: curves go on.
+    A full history is thinned to every other row, and later samples are thinned in the same way. It therefore always
+    spans
+    the whole time evenly. After the clock was set back, rows of later times are dropped.
 
     Attributes:
-        latest: the newest figures, those only that were among them.
-        latest_at: when they were taken, as a Unix time of this machine; 0.0 before the first.
-        seen: how often something was taken.
-        names: of all figures that it ever had, as they stand in a row.
-        full_since, slowed_since: since when its memory has been nearly full, and it has been slowed down, by each time
-            that it was measured; None where it is not.
-        lost_since: since when the driver has lost a GPU, the same.
-        xid, xid_at: the last error that the driver wrote of it into the kernel's log, and when that was first told; 0
-            where there was none.
+        latest: The newest sample.
+        latest_at: Unix time of the newest sample on the client's clock; 0.0 before the first one.
+        seen: Number of samples.
+        names: Names of all metrics, in the order of the columns.
+        full_since, slowed_since: Unix time since which the memory is nearly full, or the GPU is throttled. None: it is
+            not.
+        lost_since: Unix time since which the driver has lost the GPU. None: it has not.
+        xid, xid_at: Last error of the GPU in the kernel log, and the Unix time of its first report; 0 if there is none.
     """
 
     __slots__ = (
@@ -86,7 +87,7 @@ class MetricHistory:
         self._stride = 1
 
     def add(self, at: float, figures: Mapping[str, float]) -> None:
-        """Take what was measured at once."""
+        """Add a sample."""
         self.latest, self.latest_at = figures, at
         self.seen += 1
         self.full_since = _start_time(self.full_since, at, memory_share(figures) > FULL_SHARE)
@@ -101,13 +102,13 @@ class MetricHistory:
             return
         if len(self._at) >= MAX_POINTS:
             self._thin()
-        if tuple(figures) == self.names:  # as nearly always
+        if tuple(figures) == self.names:  # the normal case
             self._rows.extend(figures.values())
         else:
             if new := [name for name in figures if name not in self.names]:
                 self._add_columns(new[: MAX_NAMES - len(self.names)])
             self._rows.extend([figures.get(name, nan) for name in self.names])
-        self._at.append(at)  # last: who reads meanwhile goes by the times
+        self._at.append(at)  # last, because concurrent readers rely on the times
 
     def _thin(self) -> None:
         width = len(self.names)
@@ -118,7 +119,7 @@ class MetricHistory:
         self._stride *= 2
 
     def _add_columns(self, names: Sequence[str]) -> None:
-        """Have room for more figures; before, there were none of them."""
+        """Add columns, empty in all existing rows."""
         width, empty = len(self.names), array("d", [nan]) * len(names)
         wider = array("d")
         for row in range(len(self._at)):
@@ -127,11 +128,11 @@ class MetricHistory:
 
     @property
     def span(self) -> tuple[float, float]:
-        """The first and the last time at which it was measured, as far as that is kept."""
+        """First and last time of the stored samples."""
         return (self._at[0], self._at[-1]) if self._at else (0.0, 0.0)
 
     def maximum(self, name: str) -> float:
-        """The greatest value that a figure has had, as far as that is kept; 0.0 where it had none."""
+        """Return the greatest stored value of a metric; 0.0 if there is none."""
         names, rows = self.names, self._rows
         if name not in names:
             return 0.0
@@ -139,7 +140,7 @@ class MetricHistory:
         return max((value for value in column if value == value), default=0.0)
 
     def trace(self, name: str) -> Trace:
-        """One figure's history; without what it was not measured at."""
+        """Return the history of one metric, without samples that lack it."""
         names, rows = self.names, self._rows
         if name not in names:
             return Trace(array("d"), array("d"))
@@ -157,10 +158,13 @@ class Device(NamedTuple):
 
 @dataclass(slots=True)
 class MachineView:
-    """One node's machine.
+    """Metrics of one node's machine.
 
     Attributes:
-        why: nothing, or nothing of its GPUs, comes; in words.
+        host: Metrics of the machine.
+        gpus: Metrics of the GPUs.
+        devices: The GPUs.
+        why: Reason why no samples, or no GPU samples, arrive; "" if they do.
     """
 
     host: MetricHistory
@@ -169,15 +173,15 @@ class MachineView:
     why: str = ""
 
     def is_fresh(self, now: float) -> bool:
-        """Whether its figures are of now."""
+        """Check whether the newest sample is current."""
         return now - self.host.latest_at < FRESH_SECONDS
 
 
 class MachineMetrics:
-    """Those of a pool, by node. One thread writes, others may read.
+    """Machine metrics of a pool by node. One thread writes; other threads may read.
 
     Attributes:
-        version: raised by all that is taken, so that a screen paints only what is new.
+        version: Increased by each change, so that screens repaint only new data.
     """
 
     def __init__(self) -> None:
@@ -185,73 +189,76 @@ class MachineMetrics:
         self.nodes: dict[int, MachineView] = {}
 
     def machine(self, node: int) -> MachineView:
-        """A node's; made when it is first spoken of."""
+        """Return a node's metrics, created on first use."""
         found = self.nodes.get(node)
         if found is None:
             found = MachineView(MetricHistory(), [], [])
-            self.nodes = dict(sorted([*self.nodes.items(), (node, found)]))  # replaced: others iterate over it
+            # replaced, because other threads iterate over it
+            self.nodes = dict(sorted([*self.nodes.items(), (node, found)]))
         return found
 
     def set_silence_reason(self, node: int, reason: str) -> None:
-        """Why nothing comes of a node, or "": something does."""
+        """Set the reason why no samples arrive; "" if they do."""
         self.machine(node).why = sanitize_line(reason)
         self.version += 1
 
     def feed(self, node: int, data: bytes, ahead: float = 0.0) -> None:
-        """Take lines of samples, oldest first; a line that is none is passed over.
+        """Add lines of samples, oldest first. Invalid lines are skipped.
 
         Args:
-            ahead: seconds by which our clock is ahead of the node's.
+            node: Index of the node.
+            data: The lines.
+            ahead: Seconds by which the client's clock is ahead of the node's.
         """
         machine = self.machine(node)
         for line in data.split(b"\n"):
             try:
-                told = json.loads(line) if line else None
+                sample = json.loads(line) if line else None
             except (ValueError, RecursionError):
                 continue
-            if isinstance(told, dict):
-                self._add_sample(machine, told, ahead)
+            if isinstance(sample, dict):
+                self._add_sample(machine, sample, ahead)
         self.version += 1
 
-    def _add_sample(self, machine: MachineView, told: dict[str, Any], ahead: float) -> None:
-        at = told.get("at")
+    def _add_sample(self, machine: MachineView, sample: dict[str, Any], ahead: float) -> None:
+        at = sample.get("at")
         if not (isinstance(at, int | float) and 0 <= at < MAX_TIME):
             return
         at += ahead
-        devices, gpus, reason = told.get("devices"), told.get("gpus"), told.get("why")
+        devices, gpus, reason = sample.get("devices"), sample.get("gpus"), sample.get("why")
         if isinstance(devices, list):
             machine.devices = [_parse_device(each) for each in devices[:MAX_GPUS]]
-        machine.host.add(at, _parse_metrics(told.get("node")))
+        machine.host.add(at, _parse_metrics(sample.get("node")))
         machine.why = sanitize_line(reason) if isinstance(reason, str) else ""
         for number, each in enumerate(gpus[:MAX_GPUS] if isinstance(gpus, list) else ()):
             if number == len(machine.gpus):
                 machine.gpus.append(MetricHistory())
             machine.gpus[number].add(at, _parse_metrics(each))
 
-    # -- over all ----------------------------------------------------------------------------------------
+    # -- all nodes -----------------------------------------------------------------------------------------
 
     def tracks(self) -> Iterator[tuple[int, int | None, MetricHistory]]:
-        """Node, GPU or None, and figures, of everything that was measured."""
+        """Yield node, GPU (or None) and history of everything that was measured."""
         for node, machine in self.nodes.items():
             yield node, None, machine.host
             for gpu, track in enumerate(list(machine.gpus)):
                 yield node, gpu, track
 
     def latest(self, name: str) -> dict[tuple[int, int | None], float]:
-        """The newest value of a figure, by node and GPU, of all that have it."""
+        """Return the newest value of a metric by node and GPU."""
         return {(node, gpu): track.latest[name] for node, gpu, track in self.tracks() if name in track.latest}
 
 
 def _parse_metrics(told: Any) -> dict[str, float]:
-    """What may be kept of figures that somebody tells."""
+    """Return the valid metrics of a sample."""
     if not isinstance(told, dict):
         return {}
-    # Nearly all are names that we know with finite numbers; to look at each of 256 GPUs' takes five times as long.
+    # The normal case, five times as fast as checking each value of 256 GPUs.
     if told.keys() <= _KNOWN and _NUMBERS.issuperset(map(type, told.values())):
         try:
             if isfinite(fsum(told.values())):
                 return dict(zip(told, map(float, told.values()), strict=True))
-        except OverflowError:  # one of them is too large, or their sum
+        except OverflowError:  # a value or the sum is too large
             pass
     found: dict[str, float] = {}
     for name, value in told.items():
@@ -265,11 +272,11 @@ def _parse_device(told: Any) -> Device:
     return Device(*(sanitize_line(str(known.get(name, "")))[:80] for name in ("id", "model")))
 
 
-STALE_SECONDS = 60.0  # seconds before a failure, beyond which figures tell nothing of it
-LATE_ERROR_SECONDS = 10.0  # seconds after it in which what the driver writes into the kernel's log is of it
-HIGH_SHARE = 0.9  # of a memory, that is worth a word
+STALE_SECONDS = 60.0  # seconds before a failure; older samples are irrelevant to it
+LATE_ERROR_SECONDS = 10.0  # seconds after a failure in which kernel log errors belong to it
+HIGH_SHARE = 0.9  # of a memory, from which it is reported
 HOT_CELSIUS = 85.0  # °C
-# What people look up, of https://docs.nvidia.com/deploy/xid-errors.
+# Frequent ones of https://docs.nvidia.com/deploy/xid-errors.
 XIDS = {
     13: "graphics engine exception", 31: "memory page fault", 43: "stopped by its program's error",
     45: "cleaned up after another error", 48: "ECC error of two bits", 61: "internal halt", 62: "internal halt",
@@ -280,22 +287,23 @@ XIDS = {
 
 
 def describe_xid(number: float) -> str:
-    """``Xid 79 (the GPU has fallen off the bus)``."""
+    """Describe a GPU error, for example ``Xid 79 (the GPU has fallen off the bus)``."""
     meaning = XIDS.get(int(number))
     return f"Xid {number:.0f}" + (f" ({meaning})" if meaning else "")
 
 
 class FailureMetrics:
-    """Those of one node.
+    """Metrics of one node at a failure.
 
     Args:
-        machine: of which more may become known: the kernel's log tells of a GPU after its rank has failed.
+        node: Index of the node.
+        machine: Its metrics. GPU errors may appear in the kernel log after the rank has failed.
         failed_at: Unix time in seconds.
 
     Attributes:
-        node: its index.
-        at: when they were taken, as a Unix time of this machine.
-        host, gpus: by name, as :mod:`skyward_core.model.metric_series` explains them.
+        node: Index of the node.
+        at: Unix time of the sample on the client's clock.
+        host, gpus: Values by name, as defined in :mod:`skyward_core.model.metric_series`.
     """
 
     def __init__(self, node: int, machine: MachineView, failed_at: float) -> None:
@@ -314,54 +322,54 @@ class FailureMetrics:
         return found
 
     def _late_errors(self, track: MetricHistory) -> dict[str, float]:
-        """What was told of a GPU until shortly after the failure."""
+        """Return the errors of a GPU that were reported until shortly after the failure."""
         signs = {"xid": track.xid} if track.xid and track.xid_at <= self.failed_at + LATE_ERROR_SECONDS else {}
         if track.latest_at <= self.failed_at + LATE_ERROR_SECONDS and track.latest.get("lost"):
             signs["lost"] = 1.0
         return signs
 
     def describe(self) -> list[str]:
-        """What is worth a word, the worst first; at least how much of the memory was in use."""
-        bad = [said for number, figures in enumerate(self.gpus) for said in _describe_gpu(number, figures)]
+        """Describe noteworthy values, worst first, and always the memory in use."""
+        bad = [text for number, figures in enumerate(self.gpus) for text in _describe_gpu(number, figures)]
         part = memory_share(self.host)
         memory = [f"memory {100 * part:.0f} % full"] if part else []
         pressure = self.host.get("memory_pressure", 0.0)
-        more = [f"waited for memory in {pressure:.0f} % of the time"] if pressure >= 10 else []
+        more = [f"stalled by memory pressure {pressure:.0f} % of the time"] if pressure >= 10 else []
         fullest = max(self.gpus, key=memory_share, default={})
         of_gpus = (
-            [f"GPU memory {100 * memory_share(fullest):.0f} % at most"] if memory_share(fullest) and not bad else []
+            [f"fullest GPU memory {100 * memory_share(fullest):.0f} %"] if memory_share(fullest) and not bad else []
         )
         return [*memory, *more, *bad, *of_gpus] if part > HIGH_SHARE else [*bad, *memory, *more, *of_gpus]
 
     def to_json(self) -> dict[str, Any]:
-        told = {
+        data = {
             "node": self.node,
             "at": self.at,
             "before": self.failed_at - self.at,
             "words": self.describe(),
         }
-        return told | {"host": dict(self.host), "gpus": [dict(figures) for figures in self.gpus]}
+        return data | {"host": dict(self.host), "gpus": [dict(figures) for figures in self.gpus]}
 
 
 def capture_failure_metrics(node: int, machine: MachineView | None, failed_at: float) -> FailureMetrics | None:
-    """A machine's latest figures, as those before a failure just now; None where there are none of about then."""
+    """Return a machine's newest metrics as those before a failure. None if there are none of about that time."""
     if machine is None or not machine.host.latest or abs(failed_at - machine.host.latest_at) > STALE_SECONDS:
         return None
     return FailureMetrics(node, machine, failed_at)
 
 
 def _describe_gpu(number: int, figures: Mapping[str, float]) -> list[str]:
-    said = []
+    problems = []
     if xid := figures.get("xid"):
-        said.append(describe_xid(xid))
+        problems.append(describe_xid(xid))
     if figures.get("lost"):
-        said.append("lost by the driver")
+        problems.append("lost by the driver")
     if memory_share(figures) > HIGH_SHARE:
-        said.append(f"memory {100 * memory_share(figures):.0f} % full")
+        problems.append(f"memory {100 * memory_share(figures):.0f} % full")
     if bits := slowdown_bits(figures):
-        said.append(f"slowed: {describe_throttling(bits)}")
+        problems.append(f"slowed: {describe_throttling(bits)}")
     if figures.get("ecc"):
-        said.append(f"{figures['ecc']:.0f} ECC errors")
+        problems.append(f"{figures['ecc']:.0f} ECC errors")
     if figures.get("temp", 0.0) >= HOT_CELSIUS:
-        said.append(f"{figures['temp']:.0f} °C")
-    return [f"GPU {number} {', '.join(said)}"] if said else []
+        problems.append(f"{figures['temp']:.0f} °C")
+    return [f"GPU {number} {', '.join(problems)}"] if problems else []

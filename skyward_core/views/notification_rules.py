@@ -1,4 +1,4 @@
-"""What is worth calling a person who looks elsewhere: a run has ended, or something waits for them."""
+"""Rules for notifying a user who is not watching: a run has ended, or a pool waits for an answer."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from skyward_core.views.pool_view import PoolView, RunView
 
-# How a run or a pool's start ended, or what a person is asked for.
+# End of a run or of a pool's start, or the kind of a question to the user.
 NotificationKind = Literal["done", "failed", "cancelled", "lost", "budget", "breakpoint", "hostkey", "alert"]
 
 
 class Notification(NamedTuple):
-    """One thing to tell.
+    """A notification for the user.
 
     Attributes:
-        run: a run's id; "" where it is about the pool.
-        what: of whom it is told: a function's name, or a rank.
-        detail: more of it, in words; may be empty.
-        seconds: how long it took; None where a person is asked for something.
+        kind: Its kind.
+        pool: Name of the pool.
+        run: Id of the run; "" if it concerns the pool.
+        what: Subject: a function's name or a rank.
+        detail: Further text; may be empty.
+        seconds: Duration of the run or start. None for questions to the user.
     """
 
     kind: NotificationKind
@@ -31,16 +33,16 @@ class Notification(NamedTuple):
 
 
 class NotificationWatch:
-    """Looks at pools again and again, and tells what is new. What had ended before the first look is no news."""
+    """Detection of new notifications by repeated checks. Runs that ended before the first check are not reported."""
 
     def __init__(self) -> None:
         self._running: set[tuple[str, str]] = set()  # pools and runs that are expected to end
         self._starting: set[str] = set()
-        self._asked: dict[str, float | None] = {}  # pool -> the deadline of the question about its budget
+        self._asked: dict[str, float | None] = {}  # pool -> deadline of the question about its budget
         self._stopped: dict[str, set[int]] = {}  # pool -> ranks that wait at a breakpoint
 
     def check(self, pools: Iterable[PoolView], now: float) -> list[Notification]:
-        """What has come since the last look; costs next to nothing for pools that are over."""
+        """Return the notifications since the last check. Ended pools cost next to nothing."""
         found: list[Notification] = []
         for pool in pools:
             followed = pool.key in self._starting or any(key == pool.key for key, _ in self._running)
@@ -57,8 +59,8 @@ class NotificationWatch:
         elif pool.key in self._starting:
             self._starting.discard(pool.key)
             if pool.state in ("failed", "unfinished") or (pool.is_over and pool.detail):
-                took = now - pool.created_at
-                yield Notification("failed", pool.name, what="the start", detail=pool.detail, seconds=took)
+                seconds = now - pool.created_at
+                yield Notification("failed", pool.name, what="the start", detail=pool.detail, seconds=seconds)
 
     def _run_notifications(self, pool: PoolView, now: float) -> Iterable[Notification]:
         for run in list(pool.runs.values()):
@@ -70,7 +72,7 @@ class NotificationWatch:
                     self._running.discard(key)
             elif key in self._running:
                 self._running.discard(key)
-                if run.state != "left":  # it goes on without us
+                if run.state != "left":  # the run continues without this client
                     yield run_notification(run, pool.name, now)
 
     def _pause_notifications(self, pool: PoolView) -> Iterable[Notification]:
@@ -88,7 +90,7 @@ class NotificationWatch:
 
 
 def run_notification(run: RunView, pool: str, now: float) -> Notification:
-    """That a run has ended."""
+    """Return the notification for the end of a run."""
     kind: NotificationKind = run.state if run.state in ("done", "cancelled", "lost") else "failed"
     returned = run.counts.get("returned", 0)
     detail = f"{returned:,}/{run.total:,} returned"

@@ -1,4 +1,4 @@
-"""Bands, outliers and disagreement of metrics."""
+"""Outliers among values, and bands (minimum, median, maximum) over metric series."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import NamedTuple, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 
-MAX_SCORE = 3.5  # of the modified z-score; what Iglewicz and Hoaglin recommend
-MAX_MEAN_SCORE = 3.0  # the same by the mean deviation, where most are equal: one of four has 3.19 at most
-MIN_VALUES = 4  # values of which one can be said to be odd
-MIN_DEVIATION = 0.05  # of the median: who differs by less is not odd, however much alike the others are
-_OF_MEDIAN, _OF_MEAN = 0.6745, 0.7979  # of a normal distribution's deviation, to be comparable
+MAX_SCORE = 3.5  # modified z-score, as recommended by Iglewicz and Hoaglin
+MAX_MEAN_SCORE = 3.0  # score by the mean deviation, if most values are equal; the maximum for one of four is 3.19
+MIN_VALUES = 4  # values required to call one of them an outlier
+MIN_DEVIATION = 0.05  # of the median; smaller deviations are never outliers
+_OF_MEDIAN, _OF_MEAN = 0.6745, 0.7979  # factors that make both deviations comparable to a standard deviation
 
 
 class Trace(NamedTuple):
-    """One name's numbers of one sender: Unix times, oldest first, and values."""
+    """One series: Unix times, oldest first, and values."""
 
     at: array[float]
     values: array[float]
 
 
 class Band(NamedTuple):
-    """What lines span, at times evenly far apart: where none has a value there is no time."""
+    """Minimum, median and maximum of several series at increasing times. Times without any value are omitted."""
 
     at: list[float]
     low: list[float]
@@ -34,29 +34,29 @@ class Band(NamedTuple):
 
 
 def compute_band(lines: Sequence[Trace], columns: int) -> Band:
-    """Least, median and greatest value of all lines in each of ``columns`` parts of the time that they span.
+    """Compute the minimum, median and maximum of all series in each of ``columns`` equal parts of their time.
 
-    Least and greatest are of all values in the part, the median of each line's last one there. A line that has none
-    there, but some before and after, counts with the last one before; at either end for one more of its pauses, for
-    ranks send at times of their own, and one that is the first or the last to send must not look like a change of all.
-    A part in which no line has a value of its own is left out. What is no finite number counts as none.
+    Minimum and maximum cover all values of a part. The median covers the last value of each series in the part. A
+    series
+    without values in a part, but with values before and after it, counts with its last value before. At both ends it
+    counts for one more average pause, because ranks log at different times, and the first or last rank to log must not
+    look like a change of all. Parts without values and non-finite values are omitted.
     """
     return IncrementalBand(exact=True).update(dict(enumerate(lines)), columns)
 
 
 def median(values: Iterable[float]) -> float:
-    """The middle one, or the mean of the two in the middle; of at least one value. (``statistics`` takes longer to be
-    imported than a client that starts has.)"""
+    """Return the median of at least one value. The ``statistics`` module is too slow to import."""
     ranked = sorted(values)
     half = len(ranked) // 2
     if len(ranked) % 2:
         return ranked[half]
     low, high = ranked[half - 1], ranked[half]
-    return min(max(low / 2 + high / 2, low), high)  # the halves of the least numbers are rounded
+    return min(max(low / 2 + high / 2, low), high)  # the halves of the smallest numbers are rounded
 
 
 def mean_pauses(lines: Sequence[Trace]) -> list[float]:
-    """Seconds between two values of each line, on the average; of one that has a single value, as those of others."""
+    """Return the mean seconds between values of each series. Series of one value get the median of the others."""
     known = [(line.at[-1] - line.at[0]) / (len(line.at) - 1) if len(line.at) > 1 else None for line in lines]
     several = [pause for pause in known if pause is not None]
     others = median(several) if several else inf
@@ -64,20 +64,23 @@ def mean_pauses(lines: Sequence[Trace]) -> list[float]:
 
 
 def find_outliers(values: Mapping[Key, float], apart: float = 0.0) -> list[Key]:
-    """Whose value is far from all others', the farthest first, by the median absolute deviation; what is no finite
-    number is, unless none is.
+    """Return the keys of outliers, farthest first, by the median absolute deviation. Non-finite values are outliers
+    unless all are.
 
-    Where more than half have the same value, that deviation is 0, and the mean one takes its place. Values that are
-    much alike have a small one, and what is far by it need not be far for people: 94 % where all others are at 97 %.
+    If more than half of the values are equal, the median deviation is 0 and the mean deviation is used. Very similar
+    values have a tiny deviation, so a minimum distance from the median is required in addition.
 
     Args:
-        apart: the least difference from the median that matters; :data:`MIN_DEVIATION` of the median does in any case.
+        values: Values by key.
+        apart: Smallest relevant distance from the median. At least :data:`MIN_DEVIATION` of the median is required in
+            any
+            case.
     """
     finite = {key: value for key, value in values.items() if isfinite(value)}
     odd = [key for key in values if key not in finite] if finite else []
     if len(finite) < MIN_VALUES:
         return odd
-    # In parts of the greatest, so that no difference is infinite.
+    # Relative to the greatest value, so that no difference overflows.
     unit = max(map(abs, finite.values())) or 1.0
     scaled = {key: value / unit for key, value in finite.items()}
     middle = median(scaled.values())
@@ -97,12 +100,13 @@ LEAST_STEP = 2.0**-20  # seconds
 
 
 class _ScanPosition(NamedTuple):
-    """How far a line was looked at: all columns before ``column`` are done with it.
+    """Position in a series: all columns before ``column`` have been computed.
 
     Attributes:
-        begin: the first value that is not in one of them.
-        at: the time of the one before that.
-        before: the last value there; None where that is no finite number.
+        column: Index of the column.
+        begin: First value after these columns.
+        at: Time of the value before.
+        before: That value. None if it is not finite.
     """
 
     column: int
@@ -112,15 +116,17 @@ class _ScanPosition(NamedTuple):
 
 
 _Span = tuple[float, float, float]
-"""Least, last and greatest of a line's values in a column."""
+"""Minimum, last and maximum of a series' values in a column."""
 
 
 class IncrementalBand:
-    """A band as of :func:`compute_band`, whose columns stay while time goes on: if there is no more room, they become
-    twice as long.
+    """Band like that of :func:`compute_band`, updated incrementally.
+
+    Charts request the band on every refresh. Columns stay as time advances, and double in length when there is no more
+    room.
 
     Args:
-        exact: Whether the columns divide the time evenly; those of lines that grow are powers of two long.
+        exact: Whether the columns divide the time evenly. Otherwise their length is a power of two.
     """
 
     def __init__(self, *, exact: bool = False) -> None:
@@ -128,28 +134,29 @@ class IncrementalBand:
         self._reset(0.0, 0.0, 0)
 
     def _reset(self, first: float, last: float, columns: int) -> None:
-        """Look at everything anew."""
+        """Discard all computed columns."""
         step = (last - first) / max(1, columns)
         if not self._exact:
             fraction, power = frexp(max(step, LEAST_STEP))
-            step = 2.0 ** (power - (fraction == 0.5))  # the least power of two that is no less
+            step = 2.0 ** (power - (fraction == 0.5))  # the least power of two that is not less
         self._first, self._columns = first, columns
         self._ends = [first + step * (column + 1) for column in range(columns)]
         if self._exact and columns:
-            self._ends[-1] = last  # whatever was rounded
+            self._ends[-1] = last  # corrects rounding
         self._lows, self._highs = [inf] * columns, [-inf] * columns
         self._middles = [array("d") for _ in range(columns)]
         self._own = [False] * columns
         self._reached: dict[int, _ScanPosition] = {}
         self._column_spans: list[_Span | None] = [None] * columns
         self._changed: set[int] = set()
-        self._provisional: dict[int, list[_Span]] = {}  # by column: of lines of which more may come there
+        self._provisional: dict[int, list[_Span]] = {}  # by column: spans of series that may still get values there
 
     def update(self, lines: Mapping[int, Trace], columns: int) -> Band:
-        """The band over lines in at most so many parts of the time that they span.
+        """Return the band over all series, in at most ``columns`` parts of their time.
 
         Args:
-            lines: by rank; each has grown since the last call, or is as it was.
+            lines: Series by rank. Each has only grown since the last call.
+            columns: Greatest number of parts.
         """
         filled = {rank: line for rank, line in lines.items() if len(line.at)}
         if not filled or columns < 1:
@@ -178,19 +185,19 @@ class IncrementalBand:
         return found
 
     def _can_extend(self, filled: Mapping[int, Trace], first: float, last: float, columns: int) -> bool:
-        """Whether these are the lines of before, and there is room for what has come."""
+        """Check whether these are the earlier series and the new values fit into the columns."""
         if columns != self._columns or first != self._first or last > self._ends[-1]:
             return False
         for rank, place in self._reached.items():
             line = filled.get(rank)
             if line is None or place.begin > len(line.at):
                 return False
-            if place.begin and line.at[place.begin - 1] != place.at:  # every other value has gone
+            if place.begin and line.at[place.begin - 1] != place.at:  # the series was thinned
                 return False
         return True
 
     def _add_values(self, rank: int, line: Trace) -> int:
-        """Have the columns know what a line is in those that it has left behind; the one in which it ends."""
+        """Add a series' values to the columns that it has completed. Returns the column in which it ends."""
         at, values = line
         ends, newest = self._ends, at[-1]
         place = self._reached.get(rank) or _ScanPosition(bisect_left(ends, at[0]), 0, 0.0, None)
@@ -214,7 +221,9 @@ class IncrementalBand:
         return column
 
     def _add_tail(self, line: Trace, place: _ScanPosition, column: int, late: float, many: int) -> bool:
-        """What a line is in the column in which it ends, and for a pause after that; whether it has a number there."""
+        """Add a series' values to its last column and for a pause after it. Returns whether it has a finite value
+        there.
+        """
         span = _finite_span(line.values, place.begin, len(line.at))
         if span is None:
             return False
@@ -226,7 +235,7 @@ class IncrementalBand:
         return True
 
     def _add_lead(self, line: Trace, early: float) -> None:
-        """What a line is for a pause before its first value."""
+        """Add a series' first value for a pause before it."""
         begins = bisect_left(self._ends, line.at[0])
         begin = bisect_left(self._ends, early, 0, begins)
         if begin < begins and (first := next(filter(isfinite, line.values), None)) is not None:
@@ -234,7 +243,7 @@ class IncrementalBand:
                 self._provisional.setdefault(column, []).append((first, first, first))
 
     def _compute_column(self, column: int, own: set[int]) -> _Span | None:
-        """Least, median and greatest there; None where no line has a value of its own."""
+        """Return the column's minimum, median and maximum. None if no series has a value in it."""
         if not (self._own[column] or column in own):
             return None
         unsure = self._provisional.get(column, ())
@@ -246,12 +255,12 @@ class IncrementalBand:
 
 
 def _finite_span(values: array[float], begin: int, stop: int) -> _Span | None:
-    """Of the finite ones among some values; None where there is none."""
+    """Return the span of the finite values in a range. None if there is none."""
     if stop == begin + 1:
         value = values[begin]
         return (value, value, value) if isfinite(value) else None
     piece = values[begin:stop]
     total = sum(piece)
-    if total - total != 0:  # one of them, or their sum, is not finite
+    if total - total != 0:  # a value or the sum is not finite
         piece = array("d", filter(isfinite, piece))
     return (min(piece), piece[-1], max(piece)) if piece else None

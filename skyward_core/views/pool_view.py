@@ -1,10 +1,10 @@
-"""PoolView and RunView, how events change them, and curves of their numbers.
+"""State of pools and runs, updated by events, and the curves of their metrics.
 
-Views are written by one thread only (the one that runs the pools) and may be read by another: fields are
-replaced, never half-written, and every change raises ``version``, so that a screen repaints only what is dirty.
+One thread, which runs the pools, writes views; other threads may read them. Fields are replaced, never partially
+modified, and each change increases ``version``, so that screens repaint only new data.
 
-Text comes from ranks, hosts and files; views make it safe to show (``util.terminal_safe_text``), so that screens need
-not think of it. What programs want, values as they were told, stands beside it.
+Text comes from ranks, hosts and files. Views make it safe for terminals (``util.terminal_safe_text``). Programs get the
+original values from separate fields.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ if TYPE_CHECKING:
     from skyward_core.views.machine_metrics import FailureMetrics, MachineMetrics
 
 
-MAX_TEXT = 200  # characters of an argument that are kept
+MAX_TEXT = 200  # characters of an argument
 
 
 @dataclass_value
 class TrialSheet(Value):
-    """A row for each combination.
+    """Combinations of a sweep, a row for each.
 
     Attributes:
-        names: of the arguments.
-        rows: their values as texts, in that order.
-        tasks: of the run that this belongs to, for each task the row that it is.
-        before: rows of which runs before this one have the result: row -> (run, task).
-        gang: whether each row is a run of its own, on every rank of some nodes or of all.
-        nodes: how many nodes each of its runs has; 0 for all of the pool.
-        runs: which run each of its tasks' rows is: known before any of them begins.
-        client: the process that begins them, one after the other; 0 where that is not known.
-        after: the sweep whose rest this is: the key of its pool, and the run that its sheet is kept under.
+        names: Names of the arguments.
+        rows: Their values as text, in that order.
+        tasks: Row of each task of the run.
+        before: Rows whose results earlier runs have: row -> (run, task).
+        gang: Whether each row is a separate run, on all ranks of some or all nodes.
+        nodes: Nodes of each run; 0 for all nodes of the pool.
+        runs: Row -> run, in a sweep by gangs. Known before the first run begins.
+        client: Process that starts the runs one after the other; 0 if unknown.
+        after: Sweep that this one completes: key of its pool, and the run of its sheet.
     """
 
     names: tuple[str, ...]
@@ -75,72 +75,72 @@ class TrialSheet(Value):
 
     @classmethod
     def from_texts(cls, combinations: Sequence[Sequence[str]], *, gang: bool = False, nodes: int = 0) -> TrialSheet:
-        """Of combinations of texts ``name=value``, of which none has run."""
+        """Create a sheet from combinations of texts ``name=value``."""
         split = [[pair.partition("=")[::2] for pair in each] for each in combinations]
         names = tuple(name.strip() for name, _ in split[0])
         return replace(cls.new(names, [[text for _, text in each] for each in split]), gang=gang, nodes=nodes)
 
     @classmethod
     def new(cls, names: Sequence[str], rows: Sequence[Sequence[str]]) -> TrialSheet:
-        """Of which none has run."""
+        """Create a sheet of which nothing has run."""
         short = tuple(tuple(text[:MAX_TEXT] for text in row) for row in rows)
         return cls(tuple(names), short, tuple(range(len(short))), {})
 
     def missing(self, run: str, returned: Container[int]) -> TrialSheet:
-        """The same for a run that goes on with what this one's lacks.
+        """Return the sheet for a run that completes this one.
 
         Args:
-            run: the one that this belongs to.
-            returned: tasks of it that have a result.
+            run: Run of this sheet.
+            returned: Its tasks with results.
         """
         return self._rest({row: (run, task) for task, row in enumerate(self.tasks) if task in returned})
 
     # -- by gangs ------------------------------------------------------------------------------------------
 
     def with_client(self, client: int, ids: Sequence[str]) -> TrialSheet:
-        """The same for a sweep by gangs that begins now.
+        """Return the sheet of a sweep by gangs that begins now.
 
         Args:
-            client: the process that begins its runs.
-            ids: what these are called, in the order of the tasks.
+            client: Process that starts the runs.
+            ids: Ids of the runs, in the order of the tasks.
         """
         return replace(self, client=client, runs=dict(zip(self.tasks, ids, strict=True)))
 
     @property
     def name(self) -> str:
-        """What a sweep by gangs is called: as its first run is."""
+        """Id of a sweep by gangs, which is that of its first run."""
         return self.runs[self.tasks[0]]
 
     def missing_of_gangs(self, done: Container[str]) -> TrialSheet:
-        """The same for a sweep by gangs that goes on with what this one lacks.
+        """Return the sheet for a sweep by gangs that completes this one.
 
         Args:
-            done: runs that have results of all ranks.
+            done: Runs with results of all ranks.
         """
         return self._rest({row: (run, 0) for row, run in self.runs.items() if run in done})
 
     def _rest(self, have: Mapping[int, tuple[str, int]]) -> TrialSheet:
-        """Return the sheet of the rows without a result, given the rows that have one since."""
+        """Return the sheet of the rows without a result, given further rows with results."""
         before = {**self.before, **have}
-        left = tuple(row for row in range(len(self.rows)) if row not in before)
-        return replace(self, tasks=left, before=before, runs={}, client=0)
+        remaining = tuple(row for row in range(len(self.rows)) if row not in before)
+        return replace(self, tasks=remaining, before=before, runs={}, client=0)
 
     def to_json(self) -> dict[str, Any]:
         before = [[row, *place] for row, place in sorted(self.before.items())]
-        told: dict[str, Any] = {"names": self.names, "rows": self.rows, "tasks": self.tasks, "before": before}
+        data: dict[str, Any] = {"names": self.names, "rows": self.rows, "tasks": self.tasks, "before": before}
         if self.after is not None:
-            told["after"] = self.after
+            data["after"] = self.after
         if not self.gang:
-            return told
+            return data
         runs = [[row, run] for row, run in sorted(self.runs.items())]
-        return told | {"gang": True, "nodes": self.nodes, "runs": runs, "client": self.client}
+        return data | {"gang": True, "nodes": self.nodes, "runs": runs, "client": self.client}
 
     @classmethod
     def from_json(cls, data: Any) -> TrialSheet:
-        """What :meth:`to_json` gave.
+        """Create a sheet from the output of :meth:`to_json`.
 
         Raises:
-            ValueError: it is not that.
+            ValueError: If the data is invalid.
         """
         try:
             names = tuple(map(str, data["names"]))
@@ -151,32 +151,32 @@ class TrialSheet(Value):
             nodes, client = int(data.get("nodes", 0)), int(data.get("client", 0))
             after = None if (place := data.get("after")) is None else (str(place[0]), str(place[1]))
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise ValueError(f"it is no sheet of trials: {error!r}") from error
+            raise ValueError(f"not a trial sheet: {error!r}") from error
         known = range(len(rows))
         if (
             any(len(row) != len(names) for row in rows)
             or not all(row in known for row in (*tasks, *before, *runs))
             or (runs and runs.keys() != set(tasks))
         ):
-            raise ValueError("it is no sheet of trials: its rows do not fit")
+            raise ValueError("not a trial sheet: its rows are inconsistent")
         return cls(names, rows, tasks, before, data.get("gang") is True, nodes, runs, client, after)
 
 
 PHASES: tuple[NodePhase, ...] = get_args(NodePhase)
-MAX_RUNS = 64  # runs of one pool held in memory; the ledger has them all
-MAX_NODE_DETAILS = 40  # details of one node that are held
+MAX_RUNS = 64  # runs of one pool in memory; the ledger has all
+MAX_NODE_DETAILS = 40  # stored details of one node
 NodeDetails = tuple[tuple[float, NodePhase, str], ...]
-MAX_FAILURE_METRICS = 16  # nodes of one run of which the last figures before a failure are held
-FAILED = ("raised", "exited", "lost")  # how ranks end that were not stopped because of others
-MAX_TASKS = 4096  # outcomes of one run held in memory; failures are always among them
+MAX_FAILURE_METRICS = 16  # nodes of one run with stored metrics before a failure
+FAILED = ("raised", "exited", "lost")  # outcomes of ranks that failed by themselves
+MAX_TASKS = 4096  # outcomes of one run in memory, always including failures
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class NodeView(Value):
-    """A node. ``since`` and ``link_since`` are Unix times; ``link_up`` is None before the first connection.
+    """A node. ``since`` and ``link_since`` are Unix times. ``link_up`` is None before the first connection.
 
-    ``notice``: what was said of its machine's end, "" for nothing, and when; ``notice_ends_at``: when it is, if known.
-    ``said``: the last details, with their times and phases: what its installer printed among them.
+    ``notice``: kind of the preemption notice, or "". ``notice_at``: its Unix time. ``notice_ends_at``: Unix time of the
+    preemption, if known. ``said``: the last details with their times and phases, including output of the installer.
     """
 
     index: int
@@ -195,16 +195,17 @@ class NodeView(Value):
 
     @property
     def is_preempted(self) -> bool:
-        """Whether its machine is about to go."""
+        """Whether the machine is about to be preempted."""
         return self.notice not in ("", "rebalance")
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class TaskView(Value):
-    """One rank of a broadcast, or one task. ``state``: waiting, running, or the kind of its outcome.
+    """One rank of a broadcast, or one task. ``state``: waiting, running, or the kind of the outcome.
 
-    ``outcome`` and ``last_item`` may be shown; ``told`` and ``last_told`` are the same as they came, for files and
-    programs, and for no screen.
+    ``outcome`` and ``last_item`` are safe for terminals. ``raw_outcome`` and ``raw_last_item`` are the original values
+    for
+    files and programs.
     """
 
     index: int
@@ -223,13 +224,13 @@ class TaskView(Value):
             self.set_outcome(self.outcome)
 
     def set_outcome(self, outcome: Outcome) -> None:
-        """Take how it ended."""
+        """Set the outcome."""
         self.state, self.raw_outcome, self.outcome = outcome.kind, outcome, _safe_outcome(outcome)
         if outcome.items and outcome.last is not None:
             self.add_item(outcome.items - 1, outcome.last)
 
     def add_item(self, seq: int, item: Summary) -> None:
-        """Take the ``seq``-th value that it yielded."""
+        """Add the item number ``seq`` that the task yielded."""
         self.items = max(self.items, seq + 1)
         self.raw_last_item, self.last_item = item, _safe_summary(item)
 
@@ -249,12 +250,12 @@ class RunView(Value):
     tasks: dict[int, TaskView] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     root_cause: RootCause | None = None
-    outputs: dict[str, str] = field(default_factory=dict)  # where files of its ranks are here; why not, or ""
-    nodes: tuple[int, ...] = ()  # that it runs on, where these are not all
-    figures: dict[int, FailureMetrics] = field(
-        default_factory=dict, compare=False
-    )  # by node: what it was measured at before a rank of it failed
-    job: str = ""  # the job that it is a step of
+    # local path of each output file -> reason of a failed download, or ""
+    outputs: dict[str, str] = field(default_factory=dict)
+    nodes: tuple[int, ...] = ()  # nodes of the run, if it does not use all
+    # by node: metrics before the failure of one of its ranks
+    figures: dict[int, FailureMetrics] = field(default_factory=dict, compare=False)
+    job: str = ""  # job that contains the run as a step
     more: bool = False  # whether another step follows
     version: int = 0
 
@@ -264,7 +265,7 @@ class RunView(Value):
             self.set_end(self.state, self.ended_at, self.root_cause)
 
     def set_end(self, state: RunStatus, at: float | None, cause: RootCause | None) -> None:
-        """Take how it ended, and when."""
+        """Set the end of the run."""
         self.state, self.ended_at = state, at
         if cause is not None:
             cause = replace(cause, type=sanitize_line(cause.type), message=sanitize_paragraph(cause.message))
@@ -272,7 +273,7 @@ class RunView(Value):
 
     @property
     def cause_metrics(self) -> FailureMetrics | None:
-        """What the machine of the root cause was measured at last before it."""
+        """Metrics of the root cause's machine before the failure."""
         cause = self.root_cause
         tasks = list(self.tasks.values()) if cause is not None else []
         node = next((task.node for task in tasks if cause is not None and task.rank == cause.rank), -1)
@@ -280,15 +281,15 @@ class RunView(Value):
 
     @property
     def ended(self) -> int:
-        """How many ranks or tasks have ended."""
+        """Number of ended ranks or tasks."""
         return sum(self.counts.values())
 
     def outcomes(self) -> list[Outcome]:
-        """Outcomes held, by index."""
+        """Return the stored outcomes by index."""
         return [t.outcome for _, t in sorted(self.tasks.items()) if t.outcome is not None]
 
     def aggregate(self) -> dict[str, dict[str, float]] | None:
-        """Mean, standard deviation, minimum and maximum of numeric results; see :func:`aggregate`."""
+        """Return mean, standard deviation, minimum and maximum of numeric results; see :func:`aggregate`."""
         return aggregate([o.summary for o in self.outcomes() if o.kind == "returned"])
 
 
@@ -296,9 +297,9 @@ class RunView(Value):
 class PoolView(Value):
     """A pool. ``state``: starting, connecting, up, degraded, stopping, gone, failed, unreachable, unfinished.
 
-    ``key`` tells it from every other one, those of the same name among them; ``name`` is for people. ``ended_at``:
-    Unix time at which it was verified gone. ``hint``: what to do about ``detail``, where that is an error and does not
-    say so.
+    ``key`` is unique, ``name`` is not. ``ended_at``: Unix time of the verified end. ``hint``: a fix, if ``detail`` is
+    an
+    error without one.
     """
 
     name: str
@@ -309,23 +310,24 @@ class PoolView(Value):
     spec: dict[str, Any] = field(default_factory=dict)
     nodes: list[NodeView] = field(default_factory=list)
     runs: dict[str, RunView] = field(default_factory=dict)
-    rank_phases: dict[int, tuple[str, float]] = field(default_factory=dict)  # before a function runs, and since
+    # phase before a function runs, and its Unix time
+    rank_phases: dict[int, tuple[str, float]] = field(default_factory=dict)
     logs: LogBuffers = field(default_factory=LogBuffers)
     metrics: MetricStore = field(default_factory=MetricStore)
-    activity: PoolActivity = field(default_factory=PoolActivity, compare=False, repr=False)  # of what both have heard
-    machines: MachineMetrics | None = None  # None until somebody has them measured
+    # activity in logs and metrics
+    activity: PoolActivity = field(default_factory=PoolActivity, compare=False, repr=False)
+    machines: MachineMetrics | None = None  # None until machines are measured
     price_hourly: float = 0.0
-    priced_at: float = 0.0  # since when it is that
-    spent_before: float = 0.0  # dollars, at the prices before
-    budget: float | None = None  # dollars that it may cost
+    priced_at: float = 0.0  # Unix time from which the price applies
+    spent_before: float = 0.0  # US dollars at earlier prices
+    budget: float | None = None  # US dollars
     budget_state: BudgetStatus = "within"
-    budget_ends_at: float | None = None  # when it is torn down unless somebody says what to do
-    ends_at: float | None = None  # by its lease, unless somebody uses it before; see events.LeaseNews
-    unfetched: dict[str, int] = field(default_factory=dict)  # run -> bytes that wait for somebody to fetch them
-    sheets: dict[str, TrialSheet] = field(
-        default_factory=dict, compare=False, repr=False
-    )  # of a record that is played: what is swept, by the run that is a sweep, or the first of one
-    waiting: tuple[events.QueuedRun, ...] = ()  # runs that wait for nodes, in their order
+    budget_ends_at: float | None = None  # Unix time of the teardown if the user does not answer
+    ends_at: float | None = None  # see events.LeaseNews
+    unfetched: dict[str, int] = field(default_factory=dict)  # run -> bytes of unfetched results
+    # in a replay: trial sheets by run
+    sheets: dict[str, TrialSheet] = field(default_factory=dict, compare=False, repr=False)
+    waiting: tuple[events.QueuedRun, ...] = ()  # runs that wait for nodes, in order
     receipt: dict[str, Any] | None = None
     version: int = 0
     key: str = ""
@@ -340,12 +342,12 @@ class PoolView(Value):
 
     @property
     def changes(self) -> int:
-        """Another number whenever something has come of the pool: news, lines, numbers."""
+        """Number that changes with each event, line or metric."""
         return self.version + self.logs.version + self.metrics.version
 
     @property
     def has_unknown_price(self) -> bool:
-        """Whether its machines cost money of which nobody says how much."""
+        """Whether the machines cost money but their price is unknown."""
         return bool(self.spec.get("rents")) and not self.price_hourly
 
     @property
@@ -363,60 +365,64 @@ class PoolView(Value):
 
     @property
     def node_count(self) -> int:
-        """How many nodes it has; of one that nobody has reached, was to have."""
-        meant = self.spec.get("nodes", 0)
-        return len(self.nodes) or (meant if isinstance(meant, int) else 0)
+        """Number of nodes; of a pool that was never reached, the requested number."""
+        requested = self.spec.get("nodes", 0)
+        return len(self.nodes) or (requested if isinstance(requested, int) else 0)
 
     def node_of(self, rank: int) -> int:
-        """The node that a rank is on."""
+        """Return the node of a rank."""
         return rank // self.ranks_per_node
 
     @property
     def only_run(self) -> str:
-        """The run for which a worker is set up, whose output then is told of no run; "" where it may be another."""
+        """The only active run, to which output without a run is attributed; "" if several or none are active."""
         running = [run.id for run in self.runs.values() if run.state == "running"]
         return running[0] if len(running) == 1 else ""
 
     @property
     def is_live(self) -> bool:
-        """Whether it can be used, or is on the way there."""
+        """Whether the pool can be used or is starting."""
         return self.state not in ("gone", "failed")
 
     @property
     def needs_confirmation(self) -> bool:
-        """Whether its end is no small thing: it costs money, a run goes on, or results are there that nobody has
-        fetched."""
+        """Whether a teardown needs a confirmation: the pool costs money, is running something or has unfetched
+        results.
+        """
         runs = self.runs.values()
         costs = self.price_hourly > 0 or self.has_unknown_price
         return costs or bool(self.unfetched) or any(run.state == "running" for run in runs)
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of it is left. Of one that failed, something may still run, and cost money."""
+        """Whether no resources remain. A failed pool may still have some."""
         return self.state == "gone"
 
     def lease_left(self, now: float) -> float | None:
-        """Seconds until the pool ends itself as things stand; None while a run goes on, or nothing counts down."""
+        """Return the seconds until the pool ends itself. None: a run is active, or no limit applies."""
         if self.ends_at is None or not self.is_live or any(run.state == "running" for run in self.runs.values()):
             return None
         return max(0.0, self.ends_at - now)
 
     def spent(self, now: float) -> float:
-        """Dollars spent until then, or until the end, at the prices that its machines had."""
+        """Return the US dollars spent until a Unix time, or until the end."""
         until = now if self.ended_at is None else self.ended_at
         return self.spent_before + self.price_hourly * max(0.0, until - self.priced_at) / 3600
 
     def planned_cost(self) -> float | None:
-        """Dollars that it will have cost when its time to live is over; None where it has none."""
+        """Return the US dollars that the pool will have cost at the end of its time to live. None: it has none."""
         ttl = self.spec.get("options", {}).get("ttl")
         return None if ttl is None else self.spent(self.created_at + ttl)
 
 
 def aggregate(summaries: list[Summary | None]) -> dict[str, dict[str, float]] | None:
-    """Order-free statistics of numeric results.
+    """Compute order-independent statistics of numeric results.
 
-    A number per rank gives one row named ``value``; a dict per rank gives a row for each numeric key that every
-    rank has. Anything else has no aggregate (None).
+    One number per rank gives a row named ``value``. One dictionary per rank gives a row for each numeric key that every
+    rank has. Anything else has no statistics (None).
+
+    Args:
+        summaries: Summaries of the results.
 
     Returns:
         name -> {"mean", "std" (population), "min", "max", "sum", "n"}
@@ -435,12 +441,12 @@ def aggregate(summaries: list[Summary | None]) -> dict[str, dict[str, float]] | 
 
 
 def _is_number(value: object) -> bool:
-    # Not NaN, and no integer that is too large for a float.
+    # NaN and integers beyond the range of floats are not numbers here.
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _statistics(column: list[float]) -> dict[str, float]:
-    # Divided before they are added, and squared by hypot: numbers near the largest float do not overflow.
+    # Division before addition, and hypot for the squares, avoid an overflow near the largest float.
     n = len(column)
     mean = fsum(value / n for value in column)
     return {
@@ -454,17 +460,17 @@ def _statistics(column: list[float]) -> dict[str, float]:
 
 
 def apply(view: PoolView, event: events.Event) -> None:
-    """Bring a pool's view up to date with one event."""
+    """Apply an event to a pool's view."""
     _handler(type(event))(event, view)
     view.version += 1
 
 
 @singledispatch
 def _apply(event: events.Event, view: PoolView) -> None:
-    raise TypeError(f"no view knows {type(event).__name__}")
+    raise TypeError(f"unknown event {type(event).__name__}")
 
 
-# A task's events come by the thousand.
+# Cached, because there are thousands of task events.
 _handler: Callable[[Any], Callable[[events.Event, PoolView], None]] = cache(_apply.dispatch)
 
 
@@ -493,7 +499,7 @@ def _(event: events.NodePhase, view: PoolView) -> None:
         node.phase, node.since = event.phase, event.at
     if event.phase == "gone":
         node.notice, node.notice_ends_at = "", None
-        first = event.node * view.ranks_per_node  # nobody tells of its ranks any more
+        first = event.node * view.ranks_per_node  # its ranks' phases are no longer reported
         gone = range(first, first + view.ranks_per_node)
         view.rank_phases = {rank: phase for rank, phase in view.rank_phases.items() if rank not in gone}
         _update_paused(view, event.at)
@@ -510,12 +516,12 @@ def _add_detail(said: NodeDetails, event: events.NodePhase) -> NodeDetails:
 
 
 def restore_node_details(view: PoolView, earlier: Iterable[events.NodePhase]) -> None:
-    """Have each node know what was said of it before anybody told this view of it."""
-    told: dict[int, NodeDetails] = {}
+    """Add earlier details of the nodes to a view."""
+    details: dict[int, NodeDetails] = {}
     for event in earlier:
-        told[event.node] = _add_detail(told.get(event.node, ()), event)
+        details[event.node] = _add_detail(details.get(event.node, ()), event)
     for node in view.nodes:
-        node.said = (*told.get(node.index, ()), *node.said)[-MAX_NODE_DETAILS:]
+        node.said = (*details.get(node.index, ()), *node.said)[-MAX_NODE_DETAILS:]
     view.version += 1
 
 
@@ -557,18 +563,20 @@ def _(event: events.RunOpened, view: PoolView) -> None:
         is_newest = all(each.opened_at <= event.at for each in view.runs.values())
         kept = view.runs | {event.run: run}
         if not is_newest:
-            # Each node's agent tells a new client of its earlier runs, and nodes answer in any order.
+            # Agents report earlier runs to a new client, in any order.
             kept = dict(sorted(kept.items(), key=lambda each: each[1].opened_at))
         view.runs = kept
         _drop_oldest_runs(view, run, is_newest)
 
 
 def _drop_oldest_runs(view: PoolView, current: RunView, is_newest: bool = False) -> None:
-    """Hold the newest runs, those that go on, and the one that an event is about.
+    """Drop the oldest runs, except active ones and the one that an event concerns.
 
     Args:
-        is_newest: Whether older runs that go on take the places of ended ones. While nodes report earlier runs,
-            runs that ended long ago still seem to go on.
+        view: The pool's view.
+        current: Run of the event.
+        is_newest: Whether active older runs may replace ended ones. While agents report earlier runs, long-ended runs
+            still seem to be active.
     """
     spare = max(0, len(view.runs) - MAX_RUNS)
     others = [each for each in view.runs.values() if each is not current]
@@ -600,7 +608,7 @@ def _(event: events.RankPhase, view: PoolView) -> None:
 
 
 def _update_paused(view: PoolView, at: float) -> None:
-    """Whether some rank stands still at a breakpoint, as far as is known now."""
+    """Update whether a rank is paused at a breakpoint."""
     view.activity.set_paused(any(phase == "paused" for phase, _ in view.rank_phases.values()), at)
 
 
@@ -610,7 +618,7 @@ def _(event: events.RankBegan, view: PoolView) -> None:
         task = _task(run, event.index, event.rank, event.node)
         if task.outcome is None:
             task.state = "running"
-            if run.kind != "map" or task.began_at is None:  # of which a rank has many calls, one after the other
+            if run.kind != "map" or task.began_at is None:  # a rank has many calls of a map
                 task.began_at = event.at
         run.version += 1
 
@@ -618,7 +626,7 @@ def _(event: events.RankBegan, view: PoolView) -> None:
 @_apply.register(events.ItemYielded)
 def _(event: events.ItemYielded, view: PoolView) -> None:
     if run := view.runs.get(event.run):
-        # A quick call's beginning is not announced: what it yields may be the first that is heard of it.
+        # Starts of quick calls are not announced, so an item may be the first report.
         task = run.tasks.get(event.index) or _task(run, event.index, event.rank, view.node_of(event.rank))
         if task.outcome is None:
             task.state = "running"
@@ -634,7 +642,7 @@ def _(event: events.RankEnded, view: PoolView) -> None:
         out = event.outcome
         task = _task(run, out.index, out.rank, out.node)
         if out.kind == "lost" and not out.seconds and task.began_at is not None:
-            # Nobody was left who could tell how long its function ran: until nobody heard of it any more.
+            # No agent reported the duration: it lasted until the loss.
             out = replace(out, seconds=max(0.0, event.at - task.began_at))
         if task.outcome is not None:
             run.counts[task.outcome.kind] -= 1
@@ -692,7 +700,7 @@ def _task(run: RunView, index: int, rank: int, node: int) -> TaskView:
         task = TaskView(index, rank, node)
         if len(run.tasks) < 512:
             run.tasks = run.tasks | {index: task}
-        else:  # to copy thousands of tasks for each one costs more than the tasks; readers of big runs use counts
+        else:  # copying thousands of tasks for each new one is too slow; readers of large runs use counts
             run.tasks[index] = task
     task.rank, task.node = rank, node
     return task
@@ -722,13 +730,12 @@ def _safe_summary(summary: Summary) -> Summary:
         return summary
     kind, text, json = sanitize_line(summary.type), sanitize_line(summary.text), sanitize_json(summary.json)
     if kind == summary.type and text == summary.text and json == summary.json:
-        return summary  # nearly always: then nothing is held twice
+        return summary  # the normal case: nothing is stored twice
     return replace(summary, type=kind, text=text, json=json)
 
 
 def build_curves(pool: PoolView, run: RunView | None = None) -> Curves:
-    """What a pool's view has: of one run what its ranks logged, and its machines in the time of that run; of none the
-    machines only."""
+    """Return the metrics of a run's ranks and of the machines during the run. Without a run: of the machines only."""
     found = [] if run is None else list(_rank_curves(pool.metrics, run.id))
     notes: list[str] = []
     if pool.machines is not None:

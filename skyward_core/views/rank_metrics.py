@@ -1,4 +1,4 @@
-"""Metric series that ranks log."""
+"""Metric series that ranks log, and incremental diagnostics of each series."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from skyward_core.views.outliers import Trace, find_outliers, median
 
 Kind = Literal["loss", "time", "rate", ""]
 
-RECOVERY_COUNT = 20  # finite values after which one that was none is over
-BLOCK_SIZE = 50  # values of which the median counts as one
-PLATEAU_BLOCKS = 4  # such medians in which nothing got better
-PLATEAU_SECONDS = 300.0  # they span at least that: who logs twenty times a second has 200 values in ten
-MIN_FALL = 0.01  # of the first median that it has to have fallen by; what never fell is no training
-MIN_IMPROVEMENT = 0.001  # of the whole fall, that counts as better
-PACE_SIZE = 8  # values whose median is a pace: one hiccup is none
-MAX_PACES = 256  # of them that are kept; beyond that two become one
+RECOVERY_COUNT = 20  # finite values after which an earlier non-finite one is no longer reported
+BLOCK_SIZE = 50  # values per median
+PLATEAU_BLOCKS = 4  # medians without improvement
+PLATEAU_SECONDS = 300.0  # seconds that these must span, for ranks that log many times per second
+MIN_FALL = 0.01  # of the first median, that a loss must have fallen by; otherwise it is no training loss
+MIN_IMPROVEMENT = 0.001  # of the total fall, that counts as an improvement
+PACE_SIZE = 8  # values per median, so that a single slow step has no effect
+MAX_PACES = 256  # stored paces; then pairs are merged
 
 _LOSS = re.compile(r"(^|[^a-z])(loss|nll|ppl|perplexity)($|[^a-z])")
 _TIME = re.compile(
@@ -34,7 +34,7 @@ _RATE = re.compile(r"(/|_per_)(s|sec|second)$|(^|[^a-z])throughput($|[^a-z])")
 
 
 def classify_metric(name: str) -> Kind:
-    """What a number is, by its name: a loss, the time of a step, a rate, or nothing that is known."""
+    """Return the kind of a metric by its name: a loss, the time of a step, a rate, or ""."""
     lower = name.lower()
     if _LOSS.search(lower):
         return "loss"
@@ -44,17 +44,16 @@ def classify_metric(name: str) -> Kind:
 
 
 class SeriesDiagnostics:
-    """Of one name of one rank in one run.
+    """Incremental diagnostics of one metric of one rank in one run.
 
     Attributes:
-        bad_at: when the first value came that is no finite number, of those that are not over; None: there is none.
-        bad: that value.
-        bad_step: the step that was logged with it, or None.
-        bad_place: how many values came before it.
-        rests_since: since when a loss has not got better; None where it does, or too little is known.
-        paces: of a pace, when each of its stretches began and what it was there, the oldest first; replaced, never
-            changed in place.
-        next_at: when the stretch began that has too few values yet; None where there is none.
+        bad_at: Unix time of the first value that was not finite and is still reported. None: there is none.
+        bad: That value.
+        bad_step: Step that was logged with it, or None.
+        bad_place: Number of values before it.
+        rests_since: Unix time since which a loss has not improved. None: it improves, or too little is known.
+        paces: Start and median of each stretch of a pace, oldest first. Replaced, never modified.
+        next_at: Unix time of the first value of the unfinished stretch, or None.
     """
 
     __slots__ = (
@@ -77,10 +76,10 @@ class SeriesDiagnostics:
         self._recent: deque[float] = deque(maxlen=PACE_SIZE)
         self.paces: tuple[tuple[float, float], ...] = ()
         self.next_at: float | None = None
-        self._each = PACE_SIZE  # values of a stretch
+        self._each = PACE_SIZE  # values per stretch
 
     def add(self, at: float, value: float, step: float | None) -> None:
-        """Take the next value."""
+        """Add the next value."""
         self.seen += 1
         if value - value != 0:  # not finite
             if self.bad_at is None:
@@ -128,40 +127,39 @@ class SeriesDiagnostics:
             self.rests_since = self._best_at
 
     def recent_median(self) -> float | None:
-        """The median of its last values that are finite: of a pace, what that is now. None where there are too few to
-        tell it from a hiccup."""
+        """Return the median of the last finite values. None if there are too few for a reliable median."""
         recent = list(self._recent)
         return median(recent) if len(recent) >= PACE_SIZE else None
 
     def is_all_beyond(self, value: float) -> bool:
-        """Whether its last values that are finite are all above that, or all below."""
+        """Check whether the last finite values are all above or all below a value."""
         recent = list(self._recent)
         return bool(recent) and (min(recent) > value or max(recent) < value)
 
     @property
     def non_finite_label(self) -> str:
-        """``NaN``, ``inf``, ``-inf``."""
+        """Non-finite value as text: ``NaN``, ``inf`` or ``-inf``."""
         return "NaN" if self.bad != self.bad else str(self.bad)
 
 
-MAX_POINTS = 512  # of one name's history; beyond that every other point goes
-MAX_NAMES = 64  # of one rank in one run
-MAX_RUNS = 64  # of one pool
-MAX_TIME = 1 << 40  # seconds since 1970 beyond which a clock's word is none
+MAX_POINTS = 512  # points per series; then every other point is dropped
+MAX_NAMES = 64  # metrics per rank and run
+MAX_RUNS = 64  # runs per pool
+MAX_TIME = 1 << 40  # seconds since 1970; later times are invalid
 MAX_VALUE = 1e308
-MAX_LINE_BYTES = 1 << 16  # bytes of a line that has no end yet; longer than any that a rank writes
+MAX_LINE_BYTES = 1 << 16  # bytes of an unfinished line; longer than any line that a rank writes
 
 
 class Series:
-    """One name's numbers of one rank in one run.
+    """Values of one metric of one rank in one run.
 
-    A history that is full is thinned to every other point, and from then on takes half as many: it always spans
-    the whole run, evenly, in at most ``POINTS`` points.
+    A full history is thinned to every other point, and later values are thinned in the same way. It therefore always
+    spans the whole run evenly, in at most ``MAX_POINTS`` points.
 
     Attributes:
-        line: times and values; replaced, never changed in place, when it is thinned.
-        latest, latest_at: the newest value and its time, whether or not it is in the line.
-        signs: what all values so far tell of it.
+        line: Times and values. Replaced, never modified in place, when the series is thinned.
+        latest, latest_at: Newest value and its Unix time, even if they are not in the line.
+        signs: Diagnostics of all values so far.
     """
 
     __slots__ = ("_seen", "_stride", "latest", "latest_at", "line", "signs")
@@ -181,37 +179,39 @@ class Series:
                 self.line = Trace(self.line.at[::2], self.line.values[::2])
                 self._stride *= 2
             self.line.values.append(value)
-            self.line.at.append(at)  # last: who reads meanwhile goes by the times
+            self.line.at.append(at)  # last, because concurrent readers rely on the times
         self._seen += 1
 
 
 class MetricStore:
-    """All numbers of a pool, by run, rank and name. One thread writes, others may read.
+    """Metrics of a pool by run, rank and name. One thread writes; other threads may read.
 
     Attributes:
-        version: raised by all that is taken, so that a screen paints only what is new.
+        version: Increased by each change, so that screens repaint only new data.
     """
 
     def __init__(self) -> None:
         self.version = 0
-        self.activity = PoolActivity()  # what is heard goes there, too
+        self.activity = PoolActivity()  # is notified of all values
         self._runs: dict[str, dict[int, dict[str, Series]]] = {}
         self._yielded: dict[tuple[str, int], int] = {}
-        self._partial_lines: dict[str, bytes] = {}  # by file: a line of which the end has not come
+        self._partial_lines: dict[str, bytes] = {}  # unfinished last line of each file
 
     def feed(self, name: str, rank: int, data: bytes) -> None:
-        """Take the next bytes of a metrics file; a line that is none (its beginning was cut off) is passed over.
+        """Process bytes of a metrics file. Invalid lines, such as truncated ones, are skipped.
 
         Args:
-            name: of the file; lines of each are put together by themselves.
+            name: Name of the file. Unfinished lines are kept per file.
+            rank: Rank of the file.
+            data: The bytes.
         """
         *lines, rest = (self._partial_lines.get(name, b"") + data).split(b"\n")
         self._partial_lines[name] = rest if len(rest) <= MAX_LINE_BYTES else b""
         for line in lines:
             try:
-                told = json.loads(line)
-                run, at, values = str(told["run"]), float(told["at"]), dict(told["values"])
-                seq = None if "seq" not in told else int(told["seq"])
+                record = json.loads(line)
+                run, at, values = str(record["run"]), float(record["at"]), dict(record["values"])
+                seq = None if "seq" not in record else int(record["seq"])
             except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
                 continue
             if not 0 <= at < MAX_TIME:
@@ -227,12 +227,15 @@ class MetricStore:
         seq: int | None = None,
         source: str = "",
     ) -> None:
-        """Take numbers of a rank; whatever else is among the values is passed over.
+        """Add metrics of a rank. Values that are not numbers are ignored.
 
         Args:
-            seq: of what was yielded, its place among all that was: it is told by the agent and by the file, and
-                taken once.
-            source: the file that they stand in, with times of the node's clock.
+            run: Id of the run.
+            rank: The rank.
+            at: Unix time in seconds.
+            values: Values by name.
+            seq: Index of a yielded item. The agent and the file both report it; the second report is ignored.
+            source: File that contained the values, with times of the node's clock.
         """
         if seq is not None:
             if seq <= self._yielded.get((run, rank), -1):
@@ -246,8 +249,8 @@ class MetricStore:
             self._yielded = {key: seq for key, seq in self._yielded.items() if key[0] in self._runs}
         series = self._runs.setdefault(run, {}).setdefault(rank, {})
         step = numbers.get("step")
-        for told, value in numbers.items():
-            name = sanitize_line(str(told))
+        for key, value in numbers.items():
+            name = sanitize_line(str(key))
             if name not in series:
                 if len(series) >= MAX_NAMES:
                     continue
@@ -257,20 +260,20 @@ class MetricStore:
         self.version += 1
 
     def latest(self, run: str, rank: int) -> dict[str, float]:
-        """The newest value of every name of a rank, in the order in which the names came."""
+        """Return the newest value of each metric of a rank, in order of appearance."""
         return {name: one.latest for name, one in list(self._series_by_name(run, rank).items())}
 
     def latest_since(self, run: str, rank: int, at: float) -> dict[str, float]:
-        """The same of those that came at a time or after it."""
+        """Return the newest values of a rank that are not older than a Unix time."""
         found = list(self._series_by_name(run, rank).items())
         return {name: one.latest for name, one in found if one.latest_at >= at}
 
     def history(self, run: str, rank: int, name: str) -> list[tuple[float, float]]:
-        """(Unix time, value) of one name, oldest first, at most ``POINTS``."""
+        """Return (Unix time, value) pairs of one metric, oldest first, at most ``MAX_POINTS``."""
         return list(zip(*self.trace(run, rank, name), strict=True))
 
     def trace(self, run: str, rank: int, name: str) -> Trace:
-        """The same in arrays of its own."""
+        """Return a copy of one metric's series."""
         found = self._series_by_name(run, rank).get(name)
         if found is None:
             return Trace(array("d"), array("d"))
@@ -279,24 +282,29 @@ class MetricStore:
         return Trace(times, values[: len(times)])
 
     def traces(self, run: str, name: str) -> dict[int, Trace]:
-        """One name's numbers of every rank that sent it."""
+        """Return one metric's series of each rank that logged it."""
         return {
             rank: self.trace(run, rank, name) for rank in self.ranks(run) if name in self._series_by_name(run, rank)
         }
 
     def first_trace(self, run: str, name: str) -> Trace:
-        """One name's numbers of the lowest rank that sent it."""
+        """Return one metric's series of the lowest rank that logged it."""
         return self.trace(run, next((r for r in self.ranks(run) if name in self._series_by_name(run, r)), 0), name)
 
     def latest_by_rank(self, run: str, name: str) -> dict[int, float]:
-        """One name's newest value of every rank that sent it."""
+        """Return one metric's newest value of each rank that logged it."""
         found = {rank: self._series_by_name(run, rank).get(name) for rank in self.ranks(run)}
         return {rank: one.latest for rank, one in found.items() if one is not None}
 
     def outlier_ranks(self, run: str, name: str) -> list[int]:
-        """Whose last few values of a name are far from all others', the farthest first: their median is, and all lie on
-        the same side of what the others have, so that neither a hiccup nor noise is odd. Ranks that have sent fewer are
-        left out; one whose newest is no finite number is odd, however many came before."""
+        """Return the ranks whose last values of a metric are far from all others, farthest first.
+
+        The median of a rank's last values must be an outlier, and all of these values must be on the same side of the
+        other
+        ranks, so that neither noise nor a single value counts. Ranks with too few values are omitted. A rank whose
+        newest value
+        is not finite is always included.
+        """
         found = {
             rank: one for rank in self.ranks(run) if (one := self._series_by_name(run, rank).get(name)) is not None
         }
@@ -310,17 +318,17 @@ class MetricStore:
         return [rank for rank in odd if not isfinite(values[rank]) or found[rank].signs.is_all_beyond(middle)]
 
     def diagnostics(self, run: str) -> Iterator[tuple[int, str, SeriesDiagnostics]]:
-        """Rank, name and what its values tell, of all that ranks sent in a run."""
+        """Yield rank, name and diagnostics of all metrics of a run."""
         for rank, names in sorted(self._runs.get(run, {}).items()):
             for name, series in list(names.items()):
                 yield rank, name, series.signs
 
     def names(self, run: str) -> list[str]:
-        """All names that ranks sent in a run, in the order in which they came, lowest rank first."""
+        """Return the names of all metrics of a run in order of appearance, lowest rank first."""
         return list(dict.fromkeys(name for rank in self.ranks(run) for name in list(self._series_by_name(run, rank))))
 
     def ranks(self, run: str) -> list[int]:
-        """The ranks that have sent numbers in a run."""
+        """Return the ranks that logged metrics in a run."""
         return sorted(self._runs.get(run, {}))
 
     def _series_by_name(self, run: str, rank: int) -> dict[str, Series]:
@@ -329,12 +337,12 @@ class MetricStore:
 
 def _is_number(value: object) -> bool:
     if isinstance(value, int) and not isinstance(value, bool):
-        return -MAX_VALUE < value < MAX_VALUE  # whole numbers may be longer than what a float can hold
+        return -MAX_VALUE < value < MAX_VALUE  # integers may exceed the range of floats
     return isinstance(value, float)
 
 
 def format_metrics(values: Mapping[str, float]) -> str:
-    """``step 1,234  loss 2.31``: four significant digits of what is no whole number."""
+    """Format metrics as ``step 1,234  loss 2.31``, with four significant digits for fractions."""
     return "  ".join(
         f"{name} {int(value):,}" if isfinite(value) and value == int(value) and abs(value) < 1e15
         else f"{name} {value:.4g}"

@@ -1,7 +1,8 @@
-"""Events as entries of a recording.
+"""Entries of recordings: encoding and validated decoding of events, logs and metrics.
 
-An entry has its time under "at" (Unix, in seconds) and its kind under "k". A record may come from a stranger: what is
-not as it should be is passed over, and text is made safe to show by the views, as that of ranks is.
+An entry has its Unix time in seconds under "at" and its kind under "k". Recordings may come from strangers: invalid
+entries
+are skipped, and the views make their text safe for terminals.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from skyward_core.views.pool_view import PoolView, TrialSheet, apply
 
 TEXT = 1 << 20  # characters of a text
 NODES = 4096
-RANKS = 4096  # of a pool, which screens go through
-LATEST = 1 << 36  # seconds since 1970; calendars know what day that is
+RANKS = 4096  # ranks of a pool
+LATEST = 1 << 36  # seconds since 1970, within the range of calendar functions
 _PLACES = ("rank", "node", "index")
 
 
 class MisfitError(ValueError):
-    """A value is not what its field says."""
+    """A value does not match the type of its field."""
 
 
 def parse_event(data: Any) -> events.Event | None:
-    """The event that ``events.to_json`` made this of; None where it is none, or of a kind not known here."""
+    """Decode an event from the output of ``events.to_json``. None: it is invalid or of an unknown kind."""
     kind: Any = (
         events.Event.kinds.get(data["event"]) if isinstance(data, dict) and type(data.get("event")) is str else None
     )
@@ -54,7 +55,7 @@ def parse_event(data: Any) -> events.Event | None:
 
 
 def _is_spec(spec: Mapping[str, Any]) -> bool:
-    """Whether what views and screens ask of a spec is what they expect."""
+    """Check the values of a specification that views and screens use."""
     worker, options = spec.get("worker", {}), spec.get("options", {})
     if not (is_plain(spec) and isinstance(worker, dict) and isinstance(options, dict)):
         return False
@@ -71,15 +72,15 @@ def _is_spec(spec: Mapping[str, Any]) -> bool:
 
 @cache
 def _split_hint(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return the origin and the arguments of a type hint; a journal has thousands of events of few kinds."""
+    """Return the origin and the arguments of a type hint. Cached, because a journal has thousands of events."""
     return get_origin(hint), get_args(hint)
 
 
 def _parse(hint: Any, value: Any) -> Any:
-    """Return a value as its type hint says.
+    """Convert a value to the type of its hint.
 
     Raises:
-        MisfitError: The value does not fit.
+        MisfitError: If the value does not match.
     """
     if type(hint) is type:
         if hint in _CHECKS:
@@ -87,9 +88,9 @@ def _parse(hint: Any, value: Any) -> Any:
                 return value
         elif hasattr(hint, "__dataclass_fields__"):
             return _parse_object(hint, value)
-        elif type(value) is hint:  # also that of None
+        elif type(value) is hint:  # also for None
             return value
-        raise MisfitError(f"{value!r:.80} is no {hint}")
+        raise MisfitError(f"{value!r:.80} is not a {hint}")
     if hint is Any:
         return value
     origin, parts = _split_hint(hint)
@@ -105,7 +106,7 @@ def _parse(hint: Any, value: Any) -> Any:
         return {_parse(parts[0], name): _parse(parts[1], each) for name, each in value.items()}
     elif origin is Sequence and type(value) is list:
         return [_parse(parts[0], each) for each in value]
-    raise MisfitError(f"{value!r:.80} is no {hint}")
+    raise MisfitError(f"{value!r:.80} is not a {hint}")
 
 
 _CHECKS: dict[type, Callable[[Any], bool]] = {
@@ -118,10 +119,10 @@ _CHECKS: dict[type, Callable[[Any], bool]] = {
 def _parse_object(kind: Any, value: Any) -> Any:
     hints, wanted = _fields_of(kind)
     if type(value) is not dict:
-        raise MisfitError(f"{value!r:.80} is no {kind.__name__}")
+        raise MisfitError(f"{value!r:.80} is not a {kind.__name__}")
     if not value.keys() >= wanted:
         raise MisfitError(f"{kind.__name__} lacks {', '.join(sorted(wanted - value.keys()))}")
-    # What a newer release tells beside it is left out.
+    # Unknown fields of newer releases are ignored.
     return kind(**{name: _parse(hints[name], each) for name, each in value.items() if name in hints})
 
 
@@ -135,61 +136,61 @@ def _fields_of(kind: Any) -> tuple[dict[str, Any], set[str]]:
 
 Entry = dict[str, Any]
 STREAMS = ("out", "err")
-ROWS, SHEETS = 4_096, 1_024  # of a sweep, and sweeps of a record
-MAX_CLOCK_DIFFERENCE = 1e7  # seconds that clocks may differ
+ROWS, SHEETS = 4_096, 1_024  # rows of a sweep, and sweeps of a recording
+MAX_CLOCK_DIFFERENCE = 1e7  # seconds between two clocks
 
 
 def event_entry(event: events.Event) -> Entry:
-    """Something that happened."""
+    """Encode an event."""
     return {"at": event.at, "k": "event", "event": events.to_json(event)}
 
 
 def log_entry(at: float, stem: str, stream: str, run: str, data: bytes) -> Entry:
-    """What a worker printed; ``stem`` is its files' name without the ending."""
+    """Encode a worker's output. ``stem`` is the name of its files without the ending."""
     return {"at": at, "k": "log", "of": stem, "stream": stream, "run": run, "text": _to_text(data)}
 
 
 def metrics_entry(at: float, name: str, data: bytes) -> Entry:
-    """Whole lines of a file of the numbers that a rank logged."""
+    """Encode whole lines of a rank's metrics file."""
     return {"at": at, "k": "numbers", "of": name, "text": _to_text(data)}
 
 
 def machine_entry(at: float, node: int, data: bytes, ahead: float) -> Entry:
-    """Lines of samples of a node's machine; see ``machine_metrics.MachineMetrics.feed``."""
+    """Encode samples of a node's machine; see ``machine_metrics.MachineMetrics.feed``."""
     return {"at": at, "k": "figures", "node": node, "ahead": ahead, "text": _to_text(data)}
 
 
 def silence_entry(at: float, node: int, reason: str) -> Entry:
-    """Why nothing is measured of a node's machine, or "": something is."""
+    """Encode the reason why a node's machine is not measured; "" if it is measured again."""
     return {"at": at, "k": "silence", "node": node, "why": reason}
 
 
 def cpu_time_entry(at: float, spent: Mapping[int, float]) -> Entry:
-    """What ranks had taken of the processor by then, in seconds."""
+    """Encode the CPU time of ranks in seconds."""
     return {"at": at, "k": "work", "spent": {str(rank): seconds for rank, seconds in spent.items()}}
 
 
 def sheet_entry(at: float, run: str, sheet: TrialSheet) -> Entry:
-    """What a run was a sweep of; of one by gangs, its first."""
+    """Encode the trial sheet of a sweep, with its run. For a sweep by gangs, this is its first run."""
     return {"at": at, "k": "sheet", "run": run, "sheet": sheet.to_json()}
 
 
 def entry_time(entry: Entry) -> float | None:
-    """When it was; None where it does not say."""
+    """Return the Unix time of an entry. None if it is missing or invalid."""
     at: Any = entry.get("at")
     return at if is_number(at) and 0 <= at < LATEST else None
 
 
 def apply_entry(view: PoolView, entry: Entry) -> bool:
-    """Bring a view up to date with an entry; whether it was one that can be understood."""
+    """Apply an entry to a view. Returns whether the entry was valid."""
     at, kind = entry_time(entry), entry.get("k")
-    take = _APPLIERS.get(kind) if isinstance(kind, str) else None
-    if at is None or take is None:
+    apply_kind = _APPLIERS.get(kind) if isinstance(kind, str) else None
+    if at is None or apply_kind is None:
         return False
     try:
-        take(view, entry, at)
+        apply_kind(view, entry, at)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
-        # What a view cannot be (a node beyond the last one, say) is in no record of ours.
+        # Valid recordings contain no such values, for example a node that does not exist.
         return False
     return True
 
@@ -201,7 +202,7 @@ def _require(good: bool) -> None:
 
 def _apply_event(view: PoolView, entry: Entry, at: float) -> None:
     if (event := parse_event(entry.get("event"))) is None:
-        raise MisfitError("it is no event")
+        raise MisfitError("it is not an event")
     apply(view, event)
 
 
@@ -273,5 +274,5 @@ def _to_text(data: bytes) -> str:
 def _to_bytes(text: str) -> bytes:
     try:
         return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # halves of characters that no bytes were
+    except UnicodeEncodeError:  # isolated surrogates that represent no bytes
         return text.encode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Results of ranks beside each other: which differ where nearly all agree, and in what two of them differ."""
+"""Comparison of results: values on which few ranks disagree with the majority, and differences between two results."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any, NamedTuple
 from skyward_core.model.outcomes import Summary
 from skyward_core.views.pool_view import RunView
 
-MIN_RANKS = 3  # ranks of which one can be said to be odd
-MAX_DIFFERENCES = 1000  # differences that are told
-MAX_DISAGREEMENTS = 20  # disagreements that are told
+MIN_RANKS = 3  # ranks required to call one of them different
+MAX_DIFFERENCES = 1000  # reported differences
+MAX_DISAGREEMENTS = 20  # reported disagreements
 _MISSING = "(none)"
 _NO_VALUE = object()
 
 
 class Disagreement(NamedTuple):
-    """One value that most ranks have in common.
+    """A value on which most ranks agree.
 
     Attributes:
-        name: a key of the results; "value" where they are no dictionaries.
-        usual: what most have, as text.
-        ranks: those that have another one, and which.
+        name: Key of the results; "value" if they are not dictionaries.
+        usual: Value of most ranks, as text.
+        ranks: Ranks with other values, and these values.
     """
 
     name: str
@@ -32,12 +32,12 @@ class Disagreement(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """One thing in which two results differ.
+    """A difference between two results.
 
     Attributes:
-        at: where, as ``loss`` or ``steps[3].lr``; "" for all of it.
-        left, right: as texts.
-        by: how far apart two numbers are; None for others.
+        at: Place, such as ``loss`` or ``steps[3].lr``; "" for the whole result.
+        left, right: The values as text.
+        by: Numeric difference. None for other values.
     """
 
     at: str
@@ -47,10 +47,10 @@ class Difference(NamedTuple):
 
 
 def find_disagreements(run: RunView) -> list[Disagreement]:
-    """Numbers and arrays that more than half of a broadcast's ranks have in common, and some have not.
+    """Return numbers and arrays on which more than half of a broadcast's ranks agree and the others do not.
 
-    Ranks may well give different things, so nothing is said where no value is most ranks'. Texts, flags and nothing at
-    all are passed over: a host's name, or whether it is rank 0, tells of no mistake.
+    Ranks may return different values on purpose, so values without a majority are ignored. Texts, flags and None are
+    ignored, too: a host name, for example, differs without an error.
     """
     if run.kind != "broadcast":
         return []
@@ -71,19 +71,19 @@ def find_disagreements(run: RunView) -> list[Disagreement]:
 
 
 def _values_by_name(summary: Summary) -> Mapping[str, Any]:
-    """A result's values by name; of texts, where the values themselves did not travel, only those of arrays."""
+    """Return a result's values by name. If the values themselves were not sent, only the texts of arrays are known."""
     value = _summary_value(summary)
     return value if isinstance(value, dict) else {"value": value}
 
 
 class _ValueText(str):
-    """A value that did not travel, in few characters."""
+    """Short text of a value that was not sent."""
 
     __slots__ = ()
 
 
 def _comparison_key(value: Any) -> str:
-    """A value as text that is the same where it is the same; "" for what is not compared."""
+    """Return a text that is equal for equal values; "" for values that are not compared."""
     if value is _NO_VALUE:
         return _MISSING
     if isinstance(value, _ValueText):
@@ -107,8 +107,13 @@ def _is_number(text: str) -> bool:
 
 
 def compare_results(left: Summary | None, right: Summary | None) -> tuple[list[Difference], int]:
-    """What differs between two results, at most 1,000 things, and how many are equal. Of values that did not travel
-    their texts are compared, of arrays type, shape and content among them."""
+    """Compare two results.
+
+    Values that were not sent are compared by their texts, which contain type, shape and content hash of arrays.
+
+    Returns:
+        At most 1,000 differences, and the number of equal values.
+    """
     one, other = (_summary_value(summary) for summary in (left, right))
     found: list[Difference] = []
     equal = 0
@@ -131,7 +136,7 @@ def _summary_value(summary: Summary | None) -> Any:
 
 
 def _compare_values(at: str, left: Any, right: Any) -> Iterator[Difference | None]:
-    """Leaf by leaf: a difference, or None for one that is equal."""
+    """Yield a difference, or None if equal, for each leaf."""
     if isinstance(left, dict) and isinstance(right, dict) and (left or right):
         for name in dict.fromkeys([*left, *right]):
             place = f"{at}.{name}" if at else name

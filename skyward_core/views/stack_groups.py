@@ -1,4 +1,4 @@
-"""Equal stacks grouped, collectives recognized, profiles."""
+"""Grouping of equal stacks, detection of collectives, and profiles."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from skyward_core.model.thread_stacks import RankStack, StackFrame, Stacks, Thre
 from skyward_core.util import terminal_safe_text
 from skyward_core.util.terminal_safe_text import sanitize_line
 
-MAX_SHOWN = 3  # groups that are named on one line
+MAX_SHOWN = 3  # groups that are listed on one line
 
-# Where ranks wait for one another: end of the file's path, and functions there; none for any.
+# Collectives: end of the file's path, library, and names of functions; empty for all functions.
 _JAX = "assert_equal broadcast_one_to_all process_allgather reached_preemption_sync_point sync_global_devices"
 _C10D = "torch/distributed/distributed_c10d.py"
 _DDP = "torch/nn/parallel/distributed.py"
@@ -32,14 +32,14 @@ _COLLECTIVES: tuple[tuple[str, str, frozenset[str]], ...] = (
     ("jax/_src/distributed.py", "jax", frozenset({"initialize", "shutdown"})),
     ("jax/_src/xla_bridge.py", "jax", frozenset({"_init_backend"})),
 )
-# Functions of torch.distributed that ask no other rank, by their first letters.
+# Prefixes of torch.distributed functions that involve no other rank.
 _LOCAL = ("get_", "is_", "supports_")
-# torch.distributed and DDP call collectives of native code from all their files but these.
+# torch.distributed and DDP call native collectives from all of their files except these.
 _NATIVE = re.compile(
     r"/torch/(distributed/(?!distributed_c10d|checkpoint/|elastic/|launcher/|rpc/|run\.py)"
     r"|nn/parallel/distributed\.py).*"
 )
-# Where a device's work is waited for: a collective of that work may be what does not come to its end.
+# Functions that wait for a device: a collective in the device's queue may be the reason.
 _WAITS: tuple[tuple[str, str, frozenset[str]], ...] = (
     ("torch/cuda/__init__.py", "torch", frozenset({"synchronize"})),
     ("torch/cuda/streams.py", "torch", frozenset({"synchronize"})),
@@ -57,10 +57,12 @@ _PROGRAM = "a computation of all devices"
 
 
 class Collective(NamedTuple):
-    """What ranks do together.
+    """A collective operation of several ranks.
 
     Attributes:
-        is_named: the stack names it; else it is work of a device, and may be something of the rank's own.
+        name: Name of the function.
+        library: "torch" or "jax".
+        is_named: Whether the stack names the collective. Otherwise it is device work, which may be local to the rank.
     """
 
     name: str
@@ -73,12 +75,13 @@ class Collective(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StackGroup:
-    """Processes whose stacks are equal.
+    """Processes with equal stacks.
 
     Attributes:
-        stacks: of which the first one stands for all.
-        frames: of the person's code and what that called, the innermost first.
-        state_text: what is told where there are no frames.
+        stacks: The stacks. The first one represents all.
+        frames: Frames of the user's code and its callees, innermost first.
+        state_text: Description of the processes if there are no frames.
+        collective: The collective that the ranks are in, if any.
     """
 
     stacks: tuple[RankStack, ...]
@@ -92,7 +95,7 @@ class StackGroup:
 
 
 def format_ranges(numbers: Iterable[int]) -> str:
-    """``0-2,5`` for 0, 1, 2 and 5."""
+    """Format numbers as ranges, for example ``0-2,5`` for 0, 1, 2 and 5."""
     parts: list[list[int]] = []
     for number in sorted(set(numbers)):
         if parts and parts[-1][1] == number - 1:
@@ -103,7 +106,7 @@ def format_ranges(numbers: Iterable[int]) -> str:
 
 
 def user_thread(stack: RankStack) -> ThreadStack | None:
-    """The thread that runs the person's function: the main thread, or, where calls run in threads, one of these."""
+    """Return the thread that runs the user's function: a task thread or the main thread."""
     own = [thread for thread in stack.threads if not thread.child]
     for thread in own:
         if (thread is own[0] or thread.name == "task") and user_frames(thread.frames):
@@ -112,9 +115,9 @@ def user_thread(stack: RankStack) -> ThreadStack | None:
 
 
 def user_frames(frames: Sequence[StackFrame]) -> tuple[StackFrame, ...]:
-    """What the person's function and its callees are at, without what of ours called the function.
+    """Return the frames of the user's function and its callees, without skyward's callers.
 
-    What an import goes through says nothing, and is left out, as in Python's own tracebacks.
+    Frames of the import system are omitted, as in Python's own tracebacks.
     """
     kept = list(frames)
     while kept and _is_ours(kept[-1]):
@@ -139,7 +142,7 @@ def _is_ours(frame: StackFrame) -> bool:
 
 
 def find_collective(frames: Sequence[StackFrame]) -> Collective | None:
-    """What the ranks do together that a stack is inside of; the outermost call, which the person's code has made."""
+    """Return the collective that a stack is in: the outermost one, which the user's code called."""
     named = [
         Collective(_collective_name(each), library)
         for each in frames
@@ -168,7 +171,7 @@ def _collective_name(frame: StackFrame) -> str:
 
 
 def _name(frame: StackFrame) -> str:
-    """A function's name without that of its class, which py-spy has before it."""
+    """Return a function's name without the class name that py-spy adds."""
     return frame.function.rpartition(".")[2]
 
 
@@ -181,21 +184,21 @@ def _match_library(frame: StackFrame, table: Sequence[tuple[str, str, frozenset[
 
 
 def merge_stacks(first: Stacks, second: Stacks) -> Stacks:
-    """What was told the second time in place of the first, of ranks that were asked again."""
+    """Return stacks with the newer ones of ranks that were queried again."""
     new = {(each.rank, each.number): each for each in second.ranks}
     ranks = tuple(new.get((each.rank, each.number), each) for each in first.ranks)
     return Stacks(second.at, ranks, second.run, second.returned, first.idle)
 
 
 def group_stacks(stacks: Stacks) -> list[StackGroup]:
-    """Equal stacks together: those of most ranks first, what is not known last.
+    """Group equal stacks: the group with the most ranks first, unknown stacks last.
 
     Idle ranks outside the run are included if ranks of the run wait for others.
     """
-    made = _group_equal(stacks, stacks.ranks)
-    if stacks.idle and any(group.collective is not None and group.collective.is_named for group in made):
-        made = _group_equal(stacks, (*stacks.ranks, *stacks.idle))
-    return made
+    groups = _group_equal(stacks, stacks.ranks)
+    if stacks.idle and any(group.collective is not None and group.collective.is_named for group in groups):
+        groups = _group_equal(stacks, (*stacks.ranks, *stacks.idle))
+    return groups
 
 
 def _group_equal(stacks: Stacks, ranks: Iterable[RankStack]) -> list[StackGroup]:
@@ -204,37 +207,39 @@ def _group_equal(stacks: Stacks, ranks: Iterable[RankStack]) -> list[StackGroup]
     for stack in ranks:
         thread = None if _has_returned(stack, stacks) else user_thread(stack)
         own = user_frames(thread.frames) if thread is not None else ()
-        # Nodes may have the same code in different places.
+        # The same code may have different paths on different nodes.
         key: object = tuple(each._replace(file=short_file(each.file)) for each in own) or _describe_state(stack, stacks)
         found.setdefault(key, []).append(stack)
         frames[key] = own
-    made = [
+    groups = [
         StackGroup(tuple(some), frames[key], "" if frames[key] else str(key), find_collective(frames[key]))
         for key, some in found.items()
     ]
-    return sorted(made, key=lambda group: (not group.frames, -len(group.stacks), group.stacks[0].rank))
+    return sorted(groups, key=lambda group: (not group.frames, -len(group.stacks), group.stacks[0].rank))
 
 
 def _has_returned(stack: RankStack, stacks: Stacks) -> bool:
-    """Return whether a rank has ended its part of the run; by now it may work for another run."""
+    """Check whether a rank has finished its part of the run. It may work for another run already."""
     return bool(stacks.run) and stack.rank in stacks.returned and stacks.run not in stack.runs
 
 
 def _describe_state(stack: RankStack, stacks: Stacks) -> str:
     if _has_returned(stack, stacks) and stack.at != "gone":
-        return "its function has come to its end"
+        return "its function has returned"
     if stack.why:
-        return f"not known: {stack.why}" if stack.at != "gone" else stack.why
+        return f"unknown: {stack.why}" if stack.at != "gone" else stack.why
     return {
-        "gone": "it has no process",
-        "starting": "its Python starts",
-        "ending": "it was told to end",
-        "running": "it begins, or ends, its function",
-    }.get(stack.at, "it waits for something to run")
+        "gone": "no process",
+        "starting": "starting Python",
+        "ending": "stopping",
+        "running": "entering or leaving its function",
+    }.get(stack.at, "idle")
 
 
 def summarize_collectives(stacks: Stacks) -> list[str]:
-    """Who is inside which collective, and who is not: a line for each; none where no rank is inside of one."""
+    """Describe each collective in one line: the ranks in it and the other ranks. Empty if no rank is in a
+    collective.
+    """
     every = group_stacks(stacks)
     inside: dict[Collective, list[StackGroup]] = {}
     for group in every:
@@ -245,27 +250,24 @@ def summarize_collectives(stacks: Stacks) -> list[str]:
         inside_it = {stack.rank for group in some for stack in group.stacks}
         ranks = format_ranges(inside_it)
         others = []
-        for group in every:  # a rank may have further processes, for tasks, which are idle
+        for group in every:  # a rank may have further idle processes for tasks
             if group not in some and (missing := [each for each in group.stacks if each.rank not in inside_it]):
                 others.append(replace(group, stacks=tuple(missing)))
-        away = "; ".join(
-            f"{_format_ranks(group.ranks)} not: {describe_location(group)}" for group in others[:MAX_SHOWN]
-        )
+        away = "; ".join(f"{_be(group.ranks)} not: {describe_location(group)}" for group in others[:MAX_SHOWN])
         if len(others) > MAX_SHOWN:
-            away += f"; {_format_ranks(format_ranges(s.rank for g in others[MAX_SHOWN:] for s in g.stacks))} not either"
-        verb = "is" if ranks.isdecimal() else "are"
-        lines.append(f"{_format_ranks(ranks)} {verb} in {collective}{_call_sites(some)}; {away or 'so is every rank'}")
+            away += f"; {_be(format_ranges(s.rank for g in others[MAX_SHOWN:] for s in g.stacks))} not either"
+        lines.append(f"{_be(ranks)} in {collective}{_call_sites(some)}; {away or 'so is every rank'}")
     return lines
 
 
 def _call_sites(some: Sequence[StackGroup]) -> str:
-    """Lines of the person's code from which they came there, where these differ: they may not mean the same one."""
+    """Return the lines of user code that called the collective, if they differ: the calls may not belong together."""
     calls = dict.fromkeys(_frame_location(frame) for group in some if (frame := calling_frame(group.frames)))
     return f" (from {', '.join(list(calls)[:MAX_SHOWN])})" if len(calls) > 1 else ""
 
 
 def describe_location(group: StackGroup) -> str:
-    """Where the ranks of a group are, in a few words."""
+    """Describe the place of a group's ranks in a few words."""
     if not group.frames:
         return group.state_text
     if group.collective is not None:
@@ -278,18 +280,18 @@ def describe_location(group: StackGroup) -> str:
 
 
 def _imported_package(frames: Sequence[StackFrame]) -> str:
-    """The package whose code is loaded, by the outermost import; "" where none is."""
+    """Return the package that is being imported by the outermost import; "" if there is none."""
     file = next((each.file for each in reversed(frames) if each.function == "<module>"), "")
     return short_file(file).partition("/")[0].removesuffix(".py")
 
 
 def calling_frame(frames: Sequence[StackFrame]) -> StackFrame | None:
-    """The innermost frame that is no library's."""
+    """Return the innermost frame of user code."""
     return next((each for each in frames if each.file and not is_library(each.file)), None)
 
 
 def is_library(file: str) -> bool:
-    """Whether code lies where packages are installed, or is ours, and is nobody's own here."""
+    """Check whether code belongs to an installed package, to Python or to skyward."""
     return (
         _is_of_skyward(file)
         or "site-packages/" in file
@@ -300,7 +302,7 @@ def is_library(file: str) -> bool:
 
 
 def _is_of_skyward(file: str) -> bool:
-    """Whether code is ours, wherever a node has it."""
+    """Check whether code belongs to skyward, at any path."""
     return "/skyward_core/" in file or file.startswith("skyward_core/")
 
 
@@ -308,12 +310,16 @@ def _frame_location(frame: StackFrame) -> str:
     return f"{sanitize_line(frame.file.rpartition('/')[2])}:{frame.line}"
 
 
+def _be(ranges: str) -> str:
+    return f"{_format_ranks(ranges)} {'is' if ranges.isdecimal() else 'are'}"
+
+
 def _format_ranks(ranges: str) -> str:
     return f"rank {ranges}" if ranges.isdecimal() else f"ranks {ranges}"
 
 
 def short_file(file: str, folders: Collection[str] = ()) -> str:
-    """A file's path without what says nothing: of a package from its name on, of the person's below a folder."""
+    """Return a file's path relative to its package, to Python's library or to one of the folders."""
     for mark in ("site-packages/", "dist-packages/"):
         if mark in file:
             return sanitize_line(file.rpartition(mark)[2])
@@ -327,18 +333,19 @@ def short_file(file: str, folders: Collection[str] = ()) -> str:
 
 
 def frame_line(frame: StackFrame, folders: Collection[str] = ()) -> str:
-    """``function  file:line``, fit to be shown."""
+    """Return a frame as ``function  file:line``, safe for terminals."""
     if not frame.file:
         return sanitize_line(frame.function)
     return f"{sanitize_line(frame.function)}  {short_file(frame.file, folders)}:{frame.line}"
 
 
 def as_text(stacks: Stacks, folders: Collection[str] = (), *, threads: bool = False) -> list[str]:
-    """All of it as lines for people: the collectives, then each group with its stack, the innermost frame first.
+    """Return the stacks as text lines: the collectives, then each group with its stack, innermost frame first.
 
     Args:
-        folders: whose files are named from there on.
-        threads: all threads of each rank, not only the one that runs its function.
+        stacks: The stacks.
+        folders: Folders to which paths are made relative.
+        threads: Whether to show all threads of each rank, not only the one that runs its function.
     """
     lines = summarize_collectives(stacks)
     for group in group_stacks(stacks):
@@ -353,21 +360,21 @@ def as_text(stacks: Stacks, folders: Collection[str] = (), *, threads: bool = Fa
 
 
 def head_line(group: StackGroup) -> str:
-    """``ranks 0-2 (3): in all_reduce (torch)``."""
+    """Return the heading of a group, for example ``ranks 0-2 (3): in all_reduce (torch)``."""
     count = f" ({len(group.stacks)})" if len(group.stacks) > 1 else ""
     ways = sorted({stack.how for stack in group.stacks} - {"", "py-spy"})
-    by = " [asked by a signal]" if ways else ""
+    by = " [by signal]" if ways else ""
     return f"{_format_ranks(group.ranks)}{count}: {sanitize_line(describe_location(group))}{by}"
 
 
 def thread_lines(group: StackGroup, folders: Collection[str] = ()) -> list[str]:
-    """All threads of all processes of a group, as lines."""
+    """Return all threads of all processes of a group as text lines."""
     lines = []
     for stack in group.stacks:
         lines.append(f"  rank {stack.rank}, process {stack.pid}")
         for thread in stack.threads:
             if thread is not stack.threads[0] and not user_frames(thread.frames):
-                continue  # a thread of ours
+                continue  # one of skyward's threads
             of_child = f" of child {thread.child}" if thread.child else ""
             gil = ", holds the GIL" if thread.holds_gil else ""
             lines.append(f"    thread {sanitize_line(thread.name) or '?'}{of_child}{gil}")
@@ -379,11 +386,12 @@ _FRAME = re.compile(r"(.*) \((.*):(\d+)\)")
 
 
 class HotLine(NamedTuple):
-    """A line of code.
+    """A line of code in a profile.
 
     Attributes:
-        own: how often it was what ran.
-        total: how often it, or what it called, was.
+        frame: The line.
+        own: Number of samples in the line itself.
+        total: Number of samples in the line or its callees.
     """
 
     frame: StackFrame
@@ -393,10 +401,10 @@ class HotLine(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What was seen.
+    """A sampled profile.
 
     Attributes:
-        stacks: each with how often it was seen; the innermost frame first, without our own at the end.
+        stacks: Stacks and their numbers of samples. Frames are innermost first, without skyward's own.
     """
 
     stacks: tuple[tuple[tuple[StackFrame, ...], int], ...]
@@ -407,7 +415,7 @@ class Profile:
 
 
 def parse_profile(raw: str) -> Profile:
-    """Of what py-spy writes raw; lines that are none of it are passed over."""
+    """Parse py-spy's raw output. Invalid lines are skipped."""
     found: Counter[tuple[StackFrame, ...]] = Counter()
     for line in raw.splitlines():
         stack, _, count = line.rpartition(" ")
@@ -427,7 +435,7 @@ def _parse_frame(text: str) -> StackFrame:
 
 
 def hottest_lines(profile: Profile, most: int = 20) -> list[HotLine]:
-    """The lines that took most, by what ran in them itself."""
+    """Return the lines with the most samples, sorted by samples in the line itself."""
     own: Counter[StackFrame] = Counter()
     total: Counter[StackFrame] = Counter()
     for frames, count in profile.stacks:
@@ -439,7 +447,7 @@ def hottest_lines(profile: Profile, most: int = 20) -> list[HotLine]:
 
 
 def profile_table(profile: Profile, most: int = 20) -> list[tuple[str, str, str]]:
-    """The same as rows of text: share of the time in it, share with what it called, and where it is."""
+    """Return the hottest lines as table rows: own share of time, share with callees, place."""
     whole = max(1, profile.samples)
     rows = [("itself", "with calls", "line")]
     rows += [
@@ -450,11 +458,11 @@ def profile_table(profile: Profile, most: int = 20) -> list[tuple[str, str, str]
 
 
 def speedscope(profile: Profile, name: str) -> str:
-    """A file for https://www.speedscope.app."""
+    """Return the profile as a file for https://www.speedscope.app."""
     places: dict[StackFrame, int] = {}
     samples = [[places.setdefault(frame, len(places)) for frame in reversed(frames)] for frames, _ in profile.stacks]
     weights = [count for _, count in profile.stacks]
-    made: dict[str, Any] = {
+    document: dict[str, Any] = {
         "$schema": "https://www.speedscope.app/file-format-schema.json",
         "name": name,
         "exporter": "skyward",
@@ -476,11 +484,11 @@ def speedscope(profile: Profile, name: str) -> str:
             }
         ],
     }
-    return json.dumps(made)
+    return json.dumps(document)
 
 
 def as_json(profile: Profile, most: int = 200) -> dict[str, Sequence[Any] | int]:
-    """The hottest lines as an object."""
+    """Return the hottest lines as JSON."""
     lines = [
         {"function": sanitize_line(each.frame.function), "file": sanitize_line(each.frame.file),
          "line": each.frame.line,
@@ -491,14 +499,14 @@ def as_json(profile: Profile, most: int = 200) -> dict[str, Sequence[Any] | int]
 
 
 SIGNAL = (
-    "They can be asked by a signal, at which each writes down where it is. A call of their code that blocks in native "
-    "code may end early with it (EINTR), if that code does not expect signals"
+    "Their stacks can be collected by a signal, at which each process writes its stack. A blocking native call may "
+    "then return early (EINTR) if its code does not expect signals"
 )
 
 
 def stack_as_json(stacks: Stacks) -> dict[str, Any]:
-    """All that is known, fit to be printed."""
-    told = {
+    """Return the stacks as JSON that is safe to print."""
+    data = {
         "at": stacks.at,
         "run": stacks.run,
         "collectives": summarize_collectives(stacks),
@@ -513,13 +521,13 @@ def stack_as_json(stacks: Stacks) -> dict[str, Any]:
         ],
         "ranks": [_rank_json(each) for each in stacks.ranks],
     }
-    return dict(terminal_safe_text.sanitize_json(told))
+    return dict(terminal_safe_text.sanitize_json(data))
 
 
 def _rank_json(stack: RankStack) -> dict[str, Any]:
     thread = user_thread(stack)
-    told = {name: getattr(stack, name) for name in ("rank", "number", "node", "pid", "at", "runs", "how", "why")}
-    return told | {
+    data = {name: getattr(stack, name) for name in ("rank", "number", "node", "pid", "at", "runs", "how", "why")}
+    return data | {
         "frames": [list(frame) for frame in user_frames(thread.frames)] if thread else [],
         "threads": [asdict(each) | {"frames": [list(frame) for frame in each.frames]} for each in stack.threads],
     }

@@ -1,6 +1,6 @@
-"""Standard output and standard error of one worker, merged in the order in which they were written.
+"""Merging of a worker's stdout and stderr in the order of writing.
 
-The same for what comes live, for what is shown after a client came back, and for stored files.
+Used for live output, after a reconnection, and for stored files.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from skyward_core.protocol.node_paths import MARKS
 from skyward_core.protocol.output_order_marks import BEFORE, MARK_BYTES, Mark, decode_marks
 
 STREAMS = ("out", "err")
-PIECE_BYTES = 256 << 10  # bytes that are read of a file at once
+PIECE_BYTES = 256 << 10  # bytes read from a file at once
 
 Place = tuple[int, int]  # offsets in the files of both streams
 
 
 class Piece(NamedTuple):
-    """Bytes of one stream, written together.
+    """Bytes of one stream that were written together.
 
     Attributes:
         stream: "out" or "err".
-        offset: of the first byte, in the stream's file.
-        at: Unix time by the node's clock, in seconds; None where nothing tells.
-        run: whose they are; empty where nothing tells.
+        offset: Offset of the first byte in the stream's file.
+        data: The bytes.
+        at: Unix time on the node's clock in seconds. None if unknown.
+        run: Run that wrote them; "" if unknown.
     """
 
     stream: str
@@ -38,10 +39,10 @@ class Piece(NamedTuple):
 
 
 class StreamMerger:
-    """Takes marks and bytes of both streams, each in its order; gives the bytes in the order of their writing.
+    """Merger of order marks and the bytes of both streams, each given in its own order.
 
     Args:
-        place: where both streams begin.
+        place: First offsets of both streams.
     """
 
     def __init__(self, place: Place = (0, 0)) -> None:
@@ -51,34 +52,34 @@ class StreamMerger:
 
     @property
     def place(self) -> Place:
-        """Where what was not given yet begins."""
+        """First offsets of the bytes that were not released yet."""
         return self._held["out"].at, self._held["err"].at
 
     @property
     def has_held_bytes(self) -> bool:
-        """Whether bytes are here that wait for marks, or for the other stream."""
+        """Whether bytes wait for marks or for the other stream."""
         return any(held.size for held in self._held.values())
 
     @property
     def missing_input(self) -> str:
-        """What must come before anything more can be given: "out", "err" or "marks"."""
+        """Input that is required next: "out", "err" or "marks"."""
         if not self._marks:
             return "marks"
         return "out" if self._held["out"].at < self._marks[0].out else "err"
 
     def add_marks(self, marks: bytes) -> None:
-        """Take whole lines of the file of marks."""
+        """Add whole lines of the marks file."""
         for mark in decode_marks(marks):
             while self._marks and (last := self._marks[-1]).at < mark.at and _is_beyond(last, mark):
-                self._marks.pop()  # the files were cut back
+                self._marks.pop()  # the files were truncated
             self._marks.append(mark)
 
     def add_bytes(self, stream: str, offset: int, data: bytes) -> None:
-        """Take bytes of a stream. Where some are missing before them, they are never waited for."""
+        """Add bytes of a stream. Missing bytes before them are given up."""
         self._held[stream].put(offset, data)
 
     def pop_ready(self) -> Iterator[Piece]:
-        """What can be given by now."""
+        """Yield all bytes whose order is known."""
         out, err = self._held["out"], self._held["err"]
         while self._marks:
             mark = self._marks[0]
@@ -95,16 +96,16 @@ class StreamMerger:
             self._marks.popleft()
 
     def pop_all(self) -> Iterator[Piece]:
-        """All that is here, whatever may still come."""
+        """Yield all bytes, even if their order is unknown."""
         yield from self.pop_ready()
         about = self._time_and_run(self._marks[0] if self._marks else None)
         for stream, held in self._held.items():
             yield from held.pop_until(stream, held.at + held.size, about)
 
     def _time_and_run(self, mark: Mark | None) -> tuple[float | None, str]:
-        """Time and run of the bytes between the last mark and the next."""
-        told = self._last if self._last is not None and self._last.kind == BEFORE else mark or self._last
-        return (None, "") if told is None else (told.at, told.run)
+        """Return time and run of the bytes between the last mark and the next."""
+        relevant = self._last if self._last is not None and self._last.kind == BEFORE else mark or self._last
+        return (None, "") if relevant is None else (relevant.at, relevant.run)
 
 
 def _is_beyond(one: Mark, other: Mark) -> bool:
@@ -112,13 +113,13 @@ def _is_beyond(one: Mark, other: Mark) -> bool:
 
 
 class _HeldBytes:
-    """Bytes of one stream that have come and were not given yet; the first of them has offset ``at``."""
+    """Bytes of one stream that were not released yet. The first one has offset ``at``."""
 
     def __init__(self, at: int) -> None:
         self.at = at
         self.size = 0
         self._chunks: deque[bytes] = deque()
-        self._given = 0  # bytes of the first chunk
+        self._given = 0  # released bytes of the first chunk
 
     def put(self, offset: int, data: bytes) -> None:
         if not self.size:
@@ -130,7 +131,7 @@ class _HeldBytes:
             self.size += len(data)
 
     def pop_until(self, stream: str, end: int, about: tuple[float | None, str]) -> Iterator[Piece]:
-        """Give bytes up to an offset, as far as they are here."""
+        """Yield the available bytes up to an offset."""
         while self.size and self.at < end:
             chunk = self._chunks[0]
             data = chunk[self._given : self._given + end - self.at]
@@ -145,12 +146,13 @@ class _HeldBytes:
 
 
 def merge_streams(folder: Path, stem: str, start: Place, end: Place, piece: int = PIECE_BYTES) -> Iterator[Piece]:
-    """What a worker wrote between two places, from stored files; little of it is in memory at any time.
+    """Merge a worker's output between two places from stored files, with little memory.
 
     Args:
-        stem: the files' name without its ending: "r003", or "r003.1" for another worker of the rank.
-        start, end: offsets in the files of both streams; a file may also end sooner, or not be there.
-        piece: bytes of each file that are in memory at once.
+        folder: Folder of the files.
+        stem: Name of the files without ending: "r003", or "r003.1" for another worker of the rank.
+        start, end: Offsets in the files of both streams. Files may be shorter or missing.
+        piece: Bytes of each file in memory at once.
     """
     weaver = StreamMerger(start)
     streams = {
@@ -175,11 +177,12 @@ def merge_streams(folder: Path, stem: str, start: Place, end: Place, piece: int 
 
 
 class _PieceFile:
-    """A file that is read piece by piece, and open only then: whoever puts 256 ranks together has three of each.
+    """File that is read in pieces and open only during a read, because merging 256 ranks involves 768 files.
 
     Args:
-        at: where reading begins.
-        end: where it ends at the latest; None for the file's end.
+        path: The file.
+        at: First offset.
+        end: Offset after the last byte. None: the file's end.
     """
 
     def __init__(self, path: Path, at: int, end: int | None = None) -> None:
@@ -188,7 +191,7 @@ class _PieceFile:
         self._end = end
 
     def read(self, size: int) -> bytes:
-        """The next bytes; none at the end, or where there is no such file any more."""
+        """Return the next bytes; empty at the end or if the file does not exist."""
         if self._end is not None:
             size = min(size, self._end - self.at)
         if size <= 0 or (file := _open_existing(self._path)) is None:
@@ -200,7 +203,7 @@ class _PieceFile:
         return data
 
     def line(self) -> bytes:
-        """The rest of a line of marks."""
+        """Return the rest of a line of marks."""
         before = self.at
         rest, newline, _ = self.read(MARK_BYTES).partition(b"\n")
         self.at = before + len(rest + newline)
@@ -208,14 +211,14 @@ class _PieceFile:
 
 
 def _feed_merger(weaver: StreamMerger, name: str, source: _PieceFile, size: int) -> bool:
-    """Give the weaver some more of a stream, if there is more."""
+    """Add more bytes of a stream to the merger. Returns whether there were any."""
     if data := source.read(size):
         weaver.add_bytes(name, source.at - len(data), data)
     return bool(data)
 
 
 def find_tail_start(folder: Path, stem: str, end: Place, size: int) -> Place:
-    """A place before ``end`` from where about ``size`` bytes are left, and where a mark is."""
+    """Return a place about ``size`` bytes before ``end``, at a mark if possible."""
     marks = _open_existing(folder / f"{stem}{MARKS}")
     if marks is not None:
         with marks:
@@ -226,7 +229,7 @@ def find_tail_start(folder: Path, stem: str, end: Place, size: int) -> Place:
 
 
 def end_place(folder: Path, stem: str) -> Place:
-    """Where both of a worker's files end now; 0 where one is not there."""
+    """Return the sizes of a worker's files; 0 for missing ones."""
     out, err = (_size(folder / f"{stem}.{name}") for name in STREAMS)
     return out, err
 
@@ -239,7 +242,7 @@ def _size(path: Path) -> int:
 
 
 def _mark_offset_before(path: Path, start: Place) -> int:
-    """Where the last mark is that lies before a place, for what it tells of the bytes after it."""
+    """Return the offset of the last mark before a place, which describes the bytes after it."""
     if (marks := _open_existing(path)) is None:
         return 0
     with marks:
@@ -248,7 +251,7 @@ def _mark_offset_before(path: Path, start: Place) -> int:
 
 
 def _find_mark(marks: BinaryIO, is_before: Callable[[Mark], bool]) -> int:
-    """Return the number of the first mark that is not before a place; one that cannot be read counts as such."""
+    """Return the index of the first mark that is not before a place. Unreadable marks count as such."""
 
     def is_beyond(number: int) -> bool:
         mark = _read_mark(marks, number)
@@ -259,7 +262,7 @@ def _find_mark(marks: BinaryIO, is_before: Callable[[Mark], bool]) -> int:
 
 def _read_mark(marks: BinaryIO, number: int) -> Mark | None:
     marks.seek(number * MARK_BYTES)
-    found = decode_marks(marks.read(2 * MARK_BYTES))  # one that was cut short moves all behind it
+    found = decode_marks(marks.read(2 * MARK_BYTES))  # a truncated mark shifts all later ones
     return found[0] if found else None
 
 

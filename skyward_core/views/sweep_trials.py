@@ -1,4 +1,4 @@
-"""Trials of a sweep and their best values."""
+"""Table of a sweep's trials: arguments, outcomes, metrics and results."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from skyward_core.views.pool_view import RunView, TaskView, TrialSheet
 from skyward_core.views.rank_metrics import MetricStore
 
 PLACE, STATE, TIME, RESULT = "#", "outcome", "time", "result"
-"""Columns that all tables have; the others have the names of arguments and numbers."""
+"""Columns of all tables. Further columns have the names of arguments and metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """One combination.
+    """One combination of arguments.
 
     Attributes:
-        place: which one, counted from 0.
-        arguments: texts, in the order of the table's names.
-        task: what came of it; None where nothing has run.
-        run: the run that ran it, "" for none.
-        live: the last numbers of one that goes on.
+        place: Index of the combination, from 0.
+        arguments: Values as text, in the order of the table's names.
+        task: The task that ran it. None if nothing has run.
+        run: The run that ran it, or "".
+        live: Newest metrics of an active trial.
     """
 
     place: int
@@ -43,13 +43,13 @@ class TrialRow:
 
     @property
     def value(self) -> Any:
-        """The result, where it is one of JSON's types; else None."""
+        """Result of the trial if it is of a JSON type, else None."""
         outcome = None if self.task is None else self.task.outcome
         return outcome.summary.json if outcome and outcome.summary and outcome.kind == "returned" else None
 
     @property
     def numbers(self) -> Mapping[str, float | None]:
-        """The last number of each name that it logged; None for what was not finite."""
+        """Last value of each logged metric. None for values that were not finite."""
         outcome = None if self.task is None else self.task.outcome
         if outcome is None:
             return self.live
@@ -58,12 +58,12 @@ class TrialRow:
 
 @dataclass(frozen=True, slots=True)
 class TrialTable:
-    """All of a sweep.
+    """All trials of a sweep.
 
     Attributes:
-        names: of the arguments.
-        numbers: names of what the trials logged, in the order in which they came.
-        rows: in the order of the combinations.
+        names: Names of the arguments.
+        numbers: Names of the logged metrics, in order of appearance.
+        rows: Trials in the order of the combinations.
     """
 
     names: tuple[str, ...]
@@ -72,12 +72,12 @@ class TrialTable:
 
     @property
     def outcome_column(self) -> int:
-        """How many columns stand before the outcome's."""
+        """Number of columns before the outcome's column."""
         return 1 + len(self.names)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What it can be sorted by, as it is shown: each name once, so that none stands for an argument, too."""
+        """Names of all columns, which rows can be sorted by. Names that an argument has are qualified."""
         own = (PLACE, *self.names)
         rest = [(STATE, f"trial's {STATE}"), (TIME, f"trial's {TIME}")]
         rest += [(name, f"logged {name}") for name in self.numbers]
@@ -90,27 +90,34 @@ class TrialTable:
         return (*own, *shown)
 
     def sorted_rows(self, by: str, *, falling: bool = False) -> list[TrialRow]:
-        """The rows by a column, or by a key of their results. Numbers come before texts, what is missing comes last.
+        """Sort the rows by a column or by a key of their results. Numbers precede texts; missing values come last.
+
+        Args:
+            by: Name of the column or key.
+            falling: Whether to sort in descending order.
 
         Raises:
-            KeyError: there is nothing of that name.
+            KeyError: If there is no such column or key.
         """
         columns = self.columns
         at = columns.index(by) if by in columns else None
         keys = {row.place: _sort_key(self._sort_value(row, by, at)) for row in self.rows}
         if at is None and all(key[0] == _MISSING for key in keys.values()):
             raise KeyError(by)
-        there = [row for row in self.rows if keys[row.place][0] != _MISSING]
+        present = [row for row in self.rows if keys[row.place][0] != _MISSING]
         missing = [row for row in self.rows if keys[row.place][0] == _MISSING]
-        there.sort(key=lambda row: keys[row.place], reverse=falling)
-        return there + missing
+        present.sort(key=lambda row: keys[row.place], reverse=falling)
+        return present + missing
 
     def comparison_values(self, by: str, otherwise: Sequence[str] = ()) -> tuple[str, dict[int, float]]:
-        """A number to compare rows by, as (its name, the finite ones by place): that of a column, or of the result
-        where the column is none that a trial brought about. ("", {}) where there is none.
+        """Return the values by which trials are compared: a column produced by the trials, or else their results.
 
         Args:
-            otherwise: names of what they logged, for trials whose results are no numbers.
+            by: Name of the preferred column.
+            otherwise: Names of metrics to use if the results are not numbers.
+
+        Returns:
+            Name of the column, and its finite values by place. ("", {}) if there are none.
         """
         columns = self.columns
         own = self.outcome_column
@@ -126,13 +133,13 @@ class TrialTable:
 
     @property
     def _result_name(self) -> str:
-        """What the number of the results is called, where they say so."""
+        """Name of the results' number: the first key of dictionaries."""
         values = (row.value for row in self.rows)
         names = (next(iter(value), "") for value in values if isinstance(value, dict))
         return sanitize_line(str(next(names, RESULT)))
 
     def _sort_value(self, row: TrialRow, by: str, at: int | None) -> Any:
-        """What a row is sorted by: what stands in a column, or a key of its result."""
+        """Return the value of a column, or of a key of the result, for sorting."""
         value = row.value
         if at is None:
             return value.get(by) if isinstance(value, dict) else None
@@ -143,11 +150,11 @@ class TrialTable:
 
 @dataclass(frozen=True, slots=True)
 class TrialTableSource:
-    """What a table is made of beside the run itself.
+    """Data of a trial table besides the run itself.
 
     Attributes:
-        sheet: the combinations.
-        earlier: what came of those that runs before this one ran, by run and task.
+        sheet: The combinations.
+        earlier: Tasks of earlier runs of the sweep, by run and task index.
     """
 
     sheet: TrialSheet
@@ -160,13 +167,13 @@ class TrialTableSource:
         book: MetricStore,
         runs: Mapping[str, RunView] | None = None,
     ) -> TrialTable:
-        """The table as it is now.
+        """Return the present table.
 
         Args:
-            run: id of the run.
-            tasks: its tasks, by index.
-            book: what its ranks log while it goes on.
-            runs: others of its pool, as they are held; of a sweep by gangs each row is one.
+            run: Id of the run.
+            tasks: Tasks of the run by index.
+            book: Metrics of the pool's ranks.
+            runs: Other runs of the pool. In a sweep by gangs, each row is a run.
         """
         places = {row: (run, task) for task, row in enumerate(self.sheet.tasks)}
         if self.sheet.gang:
@@ -187,7 +194,7 @@ class TrialTableSource:
 
 
 def representative_task(tasks: Iterable[TaskView]) -> TaskView | None:
-    """What stands for all ranks of a run: one that failed, else one that goes on, else the first of them."""
+    """Return the task that represents all ranks of a run: a failed one, else an active one, else the first."""
     ranks = sorted(tasks, key=lambda task: task.index)
     failed = [task for task in ranks if task.state in ("raised", "exited", "lost")]
     going = [task for task in ranks if task.outcome is None]
@@ -198,7 +205,7 @@ _NUMBER, _TEXT, _MISSING = range(3)
 
 
 def _sort_key(key: Any) -> tuple[int, Any]:
-    """Something of which any two can be compared."""
+    """Return a sort key for a value of any type."""
     if key is None:
         return _MISSING, 0
     if isinstance(key, str):

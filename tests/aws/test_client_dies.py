@@ -73,7 +73,7 @@ def test_while_machines_are_made(
     views = next_one.refresh(over=True).result(60)
     (view,) = views
     if made:
-        assert "was not finished: its client was gone" in view.detail and "2 machines" in view.detail
+        assert "is incomplete: its client exited" in view.detail and "2 machines" in view.detail
         receipt = next_one.tear_down("pair").result(60)
         assert (receipt.ok, receipt.created, receipt.gone) == (True, 2, (0, 1))
     assert left(simulated_bed) == []

@@ -145,8 +145,8 @@ def test_a_machine_that_is_not_what_was_bought_is_named_and_exchanged_before_it_
     assert left(cloud) == []
     events = list(read_events(journal))
     said = [each.detail for each in events if isinstance(each, PoolState)]
-    (named,) = [each for each in said if "is not what was bought" in each]
-    assert "it has 0 GPUs instead of 1 x T4 of 16 GB; another one is asked for" in named
+    (named,) = [each for each in said if "does not match the order" in each]
+    assert "it has 0 GPUs instead of 1 x T4 of 16 GB; requesting a replacement" in named
     ready = [each for each in events if isinstance(each, NodePhase) and each.phase == "ready"]
     assert sorted(each.node for each in ready) == [0, 1], "nothing counts before it was looked at"
     assert all("1 x Tesla T4 of 16 GB, disk " in each.detail for each in ready)
@@ -158,7 +158,7 @@ def test_a_second_one_ends_the_start(cloud: Bed) -> None:
     cloud.lacks_gpus(2)
     compute = sky.Compute(name="liars", provider=rented(ssh_from=own(cloud)), options=sky.Options(console=False))
     with (
-        pytest.raises(PoolError, match=r"took the place of one that was not what was bought \(it has 0 GPUs"),
+        pytest.raises(PoolError, match=r"also failed the hardware check: .* \(first machine: it has 0 GPUs"),
         compute,
     ):
         pass
@@ -169,7 +169,7 @@ def test_a_machine_that_never_answers_is_named_and_ended(cloud: Bed) -> None:
     cloud.never_boots(1)
     options = sky.Options(start_timeout=8.0)
     compute = sky.Compute(name="mute", provider=rented(ssh_from=own(cloud)), nodes=2, options=options)
-    with pytest.raises(PoolError, match=r"was not up after 8 s: node 0 running \(connecting to "), compute:
+    with pytest.raises(PoolError, match=r"did not start within 8 s: node 0 running \(connecting to "), compute:
         pass
     assert left(cloud) == [] and len(cloud.instances("terminated")) == 2
 

@@ -23,7 +23,7 @@ def train() -> None:
     """Rank 2 hears of the end by SIGTERM, the others by a callback; none of them ends by itself."""
     rank = sky.instance_info().rank
     if rank == 2:
-        signal.signal(signal.SIGTERM, lambda *_: print("got SIGTERM", flush=True))
+        signal.signal(signal.SIGTERM, lambda *_: print("received SIGTERM", flush=True))
     else:
         sky.on_preempt(lambda seconds, node: print(f"told of node {node}, {seconds < 15}", flush=True))
     print("begun", flush=True)
@@ -84,7 +84,7 @@ def test_spot_machines_that_are_taken_back_are_replaced_the_head_too(
             assert all(0 < (view.nodes[node].notice_ends_at or 0) - time.time() < 13 for node in (0, 2))
             told = [f"told of node {node}, True" for node in (0, 2)]
             wait_until(lambda: sorted(printed(0)[1:]) == sorted(printed(1)[1:]) == told, "the callbacks")
-            wait_until(lambda: printed(2) == ["begun", "got SIGTERM"], "the signal")
+            wait_until(lambda: printed(2) == ["begun", "received SIGTERM"], "the signal")
             with pytest.raises(sky.RunError, match=r"preempted: the machine of node [02] was taken back") as caught:
                 running.result(60)
         outcomes = caught.value.outcomes

@@ -200,5 +200,5 @@ def test_a_rank_that_never_joins_is_found():
     with sky.Compute(worker=worker, plugins=PLUGINS, options=sky.Options(console=False, grace=1.0)) as pool:
         (said,) = hang_told(pool, lambda: one_never_computes() @ pool, "loads")
     # Where each of them is within it changes from run to run, and may be told, too.
-    pattern = r"ranks 0-1,3 are in a computation of all devices \(jax\).*; rank 2 not: loads, test_jax\.py:\d+"
+    pattern = r"ranks 0-1,3 are in a computation of all devices \(jax\).*; rank 2 is not: loads, test_jax\.py:\d+"
     assert re.fullmatch(pattern, said)

@@ -224,7 +224,8 @@ def test_four_ranks_on_two_nodes_train_as_one():
     with sky.Compute(nodes=2, worker=worker, plugins=PLUGINS, options=sky.Options(console=False)) as pool:
         check_training(train(8, by_hand=True) @ pool)
         (said,) = hang_told(pool, lambda: one_never_joins() @ pool, "validates")
-        assert re.fullmatch(r"ranks 0-1,3 are in all_reduce \(torch\); rank 2 not: validates, test_torch\.py:\d+", said)
+        pattern = r"ranks 0-1,3 are in all_reduce \(torch\); rank 2 is not: validates, test_torch\.py:\d+"
+        assert re.fullmatch(pattern, said)
 
 
 @sky.function
@@ -314,11 +315,11 @@ def test_hangs_are_named_as_collectives_with_the_missing_rank(pool: sky.Compute,
         try:
             running = begin(hangs_in_turn)
             for name in HANGS:
-                wait_for(f"rank 0 is in {name} (torch); ", "; rank 1 not: late, test_torch.py:")
+                wait_for(f"rank 0 is in {name} (torch); ", "; rank 1 is not: late, test_torch.py:")
                 (tmp_path / name).touch()
             assert running.result(60) == [None, None]
             begin(one_rank_returns)
-            wait_for("rank 0 is in init_process_group (torch)", "; rank 1 not: its function has come to its end")
+            wait_for("rank 0 is in init_process_group (torch)", "; rank 1 is not: its function has returned")
         finally:
             session.cancel(pool.name, last_run(pool)).result(30)
     session.detach()

@@ -170,7 +170,7 @@ def test_behind_a_firewall_all_goes_through_ssh_and_that_is_told_once(pair: Lab,
     told: list[str] = []
 
     def hear(event: Event) -> None:
-        if isinstance(event, NodeLink) and "no direct line" in event.detail:
+        if isinstance(event, NodeLink) and "no direct connection" in event.detail:
             told.append(event.detail)
 
     rule = f"ipproto tcp sport {PORTS} to {pair.client.address} blackhole"

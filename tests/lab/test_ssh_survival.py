@@ -41,7 +41,7 @@ def test_hosts_clean_themselves_up_when_nobody_comes_back(make_lab: MakeLab, cap
     # A start with the name says what became of the pool that had it; so does the list, of the others.
     with pool(lab, nodes=1, name="left", options={"console": True}) as again:
         assert rank() @ again == [0]
-    assert f"pool left: of the pool that had this name before: {said}" in capfd.readouterr().err
+    assert f"pool left: previous pool of this name: {said}" in capfd.readouterr().err
     listed = subprocess.run([*COMMAND, "ls"], capture_output=True, text=True, timeout=DEADLINE)
     assert f"pool too: {said}" in listed.stderr
     assert "no pools are up" in listed.stdout

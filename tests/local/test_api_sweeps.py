@@ -138,7 +138,7 @@ def test_a_record_has_the_table(pool: sky.Compute, tmp_path: Path, nodes: int) -
 
 def test_gangs_that_do_not_fit_are_refused_before_anything_begins(pool: sky.Compute) -> None:
     before = len(pool.pool.view.runs)
-    with pytest.raises(UsageError, match=r"is to run on 5 nodes, and pool .* has 4 nodes: nothing was begun"):
+    with pytest.raises(UsageError, match=r"needs 5 nodes, but pool .* has 4 nodes"):
         sky.sweep(ranked, n=[1, 2]).with_nodes(5) @ pool
     with pytest.raises(UsageError, match="with >> each combination runs on one rank"):
         sky.sweep(ranked, n=[1, 2]).with_nodes(2) >> pool

@@ -83,7 +83,7 @@ def test_a_node_that_misbehaves_stops_neither_its_client_nor_the_next_run(pool: 
         wait_until(lambda: link.up)  # noqa: B023
         on_loop(lambda: link._on_data(encode_frame(header, body)))  # noqa: B023  as if its agent had sent that
         wait_until(lambda: downs, what=str(header))
-        assert "of frame" in downs[0] or "as if it were its own" in downs[0]
+        assert "of frame" in downs[0] or "of another node" in downs[0]
         downs.clear()
         assert rank() @ pool == [0, 1]
     assert {path: path.read_bytes() for path in before} == before
@@ -110,7 +110,7 @@ def test_a_greeting_that_tells_of_another_nodes_ranks_is_refused(pool: sky.Compu
         link._pipe.close()
 
     on_loop(drop)
-    wait_until(lambda: any("as if it were its own" in detail for detail in downs), what="that it is refused")
+    wait_until(lambda: any("of another node" in detail for detail in downs), what="that it is refused")
     assert "another" not in pool.pool.view.runs
     link._on_welcome = greet  # type: ignore[method-assign]
     wait_until(lambda: link.up and not link.is_reconnecting, what="its next, honest greeting")

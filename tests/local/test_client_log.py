@@ -62,7 +62,7 @@ def test_a_log_that_cannot_be_written_is_told_of_and_the_command_goes_on(cli: Cl
     (cli.folder / "home").mkdir(mode=0o700)
     (cli.folder / "home" / "debug").write_text("in the way")
     done = cli("ls", "--debug")
-    assert done.stderr.count("the log cannot be written") == 1
+    assert done.stderr.count("Cannot write the debug log") == 1
 
 
 SCRIPT = f"""

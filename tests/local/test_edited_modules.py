@@ -102,7 +102,7 @@ def test_the_next_run_uses_what_was_edited(folder: Path, cluster: bool) -> None:
         second = remote() @ compute
         assert [v for v, _ in second] == ["two", "two"]
         assert not {pid for _, pid in first} & {pid for _, pid in second}
-        assert said == ["helper_a.py was edited: fresh processes take the ranks' places, and load the new text"]
+        assert said == ["helper_a.py was edited: restarting the ranks' processes to load the changes"]
         assert remote() @ compute == second
 
         # Of a module that ranks alone have loaded, in each process that has: tasks have others beside the ranks'.

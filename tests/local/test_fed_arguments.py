@@ -230,6 +230,6 @@ def test_who_takes_such_a_run_over_is_told(home: Path) -> None:
         future = total(source()) > first_client
         wait_until(lambda: first_client.pool.view.runs[future.run].tasks, what="it has begun")
         first_client.detach()
-        with sky.attach("fed") as second, pytest.raises(sky.RunError, match="that client has left"):
+        with sky.attach("fed") as second, pytest.raises(sky.RunError, match="by a client that has exited"):
             second.wait(future.run)
         gate.set()

@@ -107,7 +107,7 @@ def test_a_pool_of_another_release_is_refused_in_words_and_can_be_ended(
             sky.attach("older")
         assert refused.value.hint == view.hint == Hint("down", "older")
         for told in (format_detail(view), format_error(refused.value)):
-            assert f"speaks version {VERSION} of the protocol, this client {VERSION + 1}" in told
+            assert f"has protocol version {VERSION}, this client {VERSION + 1}" in told
             assert told.endswith("; tear it down with: skyward-tui down older")
         assert ls_logs_results_files.list_pools.function(Console(), False) == 0
         # Who looks every second asks ever less often; who looks because a person says so, at once.

@@ -208,7 +208,7 @@ def test_nodes_must_have_the_same_number(driver: pytest.MonkeyPatch, tmp_path: P
     driver.setenv("FAKE_GPUS", "ww")
     image = sky.Image(env={"PYTHONPATH": str(tmp_path), "FIRST": str(tmp_path / "first")})
     compute = sky.Compute(nodes=2, worker=PER_GPU, options=QUIET, image=image)
-    with pytest.raises(PoolError, match="with the same number of GPUs, and pool") as caught, compute:
+    with pytest.raises(PoolError, match="with equal numbers of GPUs, but pool") as caught, compute:
         pass
     said = str(caught.value)
     assert "has: node 0 2, node 1 3; " in said or "has: node 0 3, node 1 2; " in said
@@ -250,7 +250,7 @@ def test_a_machine_with_fewer_gpus_is_no_replacement(driver: pytest.MonkeyPatch,
         lose(compute, 1)
         wait_for(compute, "degraded")
         assert [each[0] for each in place() @ compute] == [0, 1, 2, 3]
-        assert [line for line in said if "needs nodes with the same number of GPUs" in line]
+        assert [line for line in said if "requires nodes with equal numbers of GPUs" in line]
     assert compute.receipt is not None
     assert (compute.receipt.created, compute.receipt.ok) == (4, True)
 

@@ -37,14 +37,14 @@ def test_the_start_is_over_before_the_ledger_is_closed_and_who_uses_the_pool_goe
     wait_until(lambda: begun.exists() and begun.read_text(), what="the set-up")
     session.detach()
     assert coming.done()
-    with pytest.raises(Cancelled, match="half was left while it was starting"):
+    with pytest.raises(Cancelled, match="half did not start: this client detached"):
         coming.result()
     go_on.touch()
     later = Session()
     (view,) = later.refresh().result(90)
-    assert view.state == "unfinished" and "its client was gone while it was starting" in view.detail
+    assert view.state == "unfinished" and "its client exited during startup" in view.detail
     assert view.hint == Hint("down", "half")
-    with pytest.raises(PoolError, match="not finished"):
+    with pytest.raises(PoolError, match="incomplete"):
         later.observe("half").result(90)
     assert len(begun.read_text().split()) == 1, "who only looks sets nothing up"
     if used:
@@ -79,7 +79,7 @@ def test_a_start_whose_process_is_killed_is_listed_as_broken_off_with_what_to_do
     assert cli.pools()["half"]["state"] == "unfinished"
     listed = cli("ls")
     assert "half  start incomplete  local" in listed.stdout
-    assert "its client was gone while it was starting" in listed.stderr
+    assert "its client exited during startup" in listed.stderr
     assert "tear it down with: skyward-tui down half" in listed.stderr
     assert cli("down", "half", "--yes").returncode == 0
     assert cli.pools() == {}

@@ -92,7 +92,7 @@ def test_what_escaped_its_session_ends_with_the_pool(home: Path, tmp_path: Path)
 def test_a_name_in_use_is_refused_and_both_live_on(home: Path) -> None:
     with sky.Compute(nodes=1, name="mine", options=QUIET) as first:
         with (
-            pytest.raises(sky.PoolExistsError, match="'mine' is still up"),
+            pytest.raises(sky.PoolExistsError, match="'mine' is still running"),
             sky.Compute(nodes=1, name="mine"),
         ):
             pass
@@ -227,7 +227,7 @@ def test_a_script_comes_back_to_a_pool_and_gets_the_results(home: Path, tmp_path
             try:
                 compute.wait(run.id)
             except sky.PoolError as error:
-                return "fetched before" in str(error)
+                return "already fetched" in str(error)
             return False
 
         wait_until(no_longer_there)

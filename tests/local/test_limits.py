@@ -184,7 +184,7 @@ def test_what_exists_is_ended_first_and_written_down_when_that_works(fault: Brea
         mend = fault()
     assert pids
     assert not any(exists(pid) for pid in pids)
-    assert "created 2, verified gone 2, unaccounted 0; not written down: the ledger" in str(caught.value)
+    assert "created 2, verified gone 2, unaccounted 0; not saved: the ledger" in str(caught.value)
     mend()
     assert [row.name for row in Ledger().live_pools()] == ["unwritten"]
     with closing(_Looking()) as session:
@@ -201,7 +201,7 @@ def test_what_left_the_block_goes_on_beside_what_could_not_be_written(
             stack.callback(fault())
             raise ZeroDivisionError
         assert not any(exists(pid) for pid in pids)
-        assert "not written down: the ledger" in capfd.readouterr().err
+        assert "not saved: the ledger" in capfd.readouterr().err
 
 
 class _Looking(Session):

@@ -195,7 +195,7 @@ def test_a_start_that_takes_too_long_leaves_no_installer_behind(home: Path, tmp_
     wait = f"touch {tmp_path}/began; until test -e {tmp_path}/go; do sleep 0.1; done"
     options = sky.Options(console=False, start_timeout=3)
     with (
-        pytest.raises(sky.PoolError, match="was not up after 3 s"),
+        pytest.raises(sky.PoolError, match="did not start within 3 s"),
         sky.Compute(provider=sky.Local(), image=sky.Image(setup=[wait]), options=options),
     ):
         pass

@@ -47,7 +47,7 @@ def test_the_only_node_is_suspected_and_then_lost_with_both_times(home: Path) ->
         agent = link.welcome["pid"]
         cut(link)
         wait_until(lambda: "suspected" in node.link_detail, what="the suspicion")
-        words = r"suspected since \d\d:\d\d:\d\d, taken as lost at \d\d:\d\d:\d\d"
+        words = r"unreachable since \d\d:\d\d:\d\d, counts as lost at \d\d:\d\d:\d\d"
         assert re.search(words, node.link_detail), node.link_detail
         error = wait.exception(30)
         assert isinstance(error, sky.RunError)
@@ -143,5 +143,5 @@ def test_a_run_that_lost_a_node_ends_when_somebody_follows_it(cli: Cli) -> None:
     followed = cli("attach", pool, "--json", status=1)
     found = json.loads(followed.stdout.splitlines()[-1])
     assert [rank["outcome"] for rank in found["ranks"]] == ["collateral", "lost"]
-    assert found["root_cause"]["message"] == "node 1 is gone: its machine was gone when somebody came"
+    assert found["root_cause"]["message"] == "node 1 is gone: its machine was already gone"
     assert cli.pools()[pool]["runs"][0]["state"] == "failed"

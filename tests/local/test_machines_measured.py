@@ -61,7 +61,7 @@ def test_a_run_its_gpus_and_who_comes_later(home: Path, tmp_path: Path, monkeypa
         assert machine.notes == []
         (loss,) = future.metrics().of("loss")
         assert (loss.rank, len(loss), loss.latest) == (0, len(loss.at), 0.2)
-        with pytest.raises(sky.UsageError, match="has had no run nosuch"):
+        with pytest.raises(sky.UsageError, match="has no known run nosuch"):
             compute.metrics("nosuch")
         with new_session() as session:
             first = machine.of("memory_used")[0].at[0]

@@ -251,7 +251,7 @@ class OddPlugin(Plugin):
 @pytest.mark.parametrize(
     ("where", "told"),
     [
-        ("pickled", "the plugins cannot travel to the nodes: SystemExit: 0"),
+        ("pickled", "Cannot send the plugins to the nodes: SystemExit: 0"),
         ("loaded there", "entering its plugins failed: SystemExit: 0"),
     ],
 )
@@ -289,7 +289,7 @@ def test_a_value_that_cannot_be_pickled_is_named(pool: sky.Compute, place: str, 
     error = raised_by(lambda: SENT[place](pool, Odd(kind, "pickled")))
     expected = sky.RunError if place == "fed" else sky.NotPicklableError
     assert isinstance(error, expected), repr(error)
-    assert "cannot travel to the nodes" in str(error)
+    assert "Cannot send the plugins to the nodes" in str(error)
     assert "Odd object" in str(error) or place == "fed"
     assert give("next") @ pool == ["next"] * 2
 

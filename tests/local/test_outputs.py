@@ -78,7 +78,7 @@ def pool(hosts: Hosts, project: Path, world: Path) -> Iterator[sky.Compute]:
         yield compute
     assert compute.receipt is not None and compute.receipt.ok
     (first, *_) = compute.receipt.notes
-    assert first.startswith("stays there: ") and " (127.0.0.1:" in first and not compute.receipt.lost
+    assert first.startswith("remains on the host: ") and " (127.0.0.1:" in first and not compute.receipt.lost
     # Who asks for them later is told how to have them, and that works.
     env = os.environ | {"SKYWARD_HOME": str(world)}
     done = call(["fetch", "writers"], env, project)
@@ -141,7 +141,7 @@ def test_files_come_once_whole_and_over_nothing_else(pool: sky.Compute, tmp_path
     # An earlier state, as it was left, gives way; what a person changed, or put there, does not.
     (target / "r1/f/shared").write_text("my notes")
     write({"f/shared": 10}, seed=5) @ pool
-    with pytest.raises(PoolError, match="has been changed here since it was fetched"):
+    with pytest.raises(PoolError, match="the file was modified after the download"):
         pool.fetch("f/shared", to=target)
     assert (target / "r0/f/shared").read_bytes() == content(10, 0, 5)
     assert (target / "r1/f/shared").read_text() == "my notes"
@@ -155,7 +155,7 @@ def test_files_come_once_whole_and_over_nothing_else(pool: sky.Compute, tmp_path
     with pytest.raises(PoolError) as refused:
         pool.fetch("f/?[[]2J", to=another)
     assert "is there" in str(refused.value) and "\x1b" not in str(refused.value)
-    with pytest.raises(PoolError, match="is there, did not come from this file"):
+    with pytest.raises(PoolError, match="it is another file"):
         pool.fetch("f/only", to=another)
     (another / "f/only").write_bytes(b"1234567")  # as large
     with pytest.raises(PoolError, match="is another file"):
@@ -163,7 +163,7 @@ def test_files_come_once_whole_and_over_nothing_else(pool: sky.Compute, tmp_path
     assert (another / "f/only").read_bytes() == b"1234567" and not (another / PARTS).exists()
     write({f"{PARTS}/own": 3}) >> pool
     settled(pool)
-    with pytest.raises(PoolError, match="give that folder another name"):
+    with pytest.raises(PoolError, match="is reserved for partial downloads"):
         pool.fetch(PARTS, to=another)
     assert not (another / PARTS).exists()
     leads_out = tmp_path / "leads"
@@ -242,7 +242,7 @@ def _refusal(pool: sky.Compute, to: Path) -> Path | None:
     try:
         pool.fetch("growing.bin", to=to)
     except PoolError as error:
-        assert "written to while it was read" in str(error)
+        assert "the file changed during the download" in str(error)
         return to
     return None
 
@@ -359,7 +359,7 @@ def test_a_full_disk_is_named_and_nothing_half_is_left(
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(full)], check=True)
     try:
         for spare, said in (
-            (output_files.SPARE_BYTES, "no room: it needs 9,000,000 bytes"),
+            (output_files.SPARE_BYTES, "not enough disk space in .*: 9,000,000 bytes needed"),
             (-(1 << 40), "No space left"),
         ):
             monkeypatch.setattr(output_files, "SPARE_BYTES", spare)

@@ -81,7 +81,7 @@ def test_what_goes_with_its_machine_is_fetched_or_named(
         news: list[str] = []
         compute.pool.news.subscribe(lambda event: news.append(getattr(event, "detail", "")), None)
         submit(compute.pool.down(keep_outputs=said)).result()
-    assert any("what its ranks wrote is brought here" in each for each in news) == bool(most if said is None else said)
+    assert any("downloading output files" in each for each in news) == bool(most if said is None else said)
     assert compute.receipt is not None
     came = sorted(path.name for path in (project / "outputs" / key).rglob("*") if path.name != ".gitignore")
     if said:
@@ -136,7 +136,7 @@ def test_what_cannot_be_brought_here_is_named(
     assert compute.receipt is not None
     (lost,) = compute.receipt.lost
     assert lost.startswith("2 files, 12 bytes, on node 0 ") and "a.pt (5 bytes)" in lost
-    assert any("could not be brought here" in note for note in compute.receipt.notes)
+    assert any("could not be downloaded" in note for note in compute.receipt.notes)
 
 
 @sky.function

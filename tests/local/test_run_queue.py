@@ -178,8 +178,8 @@ def test_a_rank_that_fails_ends_its_own_job_only(cli: Cli) -> None:
 @pytest.mark.parametrize(
     "words, said",
     [
-        (("exec", "--nodes", "4", "q", "true"), "true wants 4 nodes, and pool q has 3"),
-        (("exec", "--nodes", "0,3", "q", "true"), "pool q has no node 3: it has 0 to 2"),
+        (("exec", "--nodes", "4", "q", "true"), "true requests 4 nodes, but pool q has 3"),
+        (("exec", "--nodes", "0,3", "q", "true"), "Pool q has no node 3: its nodes are 0 to 2"),
         (("exec", "--nodes", "1,1", "q", "true"), "neither a number of nodes nor a list of them"),
         (("exec", "--nodes", "1", "q", "up.yaml"), "hodes"),
         (("queue", "none"), "no pool 'none' is up"),

@@ -169,7 +169,7 @@ def test_a_run_is_waited_for_once(home: Path) -> None:
         failed = both(True).on_all(other)
         assert isinstance(failed.exception(), KeyError)
         for run in (done.run, failed.run):
-            with pytest.raises(sky.PoolError, match=f"the results of run {run} have been fetched before"):
+            with pytest.raises(sky.PoolError, match=f"The results of run {run} were already fetched"):
                 other.wait(run)
         with pytest.raises(sky.PoolError, match=f"the results of run {done.run} are not available"):
             sky.results(done.run)
@@ -199,11 +199,11 @@ def test_after_another_clients_wait_the_run_says_the_same(home: Path) -> None:
         done, failed = client.stdout.readline().split()
     with sky.attach("shared") as compute:
         assert compute.wait(done) == [0]
-        with pytest.raises(sky.PoolError, match=f"the results of run {done} have been fetched before"):
+        with pytest.raises(sky.PoolError, match=f"The results of run {done} were already fetched"):
             compute.wait(done)
         with pytest.raises(KeyError, match="lost it"):
             compute.wait(failed)
-        with pytest.raises(sky.PoolError, match=f"the results of run {failed} have been fetched before"):
+        with pytest.raises(sky.PoolError, match=f"The results of run {failed} were already fetched"):
             compute.wait(failed)
         with pytest.raises(sky.PoolError, match=f"the results of run {done} are not available"):
             sky.results(done)
@@ -217,13 +217,13 @@ def test_after_another_clients_wait_the_run_says_the_same(home: Path) -> None:
 
 
 def test_a_failure_that_belongs_to_no_call_is_reported(home: Path) -> None:
-    cause = RootCause(-1, "lost", "PoolError", "its client is gone, who gave it its items")
+    cause = RootCause(-1, "lost", "PoolError", "its client, which supplied the items, has exited")
     with closing(Ledger()) as ledger:
         ledger.record_intent("t", "p", sky.Local().to_json(), {})
         opened = [("t", "abc", "f", "map", 2, 1.0)]
         record_runs(ledger, opened=opened, ends=[("abc", "failed", 2.0, cause)])
         ledger.record_teardown("t", Receipt("p", 0, (), (), 0.0))
-    with pytest.raises(sky.RunError, match="f failed: its client is gone, who gave it its items"):
+    with pytest.raises(sky.RunError, match="f failed: its client, which supplied the items, has exited"):
         sky.results("abc")
 
 
@@ -420,7 +420,7 @@ class RunStates(RuleBasedStateMachine):
             return
         with sky.attach("model") as compute:
             if run.place == "given":
-                with pytest.raises(sky.PoolError, match=f"the results of run {run.run} have been fetched"):
+                with pytest.raises(sky.PoolError, match=f"The results of run {run.run} were already fetched"):
                     compute.wait(run.run)
                 return
             self._check(run, lambda: compute.wait(run.run))

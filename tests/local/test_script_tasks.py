@@ -271,7 +271,7 @@ def test_a_rank_that_begins_late_still_runs_its_part_and_what_came_behind_waits_
 
 
 def test_no_broadcast_loses_a_rank_to_a_script_beside_it(pool, tmp_path):
-    said = "broadcasts wait for scripts that leave no process"
+    said = "broadcasts wait for scripts that use all processes"
     assert sky.function(abs)(-3) @ pool == [3, 3]
     with ThreadPoolExecutor(2) as beside:
         try:

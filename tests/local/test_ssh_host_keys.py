@@ -147,7 +147,7 @@ async def test_a_pool_torn_down_while_a_key_is_judged_never_comes_up(host: Host,
     receipt = await asyncio.wrap_future(session.tear_down("judged"))
     assert receipt.ok and receipt.created == 1
     assert person.withdrawn.is_set()
-    with pytest.raises(Cancelled, match="torn down while it was starting"):
+    with pytest.raises(Cancelled, match="did not start: it was torn down"):
         await asyncio.wrap_future(creation)
     assert session.ledger.live_pools() == [] and session.view("judged").state == "gone"
     await asyncio.to_thread(session.detach)
@@ -209,7 +209,7 @@ async def test_a_session_that_ends_withdraws_its_questions(host: Host, tmp_path:
     assert await asyncio.to_thread(person.asked.wait, 20)
     await asyncio.to_thread(session.detach)
     assert person.withdrawn.is_set()
-    with pytest.raises(Cancelled, match="left while it was starting"):
+    with pytest.raises(Cancelled, match="did not start: this client detached"):
         await asyncio.wrap_future(creation)
     assert host.logins == 0
 

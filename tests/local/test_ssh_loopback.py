@@ -283,7 +283,7 @@ async def test_a_client_that_comes_back_tells_why_no_node_answers(host: Host, kn
     async def refused() -> PoolError:
         session = Session()
         try:
-            with pytest.raises(PoolError, match="no node of pool back answers") as caught:
+            with pytest.raises(PoolError, match="No node of pool back answers") as caught:
                 await asyncio.wrap_future(session.attach("back"))
             return caught.value
         finally:

@@ -165,7 +165,7 @@ def test_ranks_write_their_stacks_at_the_signal_and_go_on(ranks: sky.Compute, se
 def test_where_a_rank_spends_its_time(ranks: sky.Compute, session: Session, working: str) -> None:
     seen = parse_profile(session.profile("four", 3, 1).result(60))
     assert hottest_lines(seen)[0].frame.function == "holds_gil"
-    with pytest.raises(UsageError, match="has ranks 0 to 3, and no rank 4"):
+    with pytest.raises(UsageError, match="has no rank 4: its ranks are 0 to 3"):
         session.profile("four", 4, 1).result(60)
     folder = Path(ranks.pool.context.machines[0].extra["folder"])
     assert list(folder.glob("profile.*")) == []
@@ -227,8 +227,8 @@ def test_an_agent_that_knows_no_stacks_is_named(
     monkeypatch.delitem(link.welcome, "knows")
     told = take(session)
     assert {each.at for each in told.ranks} == {"silent"}
-    assert told.ranks[0].why.startswith("its node's agent is of an older release, which tells no stacks")
-    with pytest.raises(PoolError, match="of an older release, which makes no profiles"):
+    assert told.ranks[0].why.startswith("the agent of its node is from an older release without stacks")
+    with pytest.raises(PoolError, match="of an older release without profiles"):
         session.profile("four", 0, 1).result(60)
 
 
@@ -244,7 +244,7 @@ def test_a_node_that_is_frozen_keeps_nobody_waiting(
     finally:
         os.kill(agent, signal.SIGCONT)
     assert {each.at for each in told.ranks} == {"silent"}
-    assert told.ranks[0].why.startswith("node 0 has said nothing for ")
+    assert told.ranks[0].why.startswith("node 0 has not answered for ")
     assert {each.at for each in take(session).ranks} != {"silent"}
 
 

@@ -172,7 +172,7 @@ def test_the_ranks_of_a_lost_node_are_lost_and_the_others_work(home: Path) -> No
     with sky.Compute(nodes=2, options=options(fail_fast=True)) as compute:
         lose(compute, 0)
         wait_until(lambda: compute.pool.view.state == "degraded")
-        with pytest.raises(sky.RunError, match="node 0 of the pool is gone") as caught:
+        with pytest.raises(sky.RunError, match="node 0 of the pool is lost") as caught:
             rank() @ compute
         assert caught.value.results == {}, "the others would have been stopped"
 

@@ -11,7 +11,7 @@ GB = 10**9
 
 
 def measured(now: float, nodes: int, gpus: int) -> MachineMetrics:
-    """One GPU of node 1 is slow, one of node 2 has an error and was lost; node 3 has said nothing for a while."""
+    """One GPU of node 1 is slow, one of node 2 has an error and was lost; node 3 has not answered for a while."""
     book = MachineMetrics()
     for node in range(nodes):
         figures = {

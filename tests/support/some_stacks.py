@@ -45,7 +45,7 @@ def hung(run: str, ranks: int) -> Stacks:
     found = {rank: stack(rank, *REDUCING, runs=(run,)) for rank in range(ranks)}
     found[5] = stack(5, *VALIDATING, runs=(run,))
     found[ranks - 2] = stack(ranks - 2, at="idle")
-    found[ranks - 1] = stack(ranks - 1, at="silent", why="node 7 has said nothing for 9 s")
+    found[ranks - 1] = stack(ranks - 1, at="silent", why="node 7 has not answered for 9 s")
     return Stacks(NOW - 4, tuple(found.values()), run, (ranks - 2,))
 
 

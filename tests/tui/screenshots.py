@@ -217,7 +217,7 @@ async def take_hang() -> None:
         await camera.until("rank 0 trains")
         await camera.press("s")
         # That the others are inside of it, and rank 2 where it stays, nothing but the lens can see.
-        await camera.until("ranks 0-1,3 are in all_reduce (torch); rank 2 not: validate", again="r")
+        await camera.until("ranks 0-1,3 are in all_reduce (torch); rank 2 is not: validate", again="r")
         await camera.all_sizes("hang")
 
 

@@ -53,8 +53,8 @@ async def test_a_number_that_is_none_is_told_once(
 
 
 def test_many_with_one_trouble_are_one_notice_and_little_room_is_enough() -> None:
-    many = [Alert("plateau", rank, None, None, "loss", 7.0, "loss gets no better") for rank in range(256)]
-    assert list(alert_messages(many)) == [("= plateau", "rank 0: loss gets no better (+255 more)", "info")]
+    many = [Alert("plateau", rank, None, None, "loss", 7.0, "loss no longer improves") for rank in range(256)]
+    assert list(alert_messages(many)) == [("= plateau", "rank 0: loss no longer improves (+255 more)", "info")]
     stalled = Alert("stall", 3, None, None, "", 7.0, "quiet")
     assert list(alert_messages([stalled])) == [], "the panel of ranks says so"
     for width in (60, 80, 160):

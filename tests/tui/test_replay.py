@@ -250,7 +250,7 @@ def test_what_is_no_record_is_refused_before_there_is_an_app(tmp_path: Path, mon
     monkeypatch.setattr("skyward_tui.cli.main.has_terminal", lambda: None)
     (tmp_path / "a").write_text("hello")
     done = CliRunner().invoke(cli, ["replay", "a"])
-    assert done.exit_code and "a is no record of a pool" in done.stderr
+    assert done.exit_code and "a is not a recording of a pool" in done.stderr
     done = CliRunner().invoke(cli, ["replay", "b"])
     assert done.exit_code and "does not exist" in done.stderr
     done = CliRunner().invoke(cli, ["--demo", "ls"])

@@ -245,7 +245,7 @@ async def test_the_app_goes_on_and_says_what_it_cannot_do(app: SkywardApp, sessi
         await pilot.press("S")
         await until(pilot, lambda: f"could not save: {gone}, which the app was started in, {GONE}" in screen_text(app))
         await pilot.press("s")
-        await until(pilot, lambda: isinstance(app.screen, StacksScreen) and "rank 5 not" in screen_text(app))
+        await until(pilot, lambda: isinstance(app.screen, StacksScreen) and "rank 5 is not" in screen_text(app))
         await pilot.press("S")
         await until(pilot, lambda: GONE in screen_text(app))
         await pilot.press("escape", "T", "escape", "O", "o", "W")

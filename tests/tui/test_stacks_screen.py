@@ -30,7 +30,7 @@ async def test_one_key_tells_who_has_not_joined(app: SkywardApp, session: FakeSe
         await pilot.press("s")
         await until(pilot, lambda: VERDICT in screen_text(app))
         shown = screen_text(app)
-        assert "rank 5 not: validate, train.py:57" in shown
+        assert "rank 5 is not: validate, train.py:57" in shown
         assert "torch/distributed/distributed_c10d.py:3252" in shown, "the stack of most ranks is shown first"
         assert "read at 07:59:56" in shown
         await pilot.press("down")
@@ -89,7 +89,7 @@ async def test_a_signal_is_sent_only_after_a_yes(app: SkywardApp, session: FakeS
         await pilot.press("g")
         await until(pilot, lambda: "EINTR" in screen_text(app))
         await pilot.press("right", "enter")
-        await until(pilot, lambda: "rank 1 not: validate, train.py:57" in screen_text(app))
+        await until(pilot, lambda: "rank 1 is not: validate, train.py:57" in screen_text(app))
         assert session.asked_stacks[-1] == (run.id, [1], True), "only who could not be read is sent one"
         await pilot.press("g")
         await until(pilot, lambda: "no rank needs a signal" in screen_text(app))
@@ -148,7 +148,7 @@ async def test_the_time_of_a_rank_is_looked_at(app: SkywardApp, session: FakeSes
         names = {path.name for path in Path.cwd().glob("profile-*")}
         assert names == {f"profile-llama-ft-{run.id}-r5.speedscope.json"}
         session.profiling = Future()
-        session.profiling.set_exception(PoolError("rank 5 cannot be looked at: py-spy is not installed on its node"))
+        session.profiling.set_exception(PoolError("Cannot profile rank 5: py-spy is not installed on its node"))
         await pilot.press("p")
         await until(pilot, lambda: "py-spy is not installed on its node" in screen_text(app))
 

@@ -61,7 +61,7 @@ def test_whoever_comes_next_goes_on_at_the_cursor(archive: PoolFolder) -> None:
 
 def test_a_log_cannot_leave_its_folder(archive: PoolFolder, world: Path) -> None:
     for name in ("../../escaped.out", "r0./../../../x", "escaped.out"):
-        with pytest.raises(ValueError, match="is no log"):
+        with pytest.raises(ValueError, match="is not the name of a log file"):
             archive.write_log(name, 0, b"x")
     assert not list(world.rglob("escaped*")) and not list(world.rglob("x"))
 
@@ -252,7 +252,7 @@ def test_files_that_were_removed_leave_what_is_there(ledger: Ledger, archive: Po
 
 
 def test_an_unknown_run_is_a_clear_error(ledger: Ledger) -> None:
-    with pytest.raises(UsageError, match="no run 'nope' in the ledger; ") as caught:
+    with pytest.raises(UsageError, match="No run 'nope' in the ledger; ") as caught:
         read_log(ledger, "nope", 0)
     assert caught.value.hint == Hint("list-all")
 

@@ -174,7 +174,7 @@ async def test_what_is_spent_is_counted_where_the_clock_is_set_back(
 async def test_a_price_that_nobody_knows_is_said(world: Dear) -> None:
     world.hourly = None
     async with started(world, 1.0) as watched:
-        await until(lambda: any("its budget cannot be watched" in each for each in watched.to_argv))
+        await until(lambda: any("the budget is not enforced" in each for each in watched.to_argv))
         assert watched.states == [] and not world.ended
 
 

@@ -138,7 +138,7 @@ def test_lines_that_had_gone_before_they_were_looked_at_are_told() -> None:
     ring.update(2, 1.0)
     ring.update(2, 1.0 + HOLD_SECONDS)
     assert ring.end == 6
-    assert rows_of(ring) == ["⋯ 3 lines before this are not held here", "x2| 6", "r0| 7", "r0| 8"]
+    assert rows_of(ring) == ["⋯ 3 earlier lines are not in memory", "x2| 6", "r0| 7", "r0| 8"]
 
 
 @pytest.mark.parametrize(

@@ -159,8 +159,8 @@ def test_tables_and_failures_in_words() -> None:
         "r001  n0    ✗ raised    250 ms  ValueError: bad",
     ]
     assert failure_lines(run) == ["root cause: r001 raised: ValueError: bad\nvery", "Traceback:", "  here"]
-    run.root_cause = RootCause(-1, "lost", "NodeLost", "its client is gone")  # of a trial that no rank had begun
-    assert failure_lines(run) == ["root cause: lost: its client is gone"]
+    run.root_cause = RootCause(-1, "lost", "NodeLost", "its client has exited")  # of a trial that no rank had begun
+    assert failure_lines(run) == ["root cause: lost: its client has exited"]
     assert aggregate_lines(a_run(returned(0, 1), returned(1, 3))) == ["value of 2: mean 2 ± 1, 1 … 3, sum 4"]
     assert aggregate_lines(a_run(returned(0, 1))) == []
 

@@ -56,16 +56,18 @@ async def test_machines_end_first_and_what_goes_with_them_is_named() -> None:
         receipt = await pool.down(now=True)
         assert not {"shutdown", "halt"} & {what for _, what in world.questions[before:]}
     assert receipt.ok and sorted(set(world.at_once)) == ["m0", "m1"] and world.ended == []
-    assert receipt.lost[0] == "run run-1 (1,234 bytes)" and "had fetched" in receipt.lost[1]
-    assert receipt.notes[0] == "its machines were ended at once, as that was asked for"
+    assert receipt.lost[0] == "run run-1 (1,234 bytes)" and "unfetched" in receipt.lost[1]
+    assert receipt.notes[0] == "its machines were terminated at once, as requested"
 
 
 async def test_who_cannot_do_that_ends_nothing() -> None:
     abrupt = Abrupt()
     abrupt.why = "its library is too old"
-    for world, said in ((World(), "has no way to do that"), (abrupt, "its library is too old")):
+    for world, said in ((World(), "does not support it"), (abrupt, "its library is too old")):
         async with started(world) as pool:
-            with pytest.raises(UsageError, match=f"cannot be ended at once: .*{said}; tear it down as usual"):
+            with pytest.raises(
+                UsageError, match=f"Cannot terminate the machines at once: .*{said}. Tear the pool down without --now"
+            ):
                 await pool.down(now=True)
             assert not pool.context.leaving and world.ended == []
             assert pool.view.state == "up"

@@ -127,7 +127,7 @@ async def test_it_is_exchanged_before_any_node_counts_and_the_ledger_knows_of_bo
     assert sorted(shop.sent) == [("m0", "at-m1"), ("m1", "at-m2"), ("m2", "at-m0")]
     assert not any(isinstance(each, events.NodePhase) and each.phase == "gone" for each in heard)
     said = " ".join(each.detail for each in heard if isinstance(each, events.PoolState))
-    assert "machine m1 of node 1 (host-m1) is not what was bought: it has 1 GPUs instead of 2 x T4 of 16 GB" in said
+    assert "machine m1 of node 1 (host-m1) does not match the order: it has 1 GPUs instead of 2 x T4 of 16 GB" in said
     assert "its clock is off by -" in said, "the played ones say 1970"
     receipt = await pool.down()
     assert receipt.created == 4 and receipt.ok
@@ -141,7 +141,7 @@ async def test_a_second_one_ends_the_start_and_nothing_is_left(shop: Shop, ledge
 
     shop.on_replace = on_replace
     pool = await Pool.register(spec(shop, 1), ledger)
-    said = r"machine new-.* took the place of one .*\(it has 0 GPUs, .*\), and is not either: it has 1 GPUs"
+    said = r"machine new-.* also failed the hardware check: it has 1 GPUs.* \(first machine: it has 0 GPUs"
     with pytest.raises(PoolError, match=said):
         await pool.start(spec(shop, 1))
     assert {*shop.ended} == {"m0", f"new-{shop.asked[0]}"} and len(shop.asked) == 1
@@ -158,7 +158,7 @@ async def test_who_is_torn_down_meanwhile_ends_the_machine_that_nobody_else_has_
 
     shop.on_replace = on_replace
     pool = await Pool.register(spec(shop, 1), ledger)
-    with pytest.raises(PoolError, match="torn down by another client while it was starting"):
+    with pytest.raises(PoolError, match="another client has torn it down"):
         await pool.start(spec(shop, 1))
     assert f"new-{shop.asked[0]}" in shop.ended
     assert [each.id for each in ledger.machines(pool.row.token)] == ["m0"]
@@ -172,7 +172,7 @@ async def test_where_there_is_no_other_machine_both_reasons_are_told(shop: Shop,
 
     shop.on_replace = on_replace
     pool = await Pool.register(spec(shop, 1), ledger)
-    with pytest.raises(NoCapacity, match=r"it has 0 GPUs, .* were bought; and the shop is empty"):
+    with pytest.raises(NoCapacity, match=r"it has 0 GPUs, .* were bought. No replacement: the shop is empty"):
         await pool.start(spec(shop, 1))
     assert ledger.pool(pool.row.token).ended_at is not None
 
@@ -180,10 +180,10 @@ async def test_where_there_is_no_other_machine_both_reasons_are_told(shop: Shop,
 async def test_what_cannot_be_measured_in_time_is_told_and_no_lie(
     shop: Shop, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(startup, "ALONE", 0.05)
+    monkeypatch.setattr(startup, "NODE_PROBE_TIMEOUT", 0.05)
     shop.gpus["m1"] = None
     pool = await started(spec(shop, 2), ledger)
-    assert pool.view.nodes[1].detail == "not measured: it took more than 0.05 s"
+    assert pool.view.nodes[1].detail == "not measured: no result within 0.05 s"
     assert shop.asked == [] and shop.open == set()
     await pool.down()
 
@@ -346,7 +346,7 @@ async def test_what_cannot_be_cleared_up_is_named_and_done_by_the_next_teardown(
     pool = await started(spec, ledger)
     async with asyncio.timeout(60):
         receipt = await pool.down()
-    assert (receipt.created, receipt.gone) == (1, (0,)) and "made beside its machines" in receipt.unaccounted[0]
+    assert (receipt.created, receipt.gone) == (1, (0,)) and "other than machines" in receipt.unaccounted[0]
     assert not receipt.ok and ledger.pool(pool.row.token).ended_at is None
 
 

@@ -128,7 +128,7 @@ def test_what_the_source_raises_and_what_cannot_travel_are_raised_by_the_reader(
     with pytest.raises(LookupError, match="the source broke"):
         next(line.items[0])
     line = Line(1, iter([threading.Lock()]))
-    with pytest.raises(Exception, match="value 0 of argument 'values' cannot travel to the nodes"):
+    with pytest.raises(Exception, match="Cannot pickle value 0 of argument 'values'"):
         next(line.items[0])
 
 

@@ -187,7 +187,7 @@ async def test_whatever_happens_meanwhile_it_ends_with_nothing_open(seed: int) -
 
 
 def test_a_pool_that_is_too_small_is_named() -> None:
-    with pytest.raises(UsageError, match="run on 2 nodes, and pool p has 1 node: nothing was begun"):
+    with pytest.raises(UsageError, match="each combination needs 2 nodes, but pool p has 1 node"):
         check_node_count(2, 1, "p")
     check_node_count(0, 1, "p")
 
@@ -197,7 +197,7 @@ def test_a_pool_that_is_too_small_is_named() -> None:
     [
         (1, 1, 1), (4, 4, 1), (8, 4, 2),
         (1, 4, "Take 4 ranks"), (2, 4, "Take 4 ranks"), (3, 4, "Take 4 ranks"), (6, 4, "Take 4 or 8 ranks"),
-        (2, 0, "once it is up"),
+        (2, 0, "until the pool is up"),
     ],
 )  # fmt: skip
 def test_a_gang_has_all_ranks_of_its_nodes(ranks: int, each: int, nodes: int | str) -> None:

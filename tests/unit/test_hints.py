@@ -178,7 +178,7 @@ def test_errors_of_the_api_carry_hints(home: Path) -> None:
         ledger.record_intent("t1", "train", {}, {})
     with pytest.raises(PoolError, match=r"no pool named 'trian' is up; did you mean 'train'\?"):
         sky.attach("trian")
-    with pytest.raises(UsageError, match="no run 'never' in the ledger") as missing:
+    with pytest.raises(UsageError, match="No run 'never' in the ledger") as missing:
         sky.results("never")
     assert missing.value.hint == Hint("list-all")
     with new_session() as session:

@@ -98,7 +98,7 @@ async def test_a_gang_that_cannot_be_formed_fails_the_run(kind: RunKind) -> None
         run = stage.scheduler.open(kind, [task(), task(1)][: 1 if kind == "broadcast" else 2])
         await ended(run)
         assert (run.state, stage.placed, len(run.outcomes)) == ("failed", [], 2)
-        with pytest.raises(RunError, match="the gang could not be formed: nobody knows the plugins"):
+        with pytest.raises(RunError, match="cannot form the gang: nobody knows the plugins"):
             run.results()
 
 
@@ -216,7 +216,7 @@ async def test_a_broadcast_goes_without_a_node_only_where_ranks_stand_alone(
             return
         assert (run.state, stage.placed) == ("failed", [])
         assert (run.outcomes[0].kind, run.outcomes[1].kind) == ("collateral", "lost")
-        with pytest.raises(RunError, match="node 1 of the pool is gone: no machine is to be had"):
+        with pytest.raises(RunError, match="node 1 of the pool is lost: no machine is to be had"):
             run.results()
 
 

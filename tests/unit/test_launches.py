@@ -87,7 +87,7 @@ def test_of_a_pool_whose_files_are_gone_nothing_is_kept(world: World) -> None:
     ("text", "said"),
     [
         ("{", "cannot be read"),
-        ("[]", "it is no launch"),
+        ("[]", "it is not a launch"),
         ("\udcff", "cannot be read"),
         ("{}", "another version"),
         ({"request": {"script": "t.py", "orbit": 1}}, r"does not know \(orbit\)"),

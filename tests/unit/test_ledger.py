@@ -206,7 +206,7 @@ def test_the_end_of_a_pool_ends_its_runs(ledger: Ledger) -> None:
 
 def test_a_name_in_use_is_refused_until_it_is_free(ledger: Ledger) -> None:
     ledger.record_intent("t1", "fit", LOCAL, SPEC)
-    with pytest.raises(PoolExistsError, match=r"'fit' is still up.*attach\('fit'\).*down\(\)") as caught:
+    with pytest.raises(PoolExistsError, match=r"'fit' is still running.*attach\('fit'\).*down\(\)") as caught:
         ledger.record_intent("t2", "fit", LOCAL, SPEC)
     assert caught.value.hint == Hint("attach", "fit")
     assert [p.token for p in ledger.live_pools()] == ["t1"]
@@ -376,7 +376,7 @@ def test_a_newer_ledger_is_refused_and_not_touched(path: Path) -> None:
     newer = sqlite3.connect(path)
     newer.executescript("CREATE TABLE marvels (x); INSERT INTO marvels VALUES (42); PRAGMA user_version=99;")
     newer.close()
-    with pytest.raises(LedgerError, match=r"newer version.*schema 99.*upgrade.*SKYWARD_HOME") as caught:
+    with pytest.raises(LedgerError, match=r"newer version.*schema 99.*Upgrade.*SKYWARD_HOME") as caught:
         Ledger(path)
     assert caught.value.hint == Hint("upgrade")
     assert list(path.parent.glob("*corrupt*")) == []
@@ -389,7 +389,7 @@ def test_a_migration_that_fails_leaves_the_old_ledger_as_it_was(path: Path, monk
     Ledger(path).record_intent("t1", "fit", LOCAL, SPEC)
     monkeypatch.setattr("skyward_core.store.ledger.VERSION", VERSION + 1)
     monkeypatch.setattr("skyward_core.store.ledger.MIGRATIONS", (*MIGRATIONS, "CREATE TABLE a (x); CREATE NONSENSE;"))
-    with pytest.raises(LedgerError, match="cannot be opened"):
+    with pytest.raises(LedgerError, match="Cannot open"):
         Ledger(path)
     monkeypatch.undo()
     again = Ledger(path)
@@ -442,7 +442,7 @@ def test_damage_that_shows_later_is_told_and_nothing_is_overwritten(path: Path) 
     path.write_bytes(broken)
     ledger = Ledger(path)
     assert ledger.damaged_copy is None, "the damage is not where a ledger is opened"
-    with pytest.raises(LedgerError, match=r"is damaged .* is kept as .*corrupt.*a new one begins"):
+    with pytest.raises(LedgerError, match=r"is damaged .* copy is .*corrupt.*new one was created"):
         for number in range(400):
             ledger.run(f"r{number}")
         ledger.runs("t1")
@@ -499,7 +499,7 @@ def test_nothing_to_fetch_is_not_told_as_something_that_is_not_fetched(path: Pat
         record_runs(ledger, ends=[("aa", "failed", 2.0, None)])  # how dd ended nobody knows, nor that it began
         ledger.record_teardown("t1", Receipt("fit", 1, (0,), (), 0.1), [RetainedResults("t1", machine, sizes, 9, 2e9)])
         (kept,) = ledger.unfetched_results("t1")
-        assert kept.describe() == "run cc (7 bytes) and how runs bb, dd ended on node 0 (10.0.0.1)"
+        assert kept.describe() == "run cc (7 bytes) and the outcome of runs bb, dd on node 0 (10.0.0.1)"
         view = summarize_pool(ledger, ledger.pool("t1"))
         assert view.unfetched == {"cc": 7}
         assert view.detail.startswith(f"not fetched: {kept.describe()} until ")
@@ -582,7 +582,7 @@ def test_of_many_processes_that_find_the_damage_one_keeps_it_aside_and_no_intent
 
 def test_a_folder_in_its_place_is_a_clear_error(path: Path) -> None:
     path.mkdir()
-    with pytest.raises(LedgerError, match="cannot be opened: unable to open database file"):
+    with pytest.raises(LedgerError, match=r"Cannot open .*: unable to open database file"):
         Ledger(path)
 
 
@@ -608,7 +608,7 @@ def test_a_full_disk_is_a_clear_error_and_damages_nothing(small_disk: Path) -> N
     ledger = Ledger(path)
     ledger.record_intent("t1", "fit", LOCAL, SPEC)
     kept = 0
-    with pytest.raises(LedgerError, match=r"cannot be written: .*room"):
+    with pytest.raises(LedgerError, match=r"cannot be written: .*space"):
         for number in range(2000):
             record_runs(ledger, opened=[("t1", f"r{number}", "train" * 100, "broadcast", 2, float(number))])
             kept += 1
@@ -626,7 +626,7 @@ def test_a_full_disk_is_a_clear_error_and_damages_nothing(small_disk: Path) -> N
 
 def test_no_room_for_a_new_ledger_is_a_clear_error(small_disk: Path) -> None:
     (small_disk / "filler").write_bytes(b"x" * 396 * 1024)
-    with pytest.raises(LedgerError, match=r"cannot be opened: .*room"):
+    with pytest.raises(LedgerError, match=r"Cannot open .*space"):
         Ledger(small_disk / "ledger.db")
     (small_disk / "filler").unlink()
     Ledger(small_disk / "ledger.db").close()
@@ -726,7 +726,7 @@ def test_an_error_names_the_stopped_process_that_holds_the_ledger(path: Path, le
     ledger._db.execute("PRAGMA busy_timeout=50")
     with Child([sys.executable, "-c", HOLD, str(path)]) as holder:
         os.waitid(os.P_PID, holder.pid, os.WSTOPPED | os.WNOWAIT)
-        said = rf"cannot be written: database is locked \(SQLITE_BUSY\): process {holder.pid} holds it; end"
+        said = rf"cannot be written: database is locked \(SQLITE_BUSY\): process {holder.pid} has locked it; end"
         with pytest.raises(LedgerError, match=said):
             ledger.record_intent("t1", "fit", LOCAL, SPEC)
         holder.kill()

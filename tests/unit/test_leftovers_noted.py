@@ -94,8 +94,8 @@ async def test_what_is_ours_and_over_is_noted_and_nothing_else(
     account.holds = lambda: Inventory((up, expired, theirs, key, OURS))  # type: ignore[misc,assignment]
     (note,) = await notes(capsys)
     assert note == (
-        "2 machines ($3.00/h) and 1 other thing of pools that are over are still there "
-        "(i-late in here, i-1 in here, k in here): the command `leftovers` removes it"
+        "2 machines ($3.00/h) and 1 other resource of ended pools are left over "
+        "(i-late in here, i-1 in here, k in here). Remove with: skyward-tui leftovers"
     )
     assert account.looks == [False, False]
 
@@ -115,7 +115,7 @@ async def test_unknown_is_told_as_unknown_and_waited_for_no_longer_than_it_may(
     ):
         account.holds = holds  # type: ignore[misc,assignment]
         (note,) = await notes(capsys)
-        assert note == f"whether anything else of pools that are over is left there is not known: {said}"
+        assert note == f"not checked for other leftovers: {said}"
 
 
 async def test_machines_that_cost_nothing_are_not_looked_for(
@@ -242,13 +242,13 @@ async def test_what_does_not_come_is_named(pool: Any, monkeypatch: pytest.Monkey
     provider = Provider(holding(0, aa=100, bb=5000), away, holding(9, aa=100))
     said: list[str] = []
     notes, lost = await of(pool(provider, {A: 1}, None), [machine(0), machine(1), machine(9)], said=said)
-    assert said[0] == "looking for results and logs that nobody has fetched"
-    assert said[1] == "results and logs that nobody has fetched are brought here: 0 bytes of 200 bytes"
+    assert said[0] == "looking for unfetched results and logs"
+    assert said[1] == "fetching results and logs: 0 bytes of 200 bytes"
     assert Visit.made == [(0, [A])]
     assert notes == ["fetched run aa (100 bytes) on node 0 (10.0.0.0)"]
     assert lost == [
-        "node 1 (10.0.0.1) could not be asked for results, logs and files that nobody has fetched (no route)",
-        "run bb (5 kB) on node 0 (10.0.0.0): more than 1 kB is not brought at a pool's end",
+        "node 1 (10.0.0.1) could not be queried for unfetched results, logs and files (no route)",
+        "run bb (5 kB) on node 0 (10.0.0.0): a teardown fetches at most 1 kB",
         "run aa (100 bytes) on node 9 (10.0.0.9): disk full",
     ]
 
@@ -260,7 +260,7 @@ async def test_what_takes_too_long_is_given_up_and_named(pool: Any, monkeypatch:
     monkeypatch.setattr(Visit, "fetch_all", hangs)
     monkeypatch.setattr(fetch_retained_results, "PATIENCE", 0.01)
     _, lost = await of(pool(Provider(holding(0, aa=1)), {A: 1}), [machine(0)])
-    assert lost == ["run aa (1 bytes) on node 0 (10.0.0.0): it was not here after 0.01 s"]
+    assert lost == ["run aa (1 bytes) on node 0 (10.0.0.0): not complete after 0.01 s"]
 
 
 async def test_machines_that_take_too_long_to_answer_are_named(pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,13 +271,13 @@ async def test_machines_that_take_too_long_to_answer_are_named(pool: Any, monkey
 
     monkeypatch.setattr(fetch_retained_results, "QUERY_TIMEOUT", 0.01)
     _, lost = await of(pool(Silent(), {A: 1}), [machine(0)])
-    assert lost == ["what nobody had fetched: node 0 (10.0.0.0) did not all answer within 0.01 s"]
+    assert lost == ["unfetched results: no complete answer from node 0 (10.0.0.0) within 0.01 s"]
 
 
 async def test_what_is_given_up_is_named_and_not_looked_for(pool: Any) -> None:
     provider = Provider()
     notes, lost = await of(pool(provider, {A: 5000}), [machine(0)], give_up=True)
-    assert notes == ["gave up what nobody had fetched of run aa (5 kB)"] and not lost and not provider.asked
+    assert notes == ["deleted unfetched results of run aa (5 kB)"] and not lost and not provider.asked
 
 
 async def test_a_pool_without_runs_has_left_nothing(pool: Any) -> None:
@@ -286,7 +286,7 @@ async def test_a_pool_without_runs_has_left_nothing(pool: Any) -> None:
 
 async def test_machines_of_a_provider_that_cannot_be_asked_are_named(pool: Any) -> None:
     _, lost = await of(pool(object(), {A: 5000, B: 1}), [machine(0)])
-    assert lost == ["what nobody had fetched of run aa (5 kB), run bb (1 bytes)"]
+    assert lost == ["unfetched results of run aa (5 kB), run bb (1 bytes)"]
 
 
 async def test_what_went_with_machines_that_ended_themselves_is_named(
@@ -316,7 +316,7 @@ async def test_what_went_with_machines_that_ended_themselves_is_named(
         receipt = await close_if_gone(row, Ended(), ledger)  # type: ignore[arg-type]
         assert ledger.pool("t").ended_at == last.at, "no machine tells when: it was heard of then"
     assert receipt is not None
-    assert receipt.lost == ("what nobody had fetched of run aa", "what nobody had fetched of run cc")
+    assert receipt.lost == ("unfetched results of run aa", "unfetched results of run cc")
 
 
 # Which run a person means by a word.

@@ -328,7 +328,7 @@ async def test_another_version_is_refused_and_its_pipe_closed() -> None:
     transport, listener = Transport(), Listener()
     transport.greet = WELCOME | {"version": VERSION + 1}
     link = Link(0, transport, listener)  # type: ignore[arg-type]
-    with pytest.raises(WireError, match=f"node 0 speaks version {VERSION + 1} of the protocol"):
+    with pytest.raises(WireError, match=f"node 0 has protocol version {VERSION + 1}"):
         await link.connect()
     assert transport.pipe.closed
 
@@ -400,8 +400,8 @@ async def test_what_is_no_answer_ends_the_connection(
 
 async def test_a_file_is_as_long_as_was_said(link: Link, tmp_path: Path, transport: Transport) -> None:
     for pieces, words in (
-        ([b"x" * 9], "received more than the announced 8 bytes"),
-        ([b"x" * 7, b""], "only 7 bytes came of 8"),
+        ([b"x" * 9], "more came than the 8 bytes"),
+        ([b"x" * 7, b""], "only 7 of 8 bytes arrived"),
     ):
         landing = ResultDownload(tmp_path / words, 8)
         fetching = asyncio.create_task(link.fetch("f", landing))

@@ -102,7 +102,7 @@ def test_a_file_that_cannot_be_written_is_told_of_once(
     monkeypatch.setenv("SKYWARD_LOG", "debug")
     world.mkdir()
     (world / "debug").write_text("in the way")
-    assert debug_log.start_logging().startswith("the log cannot be written: ")
+    assert debug_log.start_logging().startswith("Cannot write the debug log: ")
     assert debug_log.start_logging() == ""
     debug_log.get_logger("test").error("a word")
     assert capfd.readouterr() == ("", "")

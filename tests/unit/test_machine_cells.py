@@ -79,9 +79,9 @@ def test_who_is_far_only_by_how_much_alike_the_others_are_is_not_named(
 
 def test_figures_of_before_are_not_shown_as_of_now() -> None:
     book = gang(1, 1)
-    book.set_silence_reason(1, "its agent is of an older release")
+    book.set_silence_reason(1, "its agent is from an older release")
     assert [(row[0], row[2], row[-1]) for row in rows(book, 60.0)] == [
-        ("n0", "", "no figures of now"), ("n1", "", "its agent is of an older release")
+        ("n0", "", "no figures of now"), ("n1", "", "its agent is from an older release")
     ]  # fmt: skip
 
 

@@ -499,7 +499,7 @@ def pool() -> Any:
     devices = [{"id": "x", "model": 'H100 "big"\\'}]
     for at in (5.0, 10.5, 12.0, 20.0):
         machines.feed(0, sample(at, at, devices=devices, gpus=[{"util": at, "throttle": 64}]))
-    machines.set_silence_reason(1, "its agent is of an older release")
+    machines.set_silence_reason(1, "its agent is from an older release")
     return SimpleNamespace(metrics=metrics, machines=machines)
 
 
@@ -512,7 +512,7 @@ def test_of_a_run_come_its_ranks_numbers_and_its_machines_of_its_time() -> None:
     assert [curve.rank for curve in found.of("loss")] == [0, 1]
     (util,) = found.of("util")
     assert (util.node, util.gpu, util.unit, list(util.at)) == (0, 0, "%", [10.5, 12.0])
-    assert found.notes == ["node 1: its agent is of an older release"]
+    assert found.notes == ["node 1: its agent is from an older release"]
     assert [len(each) for each in build_curves(pool())] == [4, 4, 4], "of no run all of the time, and machines only"
     assert len(build_curves(PoolView("p"), BOOK_RUN)) == 0
 
@@ -659,5 +659,5 @@ def test_a_full_disk_ends_it_with_one_line(tmp_path: Path, monkeypatch: pytest.M
         kept.put({"n": number})
     kept.close()
     monkeypatch.undo()
-    assert said == ["figures of machines are recorded no more: [Errno 28] No space left on device"]
+    assert said == ["stopped recording machine metrics: [Errno 28] No space left on device"]
     assert numbers(tmp_path) == [1]

@@ -267,8 +267,8 @@ async def test_a_run_of_which_results_are_missing_is_not_taken_over(world: World
     with pytest.raises(PoolError) as caught:
         await watcher.client.context.registry.claim(RUN)
     said = (
-        f"of run {RUN} the nodes have 2 of 3 results: the others have been fetched before, or their tasks had been "
-        "sent to no node when the run's client left"
+        f"Cannot claim run {RUN}: the nodes have 2 of 3 results. The others were already fetched, or their tasks were "
+        "never sent."
     )
     assert (caught.value.what, RUN in watcher.client.context.registry.runs) == (said, False)
 
@@ -353,10 +353,10 @@ async def test_what_was_lost_while_nobody_was_there_is_told_and_its_peers_are_st
     watcher.say(0, outcome(0, 0, "collateral", error={"type": "Stopped", "message": "another rank failed"}))
     row = watcher.written()
     said = {
-        "gone": ("NodeLost", "node 1 is gone: its machine was gone when somebody came"),
+        "gone": ("NodeLost", "node 1 is gone: its machine was already gone"),
         "new": (
             "NodeLost",
-            "node 1 knows nothing of it: another machine or agent is there than when it began",
+            "node 1 does not know the run: its machine or agent was replaced after the run began",
         ),
         "taken back": (
             "Preempted",
@@ -503,7 +503,7 @@ async def test_of_tasks_that_a_lost_node_had_the_ledger_alone_knows(world: World
         late.client.context.registry.sync_from_agent(late.client.context.links[0])
     row = late.written()
     assert (late.run.state, row.state, row.root_cause.message) == (
-        "failed", "failed", "node 1 is gone: its machine was gone when somebody came",
+        "failed", "failed", "node 1 is gone: its machine was already gone",
     )  # fmt: skip
     assert late.run.counts.get("lost", 0) == (kind == "single"), "of which tasks returned only a number is told"
 
@@ -531,7 +531,7 @@ async def test_a_node_that_was_never_reached_has_no_time_since_when_it_is_silent
     world.refuses["m1"] = OSError("no route")
     late = await come()
     found = await list_files(late.client.context, [], None)
-    assert found.failures == {1: "it has not been reached from here"}
+    assert found.failures == {1: "the node has not been reached yet"}
 
 
 # Whether a provider can do what will be asked of it: its own words, a time-out, and what it raises.

@@ -524,7 +524,7 @@ def test_an_error_of_the_driver_long_after_is_not_of_it(view: PoolView) -> None:
     failed(view, 1010.6)
     view.machines.feed(1, sample(1100.0, 3, {"util": 0, "xid": 79, "lost": 1}))
     found = end(view).cause_metrics
-    assert found is not None and found.describe() == ["memory 20 % full", "GPU memory 50 % at most"]
+    assert found is not None and found.describe() == ["memory 20 % full", "fullest GPU memory 50 %"]
 
 
 def test_old_figures_tell_nothing_of_it(view: PoolView) -> None:

@@ -125,14 +125,14 @@ def written() -> list[Machine]:
 
 @pytest.mark.parametrize(
     ("refused", "kind"),
-    [(ConnectionRefusedError("nobody listens"), Unreachable), (WireError("another release"), PoolError)],
+    [(ConnectionRefusedError("nobody listens"), Unreachable), (WireError("incompatible release"), PoolError)],
 )
 async def test_an_agent_that_does_not_answer_is_named(
     world: World, make: Callable[..., Client], refused: Exception, kind: type[PoolError]
 ) -> None:
     client = make(2)
     world.refuses["m1"] = refused
-    said = rf"the agent of node 1 \(host-m1\) does not answer: {refused}"
+    said = rf"The agent of node 1 \(host-m1\) does not answer: {refused}"
     with pytest.raises(PoolError, match=said) as caught:
         await client.startup.start_nodes(spec(world, 2))
     assert type(caught.value) is kind
@@ -143,7 +143,7 @@ async def test_nodes_with_different_numbers_of_ranks_are_refused_by_name(
 ) -> None:
     client = make(3)
     world.ranks = {"m1": 4, "m2": 2, "m0": 4}
-    with pytest.raises(PoolError, match="node 0 4, node 1 4, node 2 2; give the number: ranks_per_node=2"):
+    with pytest.raises(PoolError, match=r"node 0 4, node 1 4, node 2 2\. Set a number, for example ranks_per_node=2"):
         await client.startup.start_nodes(spec(world, 3))
 
 
@@ -197,7 +197,7 @@ async def test_a_start_that_takes_too_long_says_at_what_each_node_was(world: Wor
     world.on_prepare = hang
     short = spec(world, 2, start_timeout=0.05)
     pool = await Pool.register(short, ledger)
-    with pytest.raises(PoolError, match=r"pool q was not up after 0.05 s: node 0 requested .*; node 1 requested"):
+    with pytest.raises(PoolError, match=r"Pool q did not start within 0.05 s: node 0 requested .*; node 1 requested"):
         await pool.start(short)
     assert sorted(world.ended) == ["m0", "m1"]
 
@@ -246,7 +246,7 @@ async def test_each_node_is_come_to_by_what_its_provider_says(world: World, come
     links = client.context.links
     assert [link.up for link in links] == [True, False, True, False]
     assert [link.gone for link in links] == [False, True, False, False]
-    assert client.context.view.nodes[1].detail == "gone when we came"
+    assert client.context.view.nodes[1].detail == "already gone"
     assert [name for name, _ in world.prepared] == ["m2"], "only where no agent runs one is started"
     assert links[3].is_reconnecting
     world.refuses.clear()
@@ -279,7 +279,7 @@ async def test_a_node_that_is_to_get_another_machine_is_not_come_to(
     assert (link.up, link.gone) == (up, not up)
     assert world.prepared == []
     if not up:
-        assert client.context.view.nodes[1].detail == "another machine is on its way"
+        assert client.context.view.nodes[1].detail == "waiting for a replacement machine"
 
 
 async def test_another_client_that_decides_while_we_come_has_decided(world: World, come: Come) -> None:
@@ -304,7 +304,7 @@ async def test_another_client_that_decides_while_we_come_has_decided(world: Worl
         (OSError("no route"), Unreachable),
         (HostKeyError("its key has changed"), HostKeyError),
         (CredentialsRefused("no key of ours is taken"), CredentialsRefused),
-        (WireError("it speaks version 1"), PoolError),
+        (WireError("it has protocol version 1"), PoolError),
     ],
 )
 async def test_where_no_node_answers_the_first_says_why(
@@ -318,7 +318,7 @@ async def test_where_no_node_answers_the_first_says_why(
 
 async def test_a_pool_of_which_no_machine_is_left_is_not_come_to(world: World, come: Come) -> None:
     world.states = {"m0": "gone", "m1": "gone"}
-    with pytest.raises(PoolError, match="no machine of pool p is left"):
+    with pytest.raises(PoolError, match="No machine of pool p exists any more"):
         await come(2)
     assert world.questions == []
 
@@ -335,13 +335,13 @@ async def test_a_pool_whose_only_node_is_just_getting_another_machine_is_come_to
         ledger.record_replacement_intent(TOKEN, 0, "intent", owner)
 
     if not comes:
-        with pytest.raises(PoolError, match="no machine of pool p is left"):
+        with pytest.raises(PoolError, match="No machine of pool p exists any more"):
             await come(1, before)
         return
     client = await come(1, before)
     (node,) = client.context.view.nodes
     assert (client.context.links[0].gone, node.phase, node.detail) == (
-        True, "requested", "another machine is on its way",
+        True, "requested", "waiting for a replacement machine",
     )  # fmt: skip
 
 
@@ -419,7 +419,7 @@ async def test_what_cannot_be_looked_for_is_not_called_gone(finder: Finder, ledg
     finder.trouble["find"] = CredentialsRefused("the key has expired")
     receipt = await pool.down()
     assert not receipt.ok and receipt.gone == (0, 1)
-    assert receipt.unaccounted == ("machines of which nothing is written down (the key has expired)",)
+    assert receipt.unaccounted == ("unrecorded machines (the key has expired)",)
     assert ledger.pool(pool.row.token).ended_at is None, "whoever comes next has it ended"
     finder.trouble.clear()
     assert (await pool.down()).ok
@@ -454,7 +454,7 @@ async def test_a_client_that_died_inside_create_is_cleared_up_after(finder: Find
     assert await close_if_gone(ledger.pool("t9"), finder, ledger) is None  # type: ignore[arg-type]
     assert [each.id for each in ledger.machines("t9")] == ["m0", "m1"]
     pool = Pool(row, finder, ledger)  # type: ignore[arg-type]
-    with pytest.raises(PoolError, match=r"not finished: .* on any of its 2 machines"):
+    with pytest.raises(PoolError, match=r"is incomplete: .* on any of its 2 machines"):
         await pool.attach()
     receipt = await pool.down()
     assert receipt.ok and receipt.gone == (0, 1)
@@ -486,7 +486,7 @@ async def test_a_pool_torn_down_by_another_client_while_its_machines_come_does_n
     await until(lambda: bool(finder.made))
     ledger.set_pool_state(pool.row.token, "stopping")
     finder.halt.set()
-    with pytest.raises(PoolError, match="torn down by another client while it was starting"):
+    with pytest.raises(PoolError, match="another client has torn it down"):
         await starting
     assert sorted(set(finder.ended)) == ["m0", "m1"]
 
@@ -541,9 +541,9 @@ async def test_it_is_tried_again_and_each_try_is_seen(full_world: Full) -> None:
         await pool.start(spec)
         assert full_world.tries == 3
         words = [each.detail for each in events if isinstance(each, ev.PoolState)]
-        assert sum("a in zone b: full; tried again until 20" in each for each in words) == 2
+        assert sum("a in zone b: full; retrying until 20" in each for each in words) == 2
         again = [each for each in events if isinstance(each, ev.NodePhase) and each.retry_at is not None]
-        assert [each.node for each in again] == [0, 1, 0, 1] and again[0].detail == "none to be had"
+        assert [each.node for each in again] == [0, 1, 0, 1] and again[0].detail == "no capacity"
         assert (await pool.down()).ok
 
 
@@ -638,4 +638,4 @@ async def test_a_pool_that_had_no_runs_has_lost_nothing_that_ranks_wrote(
     if runs:
         record_runs(ledger, opened=[(pool.row.token, "run", "f", "broadcast", 1, 0.0)])
     receipt = await pool.down()
-    assert any("could not be asked what its ranks wrote" in each for each in receipt.lost) == bool(runs)
+    assert any("could not list its files" in each for each in receipt.lost) == bool(runs)

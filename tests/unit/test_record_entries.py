@@ -387,13 +387,13 @@ def test_a_byte_that_is_another_one_ends_it_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"SKYWARD-RECORD", b"SKYWARD-RECORD x\n", b"\x80\x04N."])
 def test_another_file_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "a").write_bytes(data)
-    with pytest.raises(UsageError, match="is no record of a pool"):
+    with pytest.raises(UsageError, match="is not a recording of a pool"):
         RecordingReader.read(tmp_path / "a")
 
 
 def test_one_of_a_newer_release_is_refused_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"SKYWARD-RECORD 2\n")
-    with pytest.raises(UsageError, match="version 2, and this release reads up to version 1"):
+    with pytest.raises(UsageError, match="its format version is 2; this release supports up to 1"):
         RecordingReader.read(tmp_path / "a")
 
 
@@ -420,7 +420,7 @@ def test_a_large_block_and_many_blocks_are_refused_before_they_are_unpacked() ->
     many = block(b"\n" * recording_file.MAX_RAW_BLOCK_BYTES) * (
         recording_file.MAX_TOTAL_BYTES // recording_file.MAX_RAW_BLOCK_BYTES + 1
     )
-    with pytest.raises(UsageError, match="would unpack to more than 512 MB"):
+    with pytest.raises(UsageError, match="it decompresses to more than 512 MB"):
         RecordingReader(BEGIN + many, "a")
 
 
@@ -463,7 +463,7 @@ def test_a_full_disk_leaves_what_was_written_before_readable(tmp_path: Path, mon
 
 def test_a_pipe_is_no_record_and_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UsageError, match="is no record of a pool"):
+    with pytest.raises(UsageError, match="is not a recording of a pool"):
         RecordingReader.read(tmp_path / "pipe")
 
 
@@ -798,7 +798,7 @@ def test_a_sheet_is_the_same_once_it_was_kept_and_one_that_was_tampered_with_is_
     broken: object
     for broken in ({}, [], {**left.to_json(), "tasks": [7]}, {**left.to_json(), "rows": [["1"]]}):
         file.write_text(json.dumps(broken))
-        with pytest.raises(ValueError, match="no sheet of trials"):
+        with pytest.raises(ValueError, match="not a trial sheet"):
             pool_folder.read_trials("p.1", "s")
 
 

@@ -140,7 +140,9 @@ async def test_what_a_provider_that_hangs_was_at_is_broken_off_and_over(world: W
     world.on_replace = held = Held()
     await replaced(client)
     assert held.cancelled
-    assert client.roster.replacement_failure(1) == "no other machine within 0.05 s: it was not up after 0.05 s"
+    assert (
+        client.roster.replacement_failure(1) == "no replacement machine within 0.05 s: it did not start within 0.05 s"
+    )
     assert client.phases[1] == "gone"
     assert written() == ([], ["m0", "m1"], [])
     assert client.renewed == []
@@ -311,8 +313,8 @@ async def test_a_failure_is_told_as_what_it_is_and_not_as_the_end_of_our_own_tim
     setattr(world, f"on_{step}", fails)
     client.news.subscribe(lambda event: told.append(getattr(event, "detail", "")), None)
     await replaced(client)
-    assert any(f"{said}; asked again" in words for words in told)
-    assert not any("it was not up" in words for words in told), "our own limit is not over"
+    assert any(f"{said}; retrying" in words for words in told)
+    assert not any("it did not start" in words for words in told), "our own limit is not over"
     assert (client.renewed, len(world.prepared)) == ([True], 1 if step == "replace" else 2)
 
 
@@ -373,7 +375,7 @@ async def test_what_ends_the_search_at_once_is_not_told_as_the_end_of_its_time(w
 
     world.on_replace = fails
     await replaced(client)
-    assert client.roster.replacement_failure(1) == "no other machine: shop.Odd: no words"
+    assert client.roster.replacement_failure(1) == "no replacement machine: shop.Odd: no words"
 
 
 @pytest.mark.parametrize("trouble", [PoolError("the shop is closed"), OSError("no route"), "hangs"])
@@ -415,5 +417,5 @@ async def test_where_nobody_can_tell_a_new_machine_what_it_is_for_none_is_asked_
     ledger.close()
     await settled(client)
     assert (world.asked, world.ended) == ([], [])
-    assert "no node is there to tell the pool's environment" in client.roster.failures[0]
+    assert "cannot fetch the pool's environment" in client.roster.failures[0]
     await client.close()

@@ -132,7 +132,7 @@ async def test_without_a_node_no_task_is_started() -> None:
             link.mark_lost("its host burnt down")
         run = gather(stage, 2)
         assert (run.state, kinds(run), stage.placed) == ("failed", ["lost", "lost"], [])
-        with pytest.raises(RunError, match="every node of the pool is gone"):
+        with pytest.raises(RunError, match="every node of the pool is lost"):
             run.results()
 
 
@@ -150,7 +150,7 @@ async def test_tasks_do_not_go_to_a_node_that_came_after_their_arguments() -> No
         assert "node 0 is gone" in str(caught.value), "the first failure is the cause"
         assert caught.value.results == {0: "kept"}
         unsent = [said(run, index) for index, outcome in run.outcomes.items() if outcome.rank == -1]
-        assert unsent == ["every node that had its arguments is gone"] * 2
+        assert unsent == ["every node that had its arguments is lost"] * 2
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ async def test_a_broadcast_is_not_sent_to_a_node_that_came_after_its_arguments(
         run.stocked = frozenset([stage.links[0], stage.links[2]])
         run.send_broadcast(1)
         assert (kinds(run), [node for node, _ in stage.placed]) == (ended, called)
-        why = "node 1 got another machine after the arguments had been sent; run it again"
+        why = "node 1 was replaced after the arguments were sent. Run the function again."
         assert said(run, 1) == why
         assert run.state == ("running" if called else "failed")
 
@@ -467,8 +467,8 @@ async def test_values_that_are_missing_end_the_call(came: list[int], more: Any, 
         assert (stop["i"], stop["grace"]) == (0, GRACE)
         assert stop["why"].startswith(why)
         items = run.items(0)
-        assert next(items) == 0, "those before it are here"
-        with pytest.raises(RunError, match="lost on node 0; those before it are here"):
+        assert next(items) == 0, "earlier values have arrived"
+        with pytest.raises(RunError, match="lost on node 0; earlier values have arrived"):
             next(items)
 
 
@@ -517,7 +517,7 @@ async def test_a_large_result_of_a_run_that_somebody_waits_for_is_loaded_as_it_l
 
 @pytest.mark.parametrize(
     ("trouble", "why"),
-    [("error", r"could not be fetched to .*: No such file"), ("gone", r"connection to node 0 was lost")],
+    [("error", r"cannot download the result of .*: No such file"), ("gone", r"connection to node 0 was lost")],
 )
 async def test_a_large_result_that_cannot_be_had_is_lost(trouble: str, why: str) -> None:
     async with staged(1) as stage:
@@ -561,11 +561,11 @@ async def test_who_leaves_takes_what_no_node_has_got_along() -> None:
             run.detach()
         assert [run.state for run in (unsent, part, whole)] == ["cancelled", "left", "left"]
         assert all(run.future.done() for run in (unsent, part, whole))
-        with pytest.raises(Cancelled, match="it was sent to no node"):
+        with pytest.raises(Cancelled, match="before the run was sent to a node"):
             unsent.results()
-        with pytest.raises(PoolError, match="2 of its 6 tasks had been sent to no node, and are not run"):
+        with pytest.raises(PoolError, match="2 of 6 tasks had not been sent and will not run"):
             part.results()
-        with pytest.raises(PoolError, match=rf"sky.attach\('p'\)\.wait\('{whole.id}'\) gives its results"):
+        with pytest.raises(PoolError, match=rf"Get its results with sky.attach\('p'\)\.wait\('{whole.id}'\)"):
             whole.results()
         assert not any(node.of("stop") for node in stage.nodes), "it goes on there"
         assert stage.acknowledged() == [], "whoever claims it gets what came of it"
@@ -581,10 +581,10 @@ async def test_who_left_with_some_of_the_results_is_not_told_that_they_are_still
             with pytest.raises(PoolError) as caught:
                 run.results()
             words = str(caught.value)
-            assert f"1 of its {total} results had come here, and no node keeps those" in words
+            assert f"1 of {total} results had already been downloaded and are lost" in words
             assert "attach" not in words
-            assert ("1 of its 6 tasks had been sent to no node" in words) is (run is unsent)
-        with pytest.raises(PoolError, match="gives its results"):
+            assert ("1 of 6 tasks had not been sent" in words) is (run is unsent)
+        with pytest.raises(PoolError, match="Get its results"):
             ranks.results()  # of a broadcast nodes keep all until the last is here
 
 
@@ -751,7 +751,7 @@ async def test_a_broadcast_of_which_no_rank_began_is_begun_anew() -> None:
         stop = {
             "t": "stop",
             "run": run.id,
-            "why": "its gang broke before all ranks began",
+            "why": "the gang broke before all ranks began",
             "grace": 5.0,
             "break": 1,
         }
@@ -801,7 +801,7 @@ async def test_one_of_which_a_rank_began_is_not(begun: Any) -> None:
         stage.nodes[0].ends(run, 0, **begun)
         assert (run.state, len(stage.placed), stage.keeper.asked) == ("failed", 2, [])
         assert run.outcomes[1].kind == "lost"
-        assert said(run, 1) == "its gang broke before it began: rank 9 ended"
+        assert said(run, 1) == "the gang broke before the call began: rank 9 ended"
 
 
 async def test_what_broke_an_earlier_gang_is_not_told_of_a_later_one() -> None:
@@ -812,7 +812,7 @@ async def test_what_broke_an_earlier_gang_is_not_told_of_a_later_one() -> None:
         await until(lambda: len(stage.placed) == 4)
         stage.nodes[1].stale(run, 1, "rank 7 ended")
         stage.nodes[0].ends(run, 0)
-        assert said(run, 1) == "its gang broke before it began: rank 7 ended"
+        assert said(run, 1) == "the gang broke before the call began: rank 7 ended"
 
 
 async def test_one_whose_node_is_lost_is_not_begun_anew() -> None:
@@ -909,7 +909,7 @@ async def test_a_file_of_a_disk_that_nodes_share_gives_way_to_its_next_state_whi
         record.add(WrittenFile(file.path, 2, 0.0, 1, "earlier"), target)
         fetching = OutputFetcher(stage.context, record)
         assert fetching._may_replace(file, target)
-        with pytest.raises(OSError, match="did not come from this file"):
+        with pytest.raises(OSError, match="it is another file"):
             fetching._may_replace(replace(file, also=()), target)
 
 

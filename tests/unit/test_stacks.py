@@ -125,7 +125,7 @@ def test_who_is_inside_of_what(frames: Any, named: str) -> None:
 def test_a_hang_is_told_of_in_one_line() -> None:
     ranks = [stack(rank, *REDUCING) for rank in (0, 1, 3)] + [stack(2, *LOADING)]
     told = Stacks(0.0, tuple(sorted(ranks, key=lambda each: each.rank)))
-    assert summarize_collectives(told) == ["ranks 0-1,3 are in all_reduce (torch); rank 2 not: read, data.py:7"]
+    assert summarize_collectives(told) == ["ranks 0-1,3 are in all_reduce (torch); rank 2 is not: read, data.py:7"]
     assert [group.ranks for group in group_stacks(told)] == ["0-1,3", "2"]
     assert user_frames(told.ranks[0].threads[0].frames) == tuple(StackFrame(*each) for each in REDUCING)
 
@@ -137,33 +137,33 @@ def test_ranks_that_are_in_it_from_other_lines_are_named() -> None:
 
 
 def test_ranks_that_have_returned_died_or_cannot_be_read_are_told_of() -> None:
-    silent = stack(2, at="silent", why="node 2 has said nothing for 9 s")
+    silent = stack(2, at="silent", why="node 2 has not answered for 9 s")
     told = Stacks(0.0, (stack(0, *REDUCING), stack(1, at="idle"), silent, stack(3, at="gone")), "run", (1,))
     (line,) = summarize_collectives(told)
     assert line == (
-        "rank 0 is in all_reduce (torch); rank 1 not: its function has come to its end; "
-        "rank 2 not: not known: node 2 has said nothing for 9 s; rank 3 not: it has no process"
+        "rank 0 is in all_reduce (torch); rank 1 is not: its function has returned; "
+        "rank 2 is not: unknown: node 2 has not answered for 9 s; rank 3 is not: no process"
     )
 
 
 def test_a_rank_that_has_returned_and_works_for_another_run_is_missing() -> None:
     elsewhere = stack(1, *LOADING, runs=("other",))
     (line,) = summarize_collectives(Stacks(0.0, (stack(0, *REDUCING, runs=("run",)), elsewhere), "run", (1,)))
-    assert line == "rank 0 is in all_reduce (torch); rank 1 not: its function has come to its end"
+    assert line == "rank 0 is in all_reduce (torch); rank 1 is not: its function has returned"
 
 
 def test_a_rank_that_has_returned_one_task_and_runs_another_of_the_run_is_shown_there() -> None:
     again = stack(1, *LOADING, runs=("run",))
     (line,) = summarize_collectives(Stacks(0.0, (stack(0, *REDUCING, runs=("run",)), again), "run", (1,)))
-    assert line == "rank 0 is in all_reduce (torch); rank 1 not: read, data.py:7"
+    assert line == "rank 0 is in all_reduce (torch); rank 1 is not: read, data.py:7"
 
 
 def test_a_rank_with_an_idle_process_for_tasks_is_not_missing() -> None:
     idle = [replace(stack(rank, at="idle"), number=1) for rank in (0, 1)]
     told = Stacks(0.0, (stack(0, *REDUCING), idle[0], stack(1, *LOADING), idle[1]))
     (line,) = summarize_collectives(told)
-    assert line.startswith("rank 0 is in all_reduce (torch); rank 1 not: read, data.py:7")
-    assert "rank 0 not" not in line
+    assert line.startswith("rank 0 is in all_reduce (torch); rank 1 is not: read, data.py:7")
+    assert "rank 0 is not" not in line
 
 
 @pytest.mark.parametrize(
@@ -185,9 +185,7 @@ def test_idle_ranks_belong_to_a_run_whose_ranks_wait(
     of_run, idle = _split_by_run(found, view)
     told = Stacks(0.0, tuple(of_run), "run", (), tuple(idle))
     assert sorted(each.rank for group in group_stacks(told) for each in group.stacks) == ranks
-    assert [line.rpartition(": ")[2] for line in summarize_collectives(told)] == ["it waits for something to run"] * (
-        frames is REDUCING
-    )
+    assert [line.rpartition(": ")[2] for line in summarize_collectives(told)] == ["idle"] * (frames is REDUCING)
 
 
 def test_who_has_returned_is_asked_no_more() -> None:
@@ -196,8 +194,8 @@ def test_who_has_returned_is_asked_no_more() -> None:
     told = Stacks(0.0, (stack(0, **unread), stack(1, at="idle", **unread)), "run", (1,))
     assert told.askable == [0] and [each.rank for each in told.unknown] == [0]
     assert [group.state_text for group in group_stacks(told)] == [
-        "not known: py-spy is not installed on its node",
-        "its function has come to its end",
+        "unknown: py-spy is not installed on its node",
+        "its function has returned",
     ]
 
 
@@ -429,8 +427,8 @@ def test_a_signal_needs_a_yes_or_the_option(
     if not signal:
         assert "rank 1 cannot be read: py-spy is not installed on its node" in err and "EINTR" in err
         assert ("--signal allows it" in err) == (not terminal)
-    assert ("rank 1 not: validate, train.py:57" in out) == (sent and not signal)
-    assert ("not known: py-spy is not installed" in out) == (not sent)
+    assert ("rank 1 is not: validate, train.py:57" in out) == (sent and not signal)
+    assert ("unknown: py-spy is not installed" in out) == (not sent)
 
 
 def test_of_a_pool_that_is_over_there_are_none(session: FakeSession, monkeypatch: pytest.MonkeyPatch) -> None:

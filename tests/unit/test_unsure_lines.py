@@ -374,7 +374,7 @@ def test_that_it_has_become_likelier_is_shown_and_no_more() -> None:
     stage.hear(1, "rebalance", None)
     stage.notices.on_connect(stage.links[0])
     assert stage.view.nodes[1].notice == "rebalance" and stage.warned == []
-    assert stage.said == ["the provider says that node 1's machine may soon be taken back; nothing is done about it"]
+    assert stage.said == ["the machine of node 1 may be preempted soon (rebalance recommendation); no action is taken"]
     stage.hear(1)
     ends_at = stage.view.nodes[1].notice_ends_at
     assert ends_at is not None and 59 < ends_at - time.time() <= 60 and len(stage.warned) == 2

@@ -177,7 +177,7 @@ async def test_calls_of_a_lost_node_end_although_the_ledger_takes_nothing() -> N
     stage = Stage("gone")
     stage.written_fails = True
     assert await stage.decide() == [*LOST, "terminated"]
-    assert any("not written down" in each for each in stage.told if isinstance(each, str))
+    assert any("not saved" in each for each in stage.told if isinstance(each, str))
 
 
 async def test_a_node_that_came_back_meanwhile_is_left_alone() -> None:

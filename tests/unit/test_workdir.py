@@ -530,9 +530,9 @@ def test_homes_and_system_folders_are_never_sent(tmp_path: Path, monkeypatch: py
     (home / "project").mkdir(parents=True)
     monkeypatch.setenv("HOME", str(home))
     for folder in (home, tmp_path, Path("/")):
-        assert state_folder.unusable_reason(folder) == f"{folder} holds your home folder"
+        assert state_folder.unusable_reason(folder) == f"{folder} contains your home folder"
     for name in ("/usr", "/etc"):
-        assert state_folder.unusable_reason(Path(name)) == f"{name} is a folder of the system's"
+        assert state_folder.unusable_reason(Path(name)) == f"{name} is a system folder"
     assert state_folder.unusable_reason(home / "project") == ""
 
 
@@ -542,10 +542,10 @@ def test_a_temporary_folder_is_known_by_where_its_link_leads(tmp_path: Path, mon
     link.symlink_to(scratch)
     assert state_folder.unusable_reason(scratch) == ""
     monkeypatch.setenv("TMPDIR", str(link))
-    assert state_folder.unusable_reason(scratch) == f"{scratch} is a folder of the system's"
+    assert state_folder.unusable_reason(scratch) == f"{scratch} is a system folder"
     monkeypatch.delenv("TMPDIR")
     monkeypatch.setattr(state_folder, "TEMPORARY_FOLDERS", (str(link),))  # as /tmp is one on some systems
-    assert state_folder.unusable_reason(scratch) == f"{scratch} is a folder of the system's"
+    assert state_folder.unusable_reason(scratch) == f"{scratch} is a system folder"
 
 
 async def packed(folder: Path) -> bytes:
@@ -633,7 +633,9 @@ def test_a_project_in_a_state_folder_is_sent_and_the_folder_itself_is_not(tmp_pa
     (home / "clones" / "abc" / "out").symlink_to(home / "pools")
     assert names(home / "clones" / "abc", includes=["out/*/*"]) == {"train.py", "out"}
     assert state_folder.unusable_reason(home / "clones" / "abc") == ""
-    assert state_folder.unusable_reason(home) == f"{home} is a state folder of skyward (SKYWARD_HOME), which holds keys"
+    assert (
+        state_folder.unusable_reason(home) == f"{home} is a state folder of skyward (SKYWARD_HOME), which contains keys"
+    )
 
 
 def test_a_new_home_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

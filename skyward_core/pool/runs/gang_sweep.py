@@ -1,7 +1,7 @@
-"""A sweep by gangs: each combination of arguments is a run on every rank of some nodes, as many side by side as fit.
+"""Sweep by gangs: each combination of arguments runs on all ranks of some nodes, as many combinations at once as fit.
 
-The client begins them, for only it has their arguments. It has no more of them under way, or waiting for nodes, than
-the pool has room for: so what others send meanwhile waits for those, and not for the whole sweep.
+The client starts the runs, because only it has the arguments. It submits no more runs than the pool has room for, so
+that other clients' runs need not wait for the whole sweep.
 """
 
 from __future__ import annotations
@@ -28,40 +28,49 @@ if TYPE_CHECKING:
     from skyward_core.pool.runs.run import Run
     from skyward_core.views.pool_view import TrialSheet
 
-CANNOT_SAVE = "for what the combinations are cannot be written down"
+CANNOT_SAVE = "cannot save the list of combinations"
 
 
 def check_node_count(nodes: int, has: int, pool: str) -> None:
-    """See whether gangs of so many nodes fit into a pool; 0 stands for all of them.
+    """Check that gangs of a number of nodes fit into a pool.
+
+    Args:
+        nodes: Nodes per gang; 0 for all.
+        has: Nodes of the pool.
+        pool: Name of the pool.
 
     Raises:
-        UsageError: they do not.
+        UsageError: If a gang has more nodes than the pool.
     """
     if nodes > has:
-        of_pool = f"pool {pool} has {has} node" + ("s" if has != 1 else "")
-        raise UsageError(f"each combination is to run on {nodes} nodes, and {of_pool}: nothing was begun")
+        plural = "" if has == 1 else "s"
+        raise UsageError(
+            f"Cannot start the sweep: each combination needs {nodes} nodes, but pool {pool} has {has} node{plural}."
+        )
 
 
 def gang_nodes(ranks: int, each: int, pool: str) -> int:
-    """Return how many nodes a gang of so many ranks has. A gang has all ranks of its nodes.
+    """Return the number of nodes of a gang. A gang has all ranks of its nodes.
 
     Args:
-        each: Ranks of each node; 0 if the pool is not up, and its GPUs decide.
+        ranks: Ranks per gang.
+        each: Ranks per node; 0 if unknown until the pool is up.
+        pool: Name of the pool.
 
     Raises:
-        UsageError: No number of nodes has so many ranks.
+        UsageError: If no number of nodes has that many ranks.
     """
     if not each:
         raise UsageError(
-            f"each combination is to run on {ranks} ranks, and how many a node of pool {pool} has is known once it is "
-            "up: say how many nodes each has instead, or use a pool that is up"
+            f"Cannot run each combination on {ranks} ranks: the number of ranks per node of pool {pool} is unknown "
+            "until the pool is up. Give a number of nodes instead, or use a running pool."
         )
     if ranks % each:
         low = ranks - ranks % each
         fit = f"{low} or {low + each}" if low else f"{each}"
         raise UsageError(
-            f"each combination is to run on {ranks} ranks, and a gang has all ranks of its nodes: each node of pool "
-            f"{pool} has {each}. Take {fit} ranks, or leave the number out: one rank each"
+            f"Cannot run each combination on {ranks} ranks: a gang uses all ranks of its nodes, and each node of pool "
+            f"{pool} has {each}. Use {fit} ranks, or omit the number to use one rank per combination."
         )
     return ranks // each
 
@@ -71,18 +80,22 @@ async def begin_sweep(
     ended: Callable[[int, Run], None] = lambda place, run: None,
     keep: Callable[[str], None] = lambda run: None,
 ) -> GangSweep:  # fmt: skip
-    """Begin a sweep by gangs on a pool; done when its first run is opened. What its combinations are is on disk then.
+    """Start a sweep by gangs on a pool, after saving its combinations. Returns when the first run is open.
 
     Args:
-        tasks: those of the sheet's tasks.
-        sheet: says which combinations they are.
-        nodes: of each run; 0 for all.
-        ended: told of each run that has ended, with its place.
-        keep: keeps more of a run before that begins; called in a thread, with its id.
+        context: The pool.
+        tasks: Tasks of the combinations.
+        sheet: Describes the combinations.
+        nodes: Nodes per run; 0 for all.
+        ended: Called with the place and run of each ended run.
+        keep: Saves further data of a run before its start. Called with the run's id, in a thread.
+
+    Returns:
+        The sweep.
 
     Raises:
-        PoolError: nothing can be written; then nothing has begun.
-        UsageError: the pool has fewer nodes.
+        PoolError: If nothing can be saved. Then nothing has started.
+        UsageError: If the pool has fewer nodes.
     """
     check_node_count(nodes, len(context.links), context.name)
     key, folder = context.row.key, context.archive.folder
@@ -91,7 +104,7 @@ async def begin_sweep(
     try:
         await asyncio.to_thread(pool_folder.save_trials, key, begun.name, begun)
     except OSError as error:
-        raise PoolError(f"nothing was begun, {CANNOT_SAVE}: {error}") from error
+        raise PoolError(f"Sweep not started: {CANNOT_SAVE}: {error}") from error
 
     def prepared(place: int) -> Task:
         try:
@@ -99,33 +112,35 @@ async def begin_sweep(
             keep(ids[place])
             return copy_function_file(tasks[place], folder)
         except OSError as error:
-            raise PoolError(f"combination {place} and those after it were not begun, {CANNOT_SAVE}: {error}") from error
+            raise PoolError(f"Combinations {place} and later not started: {CANNOT_SAVE}: {error}") from error
 
-    def over() -> None:
+    def finish() -> None:
         delete_files(tasks)
         pool_folder.mark_sweep_finished(key, begun.name)
 
     sweep = GangSweep(context, ids, nodes, prepared, ended)
-    sweep.start(over)
+    sweep.start(finish)
     await sweep.first_run
     return sweep
 
 
 class GangSweep:
-    """One, on the pool's loop.
+    """A sweep by gangs. Runs on the pool's loop.
 
     Args:
-        ids: what its runs are called, in the order in which they begin.
-        nodes: of each; 0 for all.
-        prepared: gives the task of a run, by its place; called in a thread just before that begins. What it raises ends
-            the sweep: what is under way goes on, and nothing more is begun.
-        ended: told of each run that has ended, with its place.
+        context: The pool.
+        ids: Ids of the runs, in order of their starts.
+        nodes: Nodes per run; 0 for all.
+        prepared: Returns the task of a run, given its place. Called in a thread just before the start. An exception
+            ends
+            the sweep: active runs continue, and no further run starts.
+        ended: Called with the place and run of each ended run.
 
     Attributes:
-        ids: what its runs are called.
-        begun_ids: ids of the runs that have begun.
-        cancelled: whether somebody has stopped it, or one of its runs.
-        first_run: done when the first of them is opened.
+        ids: Ids of all runs.
+        begun_ids: Ids of the started runs.
+        cancelled: Whether a user stopped the sweep or one of its runs.
+        first_run: Future of the first run; done when the run is open.
     """
 
     def __init__(
@@ -148,22 +163,22 @@ class GangSweep:
 
     @property
     def max_parallel(self) -> int:
-        """How many of its runs the pool has room for."""
+        """Number of runs that fit into the pool at once."""
         return max(1, len(self._context.links) // self._nodes) if self._nodes else 1
 
-    def start(self, over: Callable[[], None] = lambda: None) -> None:
-        """Begin.
+    def start(self, on_end: Callable[[], None] = lambda: None) -> None:
+        """Start the sweep.
 
         Args:
-            over: called in a thread once it is, however it went.
+            on_end: Called in a thread after the end, in any case.
         """
-        self._work = asyncio.create_task(self._run(over))
+        self._work = asyncio.create_task(self._run(on_end))
 
     async def wait(self) -> None:
-        """Wait for the end of all of its runs.
+        """Wait for the end of all runs.
 
         Raises:
-            SkywardError: why the others were not begun, where that is not that somebody cancelled it.
+            SkywardError: The reason why runs were not started, unless the sweep was cancelled.
         """
         if self._work is not None:
             await asyncio.shield(self._work)
@@ -171,12 +186,12 @@ class GangSweep:
             raise self._failure
 
     def cancel(self) -> None:
-        """Stop what still runs, and begin nothing more."""
+        """Stop the active runs and start no further ones."""
         self.cancelled = self._stopped = True
         for _, run in self._active.values():
             run.cancel("the sweep was cancelled")
 
-    async def _run(self, over: Callable[[], None]) -> None:
+    async def _run(self, on_end: Callable[[], None]) -> None:
         try:
             while self._pending or self._active:
                 await self._fill()
@@ -190,30 +205,31 @@ class GangSweep:
             self._stopped, self._prepared = True, _raise_over
             if not self.first_run.done():
                 self.first_run.set_exception(self._failure or PoolError("the sweep was cancelled before it began"))
-                self.first_run.exception()  # whoever has asked for it is told; nobody need
-            with suppress(OSError):  # who goes on with it then waits for the end of this process
-                await asyncio.to_thread(over)
+                self.first_run.exception()  # marks the exception as retrieved, because no caller need await the future
+            with suppress(OSError):  # a later client then waits until this process has exited
+                await asyncio.to_thread(on_end)
 
     def _report_unstarted(self) -> None:
-        """That some did not begin is told, also where the pool ended, or was left, between two of them."""
+        """Record runs that were not started because the pool ended or this client detached."""
         if not self._pending or self.cancelled or self._failure is not None:
             return
         ending, many = self._context.external_end, len(self._pending)
-        said = f"this client left pool {self._context.name}: {many:,} of {len(self.ids):,} combinations did not begin"
-        self._fail(PoolError(said) if ending is None else ending.error())
+        pool, total = self._context.name, len(self.ids)
+        message = f"{many:,} of {total:,} combinations not started: this client detached from pool {pool}"
+        self._fail(PoolError(message) if ending is None else ending.error())
 
     async def _fill(self) -> None:
-        """Begin as many as there is room for."""
+        """Start as many runs as fit."""
         while self._can_begin and len(self._active) < self.max_parallel:
             place = self._pending[0]
             try:
                 task = await asyncio.to_thread(self._prepared, place)
-                if not self._can_begin:  # since then
+                if not self._can_begin:  # the sweep may have been stopped in between
                     delete_files([task])
                     return
                 task = replace(task, nodes=self._nodes or None)
                 run = self._context.scheduler.open("broadcast", [task], run_id=self.ids[place])
-            except Exception as error:  # noqa: BLE001  told to who waits for the sweep; what is under way goes on
+            except Exception as error:  # noqa: BLE001  reported by wait(); active runs continue
                 self._fail(error)
                 return
             self._pending.popleft()
@@ -227,9 +243,9 @@ class GangSweep:
         return bool(self._pending) and not (self._stopped or self._context.leaving or self._context.external_end)
 
     def _on_run_end(self, place: int, run: Run) -> None:
-        """A run of it is over, or has been left to the pool."""
+        """Handle the end of a run, or its detachment."""
         if run.state == "cancelled" and not self._context.leaving:
-            self.cancel()  # whoever stops one has had enough of all
+            self.cancel()  # a user who stops one run wants to stop the whole sweep
         elif run.state not in ("done", "failed", "cancelled"):
             self._fail(run.error())
         self._ended(place, run)
@@ -240,10 +256,10 @@ class GangSweep:
 
 
 def copy_function_file(task: Task, folder: Path) -> Task:
-    """A task of which the next run has the function, too: files are removed once they are on their way.
+    """Return a task with its own copy of the function's file, because files are deleted after the upload.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: If the copy cannot be written.
     """
     if task.fn.path is None:
         return task
@@ -254,4 +270,4 @@ def copy_function_file(task: Task, folder: Path) -> Task:
 
 
 def _raise_over(place: int) -> Task:
-    raise PoolError("the sweep is over")
+    raise PoolError("the sweep has ended")

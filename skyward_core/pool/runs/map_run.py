@@ -1,7 +1,6 @@
-"""Maps.
+"""Runs of a map, whose memory does not grow with the number of items.
 
-Nothing of it grows with the number of items: a call that has ended is forgotten, and screens and ledger have a row for
-each rank, which counts the items that it has done.
+Ended calls are forgotten. Screens and ledger have one row per rank, with the number of its finished items.
 """
 
 from __future__ import annotations
@@ -25,15 +24,16 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import AgentOutcome
 
 
-EXTRA_CALLS = 2  # calls that a rank is given besides the one that it is at
+EXTRA_CALLS = 2  # calls that a rank may have in addition to the active one
 
 
 class MapChunk(NamedTuple):
-    """A call that was not sent yet, or has not ended.
+    """A call of a map that has not ended.
 
     Attributes:
-        items: how many of the map's it is for.
-        stock: the nodes that have its large arguments; None where it has none.
+        task: Its task.
+        items: Number of its items.
+        stock: Nodes that have its large arguments. None: it has no large arguments.
     """
 
     task: Task
@@ -42,17 +42,17 @@ class MapChunk(NamedTuple):
 
 
 class MapValues(NamedTuple):
-    """What loads the values of a call; user code may run in here, so never on the loop."""
+    """Loader of the values of one call. Runs user code, so it must not be called on the loop."""
 
     run: MapRun
     outcome: Outcome
     data: Value
 
     def __call__(self) -> list[Any]:
-        """The values.
+        """Load the values.
 
         Raises:
-            RunError: they cannot be loaded here; the cause says why.
+            RunError: If they cannot be loaded. The cause is the reason.
         """
         values, failure = load(self.data)
         if failure is not None:
@@ -65,7 +65,7 @@ class MapValues(NamedTuple):
 
 
 class RankProgress:
-    """What one rank has done of a map."""
+    """Progress of one rank in a map."""
 
     def __init__(self) -> None:
         self.items, self.seconds = 0, 0.0
@@ -75,22 +75,25 @@ class RankProgress:
     def add(self, items: int, outcome: Outcome, log: dict[str, list[int]]) -> None:
         self.seconds += outcome.seconds
         for name, (begin, end) in log.items():
-            had = self.log.setdefault(name, [begin, end])
-            had[:] = min(had[0], begin), max(had[1], end)
+            span = self.log.setdefault(name, [begin, end])
+            span[:] = min(span[0], begin), max(span[1], end)
         if outcome.kind == "returned":
             self.items += items
             self.last = outcome.summary
 
 
 class MapRun(Run):
-    """See the module.
+    """A map over items that its reader submits.
 
-    Its reader gets by ``arrivals`` ("values", number of the call, what loads its values, how many, seconds that they
-    took, bytes of their pickle), and ("end",).
+    The reader receives tuples through ``arrivals``: ("values", number of the call, loader of its values, number of
+    items,
+    seconds, bytes of the pickle), and finally ("end",).
 
     Args:
-        task: its function, without arguments.
-        ranks: of the pool.
+        context: The pool.
+        run: Id of the run.
+        task: The function, without arguments.
+        ranks: Number of ranks of the pool.
     """
 
     __slots__ = ("_failed", "_fed", "_given", "_last_call", "_shares", "_tallies")
@@ -101,26 +104,26 @@ class MapRun(Run):
         self._tallies: dict[int, RankProgress] = {}
         self._failed: dict[int, Outcome] = {}  # by rank
         self._given = 0
-        self._last_call = False  # there are no more items
-        self._fed = False  # the pool can take it
+        self._last_call = False  # the last call was submitted
+        self._fed = False  # the pool is ready for the run
 
     def reject(self, index: int, link: Link, kind: OutcomeKind, error: ErrorInfo) -> None:
         if index in self._shares:
             super().reject(index, link, kind, error)
             return
-        rank = link.node * self._context.ranks_per_node  # it cannot begin, whatever it would be given
+        rank = link.node * self._context.ranks_per_node  # no call of the run can begin
         self._note_failure(Outcome(index, rank, link.node, kind, error=error))
         self._stop("it could not begin", breaks=False)
 
     def not_loaded(self, outcome: Outcome, error: BaseException) -> RunError:
-        """Return the failure of a run of which a call's values cannot be loaded here."""
+        """Return the error of a run with a call whose values cannot be loaded."""
         self.outcomes[outcome.index] = outcome
         return self._result_load_failure(outcome.index, error)
 
-    # -- what its reader asks for, on the loop -----------------------------------------------------------
+    # -- requests of the reader, on the loop ---------------------------------------------------------------
 
     def submit_next(self, task: Task, items: int) -> None:
-        """One more call, the next by number."""
+        """Submit the next call."""
         number, self._given = self._given, self._given + 1
         if self.state != "running" or self._stopping:
             task.args.delete_file()
@@ -133,7 +136,7 @@ class MapRun(Run):
             self._enqueue(number)
 
     def finish(self) -> None:
-        """There are no more items."""
+        """End the submission of calls."""
         self._last_call = True
         self._check_end()
 
@@ -142,7 +145,7 @@ class MapRun(Run):
         try:
             stock = await self._context.registry.blobs.ensure_uploaded(f"{self.id}.{number}", parcels)
         except OSError as error:
-            words = f"its arguments could not be sent to the nodes: {error}"
+            words = f"cannot send the arguments to the nodes: {error}"
             self.reject(number, self._context.links[0], "lost", ErrorInfo("PoolError", words))
             return
         finally:
@@ -155,10 +158,10 @@ class MapRun(Run):
         self._waiting.append(number)
         self._refill()
 
-    # -- dispatch ----------------------------------------------------------------------------------------
+    # -- dispatch ------------------------------------------------------------------------------------------
 
     def mark_waiting(self) -> None:
-        """It holds itself until :meth:`feed`."""
+        """Do nothing: calls are kept until :meth:`dispatch` anyway."""
 
     def end_waiting(self) -> bool:
         return self.state == "running"
@@ -172,8 +175,8 @@ class MapRun(Run):
             return
         most = self._context.slots_per_node * (1 + EXTRA_CALLS)
         while self._waiting:
-            there = [link for link in self._context.links if not link.gone and self._is_stocked(link)]
-            links = self._context.without_preempted(there)
+            candidates = [link for link in self._context.links if not link.gone and self._is_stocked(link)]
+            links = self._context.without_preempted(candidates)
             number = self._waiting[0]
             share = self._shares[number]
             if share.stock is not None:
@@ -181,9 +184,9 @@ class MapRun(Run):
             if not links:
                 self._waiting.popleft()
                 reason = (
-                    "every node of the pool is gone"
+                    "every node of the pool is lost"
                     if share.stock is None
-                    else "no node that had its arguments is left"
+                    else "every node that had the arguments is lost"
                 )
                 self.reject(number, self._context.links[0], "lost", ErrorInfo("NodeLost", reason))
                 continue
@@ -200,11 +203,11 @@ class MapRun(Run):
     def row_of(self, index: int, rank: int) -> int:
         return rank
 
-    # -- what comes back ---------------------------------------------------------------------------------
+    # -- outcomes ------------------------------------------------------------------------------------------
 
     def is_sent_to(self, link: Link, index: int) -> bool:
         where = self._where.get(index)
-        return where is None or where.node == link.node  # of what has ended it may be told once more
+        return where is None or where.node == link.node  # reports about ended calls may repeat
 
     def on_outcome(self, link: Link, header: AgentOutcome, body: bytes) -> None:
         if header["i"] in self._shares and header["i"] in self._where:
@@ -234,7 +237,8 @@ class MapRun(Run):
             if is_failure(outcome):
                 self._stop("fail-fast", breaks=False)
             elif root_cause([outcome]) is None and not self._stopping:
-                self.cancel("another client cancelled it")  # nodes drop its further calls without an answer
+                # nodes drop the other calls of a cancelled run without an answer
+                self.cancel("another client cancelled it")
         self._refill()
         self._check_end()
 
@@ -260,7 +264,7 @@ class MapRun(Run):
     def calls_on(self, link: Link) -> list[int]:
         return [i for i, where in self._where.items() if where is link and i not in self._fetching]
 
-    # -- ending ------------------------------------------------------------------------------------------
+    # -- ending --------------------------------------------------------------------------------------------
 
     def cancel(self, reason: str) -> None:
         if self.state == "running" and not self.cancelled:
@@ -268,8 +272,8 @@ class MapRun(Run):
             self._stop("cancel", breaks=False)
 
     def detach(self) -> None:
-        """Nobody would give it its items, or take what comes of them."""
-        self.cancel("its client left the pool")
+        """Cancel the run, because no other client could supply its items."""
+        self.cancel("its client detached from the pool")
         if self.state == "running":
             self.state = "left"
             self._notify_waiters()
@@ -281,13 +285,13 @@ class MapRun(Run):
         for number in self._waiting:
             self._shares.pop(number).task.args.delete_file()
         self._waiting.clear()
-        for number in [n for n in self._shares if n not in self._where]:  # on their way to be stocked
+        for number in [n for n in self._shares if n not in self._where]:  # calls whose arguments are being uploaded
             del self._shares[number]
         stop: AnyHeader = {"t": "stop", "run": self.id, "why": reason, "grace": self._context.options.grace}
         for link in self._context.links:
             if self.calls_on(link):
                 link.send(stop)
-                link.broken = link.broken or "a run was stopped"  # its process goes, and its gang with it
+                link.broken = link.broken or "a run was stopped"  # the stopped process belongs to the gang
         self._check_end()
 
     def _check_end(self) -> None:
@@ -302,13 +306,13 @@ class MapRun(Run):
         self._notify_waiters()
 
     def _save_rows(self) -> None:
-        """Its rows, for screens and ledger; and nodes may forget it."""
+        """Save one row per rank in view and ledger, and acknowledge the run."""
         for rank in range(self.total):
             tally = self._tallies.get(rank, RankProgress())
             row = self._row(rank, tally)
             self._context.news.emit(events.RankEnded(pool=self.pool, run=self.id, outcome=row))
             self._context.news.records.add_outcome(self.id, row, tally.log)
-        for rank in sorted(self._failed.keys() - range(self.total)):  # no node had got it
+        for rank in sorted(self._failed.keys() - range(self.total)):  # calls that no node received
             self._context.news.records.add_outcome(self.id, self._failed[rank], {})
         self._finalize()
 

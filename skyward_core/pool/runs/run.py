@@ -1,4 +1,4 @@
-"""One run: calls out, outcomes back."""
+"""One run of this client: dispatch of its calls, collection of their outcomes, streamed arguments and items."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
 
 
 MAX_KEPT_VALUES = 1024  # values that one rank may be ahead of another
-MAX_KEPT_BYTES = 64 << 20  # the same in bytes
-MAX_SENT_AHEAD = 8 << 20  # bytes that are sent to a rank ahead of what it has asked for, beside one value
+MAX_KEPT_BYTES = 64 << 20  # bytes that one rank may be ahead of another
+MAX_SENT_AHEAD = 8 << 20  # bytes sent to a rank beyond its position, in addition to one value
 
-Frames = list[tuple[int, AnyHeader, bytes]]  # each for a call
+Frames = list[tuple[int, AnyHeader, bytes]]  # each frame belongs to a call
 
 
 class ReaderPosition:
-    """How far a rank is.
+    """Position of one call in a streamed argument.
 
     Attributes:
-        next: the first value that it has not got.
-        until: the first that it does not want yet.
-        sent: the first that was not sent to it.
+        next: First value that the rank has not received.
+        until: First value that the rank does not want yet.
+        sent: First value that was not sent.
     """
 
     def __init__(self) -> None:
@@ -59,22 +59,24 @@ class ReaderPosition:
 
 
 class StreamEnd(NamedTuple):
-    """What comes behind the last value: "end", or "error" and the exception, pickled."""
+    """End of a streamed argument: the word is "end", or "error" with the pickled exception."""
 
     word: str
     data: bytes = b""
 
 
 class ArgumentStream:
-    """One argument of one call, which may be many ranks'. Once a rank asks, its values are read in a thread of its own.
+    """Streaming of one iterator argument to the calls that read it.
+
+    The values are read in a separate thread, from the first request on.
 
     Args:
-        run, number: the run, and the argument's number among those that are fed.
-        name: the parameter's.
-        values: where they come from; closed at the end where it is a generator.
-        pickled: pickles a value.
-        indices: of the calls that read it.
-        send: hands frames on to the nodes that have the calls; called by the thread.
+        run, number: Id of the run, and number of the argument among its streamed ones.
+        name: Name of the parameter.
+        values: Source of the values. A generator is closed at the end.
+        pickled: Pickles a value.
+        indices: Calls that read the argument.
+        send: Sends frames to the nodes of the calls. Called in the reading thread.
     """
 
     def __init__(
@@ -85,30 +87,31 @@ class ArgumentStream:
         self._name, self._values, self._pickled, self._send = name, values, pickled, send
         self._readers = {index: ReaderPosition() for index in indices}
         self._kept: deque[bytes] = deque()
-        self._kept_bytes = self._first = 0  # number of the first that is kept
+        self._kept_bytes = self._first = 0  # _first: number of the first kept value
         self._end: StreamEnd | None = None
         self._closed = False
-        self._reading = False  # user code, which may take its time
+        self._reading = False  # user code is running, which may take long
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
-    # -- on the pool's loop ------------------------------------------------------------------------------
+    # -- on the pool's loop --------------------------------------------------------------------------------
 
     def on_want(self, header: AgentWant) -> None:
-        """A rank asks for values."""
+        """Handle a rank's request for values."""
         with self._changed:
             reader = self._readers.get(header["i"])
             if reader is None:
                 return
             if header["next"] < self._first:
-                # Sent by what has got further meanwhile, which takes no notice; or else by another attempt at the call.
+                # Either an outdated request of a rank that has advanced, which ignores the answer, or a new attempt at
+                # the call.
                 self._send([self._gone_frame(header)])
                 return
             reader.next, reader.until = header["next"], header["until"]
-            if header.get("again"):  # what was on its way may have been lost
+            if header.get("again"):  # values in transit may have been lost
                 reader.sent, reader.is_end_sent = reader.next, False
             reader.sent = max(reader.sent, reader.next)
-            if self._reading:  # what others have been given need not wait for what comes next
+            if self._reading:  # other ranks' values need not wait for the next value
                 self._send_due(self._due_values())
             self._changed.notify()
             if self._thread is None:
@@ -116,7 +119,7 @@ class ArgumentStream:
                 self._thread.start()
 
     def on_call_end(self, index: int) -> None:
-        """A call has ended: it reads no more."""
+        """Remove an ended call from the readers."""
         with self._changed:
             self._readers.pop(index, None)
             self._changed.notify()
@@ -125,17 +128,17 @@ class ArgumentStream:
         from skyward_core.node.worker.returned_exceptions import describe_error
 
         number = header["next"]
-        said = f"value {number} of argument {self._name!r} was given to an earlier attempt at the call, and is no more"
+        message = f"value {number} of argument {self._name!r} was consumed by an earlier attempt at the call"
         about = self._header | {"i": header["i"], "seq": number, "part": 0, "ends": "error"}
-        return header["i"], about, describe_error(PoolError(said))[1]
+        return header["i"], about, describe_error(PoolError(message))[1]
 
     def close(self) -> None:
-        """The run has ended."""
+        """Stop reading, because the run has ended."""
         with self._changed:
             self._closed = True
             self._changed.notify()
 
-    # -- the thread's ------------------------------------------------------------------------------------
+    # -- in the thread -------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
         values: Iterator[object] | None = None
@@ -161,7 +164,7 @@ class ArgumentStream:
         self._send([frame for index, number in due for frame in self._frames(index, number)])
 
     def _read_value(self, values: Iterator[object] | None) -> Iterator[object] | None:
-        """Read one value. User code runs in here."""
+        """Read one value by running user code."""
         end: StreamEnd | None = None
         data = b""
         number = self._first + len(self._kept)
@@ -170,15 +173,15 @@ class ArgumentStream:
             value = next(values)
             try:
                 data = self._pickled(value)
-            except BaseException as error:  # in this thread no ctrl-c comes, so that it is the value's own
-                said = f"value {number} of argument {self._name!r} cannot travel to the nodes: {error}"
-                raise NotPicklableError(said) from error
+            except BaseException as error:  # only the main thread receives ctrl-c, so the error is the value's own
+                message = f"Cannot pickle value {number} of argument {self._name!r}: {error}"
+                raise NotPicklableError(message) from error
         except StopIteration:
             end = StreamEnd("end")
-        except BaseException as error:  # noqa: BLE001  whatever the script's iterator raises is the rank's to hear
+        except BaseException as error:  # noqa: BLE001  any error of the iterator is sent to the rank
             from skyward_core.node.worker.returned_exceptions import describe_error
 
-            if not isinstance(error, Exception):  # an exit of ours is none of the rank's
+            if not isinstance(error, Exception):  # an exit in this process must not exit the rank
                 error = RuntimeError(f"argument {self._name!r} ended with {type(error).__name__} at value {number}")
             end = StreamEnd("error", describe_error(error)[1])
         with self._changed:
@@ -191,35 +194,35 @@ class ArgumentStream:
         return values
 
     def _drop_consumed(self) -> None:
-        """What all readers have got is needed no more."""
+        """Drop the values that all readers have received."""
         slowest = min((reader.next for reader in self._readers.values()), default=self._first)
         while self._first < slowest and self._kept:
             self._kept_bytes -= len(self._kept.popleft())
             self._first += 1
 
     def _can_read(self) -> bool:
-        there = self._first + len(self._kept)
-        wanted = any(reader.until > there for reader in self._readers.values())
+        available = self._first + len(self._kept)
+        wanted = any(reader.until > available for reader in self._readers.values())
         room = len(self._kept) < MAX_KEPT_VALUES and self._kept_bytes < MAX_KEPT_BYTES
         return self._end is None and wanted and room
 
     def _due_values(self) -> list[tuple[int, int]]:
-        """Calls that can be sent a value, or the end, and its number."""
-        there = self._first + len(self._kept)
+        """Return the calls and numbers of the values, or ends, that can be sent now."""
+        available = self._first + len(self._kept)
         due: list[tuple[int, int]] = []
         for index, reader in self._readers.items():
             ahead = sum(len(self._kept[n - self._first]) for n in range(reader.next, reader.sent))
-            while reader.sent < min(reader.until, there) and ahead < MAX_SENT_AHEAD:
+            while reader.sent < min(reader.until, available) and ahead < MAX_SENT_AHEAD:
                 due.append((index, reader.sent))
                 ahead += len(self._kept[reader.sent - self._first])
                 reader.sent += 1
-            if self._end is not None and reader.sent == there and not reader.is_end_sent:
-                due.append((index, there))
+            if self._end is not None and reader.sent == available and not reader.is_end_sent:
+                due.append((index, available))
                 reader.is_end_sent = True
         return due
 
     def _frames(self, index: int, number: int) -> Frames:
-        """A value, or the end, for a call: in pieces that a frame has room for."""
+        """Return the frames of a value, or of the end, split at the greatest frame size."""
         at = number - self._first
         about = self._header | {"i": index, "seq": number}
         if at < len(self._kept):
@@ -237,7 +240,7 @@ class ArgumentStream:
 
 
 def outcome_of(header: AgentOutcome) -> Outcome:
-    """An outcome frame's header as an :class:`Outcome`."""
+    """Convert an outcome frame's header to an :class:`Outcome`."""
     return Outcome(
         header["i"],
         header["rank"],
@@ -255,18 +258,18 @@ def outcome_of(header: AgentOutcome) -> Outcome:
 
 
 class GeneratorPosition:
-    """How far the values of one generator have come, and how far its reader is.
+    """Position in the items of one generator: received and consumed.
 
     Args:
-        request: the call that asks for them, as it is asked for again when a link has dropped.
+        request: The generator's call. Its positions are updated for a repetition after a lost link.
 
     Attributes:
-        next: number of the next value to come.
+        next: Number of the next item to receive.
     """
 
     def __init__(self, request: ClientCall | dict[str, int]) -> None:
         self._request = request
-        self._claimed = not request  # another client read the first values
+        self._claimed = not request  # another client has read the first items
         self._next = self._taken = 0
 
     @property
@@ -279,7 +282,7 @@ class GeneratorPosition:
 
     @property
     def has_unconsumed(self) -> bool:
-        """Whether values have come that were not taken."""
+        """Whether received items are not consumed yet."""
         return self._taken < self._next
 
     def is_new(self, number: int) -> bool:
@@ -289,12 +292,12 @@ class GeneratorPosition:
         self._taken = self._request["taken"] = until
 
 
-MAX_QUEUED_TASKS = 32  # tasks in flight per node while they are quick
-QUICK_TASK = 0.02  # seconds of a task below which it is quick
+MAX_QUEUED_TASKS = 32  # additional tasks in flight per node while tasks are quick
+QUICK_TASK = 0.02  # seconds; shorter tasks are quick
 
 
 class RunCompletion(Future["Run"]):
-    """A run's end, as a thread waits for it that loads large values when they land, while others still come."""
+    """End of a run, for a thread that loads large values while others still arrive."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -302,11 +305,11 @@ class RunCompletion(Future["Run"]):
         self.add_done_callback(lambda _: self._landed.put(None))
 
     def queue_load(self, run: Run, index: int) -> None:
-        """Have the waiting thread load a value that a file holds."""
+        """Let the waiting thread load a value from its file."""
         self._landed.put((run, index))
 
     def wait(self) -> Run:
-        """The run, when it has ended."""
+        """Wait for the end and return the run."""
         while (landed := self._landed.get()) is not None:
             run, index = landed
             run.preload(index)
@@ -314,18 +317,18 @@ class RunCompletion(Future["Run"]):
 
 
 class Run:
-    """One run: its calls out, their outcomes back. Made and driven on the pool's loop.
+    """One run: dispatch of its calls and collection of their outcomes. Created and used on the pool's loop.
 
-    Its future, and the values and errors at the end, are for other threads.
+    Other threads use the future, and the values and errors after the end.
 
     Attributes:
-        pool: the pool's name.
-        state: how it is with the run.
-        outcomes: by index, as they have come.
-        values: what returned calls gave and failed ones raised, pickled, by index, until it is loaded.
+        pool: Name of the pool.
+        state: State of the run.
+        outcomes: Outcomes by index, in order of arrival.
+        values: By index: pickled return values of returned calls and exceptions of failed ones, until they are loaded.
     """
 
-    # There may be thousands in a second, and they have more parts than Python shares the names of.
+    # Slots, because there may be thousands of runs per second, with too many attributes for Python's shared keys.
     __slots__ = (
         "_arrived", "_asked", "_begun", "_broke", "_claimed", "_context", "_ending", "_feedings",
         "_fetching", "_flying", "_loaded", "_ranks", "_readings", "_seconds", "_spent", "_stale", "_stopping",
@@ -350,55 +353,55 @@ class Run:
         self.name = tasks[0].name
         self.total = total
         self.state: RunStatus = "running"
-        self.cancelled = ""  # why it was
+        self.cancelled = ""  # reason of the cancellation
         self.outcomes: dict[int, Outcome] = {}
         self.values: dict[int, Value] = {}
         self.root_cause: RootCause | None = None
         self._arrived: list[Outcome] = []
         self._loaded: dict[int, Future[Loaded]] = {}
         self._ending: PoolEnd | None = None
-        self._unread = threading.Lock()  # held from the first call of `results` on
-        self._unsent = 0  # tasks that no node had been given when this client left
+        self._unread = threading.Lock()  # acquired by the first call of `results`
+        self._unsent = 0  # tasks that were not sent when this client left
         self.tasks = tasks
         self.is_script = any(task.script for task in tasks)
         self.future: Future[Run] = future or Future()
         self.logs: dict[int, dict[str, list[int]]] = {}
         self.arrivals: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.consumed = False  # somebody iterates over a generator's values, and pays for them
-        self._seconds: deque[float] = deque(maxlen=8)  # that the latest of them took
+        self.consumed = False  # a reader consumes the items and sends credits
+        self._seconds: deque[float] = deque(maxlen=8)  # durations of the last tasks
         self._waiting: deque[int] = deque()
         self._flying: dict[int, int] = {}
         self._where: dict[int, Link] = {}
-        self._asked: set[int] = set()  # nodes that were given a call of it, now or before
-        self.sent = False  # a node may know of it
-        # Nodes that have its large arguments; None where it has none.
-        self.stays = False  # its results are for whoever comes later, though they were told here
+        self._asked: set[int] = set()  # nodes that have received calls of the run
+        self.sent = False  # whether a node may know the run
+        # Nodes that have its large arguments. None: it has no large arguments.
+        self.stays = False  # another client will fetch the results, although this client receives the outcomes
         self.stocked: frozenset[Link] | None = None
-        self._claimed = False  # another client sent it
+        self._claimed = False  # another client dispatched the run
         self._stale: set[int] = set()
-        self._spent = ""  # why processes of the gang take no other call
-        self._broke = ""  # who broke the gang, and how
+        self._spent = ""  # reason why the gang's processes accept no further call
+        self._broke = ""  # reason why the gang broke
         self._begun = False
-        self._ranks: dict[int, int] = {}  # of tasks that are under way, as far as it was told
+        self._ranks: dict[int, int] = {}  # ranks of active tasks, if known
         self._stopping = False
-        self._fetching: set[int] = set()  # calls that have ended, and whose values are on their way here
+        self._fetching: set[int] = set()  # ended calls whose values are being downloaded
         self._readings: dict[int, GeneratorPosition] = {}
-        self._feedings: dict[tuple[int, int], ArgumentStream] = {}  # by call, or -1 for all ranks, and argument
+        self._feedings: dict[tuple[int, int], ArgumentStream] = {}  # by argument, and by call or -1 for all ranks
         self.wanted: int | tuple[int, ...] | None = tasks[0].nodes if kind == "broadcast" else None
-        self.nodes: tuple[int, ...] = ()  # that it has got, where it wants some only
+        self.nodes: tuple[int, ...] = ()  # assigned nodes, if the run does not use all
 
     def name_of(self, index: int) -> str:
         return self.tasks[index % len(self.tasks)].name
 
     @property
     def links(self) -> Sequence[Link]:
-        """To the nodes that may have something of it."""
+        """Links to the nodes that may have calls of the run."""
         if self.wanted is None:
             return self._context.links
         return [self._context.links[node] for node in self.nodes]
 
     def place_of(self, index: int) -> tuple[int, int]:
-        """Rank and node of a broadcast's call, in the pool; -1 where it has got no nodes yet."""
+        """Return the pool's rank and node of a broadcast's call; -1 if no nodes are assigned yet."""
         each = self._context.ranks_per_node
         if self.wanted is None:
             return index, index // each
@@ -407,10 +410,10 @@ class Run:
         node = self.nodes[index // each]
         return node * each + index % each, node
 
-    # -- dispatch ----------------------------------------------------------------------------------------
+    # -- dispatch ------------------------------------------------------------------------------------------
 
     def send_broadcast(self, epoch: int, nodes: tuple[int, ...] = ()) -> None:
-        """Hand a broadcast's calls to all links, or to those of some nodes, if it is still wanted."""
+        """Send a broadcast's calls to all nodes or to the given ones, if the run is still active."""
         if self.state != "running":
             return
         if nodes:
@@ -433,22 +436,22 @@ class Run:
         self._context.news.emit(events.RunPlaced(pool=self.pool, run=self.id, nodes=list(self.nodes)))
 
     def _reject_new_node(self, index: int, link: Link, new: Collection[Link]) -> None:
-        """A broadcast's arguments are on no node that came after them, and here neither any more."""
+        """End a broadcast's call because a replacement node lacks the arguments, which this client no longer has."""
         late = min(each.node for each in new)
-        reason = f"node {late} got another machine after the arguments had been sent; run it again"
+        reason = f"node {late} was replaced after the arguments were sent. Run the function again."
         self.reject(index, link, "lost" if link in new else "collateral", ErrorInfo("NodeLost", reason))
 
     def mark_waiting(self) -> None:
-        """Wait until the pool can take it; :meth:`release` ends that, and so does a cancellation."""
+        """Keep all calls until :meth:`end_waiting` or a cancellation."""
         self._waiting.extend(range(self.total))
 
     def end_waiting(self) -> bool:
-        """End :meth:`mark_waiting`; says whether the run is still wanted."""
+        """End :meth:`mark_waiting`. Returns whether the run is still active."""
         self._waiting.clear()
         return self.state == "running"
 
     def dispatch(self) -> None:
-        """Hand tasks to nodes, in turns, as long as they can take more, if they are still wanted."""
+        """Send tasks to the nodes in turn, as far as they have room, if the run is still active."""
         if self.state != "running":
             return
         if self.tasks[0].rank is not None:
@@ -466,14 +469,14 @@ class Run:
     def _refill(self) -> None:
         if self._stopping or not self._waiting:
             return
-        there = [link for link in self._context.links if not link.gone and self._is_stocked(link)]
-        links = self._context.without_preempted(there)
+        candidates = [link for link in self._context.links if not link.gone and self._is_stocked(link)]
+        links = self._context.without_preempted(candidates)
         if not links:
-            whose = "of the pool" if self.stocked is None else "that had its arguments"
-            self._fail_unsent(f"every node {whose} is gone")
+            scope = "of the pool" if self.stocked is None else "that had its arguments"
+            self._fail_unsent(f"every node {scope} is lost")
             return
         if self.kind == "sweep":
-            # Other runs may have a node for hours: those that have less to do for us come first.
+            # Other runs may occupy a node for hours, so the least loaded nodes come first.
             links = sorted(links, key=lambda link: link.load)
         limit = self._most_in_flight()
         moved = True
@@ -487,15 +490,16 @@ class Run:
                     moved = True
 
     def _most_in_flight(self) -> int:
-        """How many tasks a node is given at once."""
+        """Return the number of tasks that a node may have at once."""
         slots = self._context.slots_per_node
         if self.kind != "sweep":
             return slots + (MAX_QUEUED_TASKS if self._is_quick() else 1)
-        # One may take hours: none waits behind it while another node is idle, as long as we are there to see to that.
+        # A trial may take hours, and none may wait behind it while another node is idle. If this client leaves, all
+        # trials are sent at once.
         return self.total if self.stays else slots
 
     def _is_stocked(self, link: Link) -> bool:
-        """Whether a node has what the calls need: one that came later has not."""
+        """Check whether a node has the run's large arguments. Nodes that joined later lack them."""
         return self.stocked is None or link in self.stocked
 
     def _is_quick(self) -> bool:
@@ -503,10 +507,11 @@ class Run:
         return bool(recent) and sum(recent) / len(recent) < QUICK_TASK
 
     def claim_from(self, links: Sequence[Link], nodes: tuple[int, ...] = ()) -> None:
-        """Expect the calls of a run that another client dispatched.
+        """Prepare to receive the outcomes of a run that another client dispatched.
 
         Args:
-            nodes: that have it, where these are not all.
+            links: Links to all nodes.
+            nodes: Nodes of the run, if it does not use all.
         """
         self.sent = self._claimed = True
         if nodes:
@@ -517,15 +522,15 @@ class Run:
             self._where = dict.fromkeys(range(self.total), links[0])
 
     def has_call(self, index: int) -> bool:
-        """Whether it has such a call."""
+        """Check whether the run has a call of this index."""
         return index < self.total
 
     def row_of(self, index: int, rank: int) -> int:
-        """Where screens show a call that a rank is at."""
+        """Return the row in which screens show a call."""
         return index
 
     def is_sent_to(self, link: Link, index: int) -> bool:
-        """Whether a node has been given a call; of another client's calls only the nodes know where they are."""
+        """Check whether a node has received a call. Only the nodes know the places of another client's calls."""
         where = self._where.get(index)
         return self._claimed if where is None else where.node == link.node
 
@@ -554,7 +559,7 @@ class Run:
         if self._context.is_standalone:
             header["alone"] = True
         elif self._context.links[0].gone:
-            header["headless"] = True  # nobody can form a gang any more
+            header["headless"] = True  # without the head, no gang can be formed
         body = b"".join(blob.data for blob in (task.fn, task.args) if blob.size <= MAX_INLINE_BYTES and blob.data)
         if task.fn.sources or task.args.sources:
             link.send_sources((*task.fn.sources, *task.args.sources))
@@ -567,10 +572,10 @@ class Run:
             header |= extra
             link.call(header, body)
 
-    # -- what comes back ---------------------------------------------------------------------------------
+    # -- outcomes and items --------------------------------------------------------------------------------
 
     def on_item(self, link: Link, header: AgentItem, body: bytes) -> None:
-        """A generator's value, perhaps once more: what a link or an agent lost on its way is sent again."""
+        """Handle a generator's item, which may repeat after a lost link or agent."""
         index = header["i"]
         if index in self.outcomes or is_notification(header, body):
             return
@@ -594,7 +599,7 @@ class Run:
             self.on_consumed(link, index, reading.next)
 
     def on_want(self, link: Link, header: AgentWant) -> None:
-        """A rank waits for values of an argument that this client feeds."""
+        """Handle a rank's request for values of a streamed argument."""
         index, number = header["i"], header["arg"]
         task = self.tasks[0 if self.kind == "broadcast" else index % len(self.tasks)]
         if index in self.outcomes or self.state != "running":
@@ -611,51 +616,51 @@ class Run:
         feeding.on_want(header)
 
     def _send_values(self, loop: asyncio.AbstractEventLoop, frames: Sequence[tuple[int, AnyHeader, bytes]]) -> None:
-        """Hand values on, each of a call; called by other threads."""
+        """Send values to the ranks of their calls. Called in other threads."""
 
-        def hand_on() -> None:
+        def send_all() -> None:
             for index, header, body in frames:
                 link = self._where.get(index)
                 if link is not None and not link.gone:
                     link.send(header, body)
 
-        loop.call_soon_threadsafe(hand_on)
+        loop.call_soon_threadsafe(send_all)
 
     def _reject_want(self, link: Link, header: AgentWant) -> None:
         from skyward_core.node.worker.returned_exceptions import (
-            describe_error,  # nobody but who took a run over comes here
+            describe_error,  # imported late: only a client that claimed a run gets here
         )
 
-        said = f"an argument of {self.name}() was fed by the client that called it, and that client has left"
+        message = f"an argument of {self.name}() was streamed by a client that has exited"
         about: AnyHeader = {key: header[key] for key in ("run", "i", "arg")}
         about |= {"t": "fed", "seq": header["next"], "part": 0, "ends": "error"}
-        link.send(about, describe_error(PoolError(said))[1])
+        link.send(about, describe_error(PoolError(message))[1])
 
     def on_consumed(self, link: Link, index: int, until: int) -> None:
-        """A reader took all values below a number: the generator may make more."""
+        """Acknowledge that a reader has consumed all items below a number, so that the generator may continue."""
         if (reading := self._readings.get(index)) is None:
-            return  # given up
+            return  # the reader has stopped
         reading.mark_consumed(until)
         link.send({"t": "credit", "run": self.id, "i": index, "next": until})
         if self.state != "running":
             self._acknowledge()
 
     def _on_values_lost(self, link: Link, index: int, rank: int, begin: int, end: int) -> None:
-        """Values are missing that nobody has any more."""
-        what = f"value {begin}" if end == begin + 1 else f"values {begin} to {end - 1}"
-        said = f"{what} of {self.name}() on rank {rank} was lost on node {link.node}; those before it are here"
-        header = {"t": "stop", "run": self.id, "i": index, "why": said, "grace": self._context.options.grace}
+        """End a call whose missing items no longer exist anywhere."""
+        items = f"value {begin}" if end == begin + 1 else f"values {begin} to {end - 1}"
+        message = f"{items} of {self.name}() on rank {rank} was lost on node {link.node}; earlier values have arrived"
+        header = {"t": "stop", "run": self.id, "i": index, "why": message, "grace": self._context.options.grace}
         link.send(header)
         self.logs[index] = {}
-        error = ErrorInfo("ValuesLost", said)
+        error = ErrorInfo("ValuesLost", message)
         self._on_call_end(link, Outcome(index, rank, link.node, "lost", error=error))
 
     def on_stale(self, index: int, reason: str, *, spent: bool = False) -> None:
-        """A call was handed back: its gang broke before it began, or is spent, and goes on for runs before this one."""
+        """Handle a returned call: its gang broke before it began, or is used up and only finishes earlier runs."""
         self._stale.add(index)
         self._broke = self._broke or reason
         if not self._stopping:
-            self._stop("its gang broke before all ranks began", breaks=not spent)
+            self._stop("the gang broke before all ranks began", breaks=not spent)
         self._check_end()
 
     def on_outcome(self, link: Link, header: AgentOutcome, body: bytes) -> None:
@@ -667,7 +672,7 @@ class Run:
         outcome = outcome_of(header)
         self.logs[index] = header.get("log", {})
         if outcome.kind == "lost" and self._context.may_be_preempted(link.node):
-            return  # its agent was ended and cannot know why: whoever finds that out ends the call (nodes.watch)
+            return  # a terminated agent does not know the reason: the node's recovery ends the call with it
         name = header.get("file")
         reading = self._readings.get(index)
         if outcome.kind == "returned" and reading is not None and reading.next < header.get("items", 0):
@@ -688,21 +693,19 @@ class Run:
             self.values[outcome.index] = landing
             if isinstance(self.future, RunCompletion) and awaited:
                 self.future.queue_load(self, outcome.index)
-        except Exception as error:  # noqa: BLE001  whatever it was: who waits for the run has to hear of it
+        except Exception as error:  # noqa: BLE001  any error must reach the callers that wait for the run
             reason = str(error) if isinstance(error, OSError) else repr(error)
-            info = ErrorInfo(
-                "OSError", f"its result of {size:,} bytes could not be fetched to {landing.path}: {reason}"
-            )
+            info = ErrorInfo("OSError", f"cannot download the result of {size:,} bytes to {landing.path}: {reason}")
             outcome = Outcome(outcome.index, outcome.rank, outcome.node, "lost", outcome.seconds, error=info)
         finally:
             self._fetching.discard(outcome.index)
         self._on_call_end(link, outcome)
 
     async def _fetch_with_retries(self, link: Link, name: str, landing: ResultDownload) -> None:
-        """Bring a file of a node's spool here, however often the link drops.
+        """Download a file of a node's spool and resume after each loss of the link.
 
         Raises:
-            OSError: it is not there, cannot be written here, or nothing can come from there any more.
+            OSError: If the file does not exist, cannot be written here, or the node is lost.
         """
         while True:
             try:
@@ -710,17 +713,17 @@ class Run:
             except ConnectionError as error:
                 if link.gone or self._context.leaving or self._ending is not None:
                     raise OSError(str(error)) from error
-                await asyncio.sleep(0.1)  # the link is on its way up again
+                await asyncio.sleep(0.1)  # the link is reconnecting
 
     def _on_call_end(self, link: Link, outcome: Outcome) -> None:
         if self.state == "left":
-            return  # whoever claims the run hears of it, and gets what came of it
+            return  # the client that claims the run receives the outcome
         self._add_outcome(outcome)
         if self._ending is not None:
-            return  # what is on the nodes stays there
+            return  # the results stay on the nodes
         self._seconds.append(outcome.seconds)
         self._ranks.pop(outcome.index, None)
-        # With its kind: of a run that is begun anew the outcomes are no more when a reader hears of them.
+        # The kind is included because a restarted run clears its outcomes before a reader gets this entry.
         self.arrivals.put(("outcome", outcome.index, outcome.kind))
         if self.kind != "broadcast":
             self._flying[link.node] = self._flying.get(link.node, 1) - 1
@@ -736,10 +739,10 @@ class Run:
             self._refill()
         self._check_end()
 
-    # -- ending ------------------------------------------------------------------------------------------
+    # -- ending --------------------------------------------------------------------------------------------
 
     def cancel(self, reason: str) -> None:
-        """Stop everything of this run that still runs."""
+        """Stop all active calls of the run."""
         if self.state != "running":
             self._discard_values()
         if self.state != "running" or self.cancelled:
@@ -747,31 +750,31 @@ class Run:
         self.cancelled = reason
         if self.sent:
             self._stop("cancel")
-        else:  # no node has got any of it
+        else:  # no node has received a call
             self._stopping = True
             self._waiting = deque(range(self.total))
             self._fail_unsent("not started: the run was cancelled", kind="collateral")
 
     def detach(self) -> None:
-        """The client leaves the pool. What no node has got is cancelled; the rest goes on, for whoever claims it."""
+        """Detach from the run. Unsent runs are cancelled; other runs continue for the client that claims them."""
         if not self.sent:
-            self.cancel("its client left the pool before it was started; it was sent to no node")
+            self.cancel("its client detached before the run was sent to a node")
         elif self.state == "running":
-            if self.kind == "sweep":  # nobody would hand out the rest
+            if self.kind == "sweep":  # no client will send the remaining trials
                 self.stays = True
                 self._refill()
             self.state, self._unsent = "left", len(self._waiting)
             self._notify_waiters()
 
     def pool_ended(self, ending: PoolEnd) -> None:
-        """The pool has ended under it: nothing more comes, and what its agents hold is left there as it is."""
+        """Handle the end of the pool: no further outcomes arrive, and results on the nodes stay there."""
         if self.state == "running":
             self.state, self._ending = "lost", ending
             self._context.background.defer(self._context.registry.on_run_end, self)
             self._notify_waiters()
 
     def _stop(self, reason: str, *, breaks: bool = True) -> None:
-        """``breaks``: its gang, where it has one, ends with it."""
+        """Stop the active calls. ``breaks``: also end the gang of the run."""
         if self._stopping or self.state != "running":
             return
         self._stopping = True
@@ -782,8 +785,8 @@ class Run:
             header: Header = {"t": "stop", "run": self.id, "why": reason, "grace": self._context.options.grace}
             link.send(header | ({"break": link.epoch} if gang else {}))
             if breaks and self.calls_on(link):
-                # What is stopped there takes a gang's worker with it; the agent will say so, but a run that
-                # is started meanwhile must not count on it.
+                # A stopped call ends a worker of the gang. The agent's report of that may arrive after the next run
+                # starts.
                 link.broken = link.broken or "a run was stopped"
         words = "not started: the run was cancelled" if self.cancelled else "not started: another task failed"
         self._fail_unsent(words, kind="collateral")
@@ -797,31 +800,34 @@ class Run:
         self._check_end()
 
     def _end_unsent_call(self, outcome: Outcome) -> None:
-        """A call ends of which no node tells, and that none was at."""
+        """End a call that no node has received."""
         self.logs[outcome.index] = {}
         self._add_outcome(outcome)
 
     def mark_lost(self, index: int) -> None:
-        """The node that has a call is gone: it ends as lost."""
+        """End a call as lost with its node."""
         link = self._where[index]
         self._end_call(link, index, "lost", link.lost_error)
 
     def set_rank(self, index: int, rank: int) -> None:
-        """A task has begun on a rank."""
+        """Remember the rank of a task that has begun."""
         if self.kind in ("gather", "sweep"):
             self._ranks[index] = rank
 
     def reject(self, index: int, link: Link, kind: OutcomeKind, error: ErrorInfo) -> None:
-        """End a call that no node has got, or that the one which has it does not begin.
+        """End a call that was not sent or cannot begin.
 
         Args:
-            link: to the node that it would have been for.
+            index: Index of the call.
+            link: Link to the intended node.
+            kind: Kind of the outcome.
+            error: Error of the outcome.
         """
         self._where[index] = link
         self._end_call(link, index, kind, error, begun=False)
 
     def _end_call(self, link: Link, index: int, kind: OutcomeKind, error: ErrorInfo, *, begun: bool = True) -> None:
-        """End a call that no node tells of."""
+        """End a call that no node reports."""
         if index in self.outcomes:
             return
         self._begun |= begun
@@ -832,9 +838,9 @@ class Run:
         self._on_call_end(link, Outcome(index, rank, link.node, kind, error=error))
 
     def calls_on(self, link: Link) -> list[int]:
-        """Indices of calls on this link that have not ended yet, as far as is known here."""
+        """Return the indices of known active calls on a link."""
         if not self.sent:
-            return []  # it is to be begun anew: its first calls are no more
+            return []  # the run is about to restart, which invalidates its first calls
         calls = (index for index, where in self._where.items() if where is link)
         return [index for index in calls if index not in self.outcomes and index not in self._fetching]
 
@@ -848,19 +854,19 @@ class Run:
 
     def _end_stale(self) -> None:
         if not self._begun and not self.cancelled:
-            # Nobody ran a line of it: start it anew with a whole gang.
+            # No rank has run any user code, so the run can restart with a complete gang.
             self.outcomes.clear()
             self._arrived.clear()
             self._stale.clear()
             self._stopping = self.sent = False
             self._broke = ""
             for link in self.links:
-                link.send({"t": "ack", "calls": {self.id: None}})  # else the agent answers from memory
+                link.send({"t": "ack", "calls": {self.id: None}})  # otherwise the agents would repeat the old outcomes
             self._context.scheduler.restart(self)
             return
         for index in self._stale - self.outcomes.keys():
             reason = f": {self._broke}" if self._broke else ""
-            info = ErrorInfo("Stopped", f"its gang broke before it began{reason}")
+            info = ErrorInfo("Stopped", f"the gang broke before the call began{reason}")
             rank, node = self.place_of(index)
             self._end_unsent_call(Outcome(index, rank, node, "lost", error=info))
         self._end()
@@ -878,17 +884,17 @@ class Run:
         self._notify_waiters()
 
     def _notify_waiters(self) -> None:
-        """Whoever waits here need not wait any longer."""
+        """Wake all waiting threads."""
         for feeding in self._feedings.values():
             feeding.close()
         self.arrivals.put(("end",))
-        # Last: a thread that wakes up while this one has more to do has to wait once more, for the interpreter.
-        # A caller may have cancelled the future; the run is over all the same.
+        # Last, because a waiting thread needs the interpreter lock, which this thread holds while it has more to do. A
+        # caller may have cancelled the future; the run has ended all the same.
         if not self.future.done():
             self.future.set_result(self)
 
     def _add_outcome(self, outcome: Outcome) -> None:
-        """A call has ended: here at once, in view and ledger a moment later."""
+        """Record the end of a call: here at once, in view and ledger slightly later."""
         self.outcomes[outcome.index] = outcome
         self._arrived.append(outcome)
         for feeding in self._feedings.values():
@@ -906,7 +912,7 @@ class Run:
         self._context.registry.on_run_end(self)
 
     def _save_cause(self) -> None:
-        """Save the exception behind a failure: its rank's node forgets it, and scripts may ask for it later."""
+        """Save the exception behind a failure for later queries. The rank's node will discard it."""
         culprit = next(each for each in self._arrived if RootCause.from_outcome(each) == self.root_cause)
         value = self.values.get(culprit.index)
         if culprit.kind == "raised" and isinstance(value, bytes):
@@ -916,7 +922,7 @@ class Run:
                 self._context.news.records.warn_write_failed("exceptions", error)
 
     def _acknowledge(self) -> None:
-        """What nodes keep of it is not needed any more, once large values that were yielded have been fetched, too."""
+        """Acknowledge the run, so that the nodes discard its results. Unconsumed large items are fetched first."""
         if self._ending is not None or self.state == "left" or self.stays:
             return
         if not (self.consumed and any(r.has_unconsumed for r in self._readings.values())):
@@ -925,18 +931,18 @@ class Run:
                     link.acknowledge(self.id)
 
     def _discard_values(self) -> None:
-        """Nobody reads on."""
+        """Discard unread items, because the reader has stopped."""
         if any(reading.has_unconsumed for reading in self._readings.values()):
             self._readings.clear()
             self._acknowledge()
 
-    # -- for threads that wait for it -------------------------------------------------------------------
+    # -- for waiting threads -------------------------------------------------------------------------------
 
     def value(self, index: int) -> Any:
-        """Load what a rank returned; user code may run in here, so never on the loop.
+        """Load the return value of a call by running user code. Never call this on the loop.
 
         Raises:
-            RunError: it cannot be loaded here; the cause says why.
+            RunError: If the value cannot be loaded. The cause is the reason.
         """
         value, early = self.values.pop(index), self._loaded.pop(index, None)
         loaded, failure = load(value) if early is None else early.result()
@@ -950,14 +956,14 @@ class Run:
         return self._load_failure(index, outcome.rank, f"{place} returned, but", "its result", error)
 
     def _load_failure(self, index: int, rank: int, place: str, what: str, error: BaseException) -> RunError:
-        """Return the failure of a run of which one value does not load here; values of the others are in it."""
+        """Return the error of a run with a value that cannot be loaded. Contains the other values."""
         ended = [(i, out.kind) for i, out in sorted(self.outcomes.items()) if i != index]
         loaded = {i: self.preload(i) for i, kind in ended if kind == "returned" and i in self.values}
         results = {i: value for i, (value, failure) in loaded.items() if failure is None}
         return unloadable_error(self.id, self.name_of(index), self.outcomes, rank, place, what, error, results)
 
     def _load_values(self) -> tuple[dict[int, Any], RunError | None]:
-        """The values that are here and load, by index, and the first failure of one that does not."""
+        """Load all values. Returns them by index, with the first failure."""
         values: dict[int, Any] = {}
         failure: RunError | None = None
         for index in sorted(self.values):
@@ -969,23 +975,23 @@ class Run:
         return values, failure
 
     def preload(self, index: int) -> Loaded:
-        """Load what a rank returned, once, perhaps while others still run; :meth:`value` then gives it."""
+        """Load a return value once, possibly while other calls run, for a later :meth:`value`."""
         if (found := self._loaded.get(index)) is None:
             found = self._loaded[index] = Future()
             try:
                 found.set_result(load(self.values[index]))
-            except BaseException as error:  # the user's ctrl-c
+            except BaseException as error:  # including the user's ctrl-c
                 found.set_exception(error)
                 raise
         return found.result()
 
     def results(self) -> list[Any]:
-        """Return all values by index, the first time.
+        """Return all values by index. Only the first call succeeds.
 
         Raises:
-            RunError, Cancelled: it did not succeed, or a value cannot be loaded here; the others are in ``results``.
-            PoolGone: the pool ended before it had.
-            PoolError: this client left the pool before it had, or another caller has got the values.
+            RunError, Cancelled: If the run failed or a value cannot be loaded. ``results`` has the other values.
+            PoolGone: If the pool ended before the run.
+            PoolError: If this client left the pool before the run's end, or the values were already fetched.
         """
         if not self._unread.acquire(blocking=False):
             raise already_fetched_error(self.id)
@@ -998,19 +1004,21 @@ class Run:
         return [values[index] for index in range(self.total)]
 
     def error(self) -> Exception:
-        """The failure as an exception, the user's own one as its cause."""
+        """Return the failure as an exception whose cause is the user's own exception."""
         if self._ending is not None:
             return self._ending.error()
         if self.state == "left":
-            goes_on = f"it goes on there, and sky.attach({self.pool!r}).wait({self.id!r}) gives its results"
+            advice = f"The run continues. Get its results with sky.attach({self.pool!r}).wait({self.id!r})."
             missing = []
-            if here := len(self.outcomes) if self.kind != "broadcast" else 0:
-                missing.append(f"{here} of its {self.total} results had come here, and no node keeps those")
+            if received := len(self.outcomes) if self.kind != "broadcast" else 0:
+                missing.append(f"{received} of {self.total} results had already been downloaded and are lost")
             if self._unsent:
-                missing.append(f"{self._unsent} of its {self.total} tasks had been sent to no node, and are not run")
-            goes_on = "; ".join(missing) or goes_on
-            left = f"this client left pool {self.pool} while run {self.id} of {self.name} was under way"
-            return PoolError(f"{left}; {goes_on}")
+                missing.append(f"{self._unsent} of {self.total} tasks had not been sent and will not run")
+            advice = f"{'; '.join(missing)}." if missing else advice
+            error_text = (
+                f"No results of run {self.id} of {self.name}: this client detached from pool {self.pool} during the run"
+            )
+            return PoolError(f"{error_text}. {advice}")
         if self.state == "cancelled" or self.root_cause is None:
             reason = f" ({self.cancelled})" if self.cancelled else ""
             return Cancelled(f"run {self.id} of {self.name} was cancelled{reason}")
@@ -1028,13 +1036,13 @@ class Run:
         )
         return error_with_cause(error, culprit, self.values.get(culprit.index))
 
-    # -- for the thread that reads a generator -----------------------------------------------------------
+    # -- for the thread that reads a generator -------------------------------------------------------------
 
     def items(self, index: int) -> Iterator[Any]:
-        """A generator's values as they come; only for runs of one task, and only for one reader.
+        """Yield a generator's items as they arrive. Only for runs of one task and for a single reader.
 
         Raises:
-            RunError, Cancelled: after the values that came before the failure.
+            RunError, Cancelled: After the items that arrived before the failure.
         """
         while True:
             kind, *rest = self.arrivals.get()
@@ -1046,11 +1054,11 @@ class Run:
                 return
 
     def item(self, link: Link, header: AgentItem, body: bytes) -> Iterator[Any]:
-        """One value that a generator yielded; once it is taken, the generator may make another.
+        """Yield one item, and let the generator continue once the item is consumed.
 
         Raises:
-            PoolError: it is large, and cannot be fetched.
-            RunError: it cannot be loaded here; the cause says why.
+            PoolError: If a large item cannot be fetched.
+            RunError: If the item cannot be loaded. The cause is the reason.
         """
         value: Value = body
         if (name := header.get("file")) is not None:
@@ -1061,8 +1069,8 @@ class Run:
             except OSError as error:
                 if self._ending is not None:
                     raise self.error() from error
-                said = f"value {header['seq']} of {self.name}() on rank {header['rank']} cannot be fetched: {error}"
-                raise PoolError(said) from error
+                message = f"Cannot fetch value {header['seq']} of {self.name}() on rank {header['rank']}: {error}"
+                raise PoolError(message) from error
         loaded, failure = load(value)
         if failure is not None:
             rank = header["rank"]

@@ -1,4 +1,4 @@
-"""Runs by id, ours and other clients'."""
+"""Registry of a pool's runs: this client's own runs, and other clients' runs as agents and ledger report them."""
 
 from __future__ import annotations
 
@@ -36,21 +36,22 @@ if TYPE_CHECKING:
     )
 
 
-DISPATCH_GRACE = 10.0  # seconds after its dispatch in which an agent may not have heard of a run
+DISPATCH_GRACE = 10.0  # seconds after its dispatch in which an agent may not have received a run
 
 
 class OtherRun:
-    """What this client knows of another client's run.
+    """Knowledge about another client's run.
 
     Attributes:
-        total: Its ranks or tasks; None until an agent or the ledger has described the run.
-        outcomes: By index.
-        returned: By node, tasks of a gather that returned while this client was away.
-        items: Of a map: by rank, the items that are done; else None.
-        seconds: Of a map: by rank, how long they took.
-        latest: Unix time of the latest outcome; 0 for none.
-        known_by: Nodes whose agents know of it.
-        active: By node, calls in progress.
+        total: Number of ranks or tasks. None until an agent or the ledger has described the run.
+        outcomes: Outcomes by index.
+        returned: By node: number of a gather's tasks that returned while this client was disconnected.
+        items: Of a map: number of finished items by rank. None for other runs.
+        seconds: Of a map: total duration by rank.
+        latest: Unix time of the latest outcome; 0 if there is none.
+        has_ended: Whether the run has ended.
+        known_by: Nodes whose agents know the run.
+        active: By node: number of active calls.
     """
 
     def __init__(self) -> None:
@@ -65,7 +66,7 @@ class OtherRun:
         self.active: dict[int, int] = {}
 
     def add(self, outcome: Outcome, at: float) -> bool:
-        """Add an outcome, the first time; return whether it was that."""
+        """Add an outcome. Returns whether it is new."""
         if outcome.index in self.outcomes or outcome.index >= (CALLS if self.total is None else self.total):
             return False
         self.outcomes[outcome.index] = outcome
@@ -73,27 +74,27 @@ class OtherRun:
         return True
 
     def is_running(self, links: Iterable[Link], run: str) -> bool:
-        """Whether a node has calls that have not ended, or results of which it has forgotten all else."""
+        """Check whether a node has active calls, or results of a run that it otherwise no longer knows."""
         return any(
             link.up and (self.active.get(link.node) or (not self.active and run in link.welcome.get("unfetched", ())))
             for link in links
         )
 
     def lost_error(self, link: Link, run: str) -> ErrorInfo | None:
-        """Why nothing of it can come from a node any more; None where it can."""
+        """Return the reason why a node can report nothing more about the run. None: it still can."""
         if link.gone:
             return link.lost_error
         if link.up and link.node not in self.known_by and run not in link.welcome.get("unfetched", ()):
-            words = f"node {link.node} knows nothing of it: another machine or agent is there than when it began"
+            words = f"node {link.node} does not know the run: its machine or agent was replaced after the run began"
             return ErrorInfo("NodeLost", words)
         return None
 
 
 class OtherClientRuns:
-    """Turns what the agents tell of other clients' runs into events, and into the ledger where it lacks them.
+    """Other clients' runs, as agents report them. Publishes their events and adds missing rows to the ledger.
 
     Attributes:
-        may_stop_ranks: Whether ranks that wait for lost ones are stopped, though this client may only observe.
+        may_stop_ranks: Whether ranks that wait for lost ones are stopped even by an observer.
     """
 
     def __init__(self, context: PoolContext) -> None:
@@ -104,7 +105,7 @@ class OtherClientRuns:
         self.may_stop_ranks = False
 
     def on_welcome(self, link: Link) -> None:
-        """Catch up with what an agent remembers, but for runs of ours."""
+        """Process the runs in an agent's welcome, except this client's own."""
         ours = self._context.registry.own_runs
         for record in link.welcome.get("runs", ()):
             if record["run"] in ours:
@@ -125,10 +126,9 @@ class OtherClientRuns:
         self.check_ledger()
 
     def drop_forgotten(self, link: Link) -> bool:
-        """Drop what an agent no longer knows. An agent that connects is perhaps another than before, and tells of all
-        that it knows; return whether the one before knew of a run of which this one does not."""
-        told = {record["run"] for record in link.welcome.get("runs", ())}
-        forgotten = [each for run, each in self._runs.items() if link.node in each.known_by and run not in told]
+        """Forget what a new agent of the node does not know. Returns whether a run was forgotten."""
+        remembered = {record["run"] for record in link.welcome.get("runs", ())}
+        forgotten = [each for run, each in self._runs.items() if link.node in each.known_by and run not in remembered]
         for each in forgotten:
             each.known_by.discard(link.node)
             each.active.pop(link.node, None)
@@ -136,15 +136,17 @@ class OtherClientRuns:
 
     @property
     def _unfinished(self) -> list[str]:
-        """Runs that are known to have begun, and not to have ended."""
+        """Runs of other clients that have begun and not ended, as far as known."""
         ours = self._context.registry.own_runs
         return [
             run for run, each in self._runs.items() if each.total is not None and not each.has_ended and run not in ours
         ]
 
     def check_ledger(self) -> None:
-        """End the runs that have ended by the ledger, once no node is left that could tell more of them: what a lost
-        one, or one that came in its place, does not remember, nobody else will tell."""
+        """End the runs that have ended by the ledger, if every node is connected or lost.
+
+        A node that is still reconnecting may report more. Nothing else can.
+        """
         if any(not (link.up or link.gone) for link in self._context.links):
             return
         for run in self._unfinished:
@@ -156,13 +158,13 @@ class OtherClientRuns:
                 self._report_lost(row)
 
     def _find_orphaned(self) -> list[RunRow]:
-        """Return the runs that have no client by the ledger's word, and are not just being sent out."""
+        """Return unfinished runs without a client, except recently dispatched ones."""
         context = self._context
         if context.row.state == "starting" and not self._runs:
-            return []  # it is as new as we are
+            return []  # the pool is as new as this client
         try:
             rows = context.ledger.unfinished_runs(context.token)
-        except LedgerError:  # whoever comes next tells of them
+        except LedgerError:  # a later client will report them
             return []
         ours, now = context.registry.own_runs, time.time()
         return [
@@ -170,27 +172,28 @@ class OtherClientRuns:
         ]
 
     def has_unfinished(self) -> bool:
-        """Whether a run is under way, as far as agents and the ledger tell."""
+        """Check whether any other client's run is active, by the agents or the ledger."""
         if self._unfinished:
             return True
         try:
             rows = self._context.ledger.unfinished_runs(self._context.token)
-        except LedgerError:  # it may be read later
+        except LedgerError:  # the ledger may be readable later
             return True
         return any(row.run not in self._context.registry.own_runs for row in rows)
 
     def _lost_outcomes(self, row: RunRow, ended: Collection[int], returned: int) -> Iterator[Outcome]:
-        """What was lost of a run, as far as that can be told of single calls.
+        """Return the lost outcomes of a run, as far as they belong to single calls.
 
         Args:
-            ended: the calls whose ends are known.
-            returned: how many more are known to have returned; nobody knows which.
+            row: Row of the run.
+            ended: Calls with known outcomes.
+            returned: Number of further returned calls, whose indices are unknown.
         """
         context, known = self._context, self._runs[row.run]
         each = context.ranks_per_node
         if row.kind == "broadcast" and row.nodes == ():
             if not known.known_by and all(link.up or link.gone for link in context.links):
-                never = ErrorInfo("PoolError", "its client went away while it waited for nodes; it was not begun")
+                never = ErrorInfo("PoolError", "its client exited while the run waited for nodes; it never began")
                 yield from (Outcome(index, -1, -1, "lost", error=never) for index in range(row.total))
         elif row.kind == "broadcast":
             for index in sorted(set(range(row.total)) - set(ended)):
@@ -203,7 +206,7 @@ class OtherClientRuns:
                 yield Outcome(index, -1 if node < 0 else node * each, node, "lost", error=error)
 
     def _find_lost_node(self, run: str) -> tuple[int, ErrorInfo]:
-        """Return the node that had a call of which no node tells, where it can only be one, else -1; and the error."""
+        """Return the node that must have had a lost call, or -1 if several could have had it, and the error."""
         links = self._context.links
         lost = [(link, reason) for link in links if (reason := self._runs[run].lost_error(link, run))]
         gone = [(link, reason) for link, reason in lost if link.gone]
@@ -211,11 +214,13 @@ class OtherClientRuns:
             if len(found) == 1:
                 return found[0][0].node, found[0][1]
         named = ", ".join(str(link.node) for link, _ in gone or lost)
-        words = f"its client is gone, and it was on one of the nodes {named}" if named else "its client is gone"
-        return -1, ErrorInfo("NodeLost", f"{words}; no node that is there knows of it")
+        words = (
+            f"its client has exited, and the call was on one of the nodes {named}" if named else "its client has exited"
+        )
+        return -1, ErrorInfo("NodeLost", f"{words}; no connected node knows the call")
 
     def _report_lost(self, row: RunRow) -> None:
-        """Tell what was lost of a run while nobody was there; the ranks that wait for lost ones are stopped."""
+        """Report what was lost of a run without a client, and stop its ranks that wait for lost ones."""
         run, context = row.run, self._context
         if row.kind == "map":
             return self._report_lost_map(row)
@@ -230,7 +235,7 @@ class OtherClientRuns:
             self._add_run(run, row.function, row.kind, row.total, row.opened_at, row.nodes or ())
         for outcome in written.values():
             self._add_outcome(run, outcome, row.opened_at)
-        if returned and lost:  # which tasks these are nobody knows
+        if returned and lost:  # the indices of the lost tasks are unknown
             cause, now = RootCause.from_outcome(lost[0]), time.time()
             self._news.records.add_run_end(run, "failed", now, cause)
             return self._end(run, "failed", now, cause)
@@ -245,31 +250,33 @@ class OtherClientRuns:
         self._check_end(run)
 
     def _report_lost_map(self, row: RunRow) -> None:
-        """Nobody gives a map its items any more."""
+        """End a map without a client, because no client supplies its items."""
         if self._runs[row.run].is_running(self._context.links, row.run):
             return
         if self._runs[row.run].total is None:
             self._add_run(row.run, row.function, row.kind, row.total, row.opened_at, ())
-        cause, now = RootCause(-1, "lost", "PoolError", "its client is gone, who gave it its items"), time.time()
+        cause, now = RootCause(-1, "lost", "PoolError", "its client, which supplied the items, has exited"), time.time()
         self._news.records.add_run_end(row.run, "failed", now, cause)
         self._end(row.run, "failed", now, cause)
 
     def _saved_outcomes(self, run: str) -> dict[int, Outcome]:
         try:
             return {outcome.index: outcome for outcome, _ in self._context.ledger.outcomes(run)}
-        except LedgerError:  # what agents remember has to do
+        except LedgerError:  # the agents' reports must suffice
             return {}
 
     def _count_returned(self, record: RememberedRun, node: int) -> None:
-        """An agent tells of tasks that returned in a number only: of those we have seen some before the link dropped.
-        One that was started anew has forgotten others."""
+        """Update the number of returned tasks from an agent's count. Some of them were reported before the link
+        dropped, and
+        a restarted agent has forgotten others.
+        """
         known = self._runs[record["run"]]
         seen = sum(outcome.node == node and outcome.kind == "returned" for outcome in known.outcomes.values())
         known.returned[node] = max(known.returned.get(node, 0), record["returned"] - seen)
 
     def on_frame(self, link: Link, header: RunFrame) -> None:
         if header["t"] == "want":
-            return  # its own client has the values
+            return  # only the run's own client has the values
         run, at = header["run"], link.time_of(header)
         known = self._runs[run]
         match header["t"]:
@@ -284,8 +291,8 @@ class OtherClientRuns:
                     events.RankBegan(pool=self._pool, run=run, index=index, rank=rank, node=header["node"], at=at)
                 )
             case "item":
-                told = self._emit_item(run, header["i"], header["rank"], header["seq"], header["summary"])
-                if told and known.items is not None:
+                is_new = self._emit_item(run, header["i"], header["rank"], header["seq"], header["summary"])
+                if is_new and known.items is not None:
                     known.items[header["rank"]] = header["seq"] + 1
             case "outcome" if known.items is not None and header["kind"] == "returned":
                 self._count_items(run, known.items, header)
@@ -295,8 +302,8 @@ class OtherClientRuns:
                     known.active[link.node] = max(0, known.active[link.node] - 1)
                 self._check_end(run)
 
-    def _emit_item(self, run: str, index: int, rank: int, seq: int, told: Any) -> bool:
-        if (summary := Summary.from_wire(told)) is not None:
+    def _emit_item(self, run: str, index: int, rank: int, seq: int, data: Any) -> bool:
+        if (summary := Summary.from_wire(data)) is not None:
             self._news.emit(
                 events.ItemYielded(pool=self._pool, run=run, index=index, rank=rank, seq=seq, summary=summary)
             )
@@ -307,7 +314,7 @@ class OtherClientRuns:
         nodes = tuple(record.get("nodes", ()))
         job, more = record.get("job", ""), record.get("more", False)
         if self._runs[run].total is not None:
-            if nodes or job:  # it has waited for them
+            if nodes or job:  # the run was waiting for nodes
                 self._news.emit(
                     events.RunPlaced(pool=self._pool, run=run, nodes=list(nodes), at=at, job=job, more=more)
                 )
@@ -318,7 +325,7 @@ class OtherClientRuns:
         self._add_run(run, record["function"], record["kind"], record["total"], at, nodes, job, more=more)
 
     def on_queued(self, link: Link, queued: QueuedRunKeys) -> None:
-        """A run waits for nodes, as the head tells."""
+        """Publish a run that waits for nodes, as the head reports it."""
         context = self._context
         if self._runs[queued["run"]].total is None:
             total = (queued["nodes"] or len(context.links)) * context.ranks_per_node
@@ -350,13 +357,13 @@ class OtherClientRuns:
 
     def _on_outcome(self, run: str, header: AgentOutcome, at: float) -> None:
         outcome = outcome_of(header)
-        if (items := self._runs[run].items) is not None:  # a row for each rank
+        if (items := self._runs[run].items) is not None:  # one row per rank
             outcome = replace(outcome, index=outcome.rank, items=items.get(outcome.rank, 0))
         if self._add_outcome(run, outcome, at):
             self._news.records.add_outcome(run, outcome, header.get("log", {}))
 
     def _count_items(self, run: str, done: dict[int, int], header: AgentOutcome) -> None:
-        """A rank has done some more items of a map."""
+        """Add the items of a map that a rank has finished."""
         rank, took = header["rank"], self._runs[run].seconds
         done[rank] = done.get(rank, 0) + header.get("items", 0)
         took[rank] = took.get(rank, 0.0) + header.get("seconds", 0.0)
@@ -364,7 +371,7 @@ class OtherClientRuns:
             self._emit_item(run, rank, rank, done[rank] - 1, header.get("summary"))
 
     def _end_map(self, run: str) -> None:
-        """Its client has said that this was all."""
+        """End a map whose client has sent all items."""
         known = self._runs[run]
         if known.has_ended:
             return
@@ -376,7 +383,7 @@ class OtherClientRuns:
         self._check_end(run)
 
     def _add_outcome(self, run: str, outcome: Outcome, at: float) -> bool:
-        """Publish an outcome, the first time; return whether it was that."""
+        """Publish an outcome. Returns whether it is new."""
         if new := self._runs[run].add(outcome, at):
             self._news.emit(events.RankEnded(pool=self._pool, run=run, outcome=outcome, at=at))
         return new
@@ -404,29 +411,30 @@ class OtherClientRuns:
         self._news.emit(events.RunEnded(pool=self._pool, run=run, state=state, root_cause=cause, at=at))
 
     def _saved_run(self, run: str) -> RunRow | None:
-        """How a run ended before we came, by who was there: agents remember neither the order of its failures nor when
-        each task returned."""
+        """Return the saved end of a run. The agents know neither the order of its failures nor the times of its
+        tasks.
+        """
         try:
             row = self._context.ledger.run(run)
-        except LedgerError:  # what agents remember has to do
+        except LedgerError:  # the agents' reports must suffice
             return None
         return row if row is not None and row.ended_at is not None else None
 
 
-CHECK_INTERVAL = 10.0  # seconds until it is looked whether a run that lost a node has a client still; then ever longer
-MAX_CHECK_INTERVAL = 60.0  # the same at most
-MAX_ENDED_RUNS = 16_384  # runs: more than end between two words to an agent
+CHECK_INTERVAL = 10.0  # seconds until the first check whether a run that lost a node still has a client; then doubled
+MAX_CHECK_INTERVAL = 60.0  # seconds between checks at most
+MAX_ENDED_RUNS = 16_384  # runs; more than can end before an agent is acknowledged
 
 
 class RunRegistry:
-    """Runs of one pool, as one client has them.
+    """Runs of one pool, for one client.
 
     Attributes:
-        runs: those that have not ended, by id.
+        runs: This client's active runs by id.
         others: Runs of other clients.
-        blobs: large arguments on their way to the nodes.
-        direct: lines to the nodes past their SSH connections.
-        is_read_only: whether nothing is to be changed from here, whatever is seen.
+        blobs: Large arguments on the nodes.
+        direct: Direct connections to the nodes.
+        is_read_only: Whether this client must not change anything.
     """
 
     def __init__(self, context: PoolContext) -> None:
@@ -435,7 +443,7 @@ class RunRegistry:
         self.others = OtherClientRuns(context)
         self.is_read_only = self._is_checking = False
         self.runs: dict[str, Run] = {}
-        # Ended ones that agents may tell of once more, until they hear that the outcomes are here; in order.
+        # Ended runs in order. Agents may report them again until they receive the acknowledgement.
         self._ended_runs: OrderedDict[str, None] = OrderedDict()
         self.direct = DirectConnections(context)
         self.blobs = BlobCache(context, self.direct)
@@ -456,11 +464,17 @@ class RunRegistry:
         return self.runs[run]
 
     async def claim(self, run: str) -> Run:
-        """Take over a run whose client is gone: its results come here.
+        """Claim the results of a run whose client has exited.
+
+        Args:
+            run: Id of the run.
+
+        Returns:
+            The run, whose outcomes arrive from now on.
 
         Raises:
-            PoolGone: the pool has ended.
-            PoolError: the pool does not remember it, or results of it have been fetched, or were never asked for.
+            PoolGone: If the pool has ended.
+            PoolError: If the pool does not know the run, or the nodes lack some of its results.
         """
         context = self._context
         if context.external_end is not None:
@@ -471,34 +485,34 @@ class RunRegistry:
             return self.runs[run]
         view = context.view.runs.get(run)
         if view is None:
-            raise PoolError(f"pool {context.name} remembers no run {run}")
+            raise PoolError(f"Pool {context.name} does not know run {run}.")
         if any(each.run == run for each in context.view.waiting):
-            raise PoolError(f"run {run} waits for nodes, and is its client's until it has them")
+            raise PoolError(f"Cannot claim run {run}: it still waits for nodes. Try again when it has begun.")
         if view.kind == "map":
-            raise PoolError(f"run {run} is a map: what it gives goes to its caller, item by item, and nowhere else")
-        taken = self.add(run, view.kind, [Task(view.function, EMPTY_BLOB, EMPTY_BLOB)], view.total)
-        taken.claim_from(context.links, view.nodes)
-        asked = [link for link in context.links if link.up]
-        known = await asyncio.gather(*(link.claim(run) for link in asked))
-        lacks = view.total - sum(map(len, known))
-        if lacks > 0 and all(link.up for link in context.links):
+            raise PoolError(f"Cannot claim run {run}: the results of a map can only be read by its caller.")
+        claimed = self.add(run, view.kind, [Task(view.function, EMPTY_BLOB, EMPTY_BLOB)], view.total)
+        claimed.claim_from(context.links, view.nodes)
+        links = [link for link in context.links if link.up]
+        known = await asyncio.gather(*(link.claim(run) for link in links))
+        missing = view.total - sum(map(len, known))
+        if missing > 0 and all(link.up for link in context.links):
             del self.runs[run]
-            for link, calls in zip(asked, known, strict=True):
+            for link, calls in zip(links, known, strict=True):
                 link.release_claim(run, owned=bool(calls))
-            if lacks == view.total:
+            if missing == view.total:
                 raise already_fetched_error(run)
             raise PoolError(
-                f"of run {run} the nodes have {view.total - lacks} of {view.total} results: the others have been "
-                "fetched before, or their tasks had been sent to no node when the run's client left",
+                f"Cannot claim run {run}: the nodes have {view.total - missing} of {view.total} results. The others "
+                "were already fetched, or their tasks were never sent.",
                 hint=Hint("results", run),
             )
         for link in context.links:
-            if link.gone:  # before we came, perhaps: nobody else would say so
-                self._mark_run_calls_lost(taken, link)
-        return taken
+            if link.gone:  # the node may have been lost before this client attached
+                self._mark_run_calls_lost(claimed, link)
+        return claimed
 
     def cancel(self, run: str, reason: str = "asked for") -> None:
-        """Stop a run, whoever dispatched it."""
+        """Stop a run of any client."""
         if ours := self.runs.get(run):
             ours.cancel(reason)
             return
@@ -506,34 +520,34 @@ class RunRegistry:
             grace = self._context.options.grace
             link.send({"t": "stop", "run": run, "why": "cancel", "grace": grace, "break": link.epoch})
 
-    # -- what nodes tell ---------------------------------------------------------------------------------
+    # -- reports from nodes --------------------------------------------------------------------------------
 
     def check_welcome(self, link: Link) -> None:
-        """See whether an agent that greets us remembers runs of its own ranks only.
+        """Check that an agent's welcome reports runs of its own ranks only.
 
         Raises:
-            WireError: it does not.
+            WireError: If it reports other ranks.
         """
         for record in link.welcome["runs"]:
             for header in (*record["began"], *record["outcomes"]):
                 self._context.check_rank(link, header["rank"], header["node"])
 
     def sync_from_agent(self, link: Link) -> None:
-        """Show what an agent remembers of others' runs."""
+        """Update other clients' runs from an agent's welcome."""
         if self.others.drop_forgotten(link):
             self.on_node_lost()
         self.others.on_welcome(link)
 
     @property
     def own_runs(self) -> Container[str]:
-        """Runs that are told of by ourselves."""
+        """Ids of this client's runs, active and ended."""
         return self.runs.keys() | self._ended_runs.keys()
 
     def on_frame(self, link: Link, header: RunFrame, body: bytes) -> None:
-        """News of a run.
+        """Handle a frame about a run.
 
         Raises:
-            WireError: there is no such call, or that node was not given it.
+            WireError: If the run has no such call, or the node has not received it.
         """
         if header["t"] in ("outcome", "item", "began"):
             self._context.check_rank(link, header["rank"], header.get("node"))
@@ -543,11 +557,11 @@ class RunRegistry:
                 self.others.on_frame(link, header)
             return
         if header["t"] == "run":
-            return  # we know it best
+            return  # this client's own state is authoritative
         if not run.has_call(header["i"]):
             raise WireError(f"run {run.id} has no call {header['i']}")
         if not run.is_sent_to(link, header["i"]):
-            raise WireError(f"node {link.node} speaks of call {header['i']}, which it was not given")
+            raise WireError(f"node {link.node} sent a frame about call {header['i']}, which it did not receive")
         match header["t"]:
             case "outcome":
                 run.on_outcome(link, header, body)
@@ -567,22 +581,24 @@ class RunRegistry:
                 )  # fmt: skip
 
     def drop_link(self, link: Link) -> None:
-        """Nothing comes over a link any more: calls on it end as lost."""
+        """End all calls on a link that is lost for good."""
         link.mark_lost()
         self.mark_calls_lost(link)
         self.others.check_ledger()
 
     def on_node_lost(self) -> None:
-        """A node went while we were there, or its agent with all that it knew. Ranks that wait for those of it are
-        stopped where nobody else does that, be it later, once their client is gone; and though we may only look: nobody
-        who uses the pool need ever come."""
+        """Watch for ranks that wait for lost ones, after the loss of a node or of an agent's memory.
+
+        Such ranks are stopped after their client has exited. Even an observer stops them, because no other client may
+        ever attach.
+        """
         self.others.may_stop_ranks = not self.is_read_only
         if not self._is_checking:
             self._is_checking = True
             self._context.background.spawn(self._check_orphaned_loop())
 
     async def _check_orphaned_loop(self) -> None:
-        """Until no run goes on that may have lost something: one that begins later knows which nodes there are."""
+        """Check for orphaned runs until no earlier run is active. Later runs know the present nodes."""
         context, pause = self._context, CHECK_INTERVAL
         while not (context.leaving or context.external_end):
             await asyncio.sleep(pause)
@@ -593,7 +609,7 @@ class RunRegistry:
         self._is_checking = False
 
     def mark_calls_lost(self, link: Link) -> None:
-        """What a node was given and has not answered, it will not."""
+        """End the calls that a node can no longer answer."""
         for run in list(self.runs.values()):
             self._mark_run_calls_lost(run, link)
 
@@ -603,20 +619,20 @@ class RunRegistry:
             run.mark_lost(index)
 
     async def fetch(self, link: Link, name: str, landing: ResultDownload) -> None:
-        """Bring a file of a node's spool here, by the best way there is.
+        """Download a file of a node's spool on the fastest path.
 
         Raises:
-            OSError: it is not there, or cannot be written here.
-            ConnectionError: the link is down; what has come is kept for the next attempt.
+            OSError: If the file does not exist or cannot be written here.
+            ConnectionError: If the link is down. The received part is kept for the next attempt.
         """
-        # Standalone nodes listen nowhere.
+        # Standalone nodes open no port for direct downloads.
         if self._context.is_standalone or not await self.direct.download_result(link, name, landing):
             await link.fetch(name, landing)
 
     def on_run_end(self, run: Run) -> None:
-        """A run of ours is over."""
+        """Record the end of one of this client's runs."""
         self.runs.pop(run.id, None)
-        if run.state != "lost":  # of one that its pool ended under more may be heard
+        if run.state != "lost":  # agents may still report on a run that ended with its pool
             self._ended_runs[run.id] = None
             if len(self._ended_runs) > MAX_ENDED_RUNS:
                 self._ended_runs.popitem(last=False)

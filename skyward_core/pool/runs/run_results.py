@@ -1,4 +1,4 @@
-"""Errors of failed runs, and loading of values, for waiting threads."""
+"""Loading of results and construction of errors for failed runs, in the threads that wait for them."""
 
 from __future__ import annotations
 
@@ -27,21 +27,20 @@ from skyward_core.tasks.guarded_user_code import describe_exception, run_guarded
 from skyward_core.transport.file_and_result_downloads import ResultDownload
 
 Value = bytes | ResultDownload
-Loaded = tuple[Any, BaseException | None]  # a value, or what loading it raised
-GLOBAL_OPCODES = re.compile(
-    rb"[\x82-\x84\x93]"
-)  # in a worker's pickles ahead of each class and function: code that may run
+Loaded = tuple[Any, BaseException | None]  # a value, or the exception that loading it raised
+# opcodes that precede each class and function in a worker's pickle: loading them may run code
+GLOBAL_OPCODES = re.compile(rb"[\x82-\x84\x93]")
 
 
 def already_fetched_error(run: str) -> PoolError:
-    """Return the error of a client that asks the nodes for results which another one, or it itself, has got."""
-    return PoolError(f"the results of run {run} have been fetched before", hint=Hint("results", run))
+    """Return the error for results that were already fetched, by this or another client."""
+    return PoolError(f"The results of run {run} were already fetched.", hint=Hint("results", run))
 
 
 def describe_failure(function: str, kind: str, outcomes: Iterable[Outcome], culprit: Outcome) -> str:
-    """A failed run in one line."""
+    """Describe a failed run in one line."""
     error = culprit.error or ErrorInfo(culprit.kind, "")
-    what = {
+    description = {
         "raised": f"raised {error.type}: {error.message}",
         "exited": error.message,
         "lost": f"was lost: {error.message}",
@@ -53,34 +52,36 @@ def describe_failure(function: str, kind: str, outcomes: Iterable[Outcome], culp
             counts[outcome.kind] = counts.get(outcome.kind, 0) + 1
     others = ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items()))
     place = describe_place(kind, culprit)
-    return f"{function} failed: {place} {what}" + (f" [of the others: {others}]" if others else "")
+    return f"{function} failed: {place} {description}" + (f" [of the others: {others}]" if others else "")
 
 
 def describe_place(kind: str, outcome: Outcome) -> str:
-    """Whose outcome it is, in words; ``kind`` is the run's."""
+    """Return the rank or task of an outcome as text. ``kind`` is the run's."""
     return f"rank {outcome.rank} (node {outcome.node})" if kind in ("broadcast", "map") else f"task {outcome.index}"
 
 
 def error_with_cause(error: RunError, culprit: Outcome, value: Value | None) -> RunError:
-    """A run's error with its cause, as what the culprit raised where that can be: it may be caught as that."""
+    """Return a run's error with the root cause's exception as its cause. If possible, it also is of that exception's
+    type.
+    """
     cause = load_exception(culprit, value)
     error.results |= run_guarded(lambda: _pop_partial_values(cause))[0] or {}
     made, _ = run_guarded(lambda: error_of_cause_type(error, cause))
-    if made is None:  # its class runs code where others have attributes
+    if made is None:  # the exception's class runs code on attribute access
         made = error
         made.__cause__ = cause
     return made
 
 
 def _pop_partial_values(cause: BaseException) -> dict[int, Any]:
-    """Take the values out of a map's exception that its call had computed before; returns them by item."""
+    """Remove and return the values, by item, that a map's call had computed before it failed."""
     attributes = cause.attributes if isinstance(cause, RemoteError) else vars(cause)
     first, data = attributes.pop(VALUES_BEFORE, (0, b""))
     return dict(enumerate(pickle.loads(data), first)) if data else {}
 
 
 def load_exception(outcome: Outcome, value: Value | None) -> BaseException:
-    """The exception behind an outcome, with its remote traceback."""
+    """Return the exception behind an outcome, with its remote traceback."""
     info = outcome.error or ErrorInfo(outcome.kind, "")
     error: Any
     if outcome.kind == "raised":
@@ -97,7 +98,7 @@ def load_exception(outcome: Outcome, value: Value | None) -> BaseException:
     return found
 
 
-# A class of the user's may define attributes of these names itself.
+# The user's class may define attributes of these names, so the slots of BaseException are used.
 _cause_of = BaseException.__dict__["__cause__"].__get__
 _set_cause = BaseException.__dict__["__cause__"].__set__
 
@@ -112,25 +113,33 @@ def unloadable_error(
     error: BaseException,
     results: Mapping[int, Any],
 ) -> RunError:
-    """Return the failure of a run of which something does not load here.
+    """Return the error of a run with a value that cannot be loaded here.
 
     Args:
-        place: where that comes from, as the beginning of a sentence.
-        what: it, in words.
-        error: what loading it raised.
+        run: Id of the run.
+        function: Name of the function.
+        outcomes: Outcomes by index.
+        rank: Rank that sent the value.
+        place: Origin of the value, as the beginning of a sentence.
+        what: Description of the value.
+        error: Exception that loading it raised.
+        results: Values of other calls by index.
     """
     kind, words = describe_exception(error)
     message = f"{what} cannot be loaded here: {kind}: {words}"
     cause = RootCause(rank, "returned", kind, message)
-    said = f"{function} failed: {place} {message}"
-    return RunError(said, run=run, function=function, outcomes=outcomes, root_cause=cause, results=results)
+    failure = f"{function} failed: {place} {message}"
+    return RunError(failure, run=run, function=function, outcomes=outcomes, root_cause=cause, results=results)
 
 
 def load(value: Value) -> Loaded:
-    """Unpickle what a rank sent; what has landed is read once and removed.
+    """Unpickle a value that a rank sent. A downloaded file is read once and deleted.
+
+    Returns:
+        The value, or the exception that its own code raised.
 
     Raises:
-        BaseException: the user's ctrl-c, and the like; whatever the value's own code raises is returned.
+        BaseException: For example KeyboardInterrupt of the user.
     """
     if not isinstance(value, bytes):
         return run_guarded(value.load)
@@ -138,15 +147,15 @@ def load(value: Value) -> Loaded:
         return run_guarded(lambda: pickle.loads(value))
     try:
         return pickle.loads(value), None
-    except Exception as error:  # noqa: BLE001  the caller reports which value it was
+    except Exception as error:  # noqa: BLE001  the caller names the value
         return None, error
 
 
 CLASSES_KEPT = 256
-HEAP_TYPE_FLAG = 1 << 9  # a flag of types
+HEAP_TYPE_FLAG = 1 << 9  # type flag: the class was defined in Python
 
-# Errors of these kinds say something else where they come out of a call: that the pool is amiss, the run cancelled. The
-# next two would end loops in silence. Groups are taken apart by ``except*``.
+# Types whose meaning would change if a call raised them: PoolError and Cancelled refer to the pool or run, and the next
+# two would end loops silently. ``except*`` takes groups apart.
 NEVER_COMBINED = (PoolError, Cancelled, StopIteration, StopAsyncIteration, BaseExceptionGroup)
 
 NOT_SET = {*dir(BaseException), "__dict__", "__weakref__"}
@@ -159,16 +168,12 @@ RUN_ERROR_MEMBERS = set(dir(RunError)) - {
     "__weakref__",
     "__annotations__",
 }
-# What Python itself looks for: when such a class is made, and in each error that it prints.
+# Names that Python itself uses when such a class is created and when an error is printed.
 RUNS_CODE = {"__init_subclass__", "__notes__"}
-KIND = "_kind"  # of such a class the type of the cause
-HIDDEN_ATTRIBUTES = {
-    "hint",
-    "field",
-    "__notes__",
-    *RUN_ATTRIBUTES,
-}  # attributes of a cause that would say something else here
-# Where these stand in an error, Python looks among the names of whoever prints it for one that was meant.
+KIND = "_kind"  # attribute of such a class: the type of the cause
+# attributes of a cause that have another meaning in a RunError
+HIDDEN_ATTRIBUTES = {"hint", "field", "__notes__", *RUN_ATTRIBUTES}
+# With these attributes, Python suggests similar names from the scope of the code that prints the error.
 MISSPELT: tuple[tuple[type[Exception], set[str]], ...] = (
     (AttributeError, {"name", "obj"}),
     (NameError, {"name"}),
@@ -176,10 +181,10 @@ MISSPELT: tuple[tuple[type[Exception], set[str]], ...] = (
 
 
 def error_of_cause_type(error: RunError, cause: BaseException) -> RunError:
-    """A run's error with its cause; of the cause's type, too, where there can be such a class.
+    """Return a run's error with its cause, also of the cause's type if such a class can exist.
 
-    Where there can be none for that type itself, there may be one for a type that it derives from: what catches
-    those catches the error.
+    Otherwise the error is of the nearest base type of the cause for which a class can exist, so that handlers of that
+    type catch the error.
     """
     caused = _make_error(type(cause), error.args, {**_attributes(cause), **vars(error)}, _members(cause))
     caused.__cause__ = cause
@@ -189,7 +194,7 @@ def error_of_cause_type(error: RunError, cause: BaseException) -> RunError:
 def _make_error(
     kind: type, args: tuple[Any, ...], attributes: Mapping[str, Any], members: Mapping[str, Any]
 ) -> RunError:
-    # Not by its truth: it may have a length.
+    # Compared with None, because the error may define __len__.
     error = next((made for made in map(_empty_instance, _base_types(kind)) if made is not None), None)
     if error is None:
         error = RunError.__new__(RunError)
@@ -200,14 +205,14 @@ def _make_error(
         if name in members:
             member.__set__(error, members[name])
     if isinstance(error, SyntaxError):
-        error.msg = args[0]  # which is what is printed of those
+        error.msg = args[0]  # the attribute that Python prints for a SyntaxError
     return error
 
 
 def _base_types(kind: type) -> Iterator[type[Exception]]:
-    """Those types of a cause that an error can take over, the nearest first."""
+    """Return the types of a cause that an error can inherit from, nearest first."""
     of_all: tuple[type, ...] = RunError.__mro__
-    if kind is RuntimeError:  # of the class there is something to take over all the same: attributes
+    if kind is RuntimeError:  # RunError derives from RuntimeError already, but the attributes can be copied
         yield RuntimeError
     for each in kind.__mro__:
         if each not in of_all and issubclass(each, Exception) and not issubclass(each, (RunError, *NEVER_COMBINED)):
@@ -215,21 +220,21 @@ def _base_types(kind: type) -> Iterator[type[Exception]]:
 
 
 def _empty_instance(kind: type[Exception]) -> RunError | None:
-    """An empty one, for no ``__init__`` of a script's to see."""
-    made = _combined_class(kind)  # type: ignore[arg-type]  # types can be hashed, whatever theirs say
+    """Create an instance without running an ``__init__`` of the user's script."""
+    made = _combined_class(kind)  # type: ignore[arg-type]  # types are hashable
     if made is None:
         return None
     for each in made.__mro__:
         if not each.__flags__ & HEAP_TYPE_FLAG:
             make: Any = each.__new__
-            with suppress(TypeError):  # it may be another of its types that lays out its memory
+            with suppress(TypeError):  # another base type may determine the memory layout
                 return cast(RunError, make(made))
     return None
 
 
 @lru_cache(CLASSES_KEPT)
 def _combined_class(kind: type[Exception]) -> type[RunError] | None:
-    """A class of both; None where there can be none, or to make one would run code of a script's."""
+    """Return a class derived from RunError and the given type. None: impossible, or it would run the user's code."""
     if type(kind) is not type:
         return None
     given: dict[str, Any] = {}
@@ -245,24 +250,24 @@ def _combined_class(kind: type[Exception]) -> type[RunError] | None:
     given |= {"__reduce__": _reduce, "__reduce_ex__": _reduce, "__copy__": _copy, KIND: kind}
     try:
         return type(RunError.__name__, (RunError, kind), given)
-    except TypeError:  # their memory is laid out in ways that do not go together
+    except TypeError:  # incompatible memory layouts
         return None
 
 
-# -- what such an error is made of -----------------------------------------------------------------------
+# -- parts of such an error --------------------------------------------------------------------------------
 
 
 def _attributes(cause: BaseException) -> dict[str, Any]:
-    """What a script has set on it."""
+    """Return the attributes that a script has set on an exception."""
     held: dict[str, Any] = object.__getattribute__(cause, "__dict__")
     return {name: value for name, value in held.items() if name not in HIDDEN_ATTRIBUTES}
 
 
 def _members(error: BaseException) -> dict[str, Any]:
-    """What stands elsewhere than in its dictionary, such as an ``errno``."""
+    """Return the attributes outside of an exception's dictionary, such as ``errno``."""
     found = {}
     for name, member in _descriptors(type(error)):
-        with suppress(AttributeError):  # nobody has set it
+        with suppress(AttributeError):  # not set
             found[name] = member.__get__(error)
     for kind, names in MISSPELT:
         if isinstance(error, kind):
@@ -277,7 +282,7 @@ def _descriptors(kind: type) -> Iterator[tuple[str, Any]]:
                 yield name, value
 
 
-# -- copies and pickles ----------------------------------------------------------------------------------
+# -- copies and pickles ------------------------------------------------------------------------------------
 
 
 def _copy(error: RunError) -> RunError:
@@ -285,7 +290,7 @@ def _copy(error: RunError) -> RunError:
 
 
 def _reduce(error: RunError, protocol: int = 0) -> tuple[Any, ...]:
-    """Where nobody finds the cause's type, it is a plain :class:`RunError` that comes of the pickle."""
+    """Reduce an error for pickling. If the cause's type cannot be imported, a plain :class:`RunError` is restored."""
     kind: type = getattr(error, KIND)
     own = {name: value for name, value in vars(error).items() if name in HIDDEN_ATTRIBUTES}
     more = {name: value for name, value in vars(error).items() if name not in own and _is_picklable(value)}
@@ -296,7 +301,7 @@ def _reduce(error: RunError, protocol: int = 0) -> tuple[Any, ...]:
 def _is_picklable(value: Any) -> bool:
     try:
         pickle.loads(pickle.dumps(value))
-    except Exception:  # noqa: BLE001  a reducer may raise anything; that is the answer asked for
+    except Exception:  # noqa: BLE001  a reducer may raise anything
         return False
     return True
 
@@ -313,6 +318,6 @@ def _restore_error(
         found = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-    except Exception:  # noqa: BLE001  what is imported may raise anything; then there is no such type here
+    except Exception:  # noqa: BLE001  an import may raise anything
         found = None
     return _make_error(found if isinstance(found, type) else RunError, args, attributes, members)

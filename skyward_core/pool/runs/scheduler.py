@@ -1,4 +1,4 @@
-"""When and where a run starts."""
+"""Scheduling of one client's runs: when and on which nodes each run starts."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import AgentDropped, AgentQueue, AgentTurn, ClientEnqueue, QueuedRunKeys
 
 
-POLL_INTERVAL = 5.0  # seconds after which nodes are asked again, whatever was heard of them
+POLL_INTERVAL = 5.0  # seconds after which nodes are queried again, even without news
 
 
 class ClientRunQueue:
-    """One client's part of it.
+    """One client's part of the pool's queue of runs.
 
     Attributes:
-        is_empty: whether nobody's run waits, as far as is known here.
+        is_empty: Whether no client's run waits, as far as known.
     """
 
     def __init__(self, context: PoolContext) -> None:
         self._context = context
-        self._turn = ""  # the run of ours that is the first of all
+        self._turn = ""  # this client's run that is first in the queue
         self._ours: dict[str, ClientEnqueue] = {}
         self._queue: list[QueuedRunKeys] = []
         self._changed = asyncio.Event()
@@ -47,28 +47,29 @@ class ClientRunQueue:
         return not self._queue and not self._ours
 
     async def start(self, run: Run, keeper: RankSetup) -> None:
-        """Start a run as soon as it is its turn, and its nodes are free; gives it up where nobody wants it any more.
+        """Start a run when it is first in the queue and its nodes are free. Returns also if the run was cancelled.
 
         Raises:
-            ConnectionError: the head, or a node that it was given, cannot be reached now.
-            PoolError: the pool's agents know of no such runs.
+            ConnectionError: If the head or an assigned node cannot be reached now.
+            PoolError: If the agents are too old for runs on some of the nodes.
         """
         head = self._context.links[0]
         if "queue" not in head.welcome.get("knows", ()):
             raise PoolError(
-                f"the agents of pool {self._context.name} are of an earlier release, and run on all nodes only"
+                f"Cannot queue run {run.id}: the agents of pool {self._context.name} are from an older release, "
+                "which runs functions on all nodes only. Create a new pool."
             )
         wanted = run.wanted
-        asked: ClientEnqueue = {
+        request: ClientEnqueue = {
             "t": "enqueue",
             "run": run.id,
             "name": run.name,
             "nodes": 0 if wanted is None else wanted if isinstance(wanted, int) else len(wanted),
             "only": [] if wanted is None or isinstance(wanted, int) else list(wanted),
         }
-        self._ours[run.id] = asked
+        self._ours[run.id] = request
         try:
-            if not head.send(asked):
+            if not head.send(request):
                 raise ConnectionError("the link to the head is down")
             while run.state == "running":
                 self._changed.clear()
@@ -79,7 +80,7 @@ class ClientRunQueue:
             self._ours.pop(run.id, None)
             if self._turn == run.id:
                 self._turn = ""
-            if run.state != "running":  # who sees it leave the queue finds in the ledger what became of it
+            if run.state != "running":  # a client that sees the run leave the queue must find its state in the ledger
                 self._context.background.run_deferred()
                 self._context.news.records.flush()
             head.send({"t": "dequeue", "run": run.id})
@@ -95,14 +96,14 @@ class ClientRunQueue:
             async with asyncio.timeout(POLL_INTERVAL):
                 await self._changed.wait()
         except TimeoutError:
-            pass  # nodes are asked again
+            pass  # time to query the nodes again
 
     def notify(self) -> None:
-        """Something has happened by which nodes may have become free, or a run of ours is not wanted any more."""
+        """Wake the waiting starts: nodes may have become free, or a run was cancelled."""
         self._changed.set()
 
     def on_frame(self, link: Link, header: AgentQueue | AgentTurn | AgentDropped) -> str:
-        """The head's word. Gives the run of ours that somebody else does not want any more; "" for none."""
+        """Handle the head's frame. Returns the id of this client's run that another client cancelled, or ""."""
         if link is not self._context.links[0]:
             return ""
         match header["t"]:
@@ -117,26 +118,26 @@ class ClientRunQueue:
         return ""
 
     def on_connect(self, link: Link) -> None:
-        """The head is there (again): it has what waits of ours, in its old place, and tells of all that does."""
+        """Submit the waiting runs again to a head that has connected. They keep their places."""
         if link is not self._context.links[0]:
             return
         self._turn = ""
-        for asked in self._ours.values():
-            link.send(asked)
+        for request in self._ours.values():
+            link.send(request)
         self._update_queue(link, link.welcome.get("queue", ()))
 
     def _update_queue(self, link: Link, waiting: Iterable[QueuedRunKeys]) -> None:
         before, self._queue = self._queue, list(waiting)
         for each in self._queue:
-            if (asked := self._ours.get(each["run"])) is not None:
-                asked["since"] = each["since"]
+            if (request := self._ours.get(each["run"])) is not None:
+                request["since"] = each["since"]
         for each in self._queue:
             if each["run"] not in self._context.registry.runs:
                 self._context.registry.others.on_queued(link, each)
         if {each["run"] for each in before} - {each["run"] for each in self._queue}:
             self._context.registry.others.check_ledger()
         if before or self._queue:
-            told = [
+            queued_runs = [
                 events.QueuedRun(
                     run=each["run"],
                     name=each["name"],
@@ -147,11 +148,11 @@ class ClientRunQueue:
                 )
                 for each in self._queue
             ]
-            self._context.news.emit(events.QueueNews(pool=self._context.name, waiting=told))
+            self._context.news.emit(events.QueueNews(pool=self._context.name, waiting=queued_runs))
 
 
-TURN_POLL_INTERVAL = 0.02  # seconds between looks
-WAITING_FOR_SCRIPTS = "broadcasts wait for scripts that leave no process for them"
+TURN_POLL_INTERVAL = 0.02  # seconds
+WAITING_FOR_SCRIPTS = "broadcasts wait for scripts that use all processes"
 
 
 class BroadcastOrder:
@@ -159,10 +160,10 @@ class BroadcastOrder:
 
     def __init__(self, context: PoolContext) -> None:
         self._context = context
-        self._pending: list[Run] = []  # broadcasts that are not sent yet
+        self._pending: list[Run] = []  # broadcasts that were not sent yet
 
     def must_wait(self, run: Run) -> bool:
-        """Whether another one comes first; of ranks that stand alone none does."""
+        """Check whether a run must wait for another one. Never on standalone nodes."""
         if self._context.is_standalone:
             return False
         if run.kind == "broadcast":
@@ -174,7 +175,7 @@ class BroadcastOrder:
 
     @asynccontextmanager
     async def hold_turn(self, run: Run) -> AsyncIterator[None]:
-        """The run's turn has come, or nobody wants it any more."""
+        """Wait for a run's turn, or for its cancellation, and hold the turn."""
         if run.kind != "broadcast":
             await self._wait_turn(run)
             yield
@@ -195,16 +196,16 @@ class BroadcastOrder:
 
 
 def new_run_id() -> str:
-    """A run's, which no other one has."""
+    """Return a new unique run id."""
     return secrets.token_hex(5)
 
 
 class RunScheduler:
-    """Starts the runs that one client dispatches to a pool.
+    """Scheduler of the runs that one client dispatches to a pool.
 
     Attributes:
         queue: Runs that wait for nodes.
-        modules: Modules that the user edits while ranks have them loaded.
+        modules: Modules that the user edited after ranks loaded them.
     """
 
     def __init__(self, context: PoolContext) -> None:
@@ -223,19 +224,26 @@ class RunScheduler:
         run_id: str = "",
         stays: bool = False,
     ) -> Run:
-        """Dispatch a run: "broadcast" (one task to every rank), "single", "gather", "sweep", or "map" (one task, its
-        function; see ``map_run.MapRun``).
+        """Dispatch a run.
 
         Args:
-            run_id: what it is called, where something was written down of it before; as :func:`new_run_id` makes it.
-            stays: its results are for whoever comes later, though they are told here. All of a sweep is handed to nodes
-                at once then, as nobody will be there to hand it out.
-            consumed: a reader takes a generator's values one by one.
-            future: set when the run has ended.
+            kind: "broadcast" (one task for every rank), "single", "gather", "sweep", or "map" (one task with the
+                function;
+                see ``map_run.MapRun``).
+            tasks: Tasks of the run.
+            consumed: Whether a reader consumes a generator's items one by one.
+            future: Set at the end of the run.
+            run_id: Id from :func:`new_run_id` under which data was already saved. "": a new id.
+            stays: Whether the results are for a later client, although this client receives the outcomes. All trials of
+                a
+                sweep are then sent at once, because no client will send them later.
+
+        Returns:
+            The run.
 
         Raises:
-            PoolGone: the pool has ended.
-            UsageError: the tasks were pickled by another Python than the pool has, or want nodes that it has not.
+            PoolGone: If the pool has ended.
+            UsageError: If the tasks were pickled by an incompatible Python, or request nodes that the pool lacks.
         """
         context = self._context
         if context.external_end is not None:
@@ -259,8 +267,8 @@ class RunScheduler:
         large = any(blob.path for task in tasks for blob in (task.fn, task.args))
         edited = self.modules.has_edits
         if whole and not large and not edited:
-            # The calls leave first, the records are written while the nodes work: should we die between the two,
-            # the agents still know the run, and whoever comes next enters it.
+            # The calls are sent first, and the records are written while the nodes work. If this process dies in
+            # between, the agents know the run, and the next client records it.
             self._start(run)
         self._save_opened(run)
         self._context.background.run_deferred()
@@ -275,15 +283,15 @@ class RunScheduler:
         return run
 
     def _wanted_nodes(self, kind: RunKind, tasks: Sequence[Task]) -> int | tuple[int, ...] | None:
-        """How many nodes a run is to have, or which; None for all.
+        """Return the number or the indices of the requested nodes. None: all.
 
         Raises:
-            UsageError: the pool has not so many, or not these; or it is no run on all ranks.
+            UsageError: If the pool lacks such nodes, or the run is not on all ranks of its nodes.
         """
         if kind != "broadcast":
             if named := next((task.name for task in tasks if task.nodes is not None), None):
                 raise UsageError(
-                    f"{named} runs on one rank, and cannot be told nodes: send it with @, or leave out with_nodes"
+                    f"{named} runs on one rank, so with_nodes does not apply. Dispatch it with @, or remove with_nodes."
                 )
             return None
         wanted, has = tasks[0].nodes, len(self._context.links)
@@ -291,25 +299,25 @@ class RunScheduler:
             return None
         if isinstance(wanted, int):
             if wanted > has:
-                raise UsageError(f"{tasks[0].name} wants {wanted} nodes, and pool {self._context.name} has {has}")
+                raise UsageError(f"{tasks[0].name} requests {wanted} nodes, but pool {self._context.name} has {has}.")
             return None if wanted == has else wanted
         if wanted[-1] >= has:
             last = f"0 to {has - 1}" if has > 1 else "0 only"
-            raise UsageError(f"pool {self._context.name} has no node {wanted[-1]}: it has {last}")
+            raise UsageError(f"Pool {self._context.name} has no node {wanted[-1]}: its nodes are {last}.")
         return None if len(wanted) == has else wanted
 
     def _has_enough_nodes(self, wanted: int | tuple[int, ...]) -> bool:
-        """Whether there are as many nodes as a run wants, or may be again."""
+        """Check whether enough requested nodes are present or may return."""
         links = self._context.links
-        there = {link.node for link in links if not link.gone or self._context.roster.may_return(link.node)}
-        return len(there) >= wanted if isinstance(wanted, int) else there.issuperset(wanted)
+        usable = {link.node for link in links if not link.gone or self._context.roster.may_return(link.node)}
+        return len(usable) >= wanted if isinstance(wanted, int) else usable.issuperset(wanted)
 
     def restart(self, run: Run) -> None:
-        """Have a broadcast of which no rank has begun handed to a whole gang."""
+        """Restart a broadcast of which no rank has begun."""
         self._context.background.spawn(self._start_gang(run))
 
     def on_gang_broken(self) -> None:
-        """A worker died. Work that waits for the plugins' contexts needs a new epoch to go on."""
+        """Handle the death of a worker. Tasks that wait for the plugins' contexts need a new epoch."""
         context, gang = self._context, self._context.setup.rank_setup
         self.queue.notify()
         idle = gang is None or gang.is_ready or not self._context.registry.runs
@@ -317,7 +325,7 @@ class RunScheduler:
             self._context.background.spawn(self._reform_gang())
 
     def on_new_agent(self) -> None:
-        """An agent knows no epoch yet; calls that were sent again wait for one."""
+        """Set up the ranks of a new agent. Calls that were sent again wait for that."""
         self._context.background.spawn(
             self._context.setup.ensure_set_up() if self._context.is_standalone else self._reform_gang()
         )
@@ -325,7 +333,7 @@ class RunScheduler:
     async def _start_gang(self, run: Run) -> None:
         gang = self._context.setup.rank_setup
         if gang is None:
-            raise PoolError(f"pool {self._context.name} is not up")
+            raise PoolError(f"Pool {self._context.name} is not up.")
         try:
             if run.wanted is not None:
                 await self._retry_on_reconnect([run], lambda: self.queue.start(run, gang))
@@ -333,7 +341,7 @@ class RunScheduler:
             async with self._broadcast_order.hold_turn(run):
                 await self._retry_on_reconnect([run], lambda: self._start_whole(run, gang))
         except OSError as error:
-            self._fail(run, f"the gang could not be formed: {error}")
+            self._fail(run, f"cannot form the gang: {error}")
         except PoolError as error:
             self._fail(run, str(error))
 
@@ -359,10 +367,10 @@ class RunScheduler:
             )
         )
 
-    # -- in a pool that lacks nodes ----------------------------------------------------------------------
+    # -- in a pool that lacks nodes ------------------------------------------------------------------------
 
     def _needs_lost_nodes(self, run: Run) -> bool:
-        """Whether a run needs nodes that are gone and that may come back."""
+        """Check whether a run needs lost nodes that may return."""
         links = self._context.links
         gone = [link.node for link in links if link.gone]
         if run.wanted is not None:
@@ -372,41 +380,42 @@ class RunScheduler:
         return run.kind == "broadcast" or len(gone) == len(links)
 
     async def _start_later(self, run: Run, *, complete: bool) -> None:
-        """Bring edited modules to the nodes, and start a run if it is still wanted then.
+        """Send edited modules to the nodes, and then start a run if it is still active.
 
         Args:
-            complete: Whether it waits for nodes that get another machine, first.
+            run: The run.
+            complete: Whether to wait for replacement machines first.
         """
         wanted = False
         try:
             if complete:
                 await self._context.roster.wait_replacements()
-            if not complete or self.modules.has_edits:  # since it was opened, perhaps long ago
+            if not complete or self.modules.has_edits:  # modules may have been edited since the run was opened
                 await self._retry_on_reconnect([run], self.modules.reload)
             wanted = run.end_waiting()
         except (PoolError, OSError) as error:
             run.end_waiting()
-            self._fail(run, f"edited modules could not be brought to the nodes: {error}")
+            self._fail(run, f"cannot send edited modules to the nodes: {error}")
         finally:
-            if not wanted:  # it was cancelled, or we leave
+            if not wanted:  # the run was cancelled, or this client detaches
                 delete_files(run.tasks)
         if wanted:
             self._start_or_reject(run)
 
     def _start_or_reject(self, run: Run) -> None:
-        """Start a run, or refuse it, in a pool that may lack nodes."""
+        """Start a run, or reject it if the pool lacks required nodes."""
         context = self._context
         gone = [link.node for link in context.links if link.gone]
         parts = run.wanted is not None and 0 not in gone and self._has_enough_nodes(run.wanted)
         if run.kind == "broadcast" and gone and not parts and (context.options.fail_fast or not context.is_standalone):
             reason = self._context.roster.replacement_failure(gone[0])
-            self._reject(run, f"node {gone[0]} of the pool is gone" + (f": {reason}" if reason else ""))
+            self._reject(run, f"node {gone[0]} of the pool is lost" + (f": {reason}" if reason else ""))
         elif any(blob.path for task in run.tasks for blob in (task.fn, task.args)):
             self._context.background.spawn(self._upload_and_start(run))
         else:
             self._start(run)
 
-    # -- to the nodes ------------------------------------------------------------------------------------
+    # -- dispatch ------------------------------------------------------------------------------------------
 
     async def _upload_and_start(self, run: Run) -> None:
         blobs = {blob.hash: blob for task in run.tasks for blob in (task.fn, task.args)}
@@ -414,7 +423,7 @@ class RunScheduler:
         try:
             links = await self._context.registry.blobs.ensure_uploaded(run.id, parcels)
         except (SkywardError, OSError) as error:
-            self._fail(run, f"its arguments could not be sent to the nodes: {error}")
+            self._fail(run, f"cannot send the arguments to the nodes: {error}")
             return
         finally:
             delete_files(run.tasks)
@@ -444,39 +453,38 @@ class RunScheduler:
         try:
             if not context.is_standalone:
                 if any(link.gone for link in context.links) and not await self._context.setup.has_plugins():
-                    run.dispatch()  # no contexts are to be entered, so there is no need of a gang
+                    run.dispatch()  # without plugin contexts, no gang is required
                     return
                 await self._context.roster.wait_replacements()
             if gang is not None:
                 await self._retry_on_reconnect([run], gang.ensure_set_up)
         except OSError as error:
-            self._fail(run, f"the gang could not be formed: {error}")
+            self._fail(run, f"cannot form the gang: {error}")
             return
         run.dispatch()
 
     async def _reform_gang(self) -> None:
-        """A gang broke: tasks that wait on nodes for the plugins' contexts need a new one to go on."""
+        """Form a new gang for tasks that wait on the nodes for the plugins' contexts."""
         gang = self._context.setup.rank_setup
         tasks = [run for run in self._context.registry.runs.values() if run.kind != "broadcast"]
-        if gang is None or not tasks or self._context.roster.is_replacing:  # its end is a new gang
+        if gang is None or not tasks or self._context.roster.is_replacing:  # each replacement forms a new gang
             return
         try:
             await self._retry_on_reconnect(tasks, gang.ensure_set_up)
         except OSError as error:
-            reason = f"the gang broke, and could not be formed anew: {error}"
+            reason = f"the gang broke and cannot be formed again: {error}"
             self._context.news.emit_warning(reason)
             for link in self._context.links:
-                if link.up and not link.epoch:  # its agent waits for that with what it was asked
+                if link.up and not link.epoch:  # the agent holds its calls until a gang exists
                     for run in tasks:
                         for index in run.calls_on(link):
                             run.reject(index, link, "lost", ErrorInfo("PoolError", reason))
 
     async def _retry_on_reconnect(self, runs: Sequence[Run], work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do what runs that still go on need the nodes for, once more after each time that a link was down for it
-        and has come up again.
+        """Perform work for active runs, and repeat it after each reconnection of a link.
 
         Raises:
-            ConnectionError: it cannot be done, and no link is on its way up.
+            ConnectionError: If the work fails and no link is reconnecting.
         """
         links = self._context.links
         while any(run.state == "running" for run in runs):
@@ -484,7 +492,7 @@ class RunScheduler:
             try:
                 return await work()
             except ConnectionError:
-                same = all(link.welcome is had for link, had in zip(links, connections, strict=True))
+                same = all(link.welcome is welcome for link, welcome in zip(links, connections, strict=True))
                 if same and not self._has_returning_links:
                     raise
             while self._has_returning_links and any(run.state == "running" for run in runs):
@@ -492,13 +500,13 @@ class RunScheduler:
 
     @property
     def _has_returning_links(self) -> bool:
-        """Whether a link is down, and may come up again."""
+        """Whether a link is down and may reconnect."""
         return not self._context.leaving and any(not link.up and not link.gone for link in self._context.links)
 
-    # -- not to be started -------------------------------------------------------------------------------
+    # -- rejection -----------------------------------------------------------------------------------------
 
     def _reject(self, run: Run, reason: str) -> None:
-        """A broadcast lacks nodes for good."""
+        """Reject a broadcast that lacks nodes for good."""
         delete_files(run.tasks)
         for index in range(run.total):
             link = self._context.links[max(0, run.place_of(index)[1])]
