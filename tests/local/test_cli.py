@@ -246,7 +246,7 @@ BAD = {
         (["typed.py", "--arg", "n"], 2, r"written name=value"),
         (["two.py:a", "--provider", "locl"], 2, r"no provider is called 'locl'; did you mean 'local'"),
         (["two.py:a", "--plugin", "torhc"], 2, r"unknown plugin 'torhc'; did you mean torch"),
-        (["two.py:a", "--pool", "No Name"], 2, r"'No Name' is no pool name"),
+        (["two.py:a", "--pool", "No Name"], 2, r"'No Name' is not a pool name"),
         (["two.py:a", "--nodes", "0"], 2, r"'--nodes'.*from 1 to 1024.*got 0"),
         (["two.py:a", "--nodes", "-3"], 2, r"'--nodes'.*from 1 to 1024.*got '-3'"),
         (["two.py:a", "--ranks-per-node", "0"], 2, r"'--ranks-per-node'.*neither a number"),

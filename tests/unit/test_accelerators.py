@@ -291,7 +291,7 @@ class TestFactories:
         for given in ("A100", accelerators.A100, accelerators.A100(), expected):
             assert accelerators.resolve(given) == expected  # type: ignore[arg-type]
         assert accelerators.resolve(None) is None
-        with pytest.raises(sky.UsageError, match="42 is no accelerator"):
+        with pytest.raises(sky.UsageError, match="42 is not an accelerator"):
             accelerators.resolve(42)  # type: ignore[arg-type]
 
     def test_a_pool_takes_what_people_write(self) -> None:

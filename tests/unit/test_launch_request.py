@@ -451,7 +451,7 @@ def test_a_list_is_written_with_commas_only_where_it_is_read_so_again() -> None:
         ({"script": "gone.py"}, "script", "no such script: gone.py"),
         ({"function": "gone"}, "script", "no function 'gone'"),
         ({"arguments": ["epochs=x"]}, "arguments.epochs", "epochs"),
-        ({"pool": "No Good"}, "pool", "pool: 'No Good' is no pool name"),
+        ({"pool": "No Good"}, "pool", "pool: 'No Good' is not a pool name"),
         ({"provider": "shh"}, "provider", "did you mean 'ssh'"),
         ({"provider": "ssh"}, "settings.hosts", "which hosts?"),
         (
@@ -462,7 +462,7 @@ def test_a_list_is_written_with_commas_only_where_it_is_read_so_again() -> None:
         ({"settings": {"user": "me"}}, "provider", "local has no setting 'user'; it has none"),
         ({"nodes": 0}, "nodes", "from 1 to 1024"),
         ({"nodes": "-"}, "nodes", "from 1 to 1024"),
-        ({"nodes": "8:2"}, "nodes", "max should be 8 or more"),
+        ({"nodes": "8:2"}, "nodes", "max should be at least min=8"),
         ({"ranks_per_node": 65}, "ranks_per_node", "from 1 to 64"),
         ({"accelerator": "H10O"}, "accelerator", "did you mean H100"),
         ({"accelerator": ""}, "accelerator", ""),

@@ -304,7 +304,7 @@ def test_installed_plugins_appear(installed):
 def test_installed_plugins_that_cannot_be_made(installed):
     with pytest.raises(PluginError, match=r"plugin broken .*no_such_module"):
         plugins.by_name("broken")
-    with pytest.raises(UsageError, match="plugin demanding needs parameters"):
+    with pytest.raises(UsageError, match="plugin demanding requires parameters"):
         plugins.by_name("demanding")
 
 

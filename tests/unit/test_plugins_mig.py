@@ -100,7 +100,7 @@ def test_whole_gpus_beside_sliced_ones_are_left_out(driver):
 @pytest.mark.parametrize(
     ("gpus", "ranks", "profile", "message"),
     [
-        ("2", 3, "3g.40gb", "node 0 has 2 MIG slices of 3g.40gb, and 3 ranks that need one each"),
+        ("2", 3, "3g.40gb", "node 0 has 2 MIG slices of 3g.40gb, but 3 ranks need one each"),
         ("2", 1, "1g.10gb", "node 0 has 0 MIG slices of 1g.10gb"),
         ("w", 1, "3g.40gb", "no GPU of this node is in MIG mode (NVIDIA H100 80GB HBM3)"),
         ("n", 1, "3g.40gb", "no GPU of this node is in MIG mode"),

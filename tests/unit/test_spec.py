@@ -552,7 +552,7 @@ def test_a_project_s_own_file_is_read(project: Path) -> None:
 
 
 def test_what_is_said_twice_or_is_not_there_is_refused(project: Path) -> None:
-    with pytest.raises(SpecError, match="lock and project each say what is installed") as caught:
+    with pytest.raises(SpecError, match="lock and project cannot be combined") as caught:
         Image(lock="uv.lock", project=True)
     assert caught.value.field == "lock"
     for image in ({"lock": "uv.lock"}, {"requirements": "no/such"}, {"project": True}):
