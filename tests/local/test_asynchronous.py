@@ -193,7 +193,7 @@ def test_an_async_generator_gives_its_values_and_is_closed(pool: sky.Compute, tm
     ids=[">", "on", "on_all", "run_async"],
 )
 def test_a_generator_function_has_no_future(pool: sky.Compute, begin: Callable[[Any, Any], Any]) -> None:
-    with pytest.raises(sky.UsageError, match="counted is a generator function, and a future has one value"):
+    with pytest.raises(sky.UsageError, match="counted is a generator function, but a future has one value"):
         begin(counted(3), pool)
 
 

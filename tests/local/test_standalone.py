@@ -279,7 +279,7 @@ def test_a_plugin_of_one_s_own_says_so_by_an_attribute(home: Path) -> None:
         needs_peers = "a ring of sockets"
 
     for shape in ({"nodes": 2}, {"worker": sky.Worker(ranks_per_node=2)}):
-        with pytest.raises(sky.UsageError, match=r"plugin ring needs .* for a ring of sockets"):
+        with pytest.raises(sky.UsageError, match=r"plugin ring requires .* for a ring of sockets"):
             sky.Compute(plugins=[Ring()], options=options(), **shape).__enter__()
     with sky.Compute(plugins=[Ring()], options=options()) as compute:
         assert rank() @ compute == [0]
@@ -292,7 +292,7 @@ def test_a_decorator_that_needs_peers_is_refused_in_the_rank() -> None:
         raise AssertionError("never called")
 
     with sky.Compute(nodes=2, options=options()) as compute:
-        with pytest.raises(sky.RunError, match="plugin torch needs the ranks to reach one another") as caught:
+        with pytest.raises(sky.RunError, match="plugin torch requires connections between ranks") as caught:
             train() @ compute
         assert isinstance(caught.value.__cause__, sky.UsageError)
 
