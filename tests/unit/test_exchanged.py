@@ -172,7 +172,7 @@ async def test_where_there_is_no_other_machine_both_reasons_are_told(shop: Shop,
 
     shop.on_replace = on_replace
     pool = await Pool.register(spec(shop, 1), ledger)
-    with pytest.raises(NoCapacity, match=r"it has 0 GPUs, .* were bought. No replacement: the shop is empty"):
+    with pytest.raises(NoCapacity, match=r"it has 0 GPUs.* No replacement: the shop is empty"):
         await pool.start(spec(shop, 1))
     assert ledger.pool(pool.row.token).ended_at is not None
 
