@@ -231,7 +231,7 @@ async def test_another_python_is_named_before_anything_is_sent(host: Host, known
     other.chmod(0o755)
     transport = SSHTransport(target(host, known), "p.0", python=str(other))
     minor = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    with pytest.raises(PoolError, match=rf"no Python {minor} .*3\.9\.1.*Nothing was sent"):
+    with pytest.raises(PoolError, match=rf"Python {minor} .*3\.9\.1.*Nothing was sent"):
         await transport.prepare(config(cwd=str(tmp_path)), Reports())
     await transport.close()
     assert not (host.home / ".cache/skyward").exists()
@@ -301,14 +301,14 @@ def lies(host: Host, *answers: object) -> None:
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ({"folder": 7}, "Invalid response from host 127.0.0.1: its 'folder' cannot be 7"),
-        ({"folder": "here"}, "Invalid response from host 127.0.0.1: its 'folder' cannot be 'here'"),
-        ({"wanted": "all"}, "Invalid response from host 127.0.0.1: its 'wanted' cannot be 'all'"),
-        ({"wanted": [-1]}, r"Invalid response from host 127.0.0.1: its 'wanted' cannot be \[-1\]"),
+        ({"folder": 7}, "Invalid response from host .*'folder'.*7"),
+        ({"folder": "here"}, "Invalid response from host .*'folder'.*'here'"),
+        ({"wanted": "all"}, "Invalid response from host .*'wanted'.*'all'"),
+        ({"wanted": [-1]}, r"Invalid response from host .*'wanted'.*\[-1\]"),
         ({"wanted": [2]}, "requests file 2 of a working folder with 2 files"),
         ({"doubtful": [[9, "ab"]]}, "requests file 9 of a working folder with 2 files"),
         ({"doubtful": [[0, "ab"]]}, "requests the target of the link key, which is not allowed"),
-        ({"doubtful": [[0]]}, "Invalid response from host 127.0.0.1: its 'doubtful' cannot be"),
+        ({"doubtful": [[0]]}, "Invalid response from host .*'doubtful'.*"),
     ],
 )
 async def test_a_host_gets_nothing_for_wishes_that_make_no_sense(
@@ -329,7 +329,7 @@ async def test_a_host_gets_nothing_for_wishes_that_make_no_sense(
 async def test_an_interpreter_is_a_path(host: Host, known: Path) -> None:
     lies(host, {"python": ["rm"]})
     transport = SSHTransport(target(host, known), "p.0", patience=0)
-    with pytest.raises(PoolError, match=r"Invalid response from host 127.0.0.1: its 'python' cannot be \['rm'\]"):
+    with pytest.raises(PoolError, match=r"Invalid response from host .*'python'.*\['rm'\]"):
         await transport.prepare(config(image={"pip": ["numpy"]}), Reports())
     await transport.close()
 
@@ -354,7 +354,7 @@ async def test_nowhere_to_write_is_told_with_reasons(
     parts[host_inspection.__name__] = compile(source, "host", "exec")
     monkeypatch.setattr(bootstrap_channel, "_bootstrap_code", lambda: marshal.dumps([*parts.items()]))
     transport = SSHTransport(target(host, known), "p.0", patience=0)
-    with pytest.raises(PoolError, match=r"no folder .*\(/proc/none"):
+    with pytest.raises(PoolError, match=r"no writable folder .*\(/proc/none"):
         await transport.prepare(config(), Reports())
     await transport.close()
 
