@@ -78,7 +78,7 @@ def test_what_comes_of_each_parameter_is_what_is_told(kind: str, monkeypatch: py
         found = what_comes_of(kind, name)
         monkeypatch.setattr(state_folder, "provider_override", None)
         here = found == "heeded"
-        if here != verdict.startswith(("same", "ours instead")) or here == verdict.startswith("not, because"):
+        if here != verdict.startswith(("same", "instead")) or here == verdict.startswith("not available"):
             wrong.append(f"{name} is {found}, and told of as: {verdict}")
     assert wrong == []
 
