@@ -480,7 +480,7 @@ def test_that_nobody_has_come_is_said_once_more_and_for_how_long_it_waits(waitin
         says(waiting, "and continues in 59.8 s", rank)
         assert debugged(f"{run.id}:{rank}", "c\n").returncode == 0
     assert run.result() == [1, 1]
-    assert sum("has waited for 0.2 s at" in line for line in errors_of(waiting)) == 1
+    assert sum("has waited 0.2 s for a debugger at" in line for line in errors_of(waiting)) == 1
 
 
 def test_after_its_time_a_rank_goes_on(world: Path) -> None:

@@ -189,7 +189,7 @@ def test_without_gpus_the_error_says_to_give_a_number(gpus: str | None, why: str
         driver.setenv("FAKE_GPUS", gpus)
     compute = sky.Compute(worker=PER_GPU, options=QUIET)
     with (
-        pytest.raises(PoolError, match=rf"node 0 has none \(.*{why}.*\)\. Set ranks_per_node") as caught,
+        pytest.raises(PoolError, match=rf"node 0 has none \(.*{why}.*\)\. Set the number") as caught,
         compute,
     ):
         pass

@@ -48,7 +48,7 @@ def resolve_ranks_per_gpu(config: AgentConfig) -> AgentConfig:
     if not found:
         raise ValueError(
             f'ranks_per_node="gpu" requires a GPU, but node {config.node} has none ({reason}). '
-            "Set ranks_per_node to a number."
+            "Set the number of ranks, for example ranks_per_node=2."
         )
     return config.with_gpus([model for _, model in found]).replace(
         ranks_per_node=len(found),
