@@ -243,7 +243,7 @@ class BlobServer:
                 self._incoming[name] = arrival
                 self._changed.notify_all()
             yield arrival
-            if arrival.content_name() != name:
+            if arrival.hash.hexdigest() != name:
                 raise OSError("content does not match its hash")
             arrival.partial.replace(self._blobs / name)
         finally:
@@ -267,7 +267,7 @@ class IncomingBlob:
         self.size = size
         self._file = open(partial, "wb", buffering=0)  # noqa: SIM115  closed in close()
         self._file.truncate(size)  # readers map the whole file
-        self._hash = ContentHash()
+        self.hash = ContentHash()
         self._received = 0
         self._is_closed = False
         self._changed = threading.Condition()
@@ -275,7 +275,7 @@ class IncomingBlob:
     def receive_from(self, connection: TlsConnection) -> None:
         """Receive all bytes of the blob from a connection."""
         for piece in connection.read_chunks(self.size):
-            self._hash.update(piece)
+            self.hash.update(piece)
             rest = piece
             while rest:
                 rest = rest[self._file.write(rest) :]
@@ -289,10 +289,6 @@ class IncomingBlob:
             if self._received <= beyond:
                 raise TlsConnectionError("timed out waiting for more data")
             return self._received
-
-    def content_name(self) -> str:
-        """Return the content hash of the received bytes."""
-        return self._hash.hexdigest()
 
     def close(self) -> None:
         """Wake all readers and delete the partial file."""

@@ -238,7 +238,7 @@ def spawn(
     # out, err: descriptors for output
     # env: variables in addition to those of the config
     # keeps: descriptors to inherit, such as locks
-    path = [*config.path, *filter(_is_private, (config.cwd,))]
+    path = [*config.path, *([config.cwd] if config.cwd and not distrust_reason(config.cwd) else [])]
     paths = [[*filter(None, each)] for each in ([config.bundle], config.path_before, path)]
     boot = BOOT.format(module=module, paths=paths)
     given = os.environ | config.env
@@ -258,7 +258,9 @@ def spawn(
         lower_priority(process.pid, config.nice)
     # The agent reaps all children itself; a second waiter would lose exit codes.
     process.returncode = 0
-    _record_pid(config, place, process.pid)
+    # For later agents, because forked children look the same. If the disk is full, a later agent starts a new worker.
+    with suppress(OSError), open(config.paths.worker(*place), "w", encoding="utf-8") as file:
+        file.write(f"{process.pid} {process_start_time(process.pid)}")
     return process.pid
 
 
@@ -279,21 +281,9 @@ def spawn_monitor(
     return process
 
 
-def _is_private(folder: str) -> bool:
-    return bool(folder) and not distrust_reason(folder)
-
-
 def node_mark_env(folder: str) -> dict[str, str]:
     """Return the variable that marks all descendants of a node's workers. Nested nodes have the marks of both."""
     return {NODE_VARIABLE: ":".join(filter(None, (os.environ.get(NODE_VARIABLE), folder)))}
-
-
-def _record_pid(config: AgentConfig, place: tuple[int, int], pid: int) -> None:
-    """Save the pid and start time of a worker for later agents. Forked children look the same, so the pid is needed."""
-    rank, number = place
-    # If the disk is full, a later agent starts a new worker.
-    with suppress(OSError), open(config.paths.worker(rank, number), "w", encoding="utf-8") as file:
-        file.write(f"{pid} {process_start_time(pid)}")
 
 
 def find_orphaned_workers(config: AgentConfig) -> dict[tuple[int, int], int]:

@@ -19,7 +19,6 @@ from skyward_core.protocol.validators import is_relative_subpath
 
 if TYPE_CHECKING:
     from skyward_core.node.agent.agent_state import NodeState
-    from skyward_core.node.agent.call_registry import RunRecord
     from skyward_core.node.agent.connection import Connection
     from skyward_core.protocol.frame_types import ClientOutput, ClientWritten, WrittenKeys
 
@@ -146,7 +145,10 @@ class OutputFileHandler:
         record = self._state.registry.records.get(run)
         if record is None:
             raise UnknownRun(f"this node does not remember run {run}")
-        return record.opened_at - MTIME_TOLERANCE, _run_end(record)
+        # Changes by leftover processes after the run's last call do not belong to the run.
+        ends = [outcome.get("at", 0.0) for outcome in record.outcomes.values()]
+        until = float("inf") if record.active or not ends else max(ends) + MTIME_TOLERANCE
+        return record.opened_at - MTIME_TOLERANCE, until
 
     async def send_file(self, connection: Connection, header: ClientOutput) -> None:
         """Send one file."""
@@ -165,12 +167,6 @@ class OutputFileHandler:
                 connection.send(fields | {"sha256": file.sha256})
         except OSError as error:
             connection.send(fields | {"error": error.strerror or str(error)})
-
-
-def _run_end(record: RunRecord) -> float:
-    """Return when the run's last call ended. Later changes by leftover processes do not belong to the run."""
-    ends = [outcome.get("at", 0.0) for outcome in record.outcomes.values()]
-    return float("inf") if record.active or not ends else max(ends) + MTIME_TOLERANCE
 
 
 def find_written_files(
