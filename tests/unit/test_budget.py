@@ -299,8 +299,8 @@ def test_the_command_line_tells_what_it_does_and_not_what_the_app_does(tmp_path:
     here, there = dict(plan_rows(make_plan(asked))), dict(plan_rows(make_plan(asked), as_options=True))
     assert here["budget"] == "$5.00 in all; when it is spent the app asks"
     assert there["budget"] == "$5.00 in all; when it is spent the pool is torn down"
-    assert here["then"] == "the pool stays up; X tears it down"
-    assert there["then"] == "the pool stays up; skyward-tui down mine tears it down"
+    assert here["then"] == "pool stays up (X: tear down)"
+    assert there["then"] == "pool stays up (skyward-tui down mine: tear down)"
 
 
 def test_a_price_that_nobody_knows_is_not_shown_as_none(tmp_path: Path, nobody: None) -> None:

@@ -545,7 +545,7 @@ def test_a_pool_whose_end_the_list_itself_has_found_is_told_in_words(
     monkeypatch.setattr(ls_logs_results_files, "open_session", lambda console: nullcontext(session))
     assert ls_logs_results_files.list_pools.function(Console(), False) == errors.OK
     said = capfd.readouterr()
-    assert said.err == "pool made: it is over, as whoever made it has ended; nothing of it is left\n"
+    assert said.err == "pool made: ended: the process that created it exited. No resources remain\n"
     assert said.out == "no pools are up\n"
 
 
@@ -610,7 +610,7 @@ def test_the_help_of_logs_says_where_its_output_goes() -> None:
 
 def test_an_older_command_name_works_and_names_the_newer_one() -> None:
     done = CliRunner().invoke(cli, ["sweep", "--help"])
-    assert done.exit_code == 0 and "use `leftovers`" in done.stderr and "--all-regions" in done.stdout
+    assert done.exit_code == 0 and "Use `leftovers`" in done.stderr and "--all-regions" in done.stdout
 
 
 # Packaged examples as the command line shows, copies and names them.

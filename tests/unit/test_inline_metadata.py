@@ -457,9 +457,9 @@ def test_a_module_is_run_as_python_runs_it(script_words_asked):
     assert request.to_argv() == words
     assert script_words_asked(f"run {' '.join(words)}") == request
     assert isinstance(script_words_asked("run -m package.train"), LaunchRequest)
-    assert "goes behind --" in script_words_asked("run -m package.train --epochs 3")
+    assert "must follow --" in script_words_asked("run -m package.train --epochs 3")
     assert "neither package/nothing.py nor" in script_words_asked("run -m package.nothing")
-    with pytest.raises(ScriptError, match=r"no such script: package\.train; .* run -m package\.train"):
+    with pytest.raises(ScriptError, match=r"no such script: package\.train.* run -m package\.train"):
         run._make_plan(LaunchRequest(script="package.train", script_args=()), launching=False)
     with pytest.raises(ScriptError, match=r"is a folder; name a script in it$"):
         run._make_plan(LaunchRequest(script="."), launching=False)

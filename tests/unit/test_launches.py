@@ -403,4 +403,4 @@ def test_of_a_function_only_what_it_is_loaded_with_counts(project_with_data: Pat
     Path("requirements.txt").write_text("click\n")
     assert missing_packages_text(make_plan(LaunchRequest(script="train.py"))) == ""
     Path("train.py").write_text(f"import no_such_thing\n{text}")
-    assert "choose requirements.txt" in missing_packages_text(make_plan(LaunchRequest(script="train.py")))
+    assert "Choose requirements.txt" in missing_packages_text(make_plan(LaunchRequest(script="train.py")))

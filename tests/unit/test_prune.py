@@ -416,7 +416,7 @@ def test_the_form_takes_the_file_or_what_was_kept_of_it(job: JobFile, monkeypatc
     with pytest.raises(UsageError, match="--no-setup, which the form does not support"):
         form_from_shell(JobRecord.from_job(job, JobRequest.from_options(job), setup=False), "abc123")
     monkeypatch.chdir("/")
-    with pytest.raises(UsageError, match="open the app there"):
+    with pytest.raises(UsageError, match="Open the app there"):
         form_from_shell(kept, "abc123")
 
 
