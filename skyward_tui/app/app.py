@@ -177,7 +177,9 @@ class SkywardApp(App[None]):
         self._notification_watch = NotificationWatch()
         # Notification commands report errors from their own thread.
         self._notifier = Notifier(
-            NotifySettings(), self._write_to_terminal, partial(self.call_later, self._command_failed)
+            NotifySettings(),
+            self._write_to_terminal,
+            lambda reason: self.call_later(self.flash, reason, "error"),
         )
         self._key_queue = KeyQueue(self, self._dispatch_event)
         self._early_events: list[events.Event] | None = []  # input before the session is open; None afterwards
@@ -457,9 +459,6 @@ class SkywardApp(App[None]):
         """Notify the user, if they do not watch the app, in the ways of the settings."""
         self._notifier.notify_unless_seen(notification, self.app_focus, time.monotonic() - self._last_input_at)
 
-    def _command_failed(self, reason: str) -> None:
-        self.flash(reason, "error")
-
     def _write_to_terminal(self, text: str) -> None:
         if self._driver is not None and not self.is_headless:
             self._driver.write(text)
@@ -729,8 +728,9 @@ class SkywardApp(App[None]):
         return self.theme_variables
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Return Textual's filters and ours; without colours, Textual's greys are excluded."""
-        return [*filter(_is_no_grey, super().get_line_filters()), *self._line_filters]
+        """Return Textual's filters and ours, except Textual's for NO_COLOR, which keep greys or hide the cursor."""
+        own = [each for each in super().get_line_filters() if not isinstance(each, Monochrome | NoColor)]
+        return [*own, *self._line_filters]
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Return defaults for variables that our screens need besides Textual's."""
@@ -833,11 +833,7 @@ class SkywardApp(App[None]):
             from skyward_tui.dialogs.confirmations import TeardownScreen
 
             keys = [pool.key for pool in self.pools() if not pool.is_over]
-            self.push_screen(TeardownScreen(keys, asked=True), self._quit_if_gone)
-
-    def _quit_if_gone(self, all_gone: bool | None) -> None:
-        if all_gone:
-            self._quit()
+            self.push_screen(TeardownScreen(keys, asked=True), lambda all_gone: self._quit() if all_gone else None)
 
     def on_terminal_lost(self) -> None:
         """Quit, because the terminal is gone; from any thread, any number of times."""
@@ -857,7 +853,9 @@ class SkywardApp(App[None]):
                 await self._wait_for_starts()
             with suppress(TimeoutError):
                 await asyncio.wait_for(run_in_daemon_thread(self.session.detach), DETACH_SECONDS)
-        self._save_screens()
+        for screen in self.screen_stack:
+            if isinstance(screen, BaseScreen) and screen.is_mounted and (state := screen.saved_state()):
+                self.save_screen_state(screen.SCOPE, state)
         if not self.REPLAYS:
             self.save_last_screen()
         await self.save_state()
@@ -865,11 +863,6 @@ class SkywardApp(App[None]):
         while not (self.screen_stack and self.screen.is_mounted):
             await asyncio.sleep(0.01)
         self.exit(return_code=status)
-
-    def _save_screens(self) -> None:
-        for screen in self.screen_stack:
-            if isinstance(screen, BaseScreen) and screen.is_mounted and (kept := screen.saved_state()):
-                self.save_screen_state(screen.SCOPE, kept)
 
     async def _wait_for_starts(self) -> None:
         """Wait until starts that fail by a rejected host key have ended and are recorded in the ledger."""
@@ -881,11 +874,6 @@ class SkywardApp(App[None]):
         """Yield the palette's commands: the actions of this screen, then Textual's themes."""
         yield from commands(self, screen)
         yield SystemCommand("Theme", "Change the colours", self.action_change_theme)
-
-
-def _is_no_grey(each: LineFilter) -> bool:
-    """Check that a filter is not one of Textual's for NO_COLOR, which keep greys or hide the cursor."""
-    return not isinstance(each, Monochrome | NoColor)
 
 
 def _box_of(node: DOMNode) -> Widget | None:

@@ -29,10 +29,9 @@ from skyward_core.model.offers import OfferList
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import expand_user, is_dir, is_file, list_entries, resolve_path
 from skyward_tui.dialogs.dialog import ChoiceScreen, Dialog, Picker
-from skyward_tui.launch_form.form import Form, example_paths
+from skyward_tui.launch_form.form import Form, example_paths, relative_path
 from skyward_tui.launch_form.recent_launches import MAX_SHOWN, example_row, missing_packages, recent_row
 from skyward_tui.shutdown import run_in_daemon_thread
-from skyward_tui.terminal_info import current_folder
 from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.hardware_cells import OFFERS_HEAD, OfferRow, offer_rows
 from skyward_tui.text.number_and_time_format import fit_width, one_line
@@ -327,7 +326,7 @@ class PresetsScreen(Picker):
 
         with flash_errors(self.app, "not deleted: "):
             await run_in_daemon_thread(lambda: delete(preset))
-            self.app.flash(f"deleted preset {preset.name} of {_relative_path(preset.file)}", "done")
+            self.app.flash(f"deleted preset {preset.name} of {relative_path(str(preset.file))}", "done")
             self.presets.pop(preset.name, None)
             self.refill()
 
@@ -348,10 +347,6 @@ def _preset_row(preset: Preset) -> Content:
     name = sanitize_line(preset.name)
     shown = fit_width(name, max(_NAME, cell_len(name)))
     return Content.assemble(f"  {shown}  ", (sanitize_line("  ".join(filter(None, words))), "$muted"))
-
-
-def _relative_path(path: Path) -> str:
-    return str(path.relative_to(current_folder())) if path.is_relative_to(current_folder()) else str(path)
 
 
 class ThemePicker(Picker):

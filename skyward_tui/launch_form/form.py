@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import count as count_from
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -262,13 +262,6 @@ def _text(text: str) -> str | None:
     return text.strip() or None
 
 
-def _pairs(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError:  # the user is still typing a quotation
-        return [text]
-
-
 def split_patterns(text: str) -> list[str]:
     """Split patterns at spaces and commas outside of quotation marks.
 
@@ -281,11 +274,15 @@ def split_patterns(text: str) -> list[str]:
     return list(words)
 
 
-def _patterns(text: str) -> list[str]:
+def _split_or_whole(split: Callable[[str], list[str]], text: str) -> list[str]:
     try:
-        return split_patterns(text)
+        return split(text)
     except ValueError:  # the user is still typing a quotation
         return [text]
+
+
+_pairs = partial(_split_or_whole, shlex.split)
+_patterns = partial(_split_or_whole, split_patterns)
 
 
 def _number(text: str) -> Any:
@@ -624,10 +621,6 @@ def _written(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def _pattern_text(patterns: Sequence[str]) -> str:
-    return " ".join("'" + each.replace("'", "'\"'\"'") + "'" for each in patterns)
-
-
 _WRITERS: Mapping[str, Callable[[Any], Any]] = {"bool": bool, "Sequence[str]": shlex.join}
 """Conversion from values of options to texts of the form, by the option's type."""
 _OWN_WRITERS: Mapping[str, Callable[[Any], Any]] = {
@@ -636,7 +629,7 @@ _OWN_WRITERS: Mapping[str, Callable[[Any], Any]] = {
     "allocation": lambda market: "" if market == "on-demand" else _written(market),
     "selection": lambda order: "" if order == "cheapest" else _written(order),
     "plugins": tuple,
-    "outputs": _pattern_text,
+    "outputs": lambda patterns: " ".join("'" + each.replace("'", "'\"'\"'") + "'" for each in patterns),
 }
 
 

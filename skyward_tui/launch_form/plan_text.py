@@ -199,7 +199,8 @@ def _pool_creation_rows(plan: LaunchPlan, spec: PoolSpec, may_remember: bool) ->
     size = "" if per_gpu else f", world size {at_least}{spec.world_size:,}"  # the number of GPUs is not known yet
     yield "creates", f"pool {spec.name}: {what}{size}"
     if plan.hosts:
-        yield "hosts", _hosts_text(plan.hosts)
+        more = len(plan.hosts) - HOSTS_SHOWN
+        yield "hosts", ", ".join(plan.hosts[:HOSTS_SHOWN]) + (f" and {more} more" if more > 0 else "")
     if spec.accelerator is not None:
         yield "needs", _accelerator_text(spec.accelerator)
     yield from _rental_rows(plan, may_remember)
@@ -248,8 +249,10 @@ def _call(plan: LaunchPlan) -> str:
     """Return the call in Python, or the command of a whole script."""
     if plan.whole:
         return shlex.join(["python", plan.function.name, *plan.values["args"]])
-    given = ", ".join(f"{name}={_value_text(value)}" for name, value in plan.values.items())
-    return f"{plan.function.name}({given})"
+    from skyward_core.client.launch.script_plugin_provider_discovery import RawArgument
+
+    texts = {name: str(each) if isinstance(each, RawArgument) else repr(each) for name, each in plan.values.items()}
+    return f"{plan.function.name}({', '.join(f'{name}={text}' for name, text in texts.items())})"
 
 
 def _trials_text(plan: LaunchPlan) -> str:
@@ -284,23 +287,10 @@ def _outputs(spec: PoolSpec) -> tuple[str, str]:
     return "downloads", f"{named} to outputs/RUN, during and after the run"
 
 
-def _value_text(value: object) -> str:
-    """Return the source text of a value, or the raw text of an unparsed argument."""
-    from skyward_core.client.launch.script_plugin_provider_discovery import RawArgument
-
-    return str(value) if isinstance(value, RawArgument) else repr(value)
-
-
 def _accelerator_text(accelerator: Accelerator) -> str:
     power = f", bf16 {accelerator.bf16_tflops:,.0f} TFLOP/s" if accelerator.bf16_tflops else ""
     each = f"{accelerator.min_memory_gb:g} GB{power}"
     return f"{accelerator.count} × {accelerator.maker} {accelerator.name} per node, each {each}"
-
-
-def _hosts_text(hosts: Sequence[str]) -> str:
-    """Return the first hosts, and the number of others."""
-    more = len(hosts) - HOSTS_SHOWN
-    return ", ".join(hosts[:HOSTS_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 T = TypeVar("T")

@@ -65,7 +65,8 @@ def queue_rows(view: PoolView) -> list[QueueRow]:
         if run.kind == "broadcast" and not run.tasks and any(set(nodes) & set(row.nodes) for row in rows):
             behind.append(run)  # its calls already wait on the nodes
         else:
-            rows.append(QueueRow(run.id, run.function, False, nodes, since=_run_started_at(run)))
+            began = [task.began_at for task in run.tasks.values() if task.began_at is not None]
+            rows.append(QueueRow(run.id, run.function, False, nodes, since=min(began, default=run.opened_at)))
     holders = tuple((row.run, row.name, row.nodes, row.since) for row in rows if row.nodes)
     free = len(there - {node for row in rows for node in row.nodes})
     waiting = [
@@ -92,11 +93,6 @@ def _nodes(run: RunView, every: tuple[int, ...]) -> tuple[int, ...]:
     if run.kind == "broadcast":
         return run.nodes or every
     return tuple(sorted({task.node for task in run.tasks.values() if task.state == "running" and task.node >= 0}))
-
-
-def _run_started_at(run: RunView) -> float:
-    began = [task.began_at for task in run.tasks.values() if task.began_at is not None]
-    return min(began, default=run.opened_at)
 
 
 SHOWN = 3  # running runs named in the reason of a queued one; fits one line

@@ -149,15 +149,12 @@ def _ask_signal(found: Stacks, console: Console) -> bool:
     """Ask the user for permission to send a signal to ranks."""
     ranks = found.askable
     reason = next(each.why for each in found.ranks if each.rank in ranks)
-    console.note(f"{_ranks_text(ranks)} cannot be read: {reason}.\n{SIGNAL}.")
+    named = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {format_ranges(ranks)}"
+    console.note(f"{named} cannot be read: {reason}.\n{SIGNAL}.")
     if not console.is_terminal:
         console.note("Pass --signal to allow this.")
         return False
     return console.ask("Send the signal? (yes)").strip().lower() == "yes"
-
-
-def _ranks_text(ranks: list[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {format_ranges(ranks)}"
 
 
 @command()

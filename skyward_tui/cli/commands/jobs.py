@@ -122,13 +122,13 @@ def execute(
                 check_fits(job, view)
                 steps = pool_job_tasks(job, view, large, run_alone=True)
                 kept = JobRecord.from_job(job, run_alone=True)
-            return runner.note_waiting(None, steps, detach=detach, kept=kept)
+            return runner.run_steps(None, steps, detach=detach, kept=kept)
 
 
 class JobCommand(PoolCommand):
     """The steps of a job, run one after the other on one pool."""
 
-    def note_waiting(
+    def run_steps(
         self, spec: PoolSpec | None, steps: Sequence[Task], *, detach: bool, kept: ShellRecord | None = None
     ) -> int:
         """Run the steps until one fails, and return its exit status, or that of the last step.
@@ -231,7 +231,7 @@ def launch(
                 else pool_job_tasks(job, found, folder, setup=setup)
             )
             kept = JobRecord.from_job(job, request if spec is not None else None, setup=setup, down=down)
-            status = runner.note_waiting(spec, steps, detach=detach, kept=kept)
+            status = runner.run_steps(spec, steps, detach=detach, kept=kept)
         if not job.run.strip() and status == errors.OK:
             done = "" if spec is None else f"created pool {name}"
             console.note(f"{job.path} has no run commands: {_result_text(job, done, setup=setup)}")
