@@ -220,12 +220,12 @@ def check_output(output: str) -> None:
     """Refuse what would not be written, before anything is looked for.
 
     Raises:
-        UsageError: it has another ending, or is there already; or pyarrow is to write it, and is not installed.
+        UsageError: If the format is unknown, the file exists, or pyarrow is needed but not installed.
     """
     if not output.endswith(ENDINGS):
-        raise UsageError(f"{output} says no kind of file: end it with {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
+        raise UsageError(f"unknown file format: {output}. Use {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
     if exists(output):
-        raise UsageError(f"{output} is there already")
+        raise UsageError(f"{output} already exists. Name another file")
     if output.endswith(".parquet"):
         import_pyarrow()
 
@@ -253,7 +253,7 @@ def write_results(run: RunView, output: str, values: Callable[[RunView], Mapping
         with open(path, "xb", opener=_open_private if ending == ".pickle" else None) as file:
             file.writelines(pieces)
     except FileExistsError:
-        raise UsageError(f"{output} is there already") from None
+        raise UsageError(f"{output} already exists. Name another file") from None
     except BaseException:
         with suppress(FileNotFoundError):
             path.unlink()

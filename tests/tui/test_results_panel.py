@@ -63,8 +63,8 @@ async def test_results_are_written_as_the_kind_of_file_that_a_name_says(
         await until(pilot, lambda: f"wrote p-{run.id}-results.csv" in screen_text(app))
         assert "value.loss" in Path(f"p-{run.id}-results.csv").read_text("utf-8")
         await written("a.parquet", "wrote a.parquet")
-        await written("a.parquet", "a.parquet is there already")
-        await written("a.txt", "a.txt says no kind of file: end it with .csv, .json, .parquet or .pickle")
+        await written("a.parquet", "a.parquet already exists")
+        await written("a.txt", "unknown file format: a.txt. Use .csv, .json, .parquet or .pickle")
         await written("nowhere/a.json", "could not write")
         await written("a.pickle", "are not all kept here")
         session.kept_values[run.id] = {0: tmp_path / "0.pickle", 1: tmp_path / "1.pickle"}
