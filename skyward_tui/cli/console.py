@@ -83,14 +83,17 @@ class Console:
             stream.isatty(),
             prefix,
             live,
-            self._erase_live,
+            self._erase_but,
             (stream.encoding, stream.errors or "strict"),
         )
         self._printers.append(printer)
         return printer
 
-    def _erase_live(self, but: LogPrinter | None = None) -> None:
+    def _erase_live(self) -> None:
         """Erase everything temporary before something is printed: all streams may share one terminal."""
+        self._erase_but(None)
+
+    def _erase_but(self, but: LogPrinter | None) -> None:
         for printer in self._printers:
             if printer is not but:
                 printer.erase()
