@@ -1,1 +1,1 @@
-"""What is run: scripts, functions and their arguments, on their way to the nodes."""
+"""Scripts, functions and their arguments, prepared for the nodes that run them."""

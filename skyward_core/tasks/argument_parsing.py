@@ -1,4 +1,4 @@
-"""Command-line text parsed to typed arguments and sweeps."""
+"""Command-line texts parsed to typed arguments, and expanded to the combinations of a sweep."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from skyward_core.util.user_files import expand_user
 
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _NONE = ("None", "null")
-_ANY_TEXT = (str, Any, object)  # these take every text, so a union tries them last
-_TEXT_CONSTRUCTIBLE = (str, Number, UUID)  # a library's own numbers among them
+_ANY_TEXT = (str, Any, object)  # these accept any text, so a union tries them last
+_TEXT_CONSTRUCTIBLE = (str, Number, UUID)  # includes number classes of libraries
 _TYPE_LABELS: dict[type[Any], str] = {
-    date: "a date as 2031-12-24",
-    datetime: "a date and time as 2031-12-24T18:30",
+    date: "a date such as 2031-12-24",
+    datetime: "a date and time such as 2031-12-24T18:30",
     timedelta: "seconds",
 }
 _SEQUENCE_TYPES: dict[Any, type[Any]] = {
@@ -39,25 +39,27 @@ _MAPPING_TYPES = (dict, abc.Mapping, abc.MutableMapping)
 
 
 class ArgumentValueError(ValueError):
-    """A text is no value of a type, and there is more to say than that; its message says it."""
+    """Text that does not match its type, with a message that explains more than the type."""
 
 
 class RawArgument(str):
-    """An argument whose type only the process that loads the script knows: still as it was written."""
+    """Argument still as text, because only the process that loads the script knows its type."""
 
     __slots__ = ()
 
 
 def convert(text: str, kind: Any) -> Any:
-    """Turn a text into a value of a type.
+    """Convert a text to a value of a type.
 
-    Numbers, ``bool``, ``str``, ``bytes``, paths, dates, ``UUID``, enums (by a member's name or value), ``Literal``,
-    ``Optional``, unions, dataclasses (as JSON objects), lists, tuples, sets and dicts of them are understood; of
-    ``Any`` a Python literal is taken as such, and other text as it is. Any other class is called with the text. A
-    list may be written ``1,2,3``.
+    Supports numbers, ``bool``, ``str``, ``bytes``, paths, dates, ``UUID``, enums (by member name or value),
+    ``Literal``,
+    ``Optional``, unions, dataclasses (as JSON objects), and lists, tuples, sets and dicts of these. A list may be
+    written
+    ``1,2,3``. For ``Any``, a Python literal is evaluated and other text is kept. Any other class is called with the
+    text.
 
     Raises:
-        ValueError: the text is no such value.
+        ValueError: If the text does not match the type.
     """
     kind = _strip_annotations(kind)
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
@@ -75,22 +77,22 @@ def convert(text: str, kind: Any) -> Any:
 
 
 def convert_argument(name: str, text: str, kind: Any, function: str) -> Any:
-    """:func:`convert` for an argument of a function.
+    """Convert an argument of a function, as :func:`convert` does.
 
     Raises:
-        ValueError: names the argument, what it got and what it wants.
+        ValueError: If the text does not match the type. Names the argument, the type and the text.
     """
     try:
         return convert(text, kind)
     except ValueError as error:
         reason = f" ({error})" if isinstance(error, ArgumentValueError) else ""
         raise ValueError(
-            f"argument {name} of {function} wants {describe_type(kind)}, got {str(text)!r}{reason}"
+            f"argument {name} of {function} must be {describe_type(kind)}, got {str(text)!r}{reason}"
         ) from error
 
 
 def describe_type(kind: Any) -> str:
-    """What :func:`convert` takes, in words for an error message."""
+    """Describe the values that :func:`convert` accepts for a type, for an error message."""
     kind = _strip_annotations(kind)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return f"one of {', '.join(kind.__members__)} ({kind.__name__})"
@@ -106,7 +108,7 @@ def describe_type(kind: Any) -> str:
 
 
 def _strip_annotations(kind: Any) -> Any:
-    """The type without what only comments on it: ``Annotated``, ``Final``, an alias, a ``NewType``."""
+    """Unwrap ``Annotated``, ``Final``, ``ClassVar``, aliases, type variables and ``NewType``."""
     while True:
         origin = typing.get_origin(kind)
         if origin in (typing.Annotated, typing.Final, typing.ClassVar):
@@ -129,7 +131,7 @@ def _parse_literal(text: str, choices: Sequence[Any]) -> Any:
 
 
 def _parse_union(text: str, alternatives: Sequence[Any]) -> Any:
-    # None first: of "None" or "null" nothing else is meant, if it is among them.
+    # "None" and "null" mean None if the union includes it.
     reason: ValueError = ValueError(text)
     for alternative in sorted(alternatives, key=lambda kind: (kind is not NoneType, kind in _ANY_TEXT)):
         try:
@@ -179,12 +181,12 @@ def _parse_class(text: str, kind: type[Any]) -> Any:
 def _is_instance(value: object, kind: type[Any]) -> bool:
     try:
         return isinstance(value, kind)
-    except TypeError:  # a protocol that tells nothing while the program runs, a TypedDict
+    except TypeError:  # a protocol that cannot be checked at run time, or a TypedDict
         return True
 
 
 def _parse_enum(text: str, kind: type[enum.Enum]) -> enum.Enum:
-    """A member by name, by value, or by its name in other letters; of a flag several, as ``A|B``."""
+    """Return an enum member by name, value or case-insensitive name; for a flag, several as ``A|B``."""
     if issubclass(kind, enum.Flag) and "|" in text:
         value = kind(0)
         for part in text.split("|"):
@@ -204,14 +206,14 @@ def _parse_enum(text: str, kind: type[enum.Enum]) -> enum.Enum:
 def _parse_dataclass(text: str, kind: type[Any]) -> Any:
     values, hints, fields = _split_mapping(text), typing.get_type_hints(kind), _field_names(kind)
     if unknown := [str(name) for name in values if name not in fields]:
-        raise ArgumentValueError(f"{kind.__name__} has no {', '.join(unknown)}: it has {', '.join(fields)}")
+        raise ArgumentValueError(f"{kind.__name__} has no field {', '.join(unknown)}. Its fields: {', '.join(fields)}")
     made = {}
     for name, value in values.items():
         try:
             made[name] = convert(_to_text(value), hints.get(name, Any))
         except ValueError as error:
             raise ArgumentValueError(
-                f"{kind.__name__}.{name} wants {describe_type(hints[name])}, got {value!r:.80}"
+                f"{kind.__name__}.{name} must be {describe_type(hints[name])}, got {value!r:.80}"
             ) from error
     try:
         return kind(**made)
@@ -234,7 +236,7 @@ def _parse_int(text: str) -> int:
 
 
 def _parse_bytes(text: str) -> bytes:
-    """A literal as ``b"\\x00"``, or any other text as UTF-8."""
+    r"""Return a literal such as ``b"\x00"``, or any other text as UTF-8."""
     if text[:2].lower() in ('b"', "b'"):
         value = _eval_literal(text)
         if isinstance(value, bytes):
@@ -264,7 +266,7 @@ _PARSERS: dict[Any, Callable[[str], Any]] = {
 
 
 def _split_items(text: str) -> list[str]:
-    """The items of a list, each as text: of a literal, or of ``a,b,c``."""
+    """Split a list literal, or ``a,b,c``, into the texts of its items."""
     if text.lstrip()[:1] not in tuple("[({"):
         return [item.strip() for item in text.split(",")] if text.strip() else []
     value = _eval_literal(text)
@@ -285,11 +287,11 @@ def _to_text(value: object) -> str:
 
 
 def _eval_literal(text: str) -> Any:
-    """A Python literal, or JSON."""
+    """Evaluate a Python literal or JSON."""
     try:
         return ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return json.loads(text)  # its error is a ValueError
+        return json.loads(text)  # raises a ValueError
 
 
 def _guess_value(text: str) -> Any:
@@ -301,65 +303,65 @@ def _guess_value(text: str) -> Any:
         return text
 
 
-MAX_COMBINATIONS = 4_096  # combinations of one run: as many outcomes as are held in memory
+MAX_COMBINATIONS = 4_096  # combinations of one run; the client holds their outcomes in memory
 
 _RANGE = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})")
 _OPENS, _CLOSES, _QUOTES = "([{", ")]}", "\"'"
 
 
 def expand_combinations(pairs: Sequence[str]) -> list[tuple[str, ...]]:
-    """Texts ``name=value`` of which the values are lists, as texts ``name=value`` for each combination.
+    """Expand texts ``name=value`` with lists of values to one tuple of texts per combination.
 
-    Values are separated by commas; one with a comma of its own stands in brackets or quotes. ``1..5`` stands for 1, 2,
-    3, 4 and 5. The last argument changes first.
+    Values are separated by commas; a value that contains a comma needs brackets or quotes. ``1..5`` stands for 1, 2, 3,
+    4
+    and 5. The last argument varies fastest.
 
     Raises:
-        UsageError: no value stands between two commas, a value is given twice, or there are more than 4,096
-            combinations.
+        UsageError: If a value is empty or repeated, or there are more than 4,096 combinations.
     """
     lists = []
-    many = 1
+    count = 1
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals:
-            raise UsageError(f"an argument is written name=value, got {pair!r}")
+            raise UsageError(f"invalid argument {pair!r}. Write name=value")
         with set_error_field(f"arguments.{name.strip()}"):
             values = argument_values(name, text)
-        many *= len(values)
-        if many > MAX_COMBINATIONS:
-            raise UsageError(f"these are more than {MAX_COMBINATIONS:,} combinations of arguments: give fewer values")
+        count *= len(values)
+        if count > MAX_COMBINATIONS:
+            raise UsageError(f"more than {MAX_COMBINATIONS:,} combinations of arguments. Give fewer values")
         lists.append([f"{name}={value}" for value in values])
     return list(product(*lists))
 
 
 def argument_values(name: str, text: str) -> list[str]:
-    """The values of one argument, as texts.
+    """Return the values of one argument, as texts.
 
     Raises:
-        UsageError: as :func:`combinations`.
+        UsageError: As :func:`expand_combinations`.
     """
     values: list[str] = []
     for part in _split_commas(text):
         if not part and text:
-            raise UsageError(f"argument {name}={text}: a value is missing before or behind a comma")
+            raise UsageError(f"argument {name}={text}: a value is missing before or after a comma")
         values += _expand_range(name, part) if _RANGE.fullmatch(part) else [_unquote(part)]
     if len(set(values)) < len(values):
         twice = next(each for each in values if values.count(each) > 1)
-        raise UsageError(f"argument {name}={text}: {twice} is given twice")
+        raise UsageError(f"argument {name}={text}: {twice} is repeated")
     return values
 
 
 def _expand_range(name: str, text: str) -> list[str]:
     first, last = map(int, text.split(".."))
     if last < first:
-        raise UsageError(f"argument {name}={text}: a range counts up")
+        raise UsageError(f"argument {name}={text}: a range must be ascending")
     if last - first >= MAX_COMBINATIONS:
-        raise UsageError(f"argument {name}={text}: these are more than {MAX_COMBINATIONS:,} values")
+        raise UsageError(f"argument {name}={text}: more than {MAX_COMBINATIONS:,} values")
     return list(map(str, range(first, last + 1)))
 
 
 def _split_commas(text: str) -> list[str]:
-    """What stands between the commas that are in no brackets and no quotes."""
+    """Split at commas outside brackets and quotes."""
     parts, part, depth, quote = [], "", 0, ""
     for letter in text:
         if quote:

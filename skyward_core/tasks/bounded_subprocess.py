@@ -1,4 +1,4 @@
-"""Programs run with limits of time and output."""
+"""External programs run with limits on time and output."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from time import monotonic
 from skyward_core.model.errors import Cancelled
 
 CHUNK_BYTES = 1 << 16
-DEFAULT_TIMEOUT = 20  # seconds; a disk that has to wake takes some
-# Who starts us from a hook of another repository has that one's variables.
+DEFAULT_TIMEOUT = 20  # seconds; allows for a disk that has to spin up
+# A git hook of another repository that starts this process sets these variables for that repository.
 _GIT_HOOK_VARIABLES = (
     "GIT_DIR",
     "GIT_WORK_TREE",
@@ -26,10 +26,10 @@ _GIT_HOOK_VARIABLES = (
     "GIT_PREFIX",
     "GIT_NAMESPACE",
 )
-# A repository may configure programs for these. A missing object would be fetched by a program of its choice, too.
+# A repository may configure programs for these options. It may also choose the program that fetches missing objects.
 _SAFE_GIT_OPTIONS = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 _EMPTY_VARIABLE = "SKYWARD_EMPTY"
-TIMEOUT_MEMORY_SECONDS = 60  # seconds; who asks again about the same form is not kept waiting again
+TIMEOUT_MEMORY_SECONDS = 60  # seconds; a repeated query by the same form fails at once
 
 _running: set[subprocess.Popen[bytes]] = set()
 _timed_out: dict[tuple[object, ...], float] = {}
@@ -37,10 +37,10 @@ _is_exiting = False
 
 
 class QueryTimeout(Exception):
-    """A program has said nothing within its limit; says so, without its name."""
+    """Program that did not answer within its time limit. The message does not name the program."""
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(f"it has not answered for {seconds:g} s")
+        super().__init__(f"no answer for {seconds:g} s")
         self.seconds = seconds
 
 
@@ -54,20 +54,20 @@ def run_bounded(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a program that reads nothing, to its end.
+    """Run a program without input until it ends.
 
     Args:
-        unchanged: differs once the program does: one that was silent is waited for again then, and not before.
-        patience: seconds that it has; None for 20.
-        most: bytes of its output that are wanted; it is ended once it has printed as much, and what it complains of is
-            not read. None for all.
-        discard: whether its output goes nowhere.
-        cwd: its working folder; None for ours.
-        env: its variables; None for ours.
+        unchanged: Values that change whenever the program does. A program that timed out is not started again for a
+            minute unless they change.
+        patience: Time limit in seconds; None for 20.
+        most: Bytes of output to read, after which the program is killed. Its standard error is discarded. None for all.
+        discard: Whether to discard all output.
+        cwd: Working folder; None for the present one.
+        env: Environment variables; None for those of this process.
 
     Raises:
-        OSError: it cannot be run.
-        Silence: it did not end in time. It and what it had started were killed.
+        OSError: If the program cannot be started.
+        QueryTimeout: If the program did not end in time. It and its children were killed.
     """
     patience = DEFAULT_TIMEOUT if patience is None else patience
     key = (*command, *unchanged)
@@ -80,33 +80,33 @@ def run_bounded(
         stderr=subprocess.PIPE if most is None and not discard else subprocess.DEVNULL,
         cwd=cwd,
         env=env,
-        start_new_session=True,  # a script in the place of an interpreter starts others: they end with it
+        start_new_session=True,  # a wrapper script may start other processes, which must end with it
     ) as process:
         _running.add(process)
         try:
             if _is_exiting:
                 raise QueryTimeout(0)
             if most is None:
-                said, complaint = process.communicate(timeout=patience)
+                output, errors = process.communicate(timeout=patience)
             else:
-                said, complaint = _read_output(process, most, patience), b""
+                output, errors = _read_output(process, most, patience), b""
         except subprocess.TimeoutExpired:
             _timed_out[key] = monotonic() + TIMEOUT_MEMORY_SECONDS
             raise QueryTimeout(patience) from None
         finally:
             _running.discard(process)
             kill_group(process)
-    return subprocess.CompletedProcess(command, process.returncode, said, complaint)
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
 def git_command(folder: str, *words: str, without: Sequence[str] = ()) -> list[str]:
-    """Return a command line for git that runs no program which the repository configures.
+    """Return a git command line that runs no program which the repository configures.
 
     Args:
-        without: names of settings that count as empty.
+        without: Names of settings to override with an empty value.
     """
     variables = (*(f"-u{name}" for name in _GIT_HOOK_VARIABLES), "GIT_NO_LAZY_FETCH=1", f"{_EMPTY_VARIABLE}=")
-    emptied = (f"--config-env={name}={_EMPTY_VARIABLE}" for name in without)  # -c would split a name that has a "="
+    emptied = (f"--config-env={name}={_EMPTY_VARIABLE}" for name in without)  # -c would split a name that contains "="
     return [
         "env",
         *variables,
@@ -121,37 +121,37 @@ def git_command(folder: str, *words: str, without: Sequence[str] = ()) -> list[s
 
 
 def _read_output(process: subprocess.Popen[bytes], most: int, patience: float) -> bytes:
-    """The first bytes that it prints; it is waited for where these are all.
+    """Return the first bytes of a program's output; wait for the program if there are no more.
 
     Raises:
-        subprocess.TimeoutExpired: it took too long.
+        subprocess.TimeoutExpired: If the program took too long.
     """
-    said, until = bytearray(), monotonic() + patience
+    output, deadline = bytearray(), monotonic() + patience
     if (out := process.stdout) is None:
         return b""
     ready = select.poll()
     ready.register(out, select.POLLIN)
-    while len(said) < most:
-        if not ready.poll(1000 * max(0.0, until - monotonic())):
+    while len(output) < most:
+        if not ready.poll(1000 * max(0.0, deadline - monotonic())):
             raise subprocess.TimeoutExpired(process.args, patience)
-        piece = os.read(out.fileno(), min(CHUNK_BYTES, most - len(said)))
+        piece = os.read(out.fileno(), min(CHUNK_BYTES, most - len(output)))
         if not piece:
-            process.wait(max(0.0, until - monotonic()))
+            process.wait(max(0.0, deadline - monotonic()))
             break
-        said += piece
-    return bytes(said)
+        output += piece
+    return bytes(output)
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process that leads its own session, and all that it has started there."""
-    if process.returncode is None:  # until we have waited for it, no other has its number
+    """Kill a process that leads its own session, and all processes in its group."""
+    if process.returncode is None:  # until it is reaped, no other process can have its ID
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 
 
 @atexit.register
 def _kill_running() -> None:
-    """Threads that wait are not waited for, and nobody else would end what they wait for."""
+    """Kill all running programs: the threads that wait for them are not joined at exit."""
     global _is_exiting
     _is_exiting = True
     for process in list(_running):
@@ -159,12 +159,12 @@ def _kill_running() -> None:
 
 
 def is_exiting() -> bool:
-    """Check whether this process is about to end, and has killed what ran."""
+    """Check whether this process is exiting and has killed its running programs."""
     return _is_exiting
 
 
 class CancellationToken:
-    """A wish that can be uttered once, from any thread: the work ends as soon as it can."""
+    """Request to cancel the loading of a script, which any thread can make once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -172,27 +172,27 @@ class CancellationToken:
         self._is_cancelled = False
 
     def cancel(self) -> None:
-        """Have the work end."""
+        """Request the cancellation and run the registered callbacks."""
         with self._lock:
             self._is_cancelled = True
-            for end in self._callbacks:
-                end()
+            for callback in self._callbacks:
+                callback()
 
     @contextmanager
-    def on_cancel(self, end: Callable[[], None]) -> Iterator[None]:
-        """While in it, the wish is fulfilled by ``end``; at once where it was uttered before.
+    def on_cancel(self, callback: Callable[[], None]) -> Iterator[None]:
+        """Register a callback for a cancellation while the context is active; run it at once if already cancelled.
 
         Raises:
-            Cancelled: it was uttered.
+            Cancelled: If the token was cancelled.
         """
         with self._lock:
-            self._callbacks.append(end)
+            self._callbacks.append(callback)
             if self._is_cancelled:
-                end()
+                callback()
         try:
             yield
         finally:
             with self._lock:
-                self._callbacks.remove(end)
+                self._callbacks.remove(callback)
         if self._is_cancelled:
-            raise Cancelled("The loading of the script was given up")
+            raise Cancelled("The loading of the script was cancelled")

@@ -1,4 +1,4 @@
-"""The interpreter that runs this client."""
+"""Interpreter of this client: its compatibility with pools, and its import path."""
 
 from __future__ import annotations
 
@@ -18,62 +18,60 @@ OWN_SOURCE = "this program's own"
 
 
 def own_interpreter(notes: tuple[str, ...] = (), source: str = OWN_SOURCE, *, chosen: bool = False) -> Interpreter:
-    """The interpreter that runs this program."""
     version = ".".join(map(str, sys.version_info[:3]))
     return Interpreter(sys.executable, sys.prefix, version, source, chosen=chosen, notes=notes)
 
 
 def is_own_environment(prefix: str) -> bool:
-    """Whether that is the folder of the environment that this program runs in."""
+    """Check whether a folder is the environment of this program."""
     return os.path.realpath(prefix) == os.path.realpath(sys.prefix)
 
 
 def incompatibility(task: Interpreter | None, pool: Interpreter | None, *, here: bool) -> str:
-    """Why what one interpreter has pickled cannot run in a pool of another; "" where it can.
+    """Return the reason why a task cannot run in a pool of another interpreter; "" if it can.
 
     Args:
-        task: the one that has pickled; None for the one that runs this.
-        pool: the one that the pool was made with; None where that is not known.
-        here: whether ranks run with that one itself, and not with one of its version on another machine.
+        task: Interpreter that pickled the task; None for the one of this process.
+        pool: Interpreter that the pool was created with; None if unknown.
+        here: Whether the ranks run with that interpreter itself, not with the same version on another machine.
     """
     if pool is None or (task is None and pool.minor == MINOR_VERSION):
         return ""
     task = task or own_interpreter()
     if pool.source == OWN_SOURCE and not is_own_environment(pool.prefix):
-        pool = replace(pool, source="that of the program which made it")
+        pool = replace(pool, source="of the program that created the pool")
     if task.minor and task.minor != pool.minor:
-        return f"that is {pool}, and this was loaded with {task}: functions travel as bytecode of one version"
+        return f"the pool has {pool}, the task was loaded with {task}, and bytecode needs the same Python version"
     if here and task.chosen and os.path.realpath(task.prefix) != os.path.realpath(pool.prefix):
-        return f"that is {pool}, and this was loaded with {task}, which has packages of its own"
+        return f"the pool has {pool}, and the task was loaded with {task}, which has other packages"
     return ""
 
 
 def require_compatible(
     name: str, pool: str, of_task: Interpreter | None, of_pool: Interpreter | None, *, here: bool
 ) -> None:
-    """Refuse to have run in a pool of one interpreter what another has pickled, or would.
+    """Reject a task whose interpreter is not compatible with that of the pool.
 
     Args:
-        name: of what is called.
-        pool: its name.
-        of_task: as :func:`incompatibility` has it, and so are ``of_pool`` and ``here``.
+        name: Name of the function.
+        pool: Name of the pool.
+        of_task, of_pool, here: As in :func:`incompatibility`.
 
     Raises:
-        UsageError: it cannot run there.
+        UsageError: If the task cannot run in the pool.
     """
-    if said := incompatibility(of_task, of_pool, here=here):
-        raise UsageError(
-            f"{name} cannot run in pool {pool}, whose ranks have one interpreter: {said}. "
-            "Run it in a pool of its own, or end that one first"
-        )
+    if reason := incompatibility(of_task, of_pool, here=here):
+        raise UsageError(f"{name} cannot run in pool {pool}: {reason}. Use another pool, or tear this one down first")
 
 
 _script_folders: list[str] = []
 
 
 def add_script_folder(script: Path) -> None:
-    """Ranks find what lies beside a script that another process has loaded, as they would had it run here. It does not
-    go into our own import path, where it could shadow what we import."""
+    """Put a script's folder on the import path of ranks, as if this process had run the script.
+
+    The folder is not added to this process's own path, where its modules could shadow imports.
+    """
     beside = str(resolve_path(script).parent)
     if beside in _script_folders:
         _script_folders.remove(beside)
@@ -81,25 +79,27 @@ def add_script_folder(script: Path) -> None:
 
 
 def script_folders() -> list[str]:
-    """The folders of the scripts alone, for an interpreter that has an import path of its own."""
+    """Return the folders of scripts, for an interpreter with its own import path."""
     return list(_script_folders)
 
 
 def import_path_entries() -> tuple[list[str], list[str]]:
-    """Those before the standard library, which win over everything, and those behind it."""
+    """Return the import path before the standard library, whose entries take precedence, and the path after it."""
     path = sys.path[1:] if _script_folders and _starts_with_command_folder() else sys.path
     before = _library_index(tuple(path))
     return [*_script_folders, *path[:before]], path[before:]
 
 
 def _starts_with_command_folder() -> bool:
-    """Whether Python put there the folder of the installed command that it was started as. What lies in that is no
-    script's to import, and would win over the standard library."""
+    """Check whether the path begins with the folder of the installed command that Python was started with.
+
+    That folder is not meant for scripts, and its modules would shadow the standard library.
+    """
     command = Path(sys.argv[0]) if sys.argv else Path()
     return not command.suffix and sys.path[:1] == [str(resolve_path(command).parent)]
 
 
-@lru_cache(maxsize=1)  # each node of a pool is told
+@lru_cache(maxsize=1)  # called for each node of a pool
 def _library_index(path: tuple[str, ...]) -> int:
     library = resolve_path(os.__file__).parent
     return next((i for i, entry in enumerate(path) if entry and resolve_path(entry) == library), 0)
@@ -107,35 +107,35 @@ def _library_index(path: tuple[str, ...]) -> int:
 
 SPAWN_MODULE = "multiprocessing.spawn"
 ALIAS_FOLDER = Path(__file__).parent / "alias"
-"""A folder with a module of the older name."""
+"""Folder with a module named ``skyward``."""
 
 
 def install_alias() -> None:
-    """Children that are no forks find that module, behind all that they find else."""
+    """Make the ``skyward`` module importable in spawned child processes, with the lowest precedence."""
     from skyward_core.runtime.import_hooks import call_when_imported
 
     call_when_imported(_patch_spawn, SPAWN_MODULE)
 
 
 def _patch_spawn(spawn: Any) -> None:
-    told = spawn.get_preparation_data
+    original = spawn.get_preparation_data
 
     def get_preparation_data(name: str) -> dict[str, Any]:
-        data: dict[str, Any] = told(name)
+        data: dict[str, Any] = original(name)
         return data | {"sys_path": [*data["sys_path"], str(ALIAS_FOLDER)]}
 
     spawn.get_preparation_data = get_preparation_data
 
 
 def reject_pool_in_child() -> None:
-    """A script that makes a pool when it is imported would make another in each child that imports it, and so on.
+    """Reject a pool that a child process creates while it imports the script, which would create another, and so on.
 
     Raises:
-        UsageError: this is such a child, which begins; says what to change in the script.
+        UsageError: If this process is such a child. Describes the change that the script needs.
     """
     process = getattr(sys.modules.get("multiprocessing"), "process", None)
     if process is not None and getattr(process.current_process(), "_inheriting", False):
         raise UsageError(
-            "This script makes a pool when it is imported, and a child process that it has started imports it. Put the "
-            'lines that make the pool under if __name__ == "__main__":'
+            "The script creates a pool on import, and a child process of it imports the script. Put the "
+            'lines that create the pool under if __name__ == "__main__":'
         )

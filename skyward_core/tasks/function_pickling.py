@@ -1,6 +1,6 @@
 """Functions and arguments pickled by value, with their source.
 
-Made where the objects live (a script's process); everything after that handles opaque bytes.
+Pickling happens in the process that owns the objects (a script's). All later stages handle opaque bytes.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ from skyward_core.tasks.task_and_blob_values import EMPTY_BLOB, Blob, SourceText
 from skyward_core.util.content_hash import BLOB_PREFIX, ContentHash, hash_bytes
 from skyward_core.util.user_files import read_bytes, resolve_path
 
-IteratorFeeds = tuple[
-    tuple[str, Iterable[Any]], ...
-]  # of each such argument its parameter's name, and what gives the values
+# For each such argument, the name of its parameter and the iterable of its values.
+IteratorFeeds = tuple[tuple[str, Iterable[Any]], ...]
 
 _iterator_parameters: WeakKeyDictionary[FunctionType, frozenset[str]] = WeakKeyDictionary()
 
 
 def split_feeds(pending: PendingFunction[Any]) -> tuple[PendingFunction[Any], IteratorFeeds]:
-    """A call as it travels, and what its client feeds.
+    """Return a call with its iterator arguments replaced by placeholders, and these iterators.
 
-    Fed is a generator; and whatever is given for a parameter that says ``Iterator[...]`` or ``Generator[...]``.
+    Iterator arguments are generators, and the arguments of parameters annotated ``Iterator[...]`` or
+    ``Generator[...]``.
     """
     fn = pending.fn
     wanted = _find_iterator_parameters(fn) if type(fn) is FunctionType and fn.__annotations__ else frozenset()
@@ -78,35 +78,35 @@ def split_feeds(pending: PendingFunction[Any]) -> tuple[PendingFunction[Any], It
         return pending, ()
     feeds: list[tuple[str, Iterable[Any]]] = []
 
-    def taken(name: str, value: Any) -> Any:
+    def replace_feed(name: str, value: Any) -> Any:
         if type(value) is GeneratorType or (name in wanted and isinstance(value, Iterable)):
             feeds.append((name, value))
             return StreamedArgument(len(feeds) - 1, name)
         return value
 
     names = _positional_names(fn, len(pending.args))
-    args = tuple(taken(name, value) for name, value in zip(names, pending.args, strict=True))
-    kwargs = {name: taken(name, value) for name, value in pending.kwargs.items()}
+    args = tuple(replace_feed(name, value) for name, value in zip(names, pending.args, strict=True))
+    kwargs = {name: replace_feed(name, value) for name, value in pending.kwargs.items()}
     if not feeds:
         return pending, ()
     return PendingFunction(fn, args, kwargs, pending.timeout), tuple(feeds)
 
 
 def reject_shared_iterators(feeds: IteratorFeeds, seen: set[int]) -> None:
-    """Two arguments cannot have one iterator: each is read in a thread of its own, and would get what the other lacks.
+    """Reject an iterator that several arguments share: each is read in its own thread, so each would miss values.
 
     Args:
-        seen: ids of iterators that others have; gets these.
+        seen: IDs of the iterators of earlier calls. The IDs of these are added.
 
     Raises:
-        UsageError: one of them is there already.
+        UsageError: If two arguments are the same iterator.
     """
     for name, values in feeds:
         if isinstance(values, Iterator):
             if id(values) in seen:
                 raise UsageError(
-                    f"argument {name!r} is an iterator that another argument is, too: make one for each, "
-                    "or see itertools.tee"
+                    f"argument {name!r} is an iterator that another argument uses, too. Create one iterator for each, "
+                    "or use itertools.tee"
                 )
             seen.add(id(values))
 
@@ -121,7 +121,7 @@ def _positional_names(fn: Callable[..., Any], count: int) -> list[str]:
 
 
 def _find_iterator_parameters(fn: FunctionType) -> frozenset[str]:
-    """The parameters of a function that take iterators, by what it says of them."""
+    """Return the parameters that are annotated as iterators."""
     if (known := _iterator_parameters.get(fn)) is None:
         known = _iterator_parameters[fn] = frozenset(
             name for name, note in _type_hints(fn).items() if _is_iterator_type(note)
@@ -132,7 +132,7 @@ def _find_iterator_parameters(fn: FunctionType) -> frozenset[str]:
 def _type_hints(fn: FunctionType) -> AnyHeader:
     try:
         return typing.get_type_hints(fn)
-    except Exception:  # noqa: BLE001  a note is evaluated, and may name what is there for a type checker only
+    except Exception:  # noqa: BLE001  an annotation may name something that only type checkers import
         return inspect.get_annotations(fn)
 
 
@@ -143,42 +143,38 @@ def _is_iterator_type(note: Any) -> bool:
 
 
 T = TypeVar("T")
-_MISSING = object()  # stands for a global that is not there
+_MISSING = object()  # stands for an undefined global
 _IMMUTABLE_TYPES = frozenset((type(None), bool, int, float, complex, str, bytes, ModuleType, object))
 _BUILT_IN_TYPES = frozenset((object, bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset))
-_MODULE_GLOBALS = (
-    "__package__",
-    "__name__",
-    "__path__",
-    "__file__",
-)  # of its globals these go with every function
+_MODULE_GLOBALS = ("__package__", "__name__", "__path__", "__file__")  # globals that are pickled with every function
 
 
-# What a function's pickle is made of, and, where it names modules, which there are.
+# All objects that a function's pickle is made of, and, if they include modules, a mark of the loaded modules.
 _Fingerprint = tuple[tuple[Any, ...], tuple[int, str] | None]
 
 
 class PickleCache(Generic[T]):
-    """What was made of functions, for as long as they live.
+    """Cache of values computed from functions, kept while the functions live.
 
     Args:
-        keeps: whether something that was made is worth its memory.
+        keeps: Predicate: whether a value is worth its memory.
     """
 
     def __init__(self, keeps: Callable[[T], bool]) -> None:
         self._is_cacheable = keeps
-        # Of each its code, the names in that, the parts it was made of, and what was made.
+        # For each function: its code, the names in the code, its fingerprint, and the value.
         self._entries: WeakKeyDictionary[FunctionType, tuple[CodeType, tuple[str, ...], _Fingerprint | None, T]] = (
             WeakKeyDictionary()
         )
 
     def get(self, fn: Callable[..., Any], make: Callable[[], T]) -> T:
-        """What was made of a function before, if the same would be made of it now; else what ``make`` gives."""
+        """Return the cached value of a function if the function has not changed, otherwise the value that ``make``
+        returns."""
         if type(fn) is not FunctionType:
             return make()
         code, found = fn.__code__, self._entries.get(fn)
         names = found[1] if found is not None and found[0] is code else tuple(_code_names(code))
-        parts = _fingerprint(fn, names)  # before it is made: it may change meanwhile
+        parts = _fingerprint(fn, names)  # taken before the value is made, because the function may change during that
         if found is not None and _is_same(parts, found[2]):
             return found[3]
         made = make()
@@ -188,20 +184,20 @@ class PickleCache(Generic[T]):
 
 
 def _is_same(parts: _Fingerprint | None, others: _Fingerprint | None) -> bool:
-    """Whether each is the same object: equal ones may be of other types."""
+    """Compare by identity: equal objects may have different types."""
     if parts is None or others is None or parts[1] != others[1] or len(parts[0]) != len(others[0]):
         return False
     return all(map(is_, parts[0], others[0]))
 
 
 def _fingerprint(fn: FunctionType, names: tuple[str, ...]) -> _Fingerprint | None:
-    """What a function's pickle is made of; None where it may change without that being seen.
+    """Return all objects that a function's pickle depends on; None if it may change unnoticed.
 
     Args:
-        names: those that its code, and code inside it, speaks of; some of them are globals.
+        names: Names used in its code and in the code nested in it; some of them are globals.
     """
     if fn.__module__ != "__main__" and "<locals>" not in fn.__qualname__:
-        return None  # it may be pickled as a name that others import: quick, and a matter of what is loaded
+        return None  # cloudpickle may pickle it by reference, which is fast and depends on the loaded modules
     if fn.__dict__ or fn.__kwdefaults__ or getattr(fn, "__type_params__", None):
         return None
     notes = fn.__annotations__
@@ -210,7 +206,7 @@ def _fingerprint(fn: FunctionType, names: tuple[str, ...]) -> _Fingerprint | Non
     defaults, space = fn.__defaults__ or (), fn.__globals__
     try:
         enclosed = [cell.cell_contents for cell in fn.__closure__ or ()]
-    except ValueError:  # one is empty yet
+    except ValueError:  # a closure variable has no value yet
         return None
     values = (
         *(space.get(name, _MISSING) for name in _MODULE_GLOBALS), *(space.get(name, _MISSING) for name in names),
@@ -224,11 +220,11 @@ def _fingerprint(fn: FunctionType, names: tuple[str, ...]) -> _Fingerprint | Non
         by_value = tuple(f"{name}." for name in cloudpickle.list_registry_pickle_by_value())
         for module in (value for value in values if type(value) is ModuleType):
             if sys.modules.get(module.__name__) is not module or f"{module.__name__}.".startswith(by_value):
-                return None  # what stands in it goes into the pickle, too
-        # Which submodules a function can reach is a part of its pickle.
+                return None  # the content of the module becomes part of the pickle
+        # The pickle also depends on the submodules that the function can reach.
         try:
             loaded = len(sys.modules), next(reversed(sys.modules))
-        except RuntimeError:  # another thread imports at this very moment
+        except RuntimeError:  # another thread is importing a module
             return None
     return (fn.__code__, *notes, *notes.values(), len(notes), *values), loaded
 
@@ -240,7 +236,7 @@ def _code_names(code: CodeType) -> Iterator[str]:
             yield from _code_names(constant)
 
 
-MAX_SOURCE_BYTES = 1 << 18  # bytes; the source of what is larger stays here
+MAX_SOURCE_BYTES = 1 << 18  # bytes; larger sources are not sent
 SITE_PACKAGES = re.compile(r"[/\\](site|dist)-packages[/\\]")
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
@@ -248,10 +244,10 @@ SourceIndex = dict[str, tuple[str, str, str]]
 
 
 def collect_sources(names: Iterable[str]) -> tuple[SourceIndex, tuple[SourceText, ...]]:
-    """The source by these names, as pickles name it and as nodes are sent it.
+    """Return the sources of code objects, as pickles name them and as nodes receive them.
 
     Args:
-        names: as in ``co_filename``; of what has no source, or is installed, nothing is given.
+        names: Values of ``co_filename``. Names without source and installed files are skipped.
     """
     named, found = {}, []
     for name in names:
@@ -286,8 +282,8 @@ def _source_from_file(name: str, changed: int, size: int) -> SourceText | None:
         data = read_bytes(path, MAX_SOURCE_BYTES) if size <= MAX_SOURCE_BYTES else b""
     except OSError:
         return None
-    called = path.name if PLAIN_NAME.fullmatch(path.name) else "script.py"
-    return SourceText(hash_bytes(data), called, str(path), data) if data else None
+    file_name = path.name if PLAIN_NAME.fullmatch(path.name) else "script.py"
+    return SourceText(hash_bytes(data), file_name, str(path), data) if data else None
 
 
 @lru_cache(256)
@@ -299,21 +295,21 @@ def _is_installed(name: str) -> bool:
     )
 
 
-MAX_PLAIN_ARGUMENTS = 8  # plain arguments, which are written without ceremony
-THREADED_HASH_BYTES = 1 << 20  # bytes written at once that are worth a thread to hash them meanwhile
+MAX_PLAIN_ARGUMENTS = 8  # up to this number, plain arguments are pickled without cloudpickle
+THREADED_HASH_BYTES = 1 << 20  # bytes of one write from which hashing in another thread saves time
 
 
 def make_task(pending: PendingFunction[Any], plugins: Any = (), folder: Path | None = None) -> Task:
     """Pickle a call.
 
     Args:
-        plugins: whose ``decorate`` hooks wrap the function, the first outermost.
-        folder: where large blobs are written; a temporary folder when None.
+        plugins: Plugins whose ``decorate`` hooks wrap the function, the first outermost.
+        folder: Folder for large blobs; None for a temporary folder.
 
     Raises:
-        NotPicklableError: names the argument or the captured object that cannot travel.
-        TypeError: the function does not take these arguments.
-        UsageError: two arguments are one iterator.
+        NotPicklableError: If an argument or a captured object cannot be pickled. Names the object.
+        TypeError: If the function does not take these arguments.
+        UsageError: If two arguments are the same iterator.
     """
     return next(make_tasks((pending,), plugins, folder))
 
@@ -322,7 +318,7 @@ def make_tasks(pendings: tuple[PendingFunction[Any], ...], plugins: Any, folder:
     """Pickle many calls; a function that occurs many times is pickled once.
 
     Raises:
-        NotPicklableError, TypeError, UsageError: as :func:`make_task`.
+        NotPicklableError, TypeError, UsageError: As :func:`make_task`.
     """
     made: dict[int, tuple[Blob, Callable[..., Any]]] = {}
     seen: set[int] = set()
@@ -350,10 +346,10 @@ def make_tasks(pendings: tuple[PendingFunction[Any], ...], plugins: Any, folder:
 
 
 def make_map_function(fn: Callable[..., Any], name: str, plugins: Any, folder: Path | None) -> Task:
-    """The part of a map that all its calls share: its function, which takes some items.
+    """Return the task that all calls of a map share: its function, which takes a chunk of items.
 
     Raises:
-        NotPicklableError: names what the function has that cannot travel.
+        NotPicklableError: If an object that the function captures cannot be pickled.
     """
     return Task(
         name,
@@ -363,20 +359,20 @@ def make_map_function(fn: Callable[..., Any], name: str, plugins: Any, folder: P
 
 
 def make_map_task(shared: Task, first: int, items: list[Any], timeout: float | None, folder: Path | None) -> Task:
-    """One call of a map.
+    """Return the task of one call of a map.
 
     Args:
-        first: the number of the first item.
+        first: Index of the first item.
 
     Raises:
-        NotPicklableError: names the item that cannot travel.
+        NotPicklableError: If an item cannot be pickled. Names the item.
     """
     args = pickle_arguments(PendingFunction(_NamedStub(shared.name), (first, items)), folder)
     return Task(shared.name, shared.fn, args, timeout)
 
 
 class _NamedStub:
-    """What an error calls the function whose items cannot travel."""
+    """Stand-in for a function, so that errors about its items contain its name."""
 
     def __init__(self, name: str) -> None:
         self.__name__ = name
@@ -427,8 +423,8 @@ def _reduce_new_type(kind: Any) -> Any:
 
 
 def _reduce_context_var(variable: contextvars.ContextVar[Any]) -> Any:
-    """The one that a module of the node's has, or a new one: what it is set to here is of this thread alone."""
-    script = sys.modules.get("__main__")  # which multiprocessing has under another name, too
+    """Reduce to the variable of an importable module, or to a new variable: its value belongs to this thread."""
+    script = sys.modules.get("__main__")  # multiprocessing registers it under another name, too
     for name, module in list(sys.modules.items()):
         held = getattr(module, "__dict__", {})
         if module is not script and any(each is variable for each in list(held.values())):
@@ -443,12 +439,12 @@ def _reduce_context_var(variable: contextvars.ContextVar[Any]) -> Any:
 
 
 def _reduce_weak_mapping(held: Any) -> Any:
-    """As what remembers which function of several goes with a type (functools.singledispatch)."""
+    """Reduce to a plain dict, for example for the cache of ``functools.singledispatch``."""
     return type(held), (dict(held),)
 
 
 def _is_importable(value: Any) -> bool:
-    """Whether what pickle knows by its name alone has that name on a node, too: what a script defines has not."""
+    """Check whether a node can import a value by its name, unlike the definitions of a script."""
     name = value.__module__ or ""
     if name == "__main__" or any(
         name == each or name.startswith(f"{each}.") for each in cloudpickle.list_registry_pickle_by_value()
@@ -461,9 +457,11 @@ def _is_importable(value: Any) -> bool:
 
 
 class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
-    """cloudpickle's, which knows ``sys.stdout`` to stand for the node's (it is so behind a stand-in, too), and sends
-    by value what else of a script goes by its name: cached functions, new types. A class that stands in another one
-    is found there by name, so it keeps its whole one; one with slots has them."""
+    """Extension of cloudpickle's pickler.
+
+    It maps ``sys.stdout`` to the node's, also behind ``SharedStdout``. Cached functions and new types of a script are
+    pickled by value. A nested class keeps its qualified name, and a class with ``__slots__`` keeps them.
+    """
 
     dispatch_table = cloudpickle.CloudPickler.dispatch_table.new_child(
         {
@@ -480,7 +478,7 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
 
     def __init__(self, file: Any, protocol: int) -> None:
         super().__init__(file, protocol=protocol)
-        self.files: dict[str, None] = {}  # that define what goes by value
+        self.files: dict[str, None] = {}  # files that define the objects pickled by value
 
     def reducer_override(self, value: Any) -> Any:
         if has_tblib_reducer(value):
@@ -495,18 +493,18 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
                 if "." in value.__qualname__:
                     made[2][0]["__qualname__"] = value.__qualname__
                 bases = made[1][2]
-                # One that derives from another is made of dict, which is no base that such a class may have.
+                # A TypedDict that derives from another one has the base dict, which class creation rejects.
                 if type(value) is _TYPED_DICT and bases == (dict,):
                     made = made[0], (*made[1][:2], (typing.TypedDict,), *made[1][3:]), *made[2:]
-                # cloudpickle 3.1.3 sets them after the class is made, which has none then: its instances would come
-                # back with attributes that the class here has no place for.
-                if "__slots__" in made[2][0] and typing.NamedTuple not in bases:  # which has its own, and says so
+                # cloudpickle 3.1.3 sets __slots__ after the class is created, without effect: unpickled instances would
+                # have attributes that the class has no slots for.
+                if "__slots__" in made[2][0] and typing.NamedTuple not in bases:  # NamedTuple sets its own
                     made[1][3]["__slots__"] = made[2][0].pop("__slots__")
         return made
 
 
 class _SpoolFile(io.RawIOBase):
-    """Where a pickle goes: memory while small, a file once it is not; hashed on the way, so never read twice."""
+    """Target of a pickle: in memory while small, then a file; hashed while written, to avoid a second read."""
 
     def __init__(self, folder: Path | None) -> None:
         self.size = 0
@@ -561,7 +559,7 @@ class _SpoolFile(io.RawIOBase):
 
 
 def dumps(value: Any) -> bytes:
-    """A value's pickle, as a call's arguments are pickled."""
+    """Pickle a value in the same way as the arguments of a call."""
     if is_plain(value):
         return pickle.dumps(value, protocol=5)
     file = io.BytesIO()
@@ -593,7 +591,7 @@ def _pickle_function(fn: Callable[..., Any], name: str, folder: Path | None) -> 
         if blob is None:
             what = f"function {name}"
             raise _pickling_error(
-                what, error, lambda each: f"{what} cannot travel to the nodes: {_describe_failure(fn, each)}"
+                what, error, lambda each: f"{what} cannot be pickled: {_describe_failure(fn, each)}"
             ) from error
         return blob
 
@@ -601,9 +599,9 @@ def _pickle_function(fn: Callable[..., Any], name: str, folder: Path | None) -> 
 
 
 def _pickle_command_line() -> bytes:
-    """Return ``sys.argv`` and ``sys.orig_argv`` as workers read them behind the pickle of a function.
+    """Return ``sys.argv`` and ``sys.orig_argv`` as workers read them after the pickle of a function.
 
-    They may hold secrets: other users of a node must see them neither in command lines nor in files.
+    They may contain secrets, which other users of a node must not see in command lines or files.
     """
     words = pickle.dumps(([*map(str, sys.argv)], [*map(str, sys.orig_argv)]), protocol=5)
     return words + COMMAND_LINE_TRAILER.pack(len(words), COMMAND_LINE_MARKER)
@@ -612,32 +610,32 @@ def _pickle_command_line() -> bytes:
 def _pickling_error(
     what: str, error: BaseException | None, blame: Callable[[BaseException], str | None]
 ) -> NotPicklableError:
-    """Return the error of a value that cannot be pickled.
+    """Return the error for a value that cannot be pickled.
 
     Args:
-        error: what pickling it raised.
-        blame: finds the part that cannot be pickled; runs the value's own code once more.
+        error: Exception raised by pickling the value.
+        blame: Function that describes the part that cannot be pickled. Runs the value's own code again.
     """
-    said = f"{what} cannot travel to the nodes"
+    message = f"{what} cannot be pickled"
     if error is not None:
-        said = run_guarded(lambda: blame(error))[0] or f"{said}: {': '.join(describe_exception(error))}"
-    return NotPicklableError(said)
+        message = run_guarded(lambda: blame(error))[0] or f"{message}: {': '.join(describe_exception(error))}"
+    return NotPicklableError(message)
 
 
 def _find_unpicklable(pending: PendingFunction[Any]) -> str | None:
-    """Say which argument, and where inside it, cannot be pickled; None if each can, by itself."""
+    """Describe the argument that cannot be pickled, and the object in it; None if each argument alone can be."""
     names = _parameter_names(pending)
     values = [*zip(names, pending.args, strict=False), *pending.kwargs.items()]
     for name, value in values:
         failure = _pickle_failure(value)
         if failure is not None:
             reason = _describe_failure(value, failure, name)
-            return f"argument {name!r} of {pending.name}() cannot travel to the nodes: {reason}"
+            return f"argument {name!r} of {pending.name}() cannot be pickled: {reason}"
     return None
 
 
 def _parameter_names(pending: PendingFunction[Any]) -> list[str]:
-    """What to call each positional argument."""
+    """Return a display name for each positional argument."""
 
     names: list[str] = []
     try:
@@ -655,7 +653,7 @@ def _parameter_names(pending: PendingFunction[Any]) -> list[str]:
 def _pickle_failure(value: Any) -> BaseException | None:
     try:
         _Pickler(NullFile(), protocol=5).dump(value)
-    except BaseException as error:  # noqa: BLE001  any reducer may raise anything; that is the answer asked for
+    except BaseException as error:  # noqa: BLE001  a reducer may raise anything; the exception is the result
         return error
     return None
 

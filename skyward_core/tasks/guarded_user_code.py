@@ -1,8 +1,9 @@
-"""Run code that a value brings along (``__reduce__``, ``__setstate__``, ``__str__``), which may raise anything."""
+"""Isolation of code that a value brings along (``__reduce__``, ``__setstate__``, ``__str__``) and that may raise
+anything."""
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # the functions of `signal` take 30 times as long
+import _signal  # type: ignore[import-not-found]  # the functions of `signal` are 30 times slower
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -15,11 +16,11 @@ _SIGNALS = (
 
 
 def run_guarded(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
-    """Run code of a value, and return what it returned, and what it raised, of whatever type.
+    """Run a value's code, and return its result and the exception that it raised, of any type.
 
-    A handler of a signal, such as that of ctrl-c, may raise an exception meanwhile. That is the user's, and is raised
-    again. It differs from the value's own ``KeyboardInterrupt`` in that it passes through the handler, which is watched
-    until the work is done. Only the main thread runs handlers.
+    A signal handler, such as that of Ctrl-C, may raise during the run. Its exception belongs to the user and is raised
+    again. To tell it from the value's own ``KeyboardInterrupt``, handlers are wrapped until the run ends. Only the main
+    thread runs handlers.
     """
     raised: list[BaseException] = []
     watched: dict[int, tuple[Any, Any]] = {}
@@ -36,7 +37,7 @@ def run_guarded(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
             found = None, error
     finally:
         for number, (handler, watching) in watched.items():
-            if _signal.getsignal(number) is watching:  # else the value has set its own
+            if _signal.getsignal(number) is watching:  # otherwise the value has installed its own handler
                 _signal.signal(number, handler)
     if raised:
         raise raised[0]
@@ -56,14 +57,14 @@ def _track_signal(handler: Callable[..., Any], raised: list[BaseException]) -> C
 
 def describe_exception(error: BaseException) -> tuple[str, str]:
     """Return the name of an exception's type, and its message."""
-    from skyward_core.node.worker.returned_exceptions import error_words  # few values raise anything
+    from skyward_core.node.worker.returned_exceptions import error_words  # imported late: few values raise
 
     words, _ = run_guarded(lambda: error_words(error))
     return (words["type"], words["message"]) if words is not None else ("BaseException", "")
 
 
 def safe_repr(value: object) -> str:
-    """Return a value as ``repr`` shows it, whatever its class makes of that."""
+    """Return ``repr(value)``, even if its class raises."""
     from skyward_core.node.worker.result_summaries import safe_text
 
     return run_guarded(lambda: safe_text(value, repr))[0] or ""

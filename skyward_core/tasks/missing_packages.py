@@ -1,4 +1,4 @@
-"""What to install, and where, when a script needs a package that is not there."""
+"""Advice on how to install a package that a script needs."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ FRAMEWORKS = (
     "numpy", "pandas",
 )  # fmt: skip
 from_metadata = False
-"""Whether this process runs in the environment that a script's inline metadata asks for."""
+"""Whether this process runs in the environment created from a script's inline metadata."""
 
 
 def is_missing(module: str) -> bool:
-    """Whether there is no top-level module of that name here; nothing is imported."""
+    """Check whether a top-level module cannot be found; nothing is imported."""
     return module not in sys.modules and find_spec(module) is None
 
 
 def install_advice(module: str, interpreter: Interpreter | None = None) -> str:
-    """How to install what has that module, or ask for it there.
+    """Return how to install the package of a module, or how to request it.
 
     Args:
-        interpreter: where it is wanted; None for this process.
+        interpreter: Interpreter that needs it; None for the one of this process.
     """
     package = DISTRIBUTIONS.get(module, module)
     if interpreter is not None and not is_own_environment(interpreter.prefix) and not interpreter.base:
         python = interpreter.path
-        return f"{package} is not installed for {python}; install it there: {python} -m pip install {package}"
+        return f"{package} is not installed for {python}. Install it: {python} -m pip install {package}"
     if from_metadata or (interpreter is not None and interpreter.base):
         return f"add {package} to the dependencies in the script's inline metadata (# /// script)"
-    return f"{package} is not installed for {sys.executable}; install it there: {_install_command(package)}"
+    return f"{package} is not installed for {sys.executable}. Install it: {_install_command(package)}"
 
 
 def _install_command(package: str) -> str:
-    prefix = Path(sys.prefix)  # both tools call a program's environment as its package
+    prefix = Path(sys.prefix)  # both tools name the environment after the package
     if prefix.parent.parts[-2:] == ("uv", "tools"):
         return f"uv tool install {prefix.name} --with {package}"
     if prefix.parent.parts[-2:] == ("pipx", "venvs"):

@@ -1,6 +1,6 @@
-"""Start of the child process that loads a script, and the pickled calls that it returns.
+"""Child process that loads a script, and the pickled calls that it returns.
 
-The script runs in that process alone (``tasks.script_loader``), so that its imports cannot harm this one.
+The script runs only in that process (``tasks.script_loader``), so its imports cannot affect this one.
 """
 
 from __future__ import annotations
@@ -32,37 +32,39 @@ if TYPE_CHECKING:
     from skyward_core.tasks.task_and_blob_values import Task
 
 
-# What is appended can shadow nothing; what comes first is our package alone.
+# An appended folder shadows nothing. The inserted folder contains this package only.
 _OWN_PATH_CODE = "import sys; sys.path.append({0!r}); "
 _OTHER_PATH_CODE = "import sys; sys.path.insert(0, {0!r}); sys.path.append({1!r}); "
 _LOADER_CODE = "from skyward_core.tasks.script_loader import main; main(sys.argv[1])"
 
 
-def loader_command(interpreter: Interpreter, said: Callable[[str], None], stop: CancellationToken) -> list[str]:
-    """The command line that loads scripts, but for the folder of the request. An environment is made first.
+def loader_command(interpreter: Interpreter, report: Callable[[str], None], stop: CancellationToken) -> list[str]:
+    """Return the command line of the script loader, without the folder of the request.
+
+    The environment of the interpreter is created first if necessary.
 
     Args:
-        said: takes lines that tell how long that goes on.
-        stop: ends it.
+        report: Receives lines about the progress of the environment.
+        stop: Cancels the creation.
 
     Raises:
-        PoolError: the environment cannot be made.
-        Cancelled: it was to stop.
+        PoolError: If the environment cannot be created.
+        Cancelled: If ``stop`` was cancelled.
     """
     if is_own_environment(interpreter.prefix):
         python, before = sys.executable, _OWN_PATH_CODE.format(str(Path(__file__).resolve().parents[2]))
     else:
         from skyward_core.tasks.script_interpreters import ensure_interpreter, library_path_entries
 
-        ensure_interpreter(interpreter, said, stop)
+        ensure_interpreter(interpreter, report, stop)
         ours = library_path_entries()
         python, before = interpreter.path, _OTHER_PATH_CODE.format(ours.first, ours.last)
-    # -P and the path given by hand: nothing in the working folder can shadow what the loader itself imports.
+    # With -P and an explicit path, no file of the working folder can shadow the loader's own imports.
     return [python, "-P", "-c", before + _LOADER_CODE]
 
 
 def interpreter_notes(interpreter: Interpreter) -> list[str]:
-    """What a person should know of the interpreter that a script is loaded with."""
+    """Return notes for the user about the interpreter that loads a script."""
     return [
         *interpreter.notes,
         *([] if is_own_environment(interpreter.prefix) else [f"interpreter: {interpreter}"]),
@@ -70,10 +72,10 @@ def interpreter_notes(interpreter: Interpreter) -> list[str]:
 
 
 def pickle_request(value: Any) -> bytes:
-    """A value pickled so that another version of Python can load it.
+    """Pickle a value so that another version of Python can load it.
 
     Raises:
-        PicklingError, TypeError, AttributeError: it cannot be pickled.
+        PicklingError, TypeError, AttributeError: If the value cannot be pickled.
     """
     written = io.BytesIO()
     _RequestPickler(written, protocol=5).dump(value)
@@ -81,7 +83,7 @@ def pickle_request(value: Any) -> bytes:
 
 
 class _RequestPickler(pickle.Pickler):
-    """Paths are made by the name that every version has: pickle writes down where a version defines their class."""
+    """Pickler that reduces paths to a name that every version has: pickle stores the module of their class."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, PurePath) and type(value).__module__.partition(".")[0] == "pathlib":
@@ -90,12 +92,12 @@ class _RequestPickler(pickle.Pickler):
 
 
 def make_path(kind: str, text: str) -> PurePath:
-    """Return a path of a class of pathlib."""
+    """Return a path of a class of ``pathlib``, given its name."""
     made: PurePath = getattr(pathlib, kind)(text)
     return made
 
 
-MIN_FREE_BYTES = 64 << 10  # bytes of a disk below which it is as good as full
+MIN_FREE_BYTES = 64 << 10  # bytes; a disk with less free space counts as full
 
 
 def build_tasks(
@@ -106,48 +108,47 @@ def build_tasks(
     plugins: Sequence[Any] = (),
     echo: bool = False,
     interpreter: Interpreter | None = None,
-    said: Callable[[str], None] | None = None,
+    report: Callable[[str], None] | None = None,
     stop: CancellationToken | None = None,
 ) -> list[Task]:
-    """Load the script in a child process and have it pickle calls of one of its functions.
+    """Load the script in a child process, which pickles calls of one of its functions.
 
-    The child is a process of the script's own interpreter, which is made first where the script says what it needs.
+    The child runs with the script's own interpreter, which is created first if the script has inline metadata.
 
     Args:
-        function: its name; None for the whole script, of which nothing runs here.
-        calls: the arguments of each, as :func:`parse_arguments` gives them; of a whole script, which is called once,
-            its ``args``, and its ``module``'s name or "".
-        plugins: those of the pool; they may wrap the function.
-        echo: pass on to our standard error what the script prints while it is loaded. Without it, that
-            is shown only with an error.
-        interpreter: the one to load it with; None for the one that runs this.
-        said: takes lines that tell how long the making of its environment goes on; None prints them with ``echo``.
-        stop: ends it, from another thread, with all processes that it has started.
+        function: Name of the function; None for the whole script, which is not executed here.
+        calls: Arguments of each call, from :func:`parse_arguments`. For a whole script, one call with its ``args`` and
+            its ``module`` name or "".
+        plugins: Plugins of the pool, which may wrap the function.
+        echo: Pass the output of the loading script on to this process's standard error. Otherwise, only errors show it.
+        interpreter: Interpreter that loads the script; None for the one that runs this process.
+        report: Receives lines about the progress of the environment; None prints them if ``echo`` is true.
+        stop: Cancels the loading from another thread, with all processes that it started.
 
     Raises:
-        Cancelled: it was to stop; nothing is left of it.
-        PoolError: the script's environment cannot be made; holds the installer's last lines.
-        ScriptFailed: the script raised, exited or was killed while loading; carries its traceback.
-        ScriptError: it cannot be read, or its function gives no call.
-        UsageError: an argument is none of the values that its type has.
-        NotPicklableError: an argument or something the function refers to cannot travel; says which.
+        Cancelled: If ``stop`` was cancelled. No files or processes remain.
+        PoolError: If the script's environment cannot be created. Contains the last lines of the installer.
+        ScriptFailed: If the script raised, exited or was killed while loading. Contains its traceback.
+        ScriptError: If the script cannot be read, or its function does not return a call.
+        UsageError: If an argument does not match its type.
+        NotPicklableError: If an argument or an object that the function refers to cannot be pickled. Names the object.
     """
     from skyward_core.tasks.task_and_blob_values import read_tasks
 
     chosen = own_interpreter() if interpreter is None else interpreter
-    tell = said or (_write_stderr if echo else _ignore_line)
+    report = report or (_write_stderr if echo else _ignore_line)
     for line in interpreter_notes(chosen):
-        tell(line)
+        report(line)
     stop = stop or CancellationToken()
-    child = loader_command(chosen, tell, stop)
+    child = loader_command(chosen, report, stop)
     try:
         request = pickle_request(
             (str(path.absolute()), function, [*map(dict, calls)], tuple(plugins), bool(chosen.base))
         )
     except (pickle.PicklingError, TypeError, AttributeError) as error:
-        raise NotPicklableError(f"an argument of {function or path.name} cannot be sent: {error}") from error
+        raise NotPicklableError(f"an argument of {function or path.name} cannot be pickled: {error}") from error
     folder = _make_task_folder()
-    # Large parts of the task stay in files there, which must live as long as the task may.
+    # Large blobs stay in files there, which must exist as long as the tasks.
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     printed = folder / "printed"
     with printed.open("wb") as sink:
@@ -157,29 +158,29 @@ def build_tasks(
             shutil.rmtree(folder, ignore_errors=True)
             raise
     try:
-        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):  # there is none, or not all of it
+        result = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):  # missing or incomplete
         how = f"exit status {status}" if status >= 0 else signal_name(-status)
-        report = {"kind": "failed", "message": f"{path} ended the process that loads it ({how})"}
+        result = {"kind": "failed", "message": f"{path} ended the process that loads it ({how})"}
         if _is_full(folder):
-            full = f"{path} cannot be loaded: no room is left on the disk of {folder.parent}, where that is done"
-            report = {"kind": "usage", "message": full}
-    if report["kind"] == "task":
+            full = f"{path} cannot be loaded: the disk of {folder.parent} is full"
+            result = {"kind": "usage", "message": full}
+    if result["kind"] == "task":
         client_interpreter.add_script_folder(path)
         tasks = [replace(task, interpreter=chosen) for task in read_tasks(folder)]
         if all(task.fn.path is task.args.path is None for task in tasks):
             shutil.rmtree(folder, ignore_errors=True)
         return tasks
-    _raise_report(report, "" if echo else printed.read_text(encoding="utf-8", errors="replace"))
+    _raise_report(result, "" if echo else printed.read_text(encoding="utf-8", errors="replace"))
 
 
 def build_task(path: Path, function: str | None, kwargs: Mapping[str, Any], **how: Any) -> Task:
-    """The same for one call."""
+    """Load the script and pickle one call, as :func:`build_tasks`."""
     return build_tasks(path, function, [kwargs], **how)[0]
 
 
 def _make_task_folder() -> Path:
-    """A folder for a task that is loaded, in the person's own; those of processes that are no more go."""
+    """Create a folder for loaded tasks in the user's state folder, and delete those of dead processes."""
     from skyward_core.store import pruning
     from skyward_core.store.state_folder import state_home
 
@@ -187,7 +188,7 @@ def _make_task_folder() -> Path:
         return pruning.make_process_folder(pruning.TASKS_FOLDER)
     except OSError as error:
         raise UsageError(
-            f"no script can be loaded, which is done in {state_home() / pruning.TASKS_FOLDER}: "
+            f"scripts cannot be loaded: no folder can be created in {state_home() / pruning.TASKS_FOLDER}: "
             f"{error.strerror or error}"
         ) from error
 
@@ -206,13 +207,14 @@ def _ignore_line(line: str) -> None:
 
 
 def _run_loader(command: Sequence[str], folder: Path, request: bytes, sink: int, stop: CancellationToken) -> int:
-    # The request is in no file, as plugins may hold tokens. The pipe's end tells the child that we are gone.
+    # The request is not written to a file, because plugins may contain tokens. The closed pipe tells the child that
+    # this process died.
     with subprocess.Popen([*command, str(folder)], stdin=subprocess.PIPE, stdout=sink, stderr=sink, bufsize=0) as child:
         try:
             assert child.stdin is not None
             rest = memoryview(b"%08x" % len(request) + request)
             with stop.on_cancel(child.kill):
-                with suppress(BrokenPipeError):  # its status tells why it ended
+                with suppress(BrokenPipeError):  # the exit status explains it
                     while rest:
                         rest = rest[os.write(child.stdin.fileno(), rest) :]
                 return child.wait()
@@ -224,6 +226,6 @@ def _run_loader(command: Sequence[str], folder: Path, request: bytes, sink: int,
 def _raise_report(report: Mapping[str, str], printed: str) -> NoReturn:
     parts = [report["message"], report.get("traceback", "").rstrip()]
     if printed.strip():
-        parts.append("what it printed:\n" + printed.rstrip())
+        parts.append("output of the script:\n" + printed.rstrip())
     kinds = {"pickle": NotPicklableError, "script": ScriptError, "usage": UsageError}
     raise kinds.get(report["kind"], ScriptFailed)("\n".join(part for part in parts if part))

@@ -1,6 +1,6 @@
 """Functions of a script, their parameters, and the form fields for these.
 
-They are read from the script's syntax tree: nothing of the script runs. ``tasks.run_script_loader`` executes it.
+All are read from the script's syntax tree, without running it. ``tasks.run_script_loader`` executes scripts.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from skyward_core.util.user_files import (
 )
 
 PACKAGES = ("skyward_core", "skyward")
-MAX_PATH_LENGTH = 200  # characters of a path that an error quotes whole
-MAX_SCRIPT_BYTES = 4 << 20  # bytes of a script: its tree takes a hundred times as much
-DECORATOR_NAMES = ("function", "compute")  # the second is the older name of the first
+MAX_PATH_LENGTH = 200  # characters; longer paths are shortened in errors
+MAX_SCRIPT_BYTES = 4 << 20  # bytes; the syntax tree of a script takes a hundred times its size
+DECORATOR_NAMES = ("function", "compute")  # compute is the older name
 APP_NAMES = ("app",)
 
 ParamKind = Literal["positional", "keyword", "var_positional", "var_keyword"]
@@ -59,7 +59,7 @@ ParamKind = Literal["positional", "keyword", "var_positional", "var_keyword"]
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A parameter of a function; ``annotation`` and ``default`` are source text."""
+    """Parameter of a function; ``annotation`` and ``default`` are source text."""
 
     name: str
     annotation: str | None
@@ -77,8 +77,13 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class FunctionInfo:
-    """A decorated function of a script. ``line`` counts from 1; ``timeout`` is source text; ``types``: the script's
-    own classes, as :func:`~skyward_core.tasks.source_annotations.script_types` gives them."""
+    """Decorated function of a script.
+
+    Attributes:
+        line: Line number, from 1.
+        timeout: Source text of the decorator's ``timeout``.
+        types: The script's own classes, from :func:`~skyward_core.tasks.source_annotations.script_types`.
+    """
 
     name: str
     params: tuple[Param, ...]
@@ -93,7 +98,7 @@ class FunctionInfo:
 
 
 def split_target(text: str) -> tuple[Path, str | None]:
-    """``"train.py:main"`` -> the script and the function; the whole is a path where such a file exists."""
+    """Split ``"train.py:main"`` into script and function; an existing file with that whole name has no function."""
     head, colon, tail = text.rpartition(":")
     if not colon or not tail.isidentifier() or exists(text):
         return Path(text), None
@@ -101,10 +106,10 @@ def split_target(text: str) -> tuple[Path, str | None]:
 
 
 def list_functions(path: Path) -> list[FunctionInfo]:
-    """The functions of a script that carry our decorator, in the order they stand; nothing is executed.
+    """Return the functions of a script with our decorator, in source order, without executing it.
 
     Raises:
-        ScriptError: no such file, a folder, it does not parse (with the line), or holds no such function.
+        ScriptError: If the script does not exist, is a folder, does not parse or has no such function.
     """
     tree = parse_script(path)
     modules, names = _find_bindings(tree)
@@ -115,21 +120,21 @@ def list_functions(path: Path) -> list[FunctionInfo]:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
             for decorator in statement.decorator_list:
                 if _is_own_decorator(decorator, modules, names):
-                    found.pop(statement.name, None)  # a later definition takes the name
+                    found.pop(statement.name, None)  # a later definition of the same name replaces it
                     found[statement.name] = _describe_function(statement, decorator, types)
     if not found:
         raise ScriptError(
-            f"{path} holds no function decorated with @sky.function; "
-            "import skyward_core as sky and put @sky.function above the one to run"
+            f"{path} has no function decorated with @sky.function. "
+            "Add import skyward_core as sky, and @sky.function above the function to run"
         )
     return list(found.values())
 
 
 def list_commands(path: Path) -> list[FunctionInfo]:
-    """The functions of a script that ``sky.app`` makes commands, in the order they stand; nothing is executed.
+    """Return the functions of a script that ``sky.app`` turns into commands, in source order, without executing it.
 
     Raises:
-        ScriptError: no such file, a folder, or it does not parse.
+        ScriptError: If the script does not exist, is a folder or does not parse.
     """
     tree = parse_script(path)
     modules, names = _find_bindings(tree, APP_NAMES)
@@ -144,17 +149,19 @@ def list_commands(path: Path) -> list[FunctionInfo]:
     found = {}
     for each in statements:
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
-            for by in each.decorator_list:
-                if _is_own_decorator(by, modules, names, APP_NAMES) or (isinstance(by, ast.Name) and by.id in made):
-                    found[each.name] = _describe_function(each, by, {})
+            for decorator in each.decorator_list:
+                if _is_own_decorator(decorator, modules, names, APP_NAMES) or (
+                    isinstance(decorator, ast.Name) and decorator.id in made
+                ):
+                    found[each.name] = _describe_function(each, decorator, {})
     return list(found.values())
 
 
 def has_functions(path: Path) -> bool:
-    """Whether a script has functions that carry our decorator.
+    """Check whether a script has functions with our decorator.
 
     Raises:
-        ScriptError: no such file, a folder, or it does not parse.
+        ScriptError: If the script does not exist, is a folder or does not parse.
     """
     parse_script(path)
     try:
@@ -164,27 +171,27 @@ def has_functions(path: Path) -> bool:
 
 
 def describe_script(path: Path, module: str) -> FunctionInfo:
-    """A script that is run as it stands, or a module, in the place of a function of it.
+    """Return the description of a whole script or module, in place of one of its functions.
 
     Raises:
-        ScriptError: no such file, a folder, or it does not parse.
+        ScriptError: If the script does not exist, is a folder or does not parse.
     """
     parse_script(path)
     return FunctionInfo(module or path.name, (), "", 1, False, None)
 
 
 def find_function(path: Path, name: str | None) -> FunctionInfo:
-    """The function of that name; without a name, the script's only one.
+    """Return the function of a script with a name; without a name, its only function.
 
     Raises:
-        ScriptError: as :func:`list_functions`; several functions and none named; no function of that name.
+        ScriptError: As :func:`list_functions`, or if there is no such function, or no name and several functions.
     """
     functions = list_functions(path)
     if name is None:
         if len(functions) == 1:
             return functions[0]
         listing = "".join(f"\n  {function}" for function in functions)
-        raise ScriptError(f"{path} has {len(functions)} functions; name one, as in {path}:{functions[0].name}{listing}")
+        raise ScriptError(f"{path} has {len(functions)} functions. Name one, as in {path}:{functions[0].name}{listing}")
     for function in functions:
         if function.name == name:
             return function
@@ -192,18 +199,18 @@ def find_function(path: Path, name: str | None) -> FunctionInfo:
 
 
 def parse_arguments(info: FunctionInfo, pairs: Sequence[str]) -> dict[str, Any]:
-    """Type ``name=value`` texts as the function's signature says.
+    """Parse ``name=value`` texts to the types of a function's signature.
 
-    The annotation decides; without one the type of the default; without either, a Python literal is taken as
-    such and anything else as text. Names the signature does not know go to ``**kwargs`` where it has that.
+    The annotation decides, otherwise the type of the default. Without either, a Python literal is evaluated and other
+    text is kept. Unknown names go to ``**kwargs`` if the function has it.
 
     Returns:
-        Values by name; ``*args`` as a list under its own name. What only the loaded script can make (of a class of
-        its own) is checked as far as the source tells, and stays ``argument_parsing.RawArgument`` until then.
+        Values by name; ``*args`` as a list under its own name. A value that only the loaded script can create (of one
+        of its classes) is checked as far as possible, and stays an ``argument_parsing.RawArgument``.
 
     Raises:
-        UsageError: names the argument, what it got and what it wants; or it is missing, unknown, given twice. Its
-            ``field`` is ``arguments.NAME``.
+        UsageError: If a value does not match its type, or an argument is missing, unknown or repeated. Its ``field`` is
+            ``arguments.NAME``.
     """
     params = {param.name: param for param in info.params if param.kind != "var_keyword"}
     rest = next((param for param in info.params if param.kind == "var_keyword"), None)
@@ -212,18 +219,18 @@ def parse_arguments(info: FunctionInfo, pairs: Sequence[str]) -> dict[str, Any]:
         name, equals, text = pair.partition("=")
         name = name.strip()
         if not equals or not name:
-            raise UsageError(f"an argument is written name=value, got {pair!r}")
+            raise UsageError(f"invalid argument {pair!r}. Write name=value")
         with set_error_field(f"arguments.{name}"):
             if name in values:
-                raise UsageError(f"argument {name} of {info.name} is given twice")
+                raise UsageError(f"argument {name} of {info.name} is repeated")
             param = params.get(name, rest)
             if param is None:
-                raise UsageError(f"{info.name} takes no argument {name!r}" + _suggest_name(name, list(params)))
+                raise UsageError(f"{info.name} has no argument {name!r}" + _suggest_name(name, list(params)))
             values[name] = _parse_value(info, param, name, text)
     missing = [param.name for param in params.values() if param.required and param.name not in values]
     if missing:
         with set_error_field(f"arguments.{missing[0]}"):
-            raise UsageError(f"{info.name} needs {', '.join(missing)}: it is {info}")
+            raise UsageError(f"{info.name} needs {', '.join(missing)}. Its signature is {info}")
     return values
 
 
@@ -245,27 +252,25 @@ def parse_script(path: Path) -> ast.Module:
     try:
         source = read_bytes(path, MAX_SCRIPT_BYTES)
     except FileNotFoundError:
-        raise ScriptError(f"no such script: {name}{_suggest_script(path)}") from None
+        raise ScriptError(f"script {name} does not exist{_suggest_script(path)}") from None
     except IsADirectoryError:
-        raise ScriptError(f"{name} is a folder; name a script in it") from None
+        raise ScriptError(f"{name} is a folder. Name a script in it") from None
     except OSError as error:
         raise ScriptError(f"{name} cannot be read: {error.strerror or error}") from error
     if b"\0" in source:
-        raise ScriptError(f"{path} is no text, and so no Python script; python -m skyward_core runs archives")
+        raise ScriptError(f"{path} is not a Python script. Use python -m skyward_core for archives")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the loader's compile shows them, once
+            warnings.simplefilter("ignore")  # the loader's compile shows them once
             tree = parse_source(source, str(path))
             compile(
                 tree, str(path), "exec", dont_inherit=True
-            )  # finds what the grammar lets pass, such as a stray return
+            )  # compile finds errors that the parser accepts, such as a stray return
     except SyntaxError as error:
         where = f", line {error.lineno}" if error.lineno else ""
         shown = f"\n  {error.text.strip()}" if error.text else ""
         if path.suffix in (".yaml", ".yml"):
-            raise ScriptError(
-                f"{path} is no Python script; a job file is launched by the command `launch {path}`"
-            ) from error
+            raise ScriptError(f"{path} is not a Python script. Launch a job file with `launch {path}`") from error
         raise ScriptError(f"{path}{where} does not parse: {error.msg}{shown}") from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise ScriptError(f"{path} does not parse: {error or type(error).__name__}") from error
@@ -280,18 +285,18 @@ def _suggest_script(path: Path) -> str:
     except OSError:
         return ""
     close = difflib.get_close_matches(path.stem, others, n=1)
-    return f"; did you mean '{close[0]}.py'?" if close else ""
+    return f". Did you mean '{close[0]}.py'?" if close else ""
 
 
 def _suggest_name(name: str, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1)
     if close:
-        return f"; did you mean {close[0]!r}?"
-    return f"; it has {', '.join(known)}" if known else ""
+        return f". Did you mean {close[0]!r}?"
+    return f". It has {', '.join(known)}" if known else ""
 
 
 def _top_level_statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements that run when the script is imported, those under ``if`` and ``try`` included."""
+    """Yield the statements that run on import, including those inside ``if`` and ``try``."""
     for statement in body:
         yield statement
         if isinstance(statement, ast.If):
@@ -309,7 +314,7 @@ def _is_main_guard(test: ast.expr) -> bool:
 
 
 def _find_bindings(tree: ast.Module, wanted: Sequence[str] = DECORATOR_NAMES) -> tuple[set[str], set[str]]:
-    """Names under which the script knows our package, and those decorators of it themselves."""
+    """Return the names of our package in the script, and the names of our decorators in it."""
     modules: set[str] = set()
     names: set[str] = set()
     for statement in _top_level_statements(tree.body):
@@ -376,7 +381,7 @@ def _parse_parameters(args: ast.arguments) -> Iterator[Param]:
 
 
 def _is_generator(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether the function's own body yields; functions within it have yields of their own."""
+    """Check whether the function's own body yields, without nested functions."""
     todo: list[ast.AST] = list(function.body)
     while todo:
         node = todo.pop()
@@ -394,17 +399,17 @@ FieldKind = Literal["text", "choice", "switch"]
 
 @dataclass(frozen=True, slots=True)
 class ArgumentField:
-    """A parameter, as it is asked for.
+    """Form field of a parameter.
 
     Attributes:
-        name: of the parameter.
-        kind: a line of text; a choice of ``choices``; a switch, which is a bool with a default.
-        type: as the script writes it; "" where it does not.
-        default: source text of what it is where nothing is given; None where something must be given, or many may.
-        required: whether something must be given.
-        choices: the texts of all its values, where these can be told.
-        help: what the function's docstring says of it; "" where it does not.
-        is_path: whether it names a file or folder.
+        name: Name of the parameter.
+        kind: A line of text, a choice among ``choices``, or a switch for a bool with a default.
+        type: Annotation in the script; "" if it has none.
+        default: Source text of the default; None if a value is required or several are allowed.
+        required: Whether a value is required.
+        choices: Texts of all possible values, if they are known.
+        help: First line of the parameter in the function's docstring; "" if there is none.
+        is_path: Whether the value is the path of a file or folder.
     """
 
     name: str
@@ -419,36 +424,36 @@ class ArgumentField:
 
     @property
     def placeholder(self) -> str:
-        """What stands in the empty field: how the signature has it."""
+        """Placeholder of the empty field: type and default, as in the signature."""
         if self.default is not None:
             return f"{self.type} = {self.default}" if self.type else self.default
-        return ", ".join(filter(None, (self.type, "needed" if self.required else "none")))
+        return ", ".join(filter(None, (self.type, "required" if self.required else "none")))
 
     @property
     def is_on(self) -> bool:
-        """Of a switch: how it stands where nothing is given."""
+        """Default of a switch."""
         return self.default == "True"
 
     def validation_error(self, text: str) -> str:
-        """Why a text is no value of it, in words; "" where it may be one."""
+        """Return the reason why a text is not a valid value; "" if it may be one."""
         try:
             if is_checkable(self._type) and not (self.default == "None" and text in ("None", "null")):
                 convert(text, self._type)
         except ValueError as error:
             reason = f": {error}" if isinstance(error, ArgumentValueError) else ""
-            return f"wants {describe_type(self._type)}, not {text!r}{reason}"
+            return f"must be {describe_type(self._type)}, got {text!r}{reason}"
         return ""
 
     def missing_path_error(self, text: str, script: Path) -> str:
-        """Of a path: that there is nothing there, in words; "" else. One that is not whole begins at the folder that
-        ranks of the script work in."""
+        """Return the error for a path that does not exist; "" otherwise. Relative paths start at the ranks' working
+        folder."""
         if not self.is_path or not text or (text in ("None", "null") and not self.required):
             return ""
-        there = exists(Path(choose_workdir(script) or "", expand_user(text)))
-        return "" if there else f"there is no {text} on this machine"
+        found = exists(Path(choose_workdir(script) or "", expand_user(text)))
+        return "" if found else f"{text} does not exist on this machine"
 
     def match_choice(self, text: str) -> str | None:
-        """The one of its choices that a text means; None where it means none."""
+        """Return the choice that a text stands for; None if there is none."""
         if text in self.choices:
             return text
         try:
@@ -459,12 +464,12 @@ class ArgumentField:
 
 
 def argument_fields(info: FunctionInfo) -> list[ArgumentField]:
-    """A field for each parameter of a function; ``**kwargs``, of which nobody knows the names, has none."""
-    told = _parameter_docs(info.doc)
-    return [_make_field(info, each, told.get(each.name, "")) for each in info.params if each.kind != "var_keyword"]
+    """Return a form field for each parameter of a function except ``**kwargs``."""
+    helps = _parameter_docs(info.doc)
+    return [_make_field(info, each, helps.get(each.name, "")) for each in info.params if each.kind != "var_keyword"]
 
 
-def _make_field(info: FunctionInfo, param: Param, said: str) -> ArgumentField:
+def _make_field(info: FunctionInfo, param: Param, help_text: str) -> ArgumentField:
     kind = source_type(param.annotation, param.default, info.types)
     choices: tuple[str, ...] = ()
     form: FieldKind = "text"
@@ -476,7 +481,7 @@ def _make_field(info: FunctionInfo, param: Param, said: str) -> ArgumentField:
         choices = tuple(dict.fromkeys(_list_choices(kind)))
         if choices and param.default == "None" and "None" not in choices:
             choices = (*choices, "None")
-        if not all(map(str.isprintable, choices)):  # fields hand their text to the terminal as it is
+        if not all(map(str.isprintable, choices)):  # the text of a field reaches the terminal unchanged
             choices = ()
         form = "choice" if choices else "text"
     star = "*" if param.kind == "var_positional" else ""
@@ -487,14 +492,14 @@ def _make_field(info: FunctionInfo, param: Param, said: str) -> ArgumentField:
         default=param.default,
         required=param.required,
         choices=choices,
-        help=said,
+        help=help_text,
         is_path=param.kind != "var_positional" and _is_path_type(kind),
         _type=kind,
     )
 
 
 def _list_choices(kind: Any) -> Iterator[str]:
-    """The texts of all values of a type; none where they cannot be listed."""
+    """Yield the texts of all values of a type; nothing if they cannot be listed."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
         yield from (each.name if isinstance(each, enum.Enum) else str(each) for each in inner)
@@ -518,30 +523,30 @@ def _is_path_type(kind: Any) -> bool:
 
 
 def _parameter_docs(doc: str) -> dict[str, str]:
-    """What a docstring says of parameters, as Google or Sphinx write them: the first line of each."""
+    """Return the first line of each parameter's description in a Google or Sphinx docstring."""
     found = dict(re.findall(r"^ *:param(?: [^:\n]+)? \*{0,2}(\w+): *(\S.*)$", doc, re.MULTILINE))
     _, _, within = doc.partition("Args:\n")
     for line in within.splitlines():
         if line and not line.startswith(" "):
-            break  # the next section
+            break  # next section
         if entry := re.fullmatch(r" +\*{0,2}(\w+(?:, \*{0,2}\w+)*)(?: \([^)]*\))?: (\S.*)", line):
             found |= {name: entry[2] for name in re.findall(r"\w+", entry[1])}
     return found
 
 
 def check_script_folder(script: Path) -> None:
-    """Refuse a script whose folder is sent nowhere, such as the person's home, and that imports modules of it.
+    """Reject a script that imports modules from its folder if that folder cannot be sent, such as the user's home.
 
     Raises:
-        UsageError: it is such a one; names them.
+        UsageError: If it does. Names the modules.
     """
     folder = resolve_path(script).parent
     if not (reason := unusable_reason(folder)):
         return
-    if beside := sorted(set(_local_imports(script, folder))):
+    if modules := sorted(set(_local_imports(script, folder))):
         raise UsageError(
-            f"{script} imports {', '.join(beside)} from beside itself, and other machines are not sent that folder "
-            f"({reason}): put the script and what it imports into a folder of their own"
+            f"{script} imports {', '.join(modules)} from its folder, which cannot be sent to other machines "
+            f"({reason}). Move the script and its modules into a separate folder"
         )
 
 
@@ -549,7 +554,7 @@ def _local_imports(script: Path, folder: Path) -> Iterator[str]:
     try:
         tree = parse_source(read_bytes(script))
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
-        return  # whoever loads it tells
+        return  # the loader reports the error
     for node in ast.walk(tree):
         names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:

@@ -1,7 +1,7 @@
-"""Selection of the interpreter that loads a script.
+"""Selection of the interpreter that loads a script, and creation of its environment.
 
-The first of these decides: what the person says, the script's inline metadata, the ``.venv`` of its project, the
-environment of the shell, and at last the interpreter that runs this program.
+The first of these decides: the user's option, the script's inline metadata, the ``.venv`` of its project, the
+environment of the shell, and finally the interpreter that runs this program.
 """
 
 from __future__ import annotations
@@ -49,27 +49,27 @@ from skyward_core.util.user_files import (
     resolve_path,
 )
 
-NEWEST_MINOR = 20  # the minor version up to which others are looked for
-# Without site: nothing of the environment's runs, only because somebody looks at a plan.
+NEWEST_MINOR = 20  # highest minor version to search for
+# Without site, so that the preview of a plan runs no code of the environment.
 _VERSION_CODE = (
     "import json, sys; n = sys.implementation.name; "
     "print(json.dumps([sys.executable, sys.prefix, list(sys.version_info[:3]), n]))"
 )
-REQUIRED_IMPLEMENTATION = "cpython"  # nodes are sent its bytecode
+REQUIRED_IMPLEMENTATION = "cpython"  # nodes receive CPython bytecode
 _FIND_MODULE_CODE = "import sys; from importlib.util import find_spec; print(find_spec(sys.argv[1]) is not None)"
 _SITE_PATTERNS = ("lib/python3*/site-packages", "lib64/python3*/site-packages", "lib/python3/dist-packages",
           "local/lib/python3*/dist-packages")  # fmt: skip
 VENV_CONFIG_FILE = "pyvenv.cfg"
-_MAX_FILE_BYTES = 1 << 16  # bytes of a file that says a version
+_MAX_FILE_BYTES = 1 << 16  # bytes read from files that contain a version
 _PYTHON_NAME = re.compile(r"python(3\.\d+)")
 _FULL_VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
 @value
 class PythonInfo(Value):
-    """An interpreter: its program, the folder of its environment, and its version, such as "3.12.1".
+    """Interpreter: its program, the folder of its environment, and its version, such as "3.12.1".
 
-    A version that only files were read for may lack its last number, or be empty.
+    A version read from files only may lack its last number, or be empty.
     """
 
     path: str
@@ -78,39 +78,39 @@ class PythonInfo(Value):
 
 
 class UnusablePython(ValueError):
-    """A program that is none which could run a script; says why, without its name."""
+    """Program that cannot run a script. The message states the reason, without the program's name."""
 
 
 def own_base_python() -> PythonInfo:
-    """The one that ours is an environment of: it stays where a tool's environment is made anew with each release."""
+    """Return the base interpreter of this environment, which outlives an environment that a tool recreates."""
     base = getattr(sys, "_base_executable", "") or sys.executable
     return PythonInfo(os.path.realpath(base), sys.base_prefix, _join_version(sys.version_info[:3]))
 
 
 def query_python(path: str) -> PythonInfo:
-    """Run a program to learn which Python it is: for launches alone, because it may be a project's.
+    """Run a program to determine its Python version. Only launches do so, because the program may belong to a project.
 
     Raises:
-        NoPython: it cannot be run, is no Python, or one that is too old.
+        UnusablePython: If it cannot be run, is not CPython, or is too old.
     """
     found = _stat_program(path)
     return _query_cached(path, (found.st_mtime_ns, found.st_ino, found.st_size))
 
 
 def read_python(path: str) -> PythonInfo:
-    """Return what files say about an interpreter; nothing is run, so that a plan executes nothing of a project.
+    """Return the properties of an interpreter from its files, without running code of a project.
 
     Raises:
-        NoPython: It cannot be run, is not CPython, or is too old, as far as files say that.
+        UnusablePython: If it cannot be run, is not CPython, or is too old, as far as its files show.
     """
     _stat_program(path)
     if not os.access(path, os.X_OK):
         raise UnusablePython("it cannot be run: Permission denied")
     environment = _find_environment(path)
-    said = read_venv_config(environment) if environment else {}
-    implementation = said.get("implementation", REQUIRED_IMPLEMENTATION).lower()
+    config = read_venv_config(environment) if environment else {}
+    implementation = config.get("implementation", REQUIRED_IMPLEMENTATION).lower()
     real = os.path.realpath(path)
-    known = PythonInfo(path, environment or str(Path(real).parent.parent), _find_version(path, real, said))
+    known = PythonInfo(path, environment or str(Path(real).parent.parent), _find_version(path, real, config))
     return _require_usable(known, implementation)
 
 
@@ -119,7 +119,7 @@ def _stat_program(path: str) -> os.stat_result:
         return os.stat(path)
     except OSError as error:
         raise UnusablePython(error.strerror or str(error)) from None
-    except ValueError as error:  # a name that no file can have
+    except ValueError as error:  # the path has a zero byte
         raise UnusablePython(str(error)) from None
 
 
@@ -133,12 +133,12 @@ def read_venv_config(environment: str) -> dict[str, str]:
 
 
 def _find_version(path: str, real: str, config: Mapping[str, str]) -> str:
-    """Return the version of an interpreter by its environment's configuration, else by names; "" if none says it."""
+    """Return the version of an interpreter from its environment's configuration or from file names; "" if unknown."""
     prefix = Path(real).parent.parent
-    # The program decides: an environment whose link leads to another Python keeps its old configuration.
+    # The program takes precedence: an environment whose link was changed to another Python keeps its old configuration.
     minor = next((found[1] for each in (real, path) if (found := _PYTHON_NAME.fullmatch(Path(each).name))), "")
-    told = (config.get("version", ""), config.get("version_info", ""), prefix.name)
-    for version in (found[0] for each in told if (found := _FULL_VERSION.search(each))):
+    texts = (config.get("version", ""), config.get("version_info", ""), prefix.name)
+    for version in (found[0] for each in texts if (found := _FULL_VERSION.search(each))):
         if not minor or parse_version(version)[:2] == parse_version(minor):
             return version
     if not minor:
@@ -156,18 +156,18 @@ def _find_version(path: str, real: str, config: Mapping[str, str]) -> str:
 
 def _require_usable(known: PythonInfo, implementation: str) -> PythonInfo:
     if implementation != REQUIRED_IMPLEMENTATION:
-        raise UnusablePython(f"it is {sanitize_line(implementation)}, and CPython is needed")
+        raise UnusablePython(f"it is {sanitize_line(implementation)}, but CPython is required")
     if known.version and parse_version(known.version) < MIN_PYTHON:
-        raise UnusablePython(f"it is Python {known.version}, and {_join_version(MIN_PYTHON)} or later is needed")
+        raise UnusablePython(f"it is Python {known.version}, but {_join_version(MIN_PYTHON)} or later is required")
     return known
 
 
-@lru_cache(maxsize=64)  # a form asks as often as somebody types
+@lru_cache(maxsize=64)  # the launch form asks after each key press
 def _query_cached(path: str, unchanged: tuple[int, ...]) -> PythonInfo:
     try:
         done = run_bounded([path, "-I", "-S", "-c", _VERSION_CODE], unchanged)
     except QueryTimeout as error:
-        raise UnusablePython(f"it has not said its version for {error.seconds:g} s") from None
+        raise UnusablePython(f"it did not print its version within {error.seconds:g} s") from None
     except OSError as error:
         raise UnusablePython(f"it cannot be run: {error.strerror or error}") from None
     try:
@@ -178,22 +178,21 @@ def _query_cached(path: str, unchanged: tuple[int, ...]) -> PythonInfo:
             _join_version(version),
         )
     except (ValueError, TypeError):
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise UnusablePython(f"it is no Python that we can use ({said[0] if said else 'it says nothing'})") from None
+        errors = done.stderr.decode(errors="replace").strip().splitlines()
+        raise UnusablePython(f"it is not a usable Python ({errors[0] if errors else 'no output'})") from None
     return _require_usable(known, str(implementation))
 
 
 def find_program(environment: Path) -> Path | None:
-    """The interpreter in the folder of an environment; None where there is none."""
+    """Return the interpreter in the folder of an environment; None if there is none."""
     programs = (environment / "bin" / name for name in ("python", "python3"))
     return next((each for each in programs if os.path.lexists(each)), None)
 
 
 def find_other_pythons(environ: Mapping[str, str]) -> Iterator[str]:
-    """Programs of other versions that may be here, of the newest first: by name in PATH, then what pyenv and uv have
-    installed."""
-    # Shims ask their manager which version is meant here, and that takes longer than all the rest. A relative entry
-    # leads to whatever lies in the folder that we are in: nobody has asked for that by its name.
+    """Yield Python programs of other versions, the newest first: those in PATH, then those of pyenv and uv."""
+    # Shims ask their version manager, which takes longer than all other steps. A relative entry would select any
+    # program in the current folder.
     entries = environ.get("PATH", os.defpath).split(os.pathsep)
     search = os.pathsep.join(each for each in entries if each.startswith("/") and Path(each).name != "shims")
     for minor in range(NEWEST_MINOR, MIN_PYTHON[1] - 1, -1):
@@ -211,7 +210,7 @@ def _python_folders(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _parse_folder_version(name: str) -> tuple[int, ...]:
-    """``"3.12.1"``, ``"cpython-3.12.1-linux-x86_64-gnu"`` -> its numbers."""
+    """Return the version numbers in a folder name, such as ``"cpython-3.12.1-linux-x86_64-gnu"``."""
     digits = name.lstrip("abcdefghijklmnopqrstuvwxyz-")
     return parse_version(digits)
 
@@ -226,9 +225,9 @@ def _join_version(version: object) -> str:
 
 
 def find_missing_modules(interpreter: Interpreter, modules: Sequence[str]) -> list[str]:
-    """Return the modules of these that an interpreter does not have, by its folders of packages; nothing is run.
+    """Return the modules that an interpreter does not have, from its package folders, without running it.
 
-    None are missing if its environment is still to be made, or if it has no folders of packages that are known.
+    The result is empty if its environment does not exist yet, or if it has no known package folders.
     """
     if is_own_environment(interpreter.prefix):
         return [name for name in modules if missing_packages.is_missing(name)]
@@ -237,10 +236,10 @@ def find_missing_modules(interpreter: Interpreter, modules: Sequence[str]) -> li
 
 
 def has_module(interpreter: Interpreter, module: str) -> bool:
-    """Check whether an interpreter has a module, by running it: for launches alone.
+    """Run an interpreter to check whether it has a module. Only launches do so.
 
     Raises:
-        ScriptError: It does not answer.
+        ScriptError: If the interpreter does not answer.
     """
     if is_own_environment(interpreter.prefix):
         return not missing_packages.is_missing(module)
@@ -254,12 +253,12 @@ def has_module(interpreter: Interpreter, module: str) -> bool:
         if not done.returncode:
             return b"True" in done.stdout
         last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        reason = f"it ended with exit status {done.returncode}" + (f" ({last})" if last else "")
-    raise ScriptError(f"Which packages {interpreter.path} has is not known: {reason}")
+        reason = f"it exited with status {done.returncode}" + (f" ({last})" if last else "")
+    raise ScriptError(f"Cannot list the packages of {interpreter.path}: {reason}")
 
 
 def _find_import_path(interpreter: Interpreter) -> Iterator[str]:
-    """Return the folders in which an interpreter finds packages, as files say."""
+    """Yield the folders that an interpreter imports packages from, according to files."""
     prefix = Path(interpreter.prefix)
     sites = [site for pattern in _SITE_PATTERNS for site in find_matching(prefix, pattern)]
     config = read_venv_config(interpreter.prefix)
@@ -274,7 +273,7 @@ def _find_import_path(interpreter: Interpreter) -> Iterator[str]:
 
 
 def _pth_folders(site: Path) -> Iterator[str]:
-    """Return the folders that ``.pth`` files add; their lines of code are not run."""
+    """Yield the folders that ``.pth`` files add, without running their code lines."""
     try:
         files = [each for each in list_entries(site) if each.suffix == ".pth"]
     except OSError:
@@ -290,7 +289,7 @@ def _pth_folders(site: Path) -> Iterator[str]:
 QueryPython = Callable[[str], PythonInfo]
 
 VENV_FOLDER = ".venv"
-ENVIRONMENT_VARIABLES = ("VIRTUAL_ENV", "CONDA_PREFIX")  # variables
+ENVIRONMENT_VARIABLES = ("VIRTUAL_ENV", "CONDA_PREFIX")  # environment variables of an active environment
 
 
 def choose_interpreter(
@@ -299,12 +298,12 @@ def choose_interpreter(
     """Choose the interpreter of a script.
 
     Args:
-        python: what the person says: the path of an interpreter, or its name in PATH.
-        ask: returns which Python a program is; by default from files alone. A launch runs it.
+        python: The user's choice: path of an interpreter, or its name in PATH.
+        ask: Returns the properties of a program; by default from files. A launch runs the program.
 
     Raises:
-        UsageError: what the person says is no interpreter that could be used.
-        ScriptError: what the script, its project or the shell says cannot be used; says why, and what to do.
+        UsageError: If the user's choice is not a usable interpreter.
+        ScriptError: If the script, its project or the shell names an unusable interpreter. Contains the fix.
     """
     return resolve_interpreter(script, python, os.environ, ask)
 
@@ -312,7 +311,7 @@ def choose_interpreter(
 def resolve_interpreter(
     script: Path, python: str | os.PathLike[str] | None, environ: Mapping[str, str], ask: QueryPython
 ) -> Interpreter:
-    """The same, by other variables than the process has (``environ``), and by who else tells what a program is."""
+    """Choose the interpreter of a script, as :func:`choose_interpreter`, with the given environment variables."""
     metadata = read_inline_metadata(script)
     if python is not None:
         return _from_option(script, os.fspath(python), metadata, environ, ask)
@@ -326,11 +325,11 @@ def resolve_interpreter(
 
 @value
 class InterpreterOption(Value):
-    """An interpreter that a person may choose.
+    """Interpreter that the user may choose.
 
     Attributes:
-        path: of the program.
-        source: what names it, in words; "" where it is only there.
+        path: Path of the program.
+        source: Description of its origin; "" for an interpreter that was only found.
     """
 
     path: str
@@ -338,15 +337,15 @@ class InterpreterOption(Value):
 
 
 def list_interpreters(script: Path | None, environ: Mapping[str, str]) -> list[InterpreterOption]:
-    """What there is to choose from for a script, in the order in which one is chosen; none of them is run.
+    """Return the available interpreters in the order of automatic selection, without running them.
 
     Args:
-        script: None where none is named yet.
-        environ: the process's variables.
+        script: None if no script is chosen yet.
+        environ: Environment variables of the process.
     """
     found: dict[str, InterpreterOption] = {}
     for path, source in _find_interpreters(script, environ):
-        where = os.path.abspath(path)  # noqa: PTH100  an environment's program is a link, and no other for that
+        where = os.path.abspath(path)  # noqa: PTH100  an environment's program is a link, which must not be resolved
         found.setdefault(where, InterpreterOption(where, source))
     return list(found.values())
 
@@ -354,7 +353,7 @@ def list_interpreters(script: Path | None, environ: Mapping[str, str]) -> list[I
 def _find_interpreters(script: Path | None, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     venv, _ = (None, ()) if script is None else _find_project_venv(script)
     folders = [(venv, _venv_source(venv))] if venv else []
-    folders += [(Path(said), name) for name in ENVIRONMENT_VARIABLES if (said := environ.get(name))]
+    folders += [(Path(folder), name) for name in ENVIRONMENT_VARIABLES if (folder := environ.get(name))]
     for folder, source in folders:
         if (program := find_program(folder)) is not None:
             yield str(program), source
@@ -371,30 +370,29 @@ def _from_option(
     script: Path, python: str, metadata: InlineMetadata | None, environ: Mapping[str, str], ask: QueryPython
 ) -> Interpreter:
     if not python.strip():
-        raise UsageError("--python names no interpreter: give a path, or a name in PATH")
+        raise UsageError("--python is empty. Give a path, or a name in PATH")
     path = expand_user(python)
     if is_dir(path):
         inside = find_program(path)
-        advice = f"name the interpreter in it, {inside}" if inside else "name an interpreter"
-        raise UsageError(f"--python {python} is a folder: {advice}")
+        advice = f"Name the interpreter in it: {inside}" if inside else "Name an interpreter"
+        raise UsageError(f"--python {python} is a folder. {advice}")
     if os.sep not in python:
         named = shutil.which(python, path=environ.get("PATH", os.defpath))
         if named is None and not exists(path):
             raise UsageError(
-                f"--python {python}: there is no program of that name in PATH; give "
-                f"{_suggest_python(python, environ, ask)}"
+                f"--python {python}: PATH has no such program. Give {_suggest_python(python, environ, ask)}"
             )
         path = Path(named or path)
     try:
         known = ask(str(path.absolute()))
     except UnusablePython as error:
         raise UsageError(f"--python {python:.200} cannot be used: {error}") from None
-    notes = (f"the inline metadata of {script.name} is not used, as --python says otherwise",) if metadata else ()
+    notes = (f"the inline metadata of {script.name} is ignored because of --python",) if metadata else ()
     return Interpreter(known.path, known.prefix, known.version, "--python", notes=notes)
 
 
 def _suggest_python(python: str, environ: Mapping[str, str], ask: QueryPython) -> str:
-    """What to give in place of a name that no program has: of a version, an interpreter of it that is here."""
+    """Suggest an interpreter in place of a name that no program has: one of the version in the name, if found."""
     if not re.fullmatch(r"\d+(\.\d+)+", python):
         return "a path"
     wanted = parse_version(python)
@@ -402,25 +400,25 @@ def _suggest_python(python: str, environ: Mapping[str, str], ask: QueryPython) -
         with suppress(UnusablePython):
             if parse_version(ask(program).version)[: len(wanted)] == wanted:
                 return program
-    return f"a path; no Python {python} was found here"
+    return f"a path: Python {python} was not found"
 
 
 def _from_metadata(script: Path, metadata: InlineMetadata, environ: Mapping[str, str], ask: QueryPython) -> Interpreter:
-    asks = f"The inline metadata of {script}"
-    base = find_base(metadata.requires_python, asks, environ, ask)
+    subject = f"The inline metadata of {script}"
+    base = find_base(metadata.requires_python, subject, environ, ask)
     return make_interpreter(base, metadata.environment, f"inline metadata of {script.name}")
 
 
 def make_interpreter(
     base: PythonInfo, asked: Mapping[str, Any], source: str, notes: tuple[str, ...] = ()
 ) -> Interpreter:
-    """The interpreter of an environment that is made for a script before it is loaded, with what is asked for alone.
+    """Return the interpreter of an environment that is created for a script, with only the requested packages.
 
     Args:
-        base: what it is made of.
-        asked: as the keys of an image.
-        source: what asks for it, in words.
-        notes: what was passed over on the way, and why.
+        base: Interpreter that the environment is created from.
+        asked: Requested packages, as keys of an image.
+        source: Description of the requesting file.
+        notes: Interpreters that were skipped, with the reason.
     """
 
     image = {**asked, "alone": True}
@@ -439,18 +437,18 @@ def make_interpreter(
 
 def find_base(
     wanted: str,
-    asks: str,
+    subject: str,
     environ: Mapping[str, str] = os.environ,
     ask: QueryPython = read_python,
 ) -> PythonInfo:
-    """What an environment is made of: our own version where that will do, else the newest that will.
+    """Return the base of an environment: this program's own version if it matches, otherwise the newest that matches.
 
     Args:
-        wanted: as ``requires-python`` has it.
-        asks: what says so.
+        wanted: Version specifier in ``requires-python`` syntax.
+        subject: Description of the requesting file, for errors.
 
     Raises:
-        ScriptError: there is none here.
+        ScriptError: If no interpreter matches.
     """
     base = own_base_python()
     if satisfies(base.version, wanted):
@@ -466,37 +464,37 @@ def find_base(
         seen.add(known.version)
     if not is_satisfiable(wanted):
         oldest = ".".join(map(str, MIN_PYTHON))
-        raise ScriptError(f'{asks} asks for Python "{wanted}", and {oldest} or later is needed')
+        raise ScriptError(f'{subject} requires Python "{wanted}", but {oldest} or later is required')
     raise ScriptError(
-        f'{asks} asks for Python "{wanted}", and there is none here '
-        f"(there is {', '.join(sorted(seen, key=parse_version))}): "
-        "install one, for instance with uv python install"
+        f'{subject} requires Python "{wanted}", but only '
+        f"{', '.join(sorted(seen, key=parse_version))} was found. "
+        "Install one, for example with uv python install"
     )
 
 
 def _find_project_venv(script: Path) -> tuple[Path | None, tuple[str, ...]]:
-    """The ``.venv`` beside a script or in a folder above it, up to its project's; and why one was passed over."""
+    """Return the ``.venv`` beside a script or above it in its project, and notes about a skipped one."""
     for folder in folders_up_to_project(resolve_path(script).parent):
         found = folder / VENV_FOLDER
         if not os.path.lexists(found):
             continue
         if reason := distrust_reason(str(found)):
-            return None, (f"{found} was passed over: {reason}",)
+            return None, (f"{found} was skipped: {reason}",)
         return found, ()
     return None, ()
 
 
 def _from_shell(environ: Mapping[str, str], notes: tuple[str, ...], ask: QueryPython) -> Interpreter:
     for name in ENVIRONMENT_VARIABLES:
-        said = environ.get(name)
-        if not said:
+        folder = environ.get(name)
+        if not folder:
             continue
-        if not is_dir(said):  # of a shell that has outlived it
-            notes = (*notes, f"{name} was passed over: there is no folder {said}")
+        if not is_dir(folder):  # deleted after the shell activated it
+            notes = (*notes, f"{name} was skipped: folder {folder} does not exist")
             continue
-        if is_own_environment(said):  # the shell is ready for this program, which says nothing of scripts
+        if is_own_environment(folder):  # activated for this program, not for scripts
             break
-        return _from_venv(Path(said), name, notes, ask)
+        return _from_venv(Path(folder), name, notes, ask)
     return own_interpreter(notes)
 
 
@@ -504,23 +502,23 @@ def _from_venv(folder: Path, source: str, notes: tuple[str, ...], ask: QueryPyth
     if is_own_environment(str(folder)):
         return own_interpreter(notes, source, chosen=True)
     program = find_program(folder)
-    remedy = "make it anew, or remove it" if source.startswith(VENV_FOLDER) else f"make it anew, or unset {source}"
+    remedy = "Recreate or remove it" if source.startswith(VENV_FOLDER) else f"Recreate it, or unset {source}"
     if program is None:
-        raise ScriptError(f"{folder} ({source}) has no bin/python: {remedy}")
+        raise ScriptError(f"{folder} ({source}) has no bin/python. {remedy}")
     if not exists(program):
         raise ScriptError(
-            f"{folder} ({source}) is broken: its bin/{program.name} leads to {os.path.realpath(program)}, which is not "
-            f"there: {remedy}"
+            f"{folder} ({source}) is broken: its bin/{program.name} leads to {os.path.realpath(program)}, which "
+            f"does not exist. {remedy}"
         )
     try:
         known = ask(str(program))
     except UnusablePython as error:
-        raise ScriptError(f"{program} ({source}) cannot be used: {error}; {remedy}") from None
+        raise ScriptError(f"{program} ({source}) cannot be used: {error}. {remedy}") from None
     return Interpreter(known.path, known.prefix, known.version, source, notes=notes)
 
 
 OWN_PACKAGES = ("skyward_core",)
-# What projects may have themselves, and then in their version: behind all that they have.
+# A project may have its own versions of these, which take precedence.
 REQUIRED_PACKAGES, OPTIONAL_PACKAGES = ("cloudpickle",), ("pynvml",)
 Files = tuple[tuple[str, bytes], ...]
 SUFFIXES = (".py", ".json")
@@ -528,11 +526,11 @@ SUFFIXES = (".py", ".json")
 
 @value
 class LibraryPathEntries(Value):
-    """Entries for an import path.
+    """Import path entries that make this library available to another interpreter.
 
     Attributes:
-        first: has our package alone; it comes before all that a project has.
-        last: what that needs, for projects without it.
+        first: Folder with our package only, which precedes all entries of a project.
+        last: Folder with its dependencies, for projects without them.
     """
 
     first: str
@@ -540,21 +538,21 @@ class LibraryPathEntries(Value):
 
 
 def library_path_entries() -> LibraryPathEntries:
-    """Have the folder, and count it as used.
+    """Create the library folder if necessary, mark it as used, and return its import path entries.
 
     Raises:
-        PoolError: it cannot be written, or a package that belongs there is not installed.
+        PoolError: If the folder cannot be written, or a required package is not installed.
     """
     try:
         return _make_library_entries(_read_library_files())
     except OSError as error:
-        raise PoolError(f"What scripts of other interpreters need of this library cannot be kept: {error}") from error
+        raise PoolError(f"Cannot copy this library for scripts of other interpreters: {error}") from error
 
 
 def _make_library_entries(files: Files) -> LibraryPathEntries:
     folder = state_home() / ENVIRONMENTS_FOLDER / f"env-{_hash_files(files)}"
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # Nobody makes room there while it is locked.
+    # The lock prevents the pruning of old environments from deleting it.
     with open_lock_file(folder) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
@@ -565,7 +563,7 @@ def _make_library_entries(files: Files) -> LibraryPathEntries:
 
 
 def _make_package_folder(folder: Path, files: Files) -> None:
-    """What a power cut left half written is written anew."""
+    """Write the files again, also after a power failure left the folder incomplete."""
     shutil.rmtree(folder, ignore_errors=True)
     for name, data in files:
         path = folder / name
@@ -576,7 +574,7 @@ def _make_package_folder(folder: Path, files: Files) -> None:
 
 @cache
 def _read_library_files() -> Files:
-    """Path in the folder, and content; read once."""
+    """Return the path in the folder and the content of each file."""
     parts = (
         ("first", OWN_PACKAGES),
         ("last", REQUIRED_PACKAGES),
@@ -599,7 +597,7 @@ def _iter_sources(packages: tuple[str, ...] | list[str]) -> Iterator[tuple[str, 
     for package in packages:
         spec = find_spec(package)
         if spec is None or spec.origin is None:
-            raise PoolError(f"The Python package {package} is not installed here: install this library anew.")
+            raise PoolError(f"The Python package {package} is not installed. Reinstall this library.")
         origin = Path(spec.origin)
         if not spec.submodule_search_locations:
             yield origin.name, origin
@@ -611,21 +609,20 @@ def _iter_sources(packages: tuple[str, ...] | list[str]) -> Iterator[tuple[str, 
 
 
 ReportLine = Callable[[str], None]
-MAX_ERROR_CHARACTERS = 2000  # characters of what a failed process has printed
-REMOVAL_TRIES = 40  # twentieths of a second that killed installers may take to end
+MAX_ERROR_CHARACTERS = 2000  # characters of a failed process's output
+REMOVAL_TRIES = 40  # attempts, 0.05 seconds apart, while killed installers end
 
 
-def ensure_interpreter(interpreter: Interpreter, said: ReportLine, stop: CancellationToken) -> None:
-    """Have an interpreter where it says that it is: one whose environment is made for a script is made now. One that
-    is there counts as used.
+def ensure_interpreter(interpreter: Interpreter, report: ReportLine, stop: CancellationToken) -> None:
+    """Create the environment of an interpreter if it does not exist, and mark it as used.
 
     Args:
-        said: takes lines that tell how long work goes on.
-        stop: ends it.
+        report: Receives lines about the progress.
+        stop: Cancels the creation.
 
     Raises:
-        PoolError: it cannot be made; holds the installer's last lines.
-        Cancelled: it was to stop; what was half made is removed.
+        PoolError: If the environment cannot be created. Contains the last lines of the installer.
+        Cancelled: If ``stop`` was cancelled. An incomplete environment is removed.
     """
     if not interpreter.base:
         return
@@ -633,11 +630,11 @@ def ensure_interpreter(interpreter: Interpreter, said: ReportLine, stop: Cancell
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
     version = parse_version(interpreter.version)[:2]
     if not environment.find_ready_environment(interpreter.environment, root, interpreter.base, version):
-        said(f"making the environment of the {interpreter.source} with Python {interpreter.version}")
-        _make_environment(interpreter, root, said, stop)
+        report(f"creating the environment of the {interpreter.source} with Python {interpreter.version}")
+        _make_environment(interpreter, root, report, stop)
 
 
-def _make_environment(interpreter: Interpreter, root: Path, said: ReportLine, stop: CancellationToken) -> None:
+def _make_environment(interpreter: Interpreter, root: Path, report: ReportLine, stop: CancellationToken) -> None:
     command = environment.module_command(interpreter.base, "image_environment", library_path_entries().first)
     wanted = {"image": dict(interpreter.environment), "root": str(root), "env": {}, "cwd": ""}
     answer: dict[str, Any] = {}
@@ -648,21 +645,22 @@ def _make_environment(interpreter: Interpreter, root: Path, said: ReportLine, st
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
-            start_new_session=True,  # what it starts ends with it
+            start_new_session=True,  # its children must end with it
         ) as process,
     ):
         try:
             assert process.stdin is not None and process.stdout is not None
             with stop.on_cancel(lambda: kill_group(process)):
-                with suppress(BrokenPipeError):  # its end tells why
-                    process.stdin.write(json.dumps(wanted).encode())  # addresses may hold secrets
+                with suppress(BrokenPipeError):  # its exit status explains it
+                    # URLs may contain secrets, so they are not passed as arguments
+                    process.stdin.write(json.dumps(wanted).encode())
                     process.stdin.close()
                 for line in process.stdout:
-                    told = _parse_line(line)
-                    if "line" in told:
-                        said(str(told["line"]))
+                    message = _parse_line(line)
+                    if "line" in message:
+                        report(str(message["line"]))
                     else:
-                        answer = dict(told) or answer
+                        answer = dict(message) or answer
                 process.wait()
         except BaseException:
             kill_group(process)
@@ -674,13 +672,12 @@ def _make_environment(interpreter: Interpreter, root: Path, said: ReportLine, st
         errors.seek(0)
         last_words = errors.read().decode(errors="replace").strip()[-MAX_ERROR_CHARACTERS:]
     if not answer.get("python"):
-        reason = answer.get("error") or last_words or "its process ended without a word"
-        raise PoolError(f"The environment of the {interpreter.source} cannot be made on this machine: {reason}")
+        reason = answer.get("error") or last_words or "its process ended without output"
+        raise PoolError(f"The environment of the {interpreter.source} cannot be created on this machine: {reason}")
 
 
 def _remove_environment(folder: Path) -> None:
-    """Remove an environment that was given up half made, unless somebody else goes on with it. Its installers were
-    killed, and may need a moment to end."""
+    """Remove an incomplete environment, unless another process uses it. Killed installers may need time to end."""
     with environment.open_lock_file(folder) as lock:
         for _ in range(REMOVAL_TRIES):
             try:
@@ -696,9 +693,9 @@ def _remove_environment(folder: Path) -> None:
 
 
 def _parse_line(line: bytes) -> Mapping[str, Any]:
-    """A line of the process; a start-up file of the interpreter's may print what it likes."""
+    """Parse a line of the process; other output, such as that of a start-up file, yields no entries."""
     try:
-        told = json.loads(line)
+        message = json.loads(line)
     except ValueError:
         return {}
-    return told if type(told) is dict else {}
+    return message if type(message) is dict else {}

@@ -1,12 +1,12 @@
-"""The child process that loads a person's script and pickles calls of one of its functions.
+"""Child process that loads a user's script and pickles calls of one of its functions.
 
-The script's top-level statements run one after another in a module named after its file, not as ``__main__``.
-Where one of them opens a pool, that pool is not started; from there on only definitions and imports run, as
-what follows would need the pool's results.
+The script's top-level statements run one after another in a module named after its file, not as ``__main__``. A pool
+that a statement opens is not started. After such a statement only definitions and imports run, because other statements
+would need the results of the pool.
 
-The parent names a folder, and finds there ``report.json`` and the task's files. The pickled request, which may hold
-tokens, comes by our standard input: its length in eight hexadecimal digits, then itself. After that the parent only
-holds that pipe open: at its end we end too.
+The parent process names a folder for ``report.json`` and the files of the task. Standard input delivers the pickled
+request, which may contain tokens: its length as eight hexadecimal digits, then its bytes. The parent then keeps the
+pipe open, and this process exits when the pipe closes.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from skyward_core.runtime import import_hooks
 from skyward_core.tasks.guarded_user_code import safe_repr
 
 loading = False
-"""Whether a script is being loaded: pools it opens must not start."""
+"""Whether a script is being loaded, so that pools must not start."""
 
-MIN_CLOUDPICKLE = 3  # the oldest version that a project may have of its own
+MIN_CLOUDPICKLE = 3  # oldest supported version in a project's environment
 _DEFINITIONS = (
     ast.FunctionDef,
     ast.AsyncFunctionDef,
@@ -44,14 +44,14 @@ _DEFINITIONS = (
 
 
 class PoolInScript(BaseException):
-    """Raised in place of starting a pool while a script is loaded.
+    """Raised instead of starting a pool while a script is loaded.
 
-    No ``Exception``, so that no handler of the script takes it for a failure.
+    It does not derive from ``Exception``, so that handlers of the script do not catch it.
     """
 
 
 class LoadError(Exception):
-    """The script cannot be used; ``kind`` and ``traceback`` as in the report."""
+    """Script that cannot be used; ``kind`` and ``trace`` go into the report."""
 
     def __init__(self, kind: str, message: str, trace: str = "") -> None:
         super().__init__(message)
@@ -60,13 +60,13 @@ class LoadError(Exception):
 
 
 def load_script(path: Path) -> ModuleType:
-    """Execute a script as a module, without its pools, and return the module.
+    """Execute a script as a module, without starting its pools, and return the module.
 
     Raises:
-        LoadError: a statement raised or called ``sys.exit``.
+        LoadError: If a statement raised or called ``sys.exit``.
     """
     global loading
-    # linecache needs the source by this very name to show it in tracebacks.
+    # linecache needs the source under this name to show it in tracebacks.
     filename = str(path)
     tree = ast.parse(path.read_bytes(), filename)
     flags = _future_flags(tree)
@@ -74,7 +74,7 @@ def load_script(path: Path) -> ModuleType:
     module.__file__ = filename
     sys.modules[module.__name__] = module
     sys.path.insert(0, str(path.resolve().parent))
-    # As if Python had been started with the script, from the same folder.
+    # as if Python had started the script from the same folder
     sys.argv = [filename.removeprefix(f"{Path.cwd()}{os.sep}")]
     sys.orig_argv[:] = [sys.executable, *sys.argv]
     only_definitions = False
@@ -85,13 +85,13 @@ def load_script(path: Path) -> ModuleType:
                 continue
             code = compile(ast.Module([statement], []), filename, "exec", flags, dont_inherit=True)
             try:
-                exec(code, module.__dict__)  # noqa: S102  the person's own script is what we are for
+                exec(code, module.__dict__)  # noqa: S102  this process exists to run the user's script
             except PoolInScript:
                 only_definitions = True
             except SystemExit as error:
                 where = f"{path} calls sys.exit({safe_repr(error.code)}) at line {_error_line(error, filename)}"
-                advice = 'put that under if __name__ == "__main__":'
-                raise LoadError("failed", f"{where} when it is loaded; {advice}") from error
+                advice = 'Put the call under if __name__ == "__main__":'
+                raise LoadError("failed", f"{where} while loading. {advice}") from error
             except BaseException as error:
                 where = f"{path} failed at line {_error_line(error, filename)}"
                 message = f"{where}: {_error_summary(error)}{_error_advice(error)}"
@@ -102,37 +102,37 @@ def load_script(path: Path) -> ModuleType:
 
 
 def make_call(module: ModuleType, function: str, values: Mapping[str, Any]) -> Any:
-    """Call the script's decorated function, which gives a pending call and runs nothing of it.
+    """Call the script's decorated function, which returns a pending call without running its body.
 
     Raises:
-        LoadError: there is no such function, it does not take these values, or it is not one of ours.
+        LoadError: If there is no such function, it does not take these values, or it has no decorator of ours.
     """
     from skyward_core.model.function import PendingFunction
 
     target = getattr(module, function, None)
     if target is None:
-        raise LoadError("script", f"{module.__file__} defines no {function} when it is loaded")
+        raise LoadError("script", f"{module.__file__} does not define {function} when loaded")
     try:
         args, kwargs = _bind_arguments(target, _convert_values(target, function, values))
         inspect.signature(target).bind(*args, **kwargs)
         pending = target(*args, **kwargs)
     except TypeError as error:
         trace = _format_traceback(error, str(module.__file__))
-        raise LoadError("script", f"{function} cannot be called so: {error}", trace) from error
+        raise LoadError("script", f"{function} cannot be called: {error}", trace) from error
     if not isinstance(pending, PendingFunction):
         raise LoadError(
             "script",
-            f"{function} gives {type(pending).__name__} and no pending call; "
-            "make @sky.function the topmost of its decorators",
+            f"{function} returned {type(pending).__name__}, not a pending call. "
+            "Make @sky.function its topmost decorator",
         )
     return pending
 
 
 def _convert_values(target: Any, function: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values, with those made that only the script's own types can make.
+    """Return the values, with those converted that need types of the script.
 
     Raises:
-        LoadError: a text is no value of its parameter's type.
+        LoadError: If a text does not match its parameter's type.
     """
     from skyward_core.tasks.argument_parsing import RawArgument, convert_argument
 
@@ -152,7 +152,7 @@ def _convert_values(target: Any, function: str, values: Mapping[str, Any]) -> di
 
 
 def _parameter_type(target: Any, parameter: inspect.Parameter) -> Any:
-    """The type of a parameter, by its annotation or its default; ``Any`` where neither can be made sense of."""
+    """Return the type of a parameter from its annotation or default; ``Any`` if neither can be resolved."""
     from skyward_core.tasks.source_annotations import default_type, list_type
 
     empty = parameter.empty
@@ -162,15 +162,15 @@ def _parameter_type(target: Any, parameter: inspect.Parameter) -> Any:
     names = getattr(inspect.unwrap(target), "__globals__", {})
     try:
         kind = get_type_hints(described, names, include_extras=True)["it"]
-    except Exception:  # noqa: BLE001  a name that is there for type checkers only: the text is taken as it is
+    except Exception:  # noqa: BLE001  the name exists for type checkers only, so the text is kept
         return Any
     return list_type(kind) if parameter.kind is parameter.VAR_POSITIONAL else kind
 
 
 def main(folder: str) -> None:
-    """Serve the request in the folder, leave the report and the task there, and end this process."""
+    """Serve the request in the folder, write the report and the task there, and end this process."""
     request = _read_request()
-    os.dup2(2, 1)  # what the script prints must not mix with what our caller prints
+    os.dup2(2, 1)  # the script's output must not mix with the parent's standard output
     report: dict[str, str] = {"kind": "task"}
     try:
         _serve_request(request, Path(folder))
@@ -178,12 +178,12 @@ def main(folder: str) -> None:
         report = {"kind": error.kind, "message": str(error), "traceback": error.trace}
     except NotPicklableError as error:
         report = {"kind": "pickle", "message": str(error)}
-    with suppress(OSError):  # what the script printed is lost, and the task is not
+    with suppress(OSError):  # a failed flush loses output of the script only
         sys.stdout.flush()
     draft = Path(folder, "report.part")
     draft.write_text(json.dumps(report), encoding="utf-8")
     draft.rename(Path(folder, "report.json"))
-    # Threads and exit handlers of the script are none of the task's business and could hold us up.
+    # Threads and exit handlers of the script must not delay the exit.
     os._exit(0)
 
 
@@ -191,14 +191,14 @@ def _serve_request(request: bytes, folder: Path) -> None:
     import cloudpickle
 
     if int(cloudpickle.__version__.partition(".")[0]) < MIN_CLOUDPICKLE:
-        here = f"{sys.executable} has cloudpickle {cloudpickle.__version__}"
-        raise LoadError("script", f"{here}, and {MIN_CLOUDPICKLE} or later is needed: install it there anew")
+        found = f"{sys.executable} has cloudpickle {cloudpickle.__version__}"
+        raise LoadError("script", f"{found}, but version {MIN_CLOUDPICKLE} or later is required. Upgrade it there")
 
     from skyward_core.tasks import missing_packages
     from skyward_core.tasks.function_pickling import make_tasks
     from skyward_core.tasks.task_and_blob_values import write_tasks
 
-    name, function, calls, plugins, missing_packages.from_metadata = pickle.loads(request)  # of our parent
+    name, function, calls, plugins, missing_packages.from_metadata = pickle.loads(request)  # sent by the parent process
     import_hooks.install()
     import_hooks.install_gc_pause()
     if function is None:
@@ -221,7 +221,7 @@ def _serve_request(request: bytes, folder: Path) -> None:
 
 
 def _read_request() -> bytes:
-    """What the parent asks for; from here on this process ends with it."""
+    """Read the parent's request. From then on, this process ends with its parent."""
     watched = os.dup(0)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -243,7 +243,7 @@ def _read_request() -> bytes:
 
 
 def _module_name(path: Path) -> str:
-    """The file's stem, unless a module of that name is in use here or belongs to Python."""
+    """Return the file's stem, with a suffix if a loaded or standard module has that name."""
     name = path.stem
     taken = name in sys.modules or name in sys.stdlib_module_names
     return f"{name}_script" if taken else name
@@ -253,16 +253,16 @@ def _error_advice(error: BaseException) -> str:
     from skyward_core.tasks import missing_packages
 
     if isinstance(error, ImportError) and "no known parent package" in str(error):
-        return "; it is part of a package: have it import by the package's name, or run it whole, -m PACKAGE.MODULE"
+        return ". The script is part of a package: import by the package's name, or run it with -m PACKAGE.MODULE"
     if isinstance(error, ModuleNotFoundError):
         name = str(error.name or "").partition(".")[0]
         if name and missing_packages.is_missing(name):
-            return f"; {missing_packages.install_advice(name)}"
+            return f". {missing_packages.install_advice(name)}"
     return ""
 
 
 def _future_flags(tree: ast.Module) -> int:
-    """Statements are compiled one by one; ``from __future__`` must hold for all of them."""
+    """Return the flags of ``from __future__`` imports: statements are compiled separately, and all need them."""
     flags = 0
     for statement in tree.body:
         if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
@@ -272,7 +272,7 @@ def _future_flags(tree: ast.Module) -> int:
 
 
 def _bind_arguments(target: Any, values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Values by name as a call: those of positional-only parameters and of ``*args`` go by position."""
+    """Split values by name into positional and keyword arguments of a call."""
     kwargs = dict(values)
     args: list[Any] = []
     parameters = inspect.signature(target).parameters.values()
@@ -293,7 +293,7 @@ def _bind_arguments(target: Any, values: Mapping[str, Any]) -> tuple[list[Any], 
 
 
 def _script_traceback(error: BaseException, filename: str) -> TracebackType | None:
-    """The traceback from the script's first frame on."""
+    """Return the traceback from the script's first frame on."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != filename:
         trace = trace.tb_next

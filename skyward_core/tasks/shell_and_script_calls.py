@@ -1,4 +1,4 @@
-"""Sky.shell and sky.script."""
+"""Shell commands and whole scripts as calls: ``sky.shell`` and ``sky.script``."""
 
 from __future__ import annotations
 
@@ -28,92 +28,92 @@ def shell(
     secrets: Sequence[str] = (),
     timeout: float | None = None,
 ) -> PendingFunction[None]:
-    """A command as a call: each rank runs it in a shell (bash, where a node has it).
+    """Return a call that runs a shell command on each rank, in bash if the node has it.
 
-    ``sky.shell("nvidia-smi -L") @ pool`` runs it on every rank, ``>>`` on one. What it prints is the rank's log. It
-    gives None, and fails where it ends with a status other than 0: that is the rank's. The rank's own Python comes
-    first on its ``PATH``. Variables tell it of its place: ``SKYPILOT_NODE_RANK`` and others of that name, and
-    ``SKYWARD_RANK``, ``SKYWARD_NODE_IPS`` and others (``docs/run/commands.md``).
+    ``sky.shell("nvidia-smi -L") @ pool`` runs the command on every rank, ``>>`` on one. Its output is the rank's log.
+    The call returns None, and fails with the command's exit status if that is not 0. The rank's Python comes first on
+    ``PATH``. Variables such as ``SKYPILOT_NODE_RANK``, ``SKYWARD_RANK`` and ``SKYWARD_NODE_IPS`` describe the rank
+    (``docs/run/commands.md``).
 
     Args:
-        command: what the shell reads, of as many lines as you like; or a list of words, which are one command.
-        env: variables that it has beside the rank's; what is no text is made one. Values whose names say that they are
-            secret (``API_KEY``) are blanked in what it prints.
-        cwd: its folder: on the node, seen from the rank's working folder.
-        name: what the run is called; None for the command's first word.
-        secrets: values that are blanked, too.
-        timeout: seconds that one rank may take; None for no limit.
+        command: Text for the shell, of any number of lines; or a list of words, which form one command.
+        env: Variables in addition to the rank's; values are converted to text. Values of variables with the name of a
+            secret (``API_KEY``) are redacted in the output.
+        cwd: Working folder on the node, relative to the rank's working folder.
+        name: Name of the run; None for the first word of the command.
+        secrets: Further values to redact.
+        timeout: Time limit of one rank in seconds; None for no limit.
 
     Raises:
-        UsageError: there is no command, or what is given is none; or a variable's name or value is none.
-        ValueError: ``timeout`` is not more than 0.
+        UsageError: If the command is empty or invalid, or the name or value of a variable is invalid.
+        ValueError: If ``timeout`` is not positive.
     """
     text = command if isinstance(command, str) else _join_command(command)
     if not text.strip():
-        raise UsageError("which command? sky.shell() was given an empty one")
-    for variable, said in (env or {}).items():
+        raise UsageError("sky.shell() needs a command, got an empty one")
+    for variable, given_value in (env or {}).items():
         if not isinstance(variable, str) or not _VARIABLE.fullmatch(variable):
-            raise UsageError(f"env: {variable!r:.60} is no name of a variable")
-        if said is None:
-            raise UsageError(f"env: {variable} has no value; leave it out, or give it an empty text")
-        if isinstance(said, bytes | bytearray):
-            raise UsageError(f"env: {variable} is given bytes: give a text (.decode())")
+            raise UsageError(f"env: {variable!r:.60} is not a variable name")
+        if given_value is None:
+            raise UsageError(f"env: {variable} is None. Leave it out, or set it to ")
+        if isinstance(given_value, bytes | bytearray):
+            raise UsageError(f"env: {variable} is bytes. Pass a str (.decode())")
     given = {name: _to_text(value) for name, value in (env or {}).items()}
     for variable, value in given.items():
         if "\0" in value:
-            raise UsageError(f"env: what {variable} holds has a zero byte in it, which no variable can have")
+            raise UsageError(f"env: the value of {variable} contains a zero byte")
     if "\0" in text:
-        raise UsageError("the command has a zero byte in it, which no shell reads")
+        raise UsageError("the command contains a zero byte")
     if isinstance(secrets, str):
-        raise UsageError("secrets is a list of values, not one text")
+        raise UsageError("secrets must be a list of values, not one str")
     run = ShellCommand(
         text, name or _program_name(text), given, os.fspath(cwd), (*secret_values(given), *map(str, secrets))
     )
     return PendingFunction(run, (), None).with_timeout(timeout)
 
 
-def resolve_variables(option: str, said: Mapping[str, str | None]) -> dict[str, str]:
-    """Variables with their values; those without one have this shell's.
+def resolve_variables(option: str, values: Mapping[str, str | None]) -> dict[str, str]:
+    """Return variables with their values; values that are None come from this process's environment.
 
     Args:
-        option: how they were given, for errors.
-        said: they.
+        option: Option that names them, for errors.
+        values: Values by name.
 
     Raises:
-        UsageError: this shell has none of that name.
+        UsageError: If a variable is not set.
     """
     found = {}
-    for name, text in said.items():
+    for name, text in values.items():
         if text is None and (text := os.environ.get(name)) is None:
             raise UsageError(
-                f"{option} {name}: this shell has no variable of that name; "
-                + (f"export {name} first" if option == "--secret" else f"write {option} {name}=VALUE")
+                f"{option} {name}: this shell has no variable of that name. "
+                + (f"Run export {name}=... first" if option == "--secret" else f"Write {option} {name}=VALUE")
             )
         found[name] = text
     return found
 
 
 def _join_command(words: object) -> str:
-    """A command of its words, as a shell reads it.
+    """Join words to a shell command.
 
     Raises:
-        UsageError: they are none.
+        UsageError: If they are not words.
     """
     if isinstance(words, bytes | bytearray | Mapping) or not isinstance(words, Iterable):
         hint = ""
         if isinstance(words, bytes | bytearray):
-            hint = ": give a text (.decode())"
+            hint = ". Pass a str (.decode())"
         elif isinstance(words, os.PathLike):
-            hint = ": give a list, [path]"
-        kind = "None" if words is None else f"of the type {type(words).__name__}"
-        raise UsageError(f"a command is a text, or a list of words; this one is {kind}{hint}")
+            hint = ". Pass a list, [path]"
+        kind = "None" if words is None else f"{type(words).__name__}"
+        raise UsageError(f"the command must be a str or a list of words, got {kind}{hint}")
     found = []
     for number, word in enumerate(words, 1):
         if word is None or isinstance(word, bytes | bytearray):
-            raise UsageError(f"word {number} of the command is {type(word).__name__}, not a text: {word!r:.40}")
+            raise UsageError(f"word {number} of the command must be a str, got {type(word).__name__}: {word!r:.40}")
         found.append(_to_text(word))
     if found and not found[0].strip():
-        raise UsageError("which command? the first word of it, the program, is empty")
+        raise UsageError("the first word of the command, its program, is empty")
     return shlex.join(found)
 
 
@@ -122,7 +122,7 @@ def _to_text(value: object) -> str:
 
 
 def _program_name(text: str) -> str:
-    """The program that a command begins with: what stands behind it may be nobody's business."""
+    """Return the program that a command begins with; its arguments may be secret."""
     for line in text.splitlines():
         words = [word for word in line.split() if "=" not in word]
         if words and not words[0].startswith("#") and _PROGRAM.fullmatch(words[0]):
@@ -138,39 +138,40 @@ def script(
     torchrun: bool = False,
     timeout: float | None = None,
 ) -> PendingFunction[None]:
-    """A whole script as a call: each rank runs it as its main program, with ``sys.argv`` of its own.
+    """Return a call that runs a whole script on each rank as its main program, with its own ``sys.argv``.
 
-    What ``python train.py --epochs 3`` runs here, ``sky.script("train.py", ["--epochs", 3]) @ pool`` runs on each rank:
-    ``__name__`` is ``"__main__"``, ``__file__`` is the node's copy, imports find what lies beside it. It gives None. It
-    fails where it raises, and where it ends with a status other than 0. Each run of it has fresh processes.
+    ``sky.script("train.py", ["--epochs", 3]) @ pool`` runs on each rank what ``python train.py --epochs 3`` runs here.
+    ``__name__`` is ``"__main__"``, ``__file__`` is the node's copy, and imports find modules beside the script. The
+    call
+    returns None. It fails if the script raises or ends with a status other than 0. Each run uses new processes.
 
     Args:
-        path: the script, in the working folder of the pool; of a module, its name.
-        args: its own; what is no text is made one.
-        module: run it as ``python -m`` does.
-        torchrun: have it find torchrun's variables (``RANK``, ``LOCAL_RANK``, ...) where there is one rank, too, as
-            torchrun does; of several ranks each has them anyway.
-        timeout: seconds that one rank may take; None for no limit.
+        path: Script in the working folder of the pool, or the name of a module.
+        args: Arguments of the script; values are converted to text.
+        module: Run ``path`` as ``python -m`` does.
+        torchrun: Set torchrun's variables (``RANK``, ``LOCAL_RANK``, ...) also for a single rank. Several ranks always
+            have them.
+        timeout: Time limit of one rank in seconds; None for no limit.
 
     Raises:
-        ScriptError: there is no such script, or it does not parse.
-        UsageError: ``args`` is one text, not a list of them.
-        ValueError: ``timeout`` is not more than 0.
+        ScriptError: If the script does not exist or does not parse.
+        UsageError: If ``args`` is a str instead of a list.
+        ValueError: If ``timeout`` is not positive.
     """
     if isinstance(args, str | bytes):
-        raise UsageError(f"the arguments of a script are a list, such as {args.split()!r}, not one text")
+        raise UsageError(f"args must be a list, such as {args.split()!r}, not one str")
     words = [os.fspath(each) if isinstance(each, os.PathLike) else str(each) for each in args]
     if module:
         if not all(part.isidentifier() for part in str(path).split(".")):
-            raise ScriptError(f"{path} is no name of a module; a script is run without module=True")
+            raise ScriptError(f"{path} is not a module name. Leave module=True out for a script")
         run = ScriptRunner(str(path), b"", words)
     else:
         from skyward_core.tasks.script_inspection import parse_script
 
-        file = Path(os.path.abspath(path))  # noqa: PTH100  a link keeps its own name, as Python has it
+        file = Path(os.path.abspath(path))  # noqa: PTH100  keep the name of a link, as Python does
         parse_script(file)
         run = ScriptRunner(str(file), read_bytes(file), words)
         if not run.source:
-            run.source = b"\n"  # an empty script is one
+            run.source = b"\n"  # an empty script is valid
     run.torchrun = bool(torchrun)
     return PendingFunction(run, (), None).with_timeout(timeout)

@@ -1,4 +1,4 @@
-"""Python source analysed without running it."""
+"""Types of annotations and defaults in Python source, resolved without running it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Literal, Optional, Union, get_args
 
-# Python 3.11 counts how deep trees are for all threads together: where one lets another go on in the middle of making a
-# tree, as it does to collect garbage, the first fails with "AST constructor recursion depth mismatch".
+# Python 3.11 counts the depth of AST construction across all threads. If a garbage collection switches threads during
+# construction, the first thread fails with "AST constructor recursion depth mismatch".
 _parse_lock = threading.Lock()
 
 
 def parse_source(source: str | bytes, name: str = "<unknown>") -> ast.Module:
-    """The tree of a source.
+    """Parse a source.
 
     Raises:
-        SyntaxError, ValueError, RecursionError, MemoryError: there is none.
+        SyntaxError, ValueError, RecursionError, MemoryError: If the source does not parse.
     """
     with _parse_lock:
         return ast.parse(source, name)
@@ -53,39 +53,39 @@ _CONTAINER_TYPES: dict[str, Any] = {
 
 
 class UnknownType:
-    """Stands for a type that the source alone does not tell."""
+    """Marker for a type that the source alone does not determine."""
 
 
 def source_type(annotation: str | None, default: str | None = None, own: Mapping[str, Any] = {}) -> Any:
-    """The type that an annotation names; without one that of the default, and ``Any`` without either.
+    """Return the type of an annotation, otherwise the type of the default, otherwise ``Any``.
 
     Args:
-        annotation, default: source text.
-        own: the script's own classes, as :func:`script_types` gives them.
+        annotation, default: Source text.
+        own: The script's own classes, from :func:`script_types`.
     """
     if annotation is not None:
         try:
             return _resolve_type(ast.parse(annotation.strip(), mode="eval").body, own)
-        except SyntaxError:  # a quoted annotation may be any words
+        except SyntaxError:  # a quoted annotation may be any text
             return Any
     if default is None:
         return Any
     try:
         return default_type(ast.literal_eval(default))
-    except ValueError:  # a name, say, of an enum's member
+    except ValueError:  # for example the name of an enum member
         return UnknownType
 
 
 def default_type(sample: Any) -> Any:
-    """The type that a parameter without annotation has by its default; ``Any`` where that says nothing."""
+    """Return the type that a default implies for an unannotated parameter; ``Any`` if it implies none."""
     if sample is None:
         return Any
-    # lr=1 without an annotation says "a number", not "a whole one".
+    # The default of an unannotated lr=1 implies a number, not an integer.
     return int | float if type(sample) is int else type(sample)
 
 
 def script_types(classes: Sequence[ast.ClassDef]) -> dict[str, Any]:
-    """Classes of a script by name: its enums, made of their source, and :class:`UnknownType` for all others."""
+    """Return a script's classes by name: its enums, rebuilt from source, and :class:`UnknownType` for all others."""
     return {each.name: _make_enum(each) or UnknownType for each in classes}
 
 
@@ -95,14 +95,14 @@ def list_type(kind: Any) -> Any:
 
 
 def is_convertible(kind: Any) -> bool:
-    """Whether values of that type can be made without the script: nothing in it is of the script's own."""
+    """Check whether values of a type can be created without the script, because it uses none of its classes."""
     if isinstance(kind, type) and (kind is UnknownType or issubclass(kind, enum.Enum)):
         return False
     return all(is_convertible(part) for part in get_args(kind))
 
 
 def is_checkable(kind: Any) -> bool:
-    """Whether a text can at least be checked against that type."""
+    """Check whether a text can at least be validated against a type."""
     return kind is not UnknownType and all(is_checkable(part) for part in get_args(kind))
 
 
@@ -152,7 +152,7 @@ def _is_ellipsis(node: ast.expr) -> bool:
 
 
 def _make_enum(node: ast.ClassDef) -> type[enum.Enum] | None:
-    """An enum like the script's, where its source tells all that it takes."""
+    """Return an enum equal to the script's; None if its source does not determine all its values."""
     base = next((_ENUM_CLASSES[name] for each in node.bases if (name := _dotted_name(each)) in _ENUM_CLASSES), None)
     members: dict[str, Any] = {}
     for statement in node.body:
@@ -162,12 +162,12 @@ def _make_enum(node: ast.ClassDef) -> type[enum.Enum] | None:
             case ast.Assign() | ast.AnnAssign():
                 return None
             case ast.FunctionDef(name="_missing_" | "_generate_next_value_" | "__new__" | "__init__" | "__str__"):
-                return None  # it may take more, or other values
+                return None  # these may accept other values
     if base is None or not members or UnknownType in members.values():
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what Python thinks of the script's enum it says when that is loaded
+            warnings.simplefilter("ignore")  # loading the script shows its warnings
             make: Any = base
             made: type[enum.Enum] = make(node.name, members)
     except (TypeError, ValueError):

@@ -1,4 +1,7 @@
-"""Pickled calls (tasks) and their bytes (blobs) as values. Light to import: pools use tasks without the pickling."""
+"""Pickled calls (tasks) and their bytes (blobs) as values.
+
+Separate from the pickling itself, so that pools can use tasks without importing cloudpickle.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,12 @@ from skyward_core.util.light_dataclass import Value, value
 
 @value
 class SourceText(Value):
-    """The text of a script, or of a cell of a notebook.
+    """Text of a script, or of a cell of a notebook.
 
     Attributes:
-        hash: the name that its content has.
-        name: that of the file it makes on a node.
-        place: the client's file, all links followed; "" for what is none.
+        hash: Content hash.
+        name: File name on a node.
+        place: Path of the client's file, with all links resolved; "" if no file has this text.
     """
 
     hash: str
@@ -32,7 +35,12 @@ class SourceText(Value):
 
 @value
 class Blob(Value):
-    """Bytes with a name made of their content; in memory when small, else in a file. ``sources``: of what is in it."""
+    """Bytes addressed by their content hash: in memory if small, otherwise in a file.
+
+    Attributes:
+        size: Bytes.
+        sources: Source texts of the code that the bytes contain.
+    """
 
     hash: str
     size: int
@@ -48,20 +56,26 @@ class Blob(Value):
         return self.path.read_bytes()
 
     def delete_file(self) -> None:
-        """Remove the file, if there is one."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 
 
 @value
 class Task(Value):
-    """One call, pickled. ``timeout``: seconds per rank, or None. ``stream``: a generator function. ``script``: a whole
-    script, which leaves its rank no process. ``interpreter``: the one that pickled it; None for the one that runs this.
-    ``feeds``: arguments that travel value by value while the call goes on, each with its parameter's name; ``pickled``
-    pickles a value.
-    ``portable``: nothing in it is of that one alone, as of a command. ``nodes``: how many nodes run it, or which, where
-    it runs on all ranks; None for all. ``job``: id of the job that it is a step of; ``more``: whether another step of
-    that follows, for which its nodes are kept a while. ``rank``: the one that runs it; None for any.
+    """One pickled call.
+
+    Attributes:
+        timeout: Seconds per rank; None for no limit.
+        stream: Whether the function is a generator.
+        script: Whether the call is a whole script, after which its rank's process ends.
+        interpreter: Interpreter that pickled the call; None for the one that runs this process.
+        portable: Whether any Python version can run the call, as with a shell command.
+        feeds: Arguments that are sent value by value during the call, each with the name of its parameter.
+        pickled: Function that pickles one such value.
+        nodes: Number or indexes of the nodes whose ranks all run the call; None for all nodes.
+        job: ID of the job that the call is a step of; "" if none.
+        more: Whether another step of the job follows, so that its nodes stay reserved for a while.
+        rank: The rank that runs the call; None for any.
     """
 
     name: str
@@ -81,7 +95,7 @@ class Task(Value):
 
 
 def delete_files(tasks: Iterable[Task]) -> None:
-    """Remove the files of large arguments, once they have been sent or are not to be."""
+    """Remove the files of large arguments, after they were sent or when they will not be sent."""
     for task in tasks:
         task.fn.delete_file()
         task.args.delete_file()
@@ -98,31 +112,31 @@ def write_tasks(tasks: Sequence[Task], folder: Path) -> None:
             blob.path.replace(target)
         else:
             target.write_bytes(blob.read())
-        told = [{"hash": each.hash, "name": each.name, "place": each.place} for each in blob.sources]
+        sources = [{"hash": each.hash, "name": each.name, "place": each.place} for each in blob.sources]
         for each in blob.sources:
             (folder / f"source-{each.hash}").write_bytes(each.data)
-        entries[part] = {"hash": blob.hash, "size": blob.size, "sources": told}
+        entries[part] = {"hash": blob.hash, "size": blob.size, "sources": sources}
     (folder / "task.json").write_text(json.dumps(entries), encoding="utf-8")
 
 
 def read_tasks(folder: Path) -> list[Task]:
-    """The tasks that :func:`write_tasks` wrote; large blobs stay in their files."""
+    """Return the tasks that :func:`write_tasks` wrote; large blobs stay in their files."""
     entries = json.loads((folder / "task.json").read_text(encoding="utf-8"))
 
     def blob(part: str) -> Blob:
-        path, told = folder / part, entries[part]
+        path, entry = folder / part, entries[part]
         sources = tuple(
-            SourceText(**each, data=(folder / f"source-{each['hash']}").read_bytes()) for each in told["sources"]
+            SourceText(**each, data=(folder / f"source-{each['hash']}").read_bytes()) for each in entry["sources"]
         )
-        if told["size"] > MAX_INLINE_BYTES:
-            return Blob(told["hash"], told["size"], path=path, sources=sources)
-        return Blob(told["hash"], told["size"], data=path.read_bytes(), sources=sources)
+        if entry["size"] > MAX_INLINE_BYTES:
+            return Blob(entry["hash"], entry["size"], path=path, sources=sources)
+        return Blob(entry["hash"], entry["size"], data=path.read_bytes(), sources=sources)
 
-    said = entries["nodes"]
-    how = {key: entries[key] for key in ("timeout", "stream", "script")}
-    how["nodes"] = tuple(said) if isinstance(said, list) else said
+    nodes = entries["nodes"]
+    options = {key: entries[key] for key in ("timeout", "stream", "script")}
+    options["nodes"] = tuple(nodes) if isinstance(nodes, list) else nodes
     fn = blob("fn")
-    return [Task(entries["name"], fn, blob(f"args-{i}"), **how) for i in range(entries["count"])]
+    return [Task(entries["name"], fn, blob(f"args-{i}"), **options) for i in range(entries["count"])]
 
 
 _EMPTY_ARGUMENTS = pickle.dumps(((), {}), protocol=5)

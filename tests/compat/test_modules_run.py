@@ -86,14 +86,14 @@ def test_an_archive_a_package_a_folder(project: Path, what: tuple[str, ...]) -> 
 
 
 REFUSED = {
-    "-m nothing": "error: there is no module nothing to run, looked for in ",
-    "-m mine.nothing": "error: there is no module mine.nothing to run",
-    "-m mine.train.main": "error: there is no module mine.train.main to run",
+    "-m nothing": "error: no module nothing to run in ",
+    "-m mine.nothing": "error: no module mine.nothing to run",
+    "-m mine.train.main": "error: no module mine.train.main to run",
     "-m mine.models": "error: package mine.models has no __main__ to run",
-    "-m mine/train.py": "error: there is no module mine/train.py: -m takes a module's name",
-    "-m .train": "error: there is no module .train to run",
+    "-m mine/train.py": "error: no module mine/train.py: -m takes a module's name",
+    "-m .train": "error: no module .train to run",
     "mine/train.py": "mine/train.py is part of a package: run it as a module, with -m PACKAGE.MODULE",
-    "home": "error: home is a folder; name a script in it",
+    "home": "error: home is a folder. Name a script in it",
     "-m": "error: name a SCRIPT, or a module with -m MODULE",
 }
 

@@ -63,7 +63,7 @@ def test_a_command_runs_on_its_machines_or_on_others_by_options(tmp_path: Path) 
         check=False,
     )
     assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert wrong.stderr == "error: argument n of estimate wants int, got 'many'\n"
+    assert wrong.stderr == "error: argument n of estimate must be int, got 'many'\n"
 
 
 @pytest.fixture
@@ -114,8 +114,8 @@ def test_words_are_values_by_the_functions_signature(commands: Callable[..., Any
         ("--epochs 5", "several commands. Name one of train, show_it"),
         ("train", "train requires --epochs"),
         ("train --epochs", "--epochs of train requires a value"),
-        ("train --epochs 1.5", "argument epochs of train wants int, got '1.5'"),
-        ("train --epochs 1 --mode other", "argument mode of train wants "),
+        ("train --epochs 1.5", "argument epochs of train must be int, got '1.5'"),
+        ("train --epochs 1 --mode other", "argument mode of train must be "),
         ("train --epoch 1", r"train has no argument '--epoch'. Its arguments: --epochs, --lr, --mode, --shuffle"),
         ("train 5", "train has no argument '5'"),
         ("train --epochs 1 --node 3", "--node '3' is not supported"),

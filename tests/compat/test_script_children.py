@@ -60,7 +60,7 @@ def test_they_know_the_older_name_and_rent_nothing_that_the_run_does_not(tmp_pat
 def test_a_child_that_loads_a_script_without_a_guard_makes_no_pool(tmp_path: Path) -> None:
     done = run(tmp_path, UNGUARDED)
     assert "a pool in a child" not in done.stdout
-    assert "makes a pool when it is imported, and a child process that it has started" in done.stderr
+    assert "creates a pool on import, and a child process of it" in done.stderr
 
 
 @pytest.mark.parametrize("first", ["import multiprocessing.spawn", ""], ids=["spawn is there", "spawn comes later"])

@@ -323,7 +323,7 @@ def test_an_executor_runs_plain_functions(pool: sky.Compute) -> None:
         assert "in refuse" in str(raised.value.__cause__)
         with pytest.raises(sky.NotPicklableError, match=r"the result of locked\(\) cannot be sent back"):
             executor.submit(locked).result()
-        with pytest.raises(sky.NotPicklableError, match="cannot travel to the nodes"):
+        with pytest.raises(sky.NotPicklableError, match="cannot be pickled"):
             executor.submit(abs, threading.Lock()).result()  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="cannot be called with these arguments"):
             executor.submit(twice)  # type: ignore[call-arg]

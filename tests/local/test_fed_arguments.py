@@ -87,7 +87,7 @@ def test_values_come_one_by_one(pool: sky.Compute) -> None:
 
 def test_one_iterator_is_one_argument(pool: sky.Compute) -> None:
     one = iter(range(10))
-    with pytest.raises(sky.UsageError, match="'data' is an iterator that another argument is, too"):
+    with pytest.raises(sky.UsageError, match="'data' is an iterator that another argument uses, too"):
         (means(one) & running(one)) >> pool  # type: ignore[arg-type]
     assert means(one) >> pool == [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5]
 

@@ -30,7 +30,7 @@ def test_the_disk_is_named_and_not_the_script(small_home: Path, tmp_path: Path) 
     script.write_text(SCRIPT)
     assert build_task(script, "f", {}).name == "f"
     empty = fill(small_home / "full")
-    with pytest.raises(UsageError, match=rf"no room is left on the disk of {small_home}/tasks"):
+    with pytest.raises(UsageError, match=rf"the disk of {small_home}/tasks is full"):
         build_task(script, "f", {})
     empty()
     assert build_task(script, "f", {}).name == "f"
@@ -40,5 +40,5 @@ def test_a_home_that_takes_no_folder_is_named(small_home: Path, tmp_path: Path) 
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     (small_home / "tasks").write_text("somebody's file")
-    with pytest.raises(UsageError, match=rf"no script can be loaded, which is done in {small_home}/tasks: "):
+    with pytest.raises(UsageError, match=rf"no folder can be created in {small_home}/tasks: "):
         build_task(script, "f", {})

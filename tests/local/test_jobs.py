@@ -249,7 +249,7 @@ def test_what_would_be_made_is_told(cli: Cli) -> None:
         (("launch", "task.yaml", "-c", "job", "--plugin", "mpi"), "leave out --plugin"),
         (("launch", "task.yaml", "--plugin", "mpy"), "unknown plugin 'mpy'; did you mean mpi?"),
         (("launch", "none.yaml"), "none.yaml cannot be read: No such file or directory"),
-        (("launch", "bad.yaml"), "bad.yaml, line 2: there is no key 'nodes'; did you mean num_nodes?"),
+        (("launch", "bad.yaml"), "bad.yaml, line 2: unknown key 'nodes'. Did you mean num_nodes?"),
         (("launch", "large.yaml", "-c", "job"), "large.yaml needs 9 nodes, but pool job has 2"),
         (("exec", "job", "large.yaml"), "large.yaml needs 9 nodes, but pool job has 2"),
         (("launch", "task.yaml", "-c", "job", "--set", "a=b", "-i", "5"), "leave out --set, -i"),

@@ -289,7 +289,7 @@ def test_a_value_that_cannot_be_pickled_is_named(pool: sky.Compute, place: str, 
     error = raised_by(lambda: SENT[place](pool, Odd(kind, "pickled")))
     expected = sky.RunError if place == "fed" else sky.NotPicklableError
     assert isinstance(error, expected), repr(error)
-    assert "Cannot send the plugins to the nodes" in str(error)
+    assert place == "fed" or "cannot be pickled" in str(error)
     assert "Odd object" in str(error) or place == "fed"
     assert give("next") @ pool == ["next"] * 2
 

@@ -219,7 +219,7 @@ async def test_what_a_project_says_wrong_is_refused_before_anything_is_connected
 ) -> None:
     (project / "requirements.txt").write_text("-f ../wheels\nskytiny\n")
     cases: list[tuple[dict[str, Any], type[Exception], str]] = [
-        ({"lock": "no.lock"}, SpecError, "lock: there is no file no.lock in"),
+        ({"lock": "no.lock"}, SpecError, "lock: file no.lock does not exist in"),
         ({"requirements": "requirements.txt"}, sky.UsageError, "a folder of this machine"),
     ]
     session = Session()

@@ -71,5 +71,5 @@ def test_git_runs_no_program_that_a_project_configures(cli: Cli, mark: Path, mon
 
 def test_a_launch_runs_the_interpreter_that_it_names(cli: Cli, mark: Path) -> None:
     done = cli("run", SCRIPT, "--python", "./evil.sh", "--provider", "local", status=2)
-    assert "it is no Python that we can use" in done.stderr
+    assert "it is not a usable Python" in done.stderr
     assert mark.read_text().startswith("evil.sh -I -S -c")

@@ -246,7 +246,7 @@ def test_a_script_with_inline_metadata_gets_an_environment_of_its_own(inline: Pa
     assert task.interpreter == chosen
     assert said[:2] == [
         f"interpreter: {chosen}",
-        f"making the environment of the inline metadata of inline.py with Python {chosen.version}",
+        f"creating the environment of the inline metadata of inline.py with Python {chosen.version}",
     ]
     assert any("skytiny" in line for line in said[2:])
     again: list[str] = []
@@ -321,7 +321,7 @@ def test_a_package_that_is_missing_is_to_be_had_where_it_is_missing(
     script = project / "torchy.py"
     script.write_text("import skyward_core as sky\nimport torch\n@sky.function\ndef f(): return 1\n")
     assert missing_frameworks(script) == ["torch"]
-    with pytest.raises(ScriptFailed, match=f"torch is not installed for {program}; install it there: "):
+    with pytest.raises(ScriptFailed, match=f"torch is not installed for {program}. Install it: "):
         loaded(script)
     inline.write_text(inline.read_text() + "import torch\n")
     with pytest.raises(ScriptFailed, match="add torch to the dependencies in the script's inline metadata"):
@@ -348,7 +348,7 @@ def test_a_cloudpickle_that_is_too_old_is_named(project: Path, environments: dic
     (packages,) = (project / ".venv").glob("lib/python3*/site-packages")
     (packages / "cloudpickle.py").write_text("__version__ = '2.2.1'\n")
     (project / "train.py").write_text("import skyward_core as sky\n@sky.function\ndef f(): return 1\n")
-    with pytest.raises(ScriptError, match=f"{program} has cloudpickle 2.2.1, and 3 or later is needed"):
+    with pytest.raises(ScriptError, match=f"{program} has cloudpickle 2.2.1, but version 3 or later is required"):
         loaded(project / "train.py")
 
 
@@ -401,14 +401,14 @@ def test_a_person_may_say_which_python(project: Path, environments: dict[str, Pa
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(f"['{other.version}', '{program}', '1.0', []") == 2
     done = command("train.py:f", "--python", str(project))
-    assert done.returncode == 2 and f"--python {project} is a folder: name an interpreter" in done.stderr
+    assert done.returncode == 2 and f"--python {project} is a folder. Name an interpreter" in done.stderr
 
 
 def test_an_environment_of_a_project_that_is_broken_is_told(project: Path) -> None:
     (project / ".venv" / "bin").mkdir(parents=True)
     done = command("train.py:f")
     assert done.returncode != 0 and "Traceback" not in done.stderr
-    assert f"{project}/.venv (.venv of project train-it) has no bin/python: make it anew, or remove it" in done.stderr
+    assert f"{project}/.venv (.venv of project train-it) has no bin/python. Recreate or remove it" in done.stderr
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to somebody else")
@@ -421,5 +421,5 @@ def test_an_environment_of_somebody_else_is_not_run_and_named(project: Path, tmp
     (project / "plain.py").write_text("import skyward_core as sky\n@sky.function\ndef f(): return 'here'\n")
     done = command("plain.py")
     assert done.returncode == 0 and "'here'" in done.stdout, done.stderr
-    assert f"{project}/.venv was passed over: {project}/.venv belongs to somebody else" in done.stderr
+    assert f"{project}/.venv was skipped: {project}/.venv belongs to somebody else" in done.stderr
     assert not (tmp_path / "was-run").exists()

@@ -335,8 +335,8 @@ def test_more_gangs_than_a_pool_has_in_memory_are_all_told(cli: Cli) -> None:
         ),
         (["--gang-ranks", "2", "--detach", "-a", "lr=1,2"], "leave --detach out"),
         (["--gang-ranks", "2", "--ranks-per-node", "gpu", "-a", "lr=1,2"], "use a pool that is up"),
-        (["-a", "lr=1,x"], "argument lr of train wants float, got 'x'"),
-        (["-a", "lr=1,1"], "1 is given twice"),
+        (["-a", "lr=1,x"], "argument lr of train must be float, got 'x'"),
+        (["-a", "lr=1,1"], "1 is repeated"),
         (["-a", "seed=1..9999"], "more than 4,096"),
     ],
 )

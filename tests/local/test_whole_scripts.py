@@ -83,7 +83,7 @@ class TestModule:
         assert failed.stderr.splitlines()[0] == "Traceback (most recent call last):"
         assert 'File "own.py", line 3' in failed.stderr.splitlines()[1]
         missing = self.run(cli, "missing.py")
-        assert (missing.returncode, missing.stderr) == (2, "error: no such script: missing.py\n")
+        assert (missing.returncode, missing.stderr) == (2, "error: script missing.py does not exist\n")
         assert self.run(cli, "--provider", "locl", "own.py").returncode == 2
 
     def test_a_terminated_script_takes_its_pool_down(self, cli: Cli) -> None:

@@ -59,7 +59,7 @@ async def test_fields_and_line_say_the_same(app: SkywardApp) -> None:
         await until(pilot, lambda: " how often all data is seen" in screen_text(app))
         assert screen_text(app).count("int, needed") == 1, "the empty field says it"
         await typed(app, pilot, "x")
-        await until(pilot, lambda: "✗ wants int, not 'x'" in screen_text(app))
+        await until(pilot, lambda: "✗ must be int, got 'x'" in screen_text(app))
         assert line.value == "epochs=x lr=1e-2 warmup=3"
         await pilot.press("backspace", "3")
         await until(pilot, lambda: "int, needed  how often all data is seen" in screen_text(app))
@@ -89,12 +89,12 @@ async def test_fields_and_line_say_the_same(app: SkywardApp) -> None:
 @pytest.mark.parametrize(
     ("given", "name", "said"),
     [
-        ("lr=0.1 epochs=x", "epochs", "wants int, got 'x'"),
+        ("lr=0.1 epochs=x", "epochs", "must be int, got 'x'"),
         ("lr=0.1", "epochs", "train needs epochs"),
         ("epochs=3 kind=no", "kind", "wants"),
         ("epochs=3 resume=maybe", "resume", "wants"),
-        ("epochs=3 lr", "", "an argument is written name=value, got 'lr'"),
-        ("epochs=3 warmup=1 warmup=2", "", "argument warmup of train is given twice"),
+        ("epochs=3 lr", "", "invalid argument 'lr'. Write name=value"),
+        ("epochs=3 warmup=1 warmup=2", "", "argument warmup of train is repeated"),
     ],
 )
 async def test_the_field_of_what_is_wrong_has_the_focus(
@@ -163,13 +163,13 @@ async def test_several_values_are_a_sweep(app: SkywardApp, session: FakeSession)
         await until(pilot, lambda: "as 10 trials" in screen_text(app))
         assert "--sweep" in screen_text(app)
         line.value = "epochs=1..5 lr=0.1,x"
-        await until(pilot, lambda: "✗ wants float, not 'x'" in screen_text(app))
+        await until(pilot, lambda: "✗ must be float, got 'x'" in screen_text(app))
         # What the person switches off stays off, and is then no number.
         line.value = "epochs=1..5 lr=0.1"
         await until(pilot, lambda: "as 5 trials" in screen_text(app))
         options.focus()
         await pilot.press("right", "right", "space")
-        await until(pilot, lambda: "✗ wants int, not '1..5'" in screen_text(app))
+        await until(pilot, lambda: "✗ must be int, got '1..5'" in screen_text(app))
         assert "sweep" not in options.chosen
         await pilot.press("space", "left", "space")
         await until(pilot, lambda: "each combination of a sweep runs on one rank anyway" in screen_text(app))

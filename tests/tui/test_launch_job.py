@@ -123,7 +123,7 @@ async def test_what_comes_to_nothing_leaves_neither_pool_nor_files(
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("run: a\nnodes: 2\n", "task.yaml, line 2: there is no key 'nodes'; did you mean num_nodes?"),
+        ("run: a\nnodes: 2\n", "task.yaml, line 2: unknown key 'nodes'. Did you mean num_nodes?"),
         ("run: [\n", "line 2"),
         ("envs: {A: null}\nrun: a\n", "A has no value: enter one in its field"),
     ],

@@ -94,7 +94,7 @@ async def test_a_script_with_functions_may_be_run_as_a_whole(app: SkywardApp, pr
         assert screen.form().whole and not screen.query_one("#plugins", Toggles).chosen
         assert screen.query_one("#arguments", Input).placeholder.startswith("the script's arguments")
         screen.query_one("#script", Input).value = "gone.py"
-        await until(pilot, lambda: "no such script" in screen_text(app))
+        await until(pilot, lambda: "does not exist" in screen_text(app))
         assert not screen.form().whole
 
 
@@ -205,7 +205,7 @@ async def test_packages_are_chosen_and_the_plan_says_which(app: SkywardApp, proj
         assert "--requirements requirements.txt" in plan_text(screen)
         (project / "requirements.txt").unlink()
         screen.query_one("#arguments", Input).value = "epochs=2"
-        await until(pilot, lambda: "there is no file" in screen_text(app))
+        await until(pilot, lambda: "does not exist" in screen_text(app))
         assert choice.has_class("-wrong")
         await pilot.press("ctrl+r")
         await until(pilot, lambda: app.focused is choice)
@@ -341,7 +341,7 @@ async def test_in_a_folder_that_was_opened_the_cursor_is_on_what_lies_there(app:
 async def test_a_home_folder_of_nobody_is_a_path_like_any_other(app: SkywardApp) -> None:
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "~nobody-of-that-name/x.py")
-        await until(pilot, lambda: "no such script: ~nobody-of-that-name/x.py" in screen_text(app))
+        await until(pilot, lambda: "script ~nobody-of-that-name/x.py does not exist" in screen_text(app))
         await pilot.press("ctrl+o")
         await typed(app, pilot, "~nobody-of-that-name/")
         await until(pilot, lambda: "No such file" in screen_text(app))

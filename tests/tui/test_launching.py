@@ -136,7 +136,7 @@ async def test_a_launch_is_of_the_form_as_it_is_shown(
         screen.query_one("#script", Input).value = "hangs/train.py"
         await until(pilot, lambda: screen.query_one("#function", Select).value == "train")
         await pilot.press("ctrl+r")  # there is no plan of that yet
-        await until(pilot, lambda: "has not said its version for 1 s; make it anew" in plan_text(screen))
+        await until(pilot, lambda: "did not print its version within 1 s. Recreate" in plan_text(screen))
         assert session.created == [] and app.focused is screen.query_one("#script")
         await until(pilot, lambda: all_ended(hangs))  # who is killed takes a moment to end
         screen.query_one("#script", Input).value = "train.py"

@@ -103,7 +103,7 @@ def test_the_docstring_says_what_they_are(fields: dict[str, ArgumentField]) -> N
     ("name", "text", "why"),
     [
         ("epochs", "3", ""),
-        ("epochs", "3.5", "wants int, not '3.5'"),
+        ("epochs", "3.5", "must be int, got '3.5'"),
         ("lr", "1e-3", ""),
         ("lr", "fast", "wants float, not 'fast'"),
         ("mode", "SLOW", "wants one of FAST, EXACT (Mode), not 'SLOW'"),
@@ -114,7 +114,7 @@ def test_the_docstring_says_what_they_are(fields: dict[str, ArgumentField]) -> N
         ("model", "None", ""),
         ("more", "1,2", ""),
         ("more", "1,x", "wants list[int], not '1,x'"),
-        ("rest", "x", "wants int | float, not 'x'"),
+        ("rest", "x", "must be int | float, got 'x'"),
     ],
 )
 def test_a_text_is_checked_as_typed(fields: dict[str, ArgumentField], name: str, text: str, why: str) -> None:
@@ -270,7 +270,7 @@ def test_values(text: str, values: list[str]) -> None:
     [
         (["n=1,,2"], "a value is missing"),
         (["n=1,"], "a value is missing"),
-        (["n=1,2,1"], "1 is given twice"),
+        (["n=1,2,1"], "1 is repeated"),
         (["n=1..3,2"], "2 is given twice"),
         (["n=3..1"], "a range counts up"),
         (["n=0..999999999999"], "more than 4,096 values"),

@@ -645,9 +645,11 @@ def test_an_example_has_a_name_for_run(tmp_path: Path, monkeypatch: pytest.Monke
     assert form.script_argument(str(path)) == "example:ddp"
     Path("example:ddp").write_text("")
     assert form.expand_example("example:ddp") == "example:ddp"
-    with pytest.raises(ScriptError, match="no such script: hello\nTo run the packaged example: run example:hello"):
+    with pytest.raises(
+        ScriptError, match="script hello does not exist\nTo run the packaged example: run example:hello"
+    ):
         run(LaunchRequest(script="hello"), Console())
-    with pytest.raises(ScriptError, match=r"no such script: train\.py$"):
+    with pytest.raises(ScriptError, match=r"script train\.py does not exist$"):
         run(LaunchRequest(script="train.py"), Console())
 
 

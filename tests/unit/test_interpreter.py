@@ -111,7 +111,7 @@ def test_the_order(project: Path, tmp_path: Path) -> None:
     other = environment(tmp_path / "other")
     found = resolve_interpreter(script(project), f"{other}/bin/python", environ, answers)
     assert (found.source, found.prefix, found.version) == ("--python", str(other), "3.12.1")
-    assert found.notes == ("the inline metadata of train.py is not used, as --python says otherwise",)
+    assert found.notes == ("the inline metadata of train.py is ignored because of --python",)
     assert str(found) == f"Python 3.12.1 at {other}/bin/python (--python)"
 
 
@@ -166,7 +166,7 @@ def test_the_environment_of_somebody_else_is_not_believed_and_named(project: Pat
     os.chown(venv, STRANGER, STRANGER)
     found = chosen(project, ask=never)
     assert found.source == OWN_SOURCE
-    assert found.notes == (f"{venv} was passed over: {venv} belongs to another user",)
+    assert found.notes == (f"{venv} was skipped: {venv} belongs to another user",)
 
 
 def test_nor_is_one_that_others_could_have_put_there(project: Path, tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_nor_is_one_that_others_could_have_put_there(project: Path, tmp_path: Pa
 def test_an_environment_whose_interpreter_is_gone_is_named(project: Path) -> None:
     venv = project / ".venv"
     (venv / "bin").mkdir(parents=True)
-    with pytest.raises(ScriptError, match=r"\.venv of project train-it\) has no bin/python: make it anew"):
+    with pytest.raises(ScriptError, match=r"\.venv of project train-it\) has no bin/python. Recreate"):
         chosen(project)
     (venv / "bin" / "python").symlink_to("/nowhere/python3.12")
     with pytest.raises(ScriptError, match=r"is broken: its bin/python leads to /nowhere/python3.12, which is not"):
@@ -196,18 +196,18 @@ def test_an_environment_that_is_too_old_is_named(project: Path, tmp_path: Path) 
     venv = environment(project / ".venv")
     (venv / "bin" / "python").unlink()
     program(venv / "bin" / "python", f'["{venv}/bin/python", "{venv}", [3, 9, 2], "cpython"]')
-    with pytest.raises(ScriptError, match=r"it is Python 3\.9\.2, and 3\.11 or later is needed"):
+    with pytest.raises(ScriptError, match=r"it is Python 3\.9\.2, but 3\.11 or later is required"):
         chosen(project, ask=query_python)
-    with pytest.raises(UsageError, match=r"--python .* it is Python 3\.9\.2, and 3\.11 or later is needed"):
+    with pytest.raises(UsageError, match=r"--python .* it is Python 3\.9\.2, but 3\.11 or later is required"):
         chosen(project, f"{venv}/bin/python", query_python)
 
 
 def test_an_environment_that_a_shell_has_outlived_is_passed_over_in_words(project: Path, tmp_path: Path) -> None:
     found = chosen(project, VIRTUAL_ENV=f"{tmp_path}/gone")
     assert found.source == OWN_SOURCE
-    assert found.notes == (f"VIRTUAL_ENV was passed over: there is no folder {tmp_path}/gone",)
+    assert found.notes == (f"VIRTUAL_ENV was skipped: folder {tmp_path}/gone does not exist",)
     (tmp_path / "gone").mkdir()
-    with pytest.raises(ScriptError, match="has no bin/python: make it anew, or unset VIRTUAL_ENV"):
+    with pytest.raises(ScriptError, match=r"has no bin/python. Recreate it, or unset VIRTUAL_ENV"):
         chosen(project, VIRTUAL_ENV=f"{tmp_path}/gone")
 
 
@@ -223,17 +223,17 @@ def test_what_a_person_says_is_never_passed_over(
     venv, other = environment(tmp_path / "venv"), another_python()
     monkeypatch.setattr(script_interpreters, "find_other_pythons", lambda environ: iter([other.path]))
     for said, why in (
-        (str(tmp_path), "is a folder: name an interpreter"),
-        (str(venv), f"is a folder: name the interpreter in it, {venv}/bin/python"),
-        ("python9", "there is no program of that name in PATH; give a path"),
+        (str(tmp_path), "is a folder. Name an interpreter"),
+        (str(venv), f"is a folder. Name the interpreter in it: {venv}/bin/python"),
+        ("python9", "PATH has no such program. Give a path"),
         (other.version, f"there is no program of that name in PATH; give {other.path}"),
-        ("3.1", "give a path; no Python 3.1 was found here"),
+        ("3.1", "Give a path: Python 3.1 was not found"),
         ("", " names no interpreter"),
         (f"{tmp_path}/none", "No such file"),
-        (str(program(tmp_path / "hello", "hello")), "it is no Python that we can use"),
+        (str(program(tmp_path / "hello", "hello")), "it is not a usable Python"),
         (
             str(program(tmp_path / "other", '["/p", "/", [3, 12, 1], "pypy"]')),
-            "it is pypy, and CPython is needed",
+            "it is pypy, but CPython is required",
         ),
         (str(project / "pyproject.toml"), "it cannot be run: Permission denied"),
     ):
@@ -284,7 +284,7 @@ def test_a_script_that_asks_for_what_is_not_here_is_told_what_is(
 
     with pytest.raises(
         ScriptError,
-        match=r'asks for Python ">=3\.19", and there is none here \(there is [^)]*3\.12\.1[^)]*\)',
+        match=r'requires Python ">=3\.19", but only [^"]*3\.12\.1[^"]* was found',
     ):
         chosen(project, ask=seen)
 
@@ -336,13 +336,13 @@ OTHER = Interpreter("/p/bin/python", "/p", "3.99.1", ".venv of project p")
         (OTHER, own_interpreter(), False, "bytecode"),
         (own_interpreter(), OTHER, True, "bytecode"),
         (Interpreter("/q/bin/python", "/q", "3.99.2", "VIRTUAL_ENV"), OTHER, False, ""),
-        (Interpreter("/q/bin/python", "/q", "3.99.2", "VIRTUAL_ENV"), OTHER, True, "packages of its own"),
+        (Interpreter("/q/bin/python", "/q", "3.99.2", "VIRTUAL_ENV"), OTHER, True, "has other packages"),
         (Interpreter("/q/bin/python", "/q", "3.99.2", OWN_SOURCE, chosen=False), OTHER, True, ""),
         (
             None,
             Interpreter("/q/bin/python", "/q", "3.99.2", OWN_SOURCE, chosen=False),
             True,
-            "3.99.2 at /q/bin/python (that of the program which made it)",
+            "3.99.2 at /q/bin/python (of the program that created the pool)",
         ),
     ],
 )
@@ -366,7 +366,7 @@ def test_a_plan_on_a_pool_of_another_python_is_refused_before_anything_is_made(p
             {},
         )
     )
-    with pytest.raises(UsageError, match=r"^f cannot run in pool p, .* bytecode of one version") as caught:
+    with pytest.raises(UsageError, match=r"^f cannot run in pool p, .* needs the same Python version") as caught:
         plan.on_pool(of_ours)
     assert caught.value.field == "python" and not Path(plan.interpreter.prefix).exists()
     assert plan.on_pool(of_its_own).pool is of_its_own and plan.on_pool(older).pool is older
@@ -393,7 +393,7 @@ def test_one_that_hangs_is_named_and_killed_with_what_it_started(
     monkeypatch.setattr(bounded_subprocess, "DEFAULT_TIMEOUT", 5)
     children = hanging_python(project / ".venv")
     for _ in range(4):  # who asks again is not kept waiting again
-        with pytest.raises(ScriptError, match=r"bin/python \(\.venv .*has not said its version for 5 s; "):
+        with pytest.raises(ScriptError, match=r"bin/python \(\.venv .*did not print its version within 5 s. "):
             choose_interpreter(script(project), ask=query_python)
     wait_until(lambda: all_ended(children))  # who is killed takes a moment to end
     assert children.read_text().count("\n") == 1
@@ -407,8 +407,8 @@ def test_one_that_hangs_is_named_and_killed_with_what_it_started(
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("#!/bin/sh\nsleep 600\n", "it has not answered for 0.3 s"),
-        ("#!/bin/sh\necho broken >&2; exit 3\n", r"it ended with exit status 3 \(broken\)"),
+        ("#!/bin/sh\nsleep 600\n", "no answer for 0.3 s"),
+        ("#!/bin/sh\necho broken >&2; exit 3\n", r"it exited with status 3 \(broken\)"),
         ("no program", "it cannot be run: "),
     ],
 )
@@ -420,7 +420,7 @@ def test_one_that_does_not_tell_its_packages_is_no_one_that_has_them(
     program = tmp_path / "python"
     program.write_text(text)
     program.chmod(0o755)
-    with pytest.raises(ScriptError, match=f"Which packages {program} has is not known: {why}"):
+    with pytest.raises(ScriptError, match=f"Cannot list the packages of {program}: {why}"):
         has_module(Interpreter(str(program), str(tmp_path), "3.12.1", "--python"), "torch")
 
 

@@ -138,13 +138,13 @@ def test_alternatives_replace_what_stands_beside_them() -> None:
     [
         ("run: [", "line 1"),
         ("run: a\n  b: c\n", "line 2: mapping values are not allowed here"),
-        ("- a\n", "at its top stand keys with values, such as run: echo hello, not a list"),
+        ("- a\n", "the top level must be keys with values, such as run: echo hello, not a list"),
         ("just words\n", "not a text"),
-        ("a: 1\n---\nb: 2\n", "line 3: it has several documents"),
-        ("run: a\nrun: b\n", "line 2: run stands twice (also in line 1)"),
-        ("runn: a\n", "line 1: there is no key 'runn'; did you mean run?"),
-        ("run: a\nresources:\n  acelerators: A100\n", "line 3: there is no key 'acelerators'; did you mean acc"),
-        ("run: a\nservice:\n  replicas: 2\n", "line 2: service is not supported: nothing here serves"),
+        ("a: 1\n---\nb: 2\n", "line 3: several documents"),
+        ("run: a\nrun: b\n", "line 2: run is repeated (first in line 1)"),
+        ("runn: a\n", "line 1: unknown key 'runn'. Did you mean run?"),
+        ("run: a\nresources:\n  acelerators: A100\n", "line 3: unknown key 'acelerators'. Did you mean acc"),
+        ("run: a\nservice:\n  replicas: 2\n", "line 2: service is not supported: run the server"),
         ("resources:\n  any_of:\n  - accelerator_args: {}\n", "line 3: resources.accelerator_args is not supported"),
         ("num_nodes: many\n", "line 1: num_nodes cannot be 'many': "),
         ("num_nodes: 0\n", "num_nodes cannot be 0"),
@@ -152,41 +152,41 @@ def test_alternatives_replace_what_stands_beside_them() -> None:
         ("resources:\n  cpus: lots\n", "line 2: resources.cpus cannot be 'lots': write a number"),
         ("resources:\n  cpus: 4GB\n", "line 2: '4GB' is no size"),
         ("resources:\n  memory: 4XB\n", "line 2: '4XB' is no size"),
-        ("resources:\n  accelerators: A100:x\n", "line 2: an accelerator is written NAME:COUNT"),
+        ("resources:\n  accelerators: A100:x\n", "line 2: an accelerator must be NAME:COUNT"),
         ("resources:\n  accelerators: A100:0\n", "NAME:COUNT"),
-        ("resources:\n  accelerators: {A100:1: 2}\n", "says how many twice"),
-        ("resources:\n  accelerators: tpu-v2-8\n", "TPU machines of Google"),
+        ("resources:\n  accelerators: {A100:1: 2}\n", "the count is repeated"),
+        ("resources:\n  accelerators: tpu-v2-8\n", "Google TPU machines"),
         ("resources:\n  infra: aws/a/b/c\n", "infra is CLOUD/REGION/ZONE"),
         ("resources:\n  infra: aws\n  region: us-east-1\n", "line 3: infra says region, too"),
-        ("resources:\n  image_id: docker:ubuntu\n", "line 2: no containers are run here"),
+        ("resources:\n  image_id: docker:ubuntu\n", "line 2: containers are not supported"),
         ("resources:\n  image_id: {us-east-1: ami-1}\n", "say which region"),
-        ("resources:\n  any_of: [{cpus: 1}]\n  ordered: [{cpus: 1}]\n", "line 3: any_of and ordered: keep one"),
+        ("resources:\n  any_of: [{cpus: 1}]\n  ordered: [{cpus: 1}]\n", "line 3: any_of and ordered are both set"),
         ("resources:\n  any_of:\n  - any_of: [{cpus: 1}]\n", "any_of inside of any_of"),
         ("resources:\n  autostop: soon\n", "'soon' is no time"),
-        ("envs:\n  A:\n", "line 2: envs: A has no value: give it with --env A=VALUE"),
+        ("envs:\n  A:\n", "line 2: envs: A has no value. Set it with --env A=VALUE"),
         ("envs:\n  a-b: 1\n", "'a-b' is no name of a variable"),
-        ("envs: {A: [1]}\n", "envs.A cannot be what stands there"),
-        ("envs: {A: 1}\nsecrets: {A: 2}\n", "line 2: A stands in envs and in secrets"),
+        ("envs: {A: [1]}\n", "envs.A cannot be its value"),
+        ("envs: {A: 1}\nsecrets: {A: 2}\n", "line 2: A is in envs and in secrets"),
         ("secrets:\n  KEY:\n", "line 2: secrets: KEY has no value: give it with --secret KEY, which takes this"),
-        ("workdir: /no/such\n", "line 1: workdir: there is no folder /no/such"),
+        ("workdir: /no/such\n", "line 1: workdir: folder /no/such does not exist"),
         ("file_mounts:\n  /a: /no/such\n", "line 2: file_mounts: /a: there is no /no/such"),
         ("file_mounts:\n  /a: s3://bucket/x\n", "line 2: file_mounts: /a: buckets, volumes and repositories"),
         ("file_mounts:\n  /a: {name: b, store: s3}\n", "line 2: file_mounts: /a: buckets"),
-        ("file_mounts:\n  /tmp/x: /tmp\n", "/tmp/x lies in what is brought there (/tmp)"),
+        ("file_mounts:\n  /tmp/x: /tmp\n", "/tmp/x is inside of its own source /tmp"),
         ("file_mounts:\n  /etc/x: /usr\n  /usr/x: /etc\n", "a circle"),
         ("a: &a [*a]\n", "line 1"),
         ("run: !!python/object/apply:os.system [x]\n", "line 1"),
         ("run: 2001-99-99\n", "line 1: '2001-99-99' cannot be read"),
-        ("run:\n\techo\n", "line 2: a tab stands where YAML wants spaces"),
-        ("name: a\nrun: a\0b\n", r"line 2: the character '\x00' may not stand in YAML"),
+        ("run:\n\techo\n", "line 2: a tab is used in place of spaces"),
+        ("name: a\nrun: a\0b\n", r"line 2: the character '\x00' is not allowed in YAML"),
         ('run: "a\\0b"\n', r"line 1: the character '\x00' is in no text"),
         ('envs: {A: "\\ud800"}\n', r"line 1: the character '\ud800' is in no text"),
         ('file_mounts: {"/a\\0": .}\n', r"line 1: the character '\x00' is in no text"),
-        ("num_nodes: 0\n", "num_nodes cannot be 0: 1 or more is wanted"),
-        ("num_nodes: true\n", "num_nodes cannot be true: a number is wanted"),
-        ("name: 5\n", "line 1: name cannot be 5: a text is wanted: put it in quotes"),
+        ("num_nodes: 0\n", "num_nodes cannot be 0: expected 1 or more"),
+        ("num_nodes: true\n", "num_nodes cannot be true: expected a number"),
+        ("name: 5\n", "line 1: name cannot be 5: expected a text. Put it in quotes"),
         ("name: 2026-11-26\n", "name cannot be 2026-11-26: a text is wanted: put it in quotes"),
-        ("resources: [a]\n", "resources cannot be what stands there: keys with values are wanted"),
+        ("resources: [a]\n", "resources cannot be a list: expected keys with values"),
         ("resources:\n  any_of: []\n", "line 2: resources.any_of cannot be empty: a list of one thing or more"),
         ("resources:\n  cpus: true\n", "line 2: resources.cpus cannot be true: write a number"),
         ("resources:\n  autostop: {idle_minutes: 0}\n", "idle_minutes cannot be 0: more than 0 is wanted"),
@@ -194,11 +194,11 @@ def test_alternatives_replace_what_stands_beside_them() -> None:
         ("workdir: {ref: main}\n", "line 1: workdir lacks url"),
         ("workdir: {url: a, reff: b}\n", "there is no key 'reff'; did you mean ref?"),
         ("workdir: /etc/passwd\n", "workdir: /etc/passwd is no folder"),
-        ("workdir: https://u:pass@h/x\n", "a repository is written workdir: {url: https://h/x}"),
-        ("workdir: ~nobody-at-all/x\n", "workdir: ~nobody-at-all/x: there is no such user here"),
-        ("file_mounts: {/a: ~nobody-at-all/x}\n", "there is no such user here"),
-        ("file_mounts: {/a: ''}\n", "/a: a place on the nodes, and a path here, are wanted"),
-        ("file_mounts: {/a: 'git@github.com:a/b'}\n", "have setup clone a repository"),
+        ("workdir: https://u:pass@h/x\n", "write a repository as workdir: {url: https://h/x}"),
+        ("workdir: ~nobody-at-all/x\n", "workdir: ~nobody-at-all/x: this machine has no such user"),
+        ("file_mounts: {/a: ~nobody-at-all/x}\n", "this machine has no such user"),
+        ("file_mounts: {/a: ''}\n", "/a: expected a path on the nodes and a local path"),
+        ("file_mounts: {/a: 'git@github.com:a/b'}\n", "Clone a repository in setup"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_said_with_its_line(text: str, words: str) -> None:
@@ -210,7 +210,7 @@ def test_a_file_that_would_be_endless_is_refused() -> None:
     """Aliases of aliases: a thousand million values in ten lines."""
     lines = ["a: &a [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]" for a, b in zip("abcdefgh", "bcdefghi", strict=True)]
-    assert "more than any job file needs" in refused("\n".join(lines))
+    assert "too many or too deeply nested values" in refused("\n".join(lines))
     assert "characters" in refused("#" * (1 << 20) + "\n")
 
 
@@ -234,7 +234,7 @@ def test_variables_of_the_command_line_come_first(monkeypatch: pytest.MonkeyPatc
     assert job.envs == {"A": "1", "B": "x=y", "FROM_SHELL": "here", "C": "new"}
     assert job.secrets == {"KEY": "abcdefgh"} and job.blanked == ("abcdefgh",)
     assert read("secrets: {PIN: 1234}").notes == (
-        "secrets: PIN has fewer than 8 characters, and is not blanked in logs",
+        "secrets: PIN has fewer than 8 characters, so it is not redacted in logs",
     )
     with pytest.raises(sky.UsageError, match="--env NONE: this shell has no variable of that name"):
         read(text, env={"NONE": None})
@@ -245,7 +245,7 @@ def test_variables_of_the_command_line_come_first(monkeypatch: pytest.MonkeyPatc
 def test_a_secret_among_the_variables_is_told_of_and_blanked_nevertheless() -> None:
     job = read("envs: {HF_TOKEN: hf_NobodyMayRead, MAX_TOKENS: 4096, TOKENIZER_PATH: ~/tokens}")
     (note,) = job.notes
-    assert note == "envs: HF_TOKEN is a secret by its name, and blanked in logs: secrets is the place for it"
+    assert note == "envs: HF_TOKEN has the name of a secret and is redacted in logs. Move it to secrets"
     assert job.blanked == ("hf_NobodyMayRead",) and "NobodyMayRead" not in repr(job)
 
 
@@ -482,8 +482,8 @@ def test_a_pool_that_works_elsewhere_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "same").symlink_to(tmp_path)
     for refused, words in (
-        (f"workdir: {tmp_path}/sub", r"make the pool with image=sky.Image\(workdir='.*/sub'\)"),
-        ("workdir: {url: https://me:hush@host/x}", "run_on brings no repository"),
+        (f"workdir: {tmp_path}/sub", r"Create the pool with image=sky.Image\(workdir='.*/sub'\)"),
+        ("workdir: {url: https://me:hush@host/x}", "run_on does not clone repositories"),
     ):
         with pytest.raises(JobFileError, match=words):
             read(f"{refused}\nrun: x").run_on(pool)
@@ -491,6 +491,6 @@ def test_a_pool_that_works_elsewhere_is_refused_by_name(tmp_path: Path) -> None:
     for same in (f"workdir: {tmp_path}/same", "name: x"):
         read(f"{same}\nrun: x").run_on(pool)
     assert len(ran) == 2
-    with pytest.warns(UserWarning, match="has no run, and nothing else to do: nothing was done"):
+    with pytest.warns(UserWarning, match="has no run, setup or file_mounts: nothing was run"):
         read("name: x").run_on(pool)
     assert len(ran) == 2

@@ -448,7 +448,7 @@ def test_a_list_is_written_with_commas_only_where_it_is_read_so_again() -> None:
 @pytest.mark.parametrize(
     ("more", "field", "words"),
     [
-        ({"script": "gone.py"}, "script", "no such script: gone.py"),
+        ({"script": "gone.py"}, "script", "script gone.py does not exist"),
         ({"function": "gone"}, "script", "no function 'gone'"),
         ({"arguments": ["epochs=x"]}, "arguments.epochs", "epochs"),
         ({"pool": "No Good"}, "pool", "pool: 'No Good' is not a pool name"),

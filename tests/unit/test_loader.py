@@ -179,12 +179,12 @@ def test_an_exception_comes_with_the_scripts_traceback(build: Any, tmp_path: Pat
     assert rest[0] == "Traceback (most recent call last):"
     assert "    return 1 / 0" in rest
     assert "loader.py" not in str(caught.value)
-    assert rest[-2:] == ["what it printed:", "so far"]
+    assert rest[-2:] == ["output of the script:", "so far"]
 
 
 def test_a_package_that_is_not_there_comes_with_how_to_install_it(build: Any) -> None:
     why = rf"No module named 'no_such_framework'; no_such_framework is not installed for {re.escape(sys.executable)}; "
-    with pytest.raises(ScriptFailed, match=why + r"install it there: .*install .*no_such_framework"):
+    with pytest.raises(ScriptFailed, match=why + r"Install it: .*install .*no_such_framework"):
         build("import no_such_framework.nn\n@sky.function\ndef f(): ...\n")
     with pytest.raises(ScriptFailed) as caught:  # a part of something that is there
         build("import json.no_such_part\n@sky.function\ndef f(): ...\n")
@@ -192,7 +192,7 @@ def test_a_package_that_is_not_there_comes_with_how_to_install_it(build: Any) ->
 
 
 def test_a_part_of_a_package_says_that_it_is_one(build: Any) -> None:
-    with pytest.raises(ScriptFailed, match=r"no known parent package; it is part of a package: have it import by "):
+    with pytest.raises(ScriptFailed, match=r"no known parent package. The script is part of a package: import by "):
         build("from .models import Net\n@sky.function\ndef f(): ...\n")
 
 
@@ -211,7 +211,7 @@ def test_packages_are_installed_as_the_tool_was(prefix: str, command: str, monke
 
 
 def test_sys_exit_in_a_script_is_an_error(build: Any) -> None:
-    with pytest.raises(ScriptFailed, match=r"calls sys.exit\(3\) at line 3 when it is loaded; put that"):
+    with pytest.raises(ScriptFailed, match=r"calls sys.exit\(3\) at line 3 while loading. Put the call"):
         build("import sys\nsys.exit(3)\n@sky.function\ndef f(): ...\n")
 
 
@@ -318,7 +318,7 @@ def test_arguments_of_the_scripts_own_types(build: Any, parameter: str, text: st
         ("x: Mode", "nonsense", r"wants one of FAST, SLOW \(Mode\), got 'nonsense'$"),
         ("x=Level.LOW", "3", r"wants one of LOW, HIGH \(Level\), got '3'"),
         ("x: Config | None", "{'lr': 1, 'rate': 2}", "Config has no rate: it has lr, mode, deep"),
-        ("x: Config", '{"lr": "much"}', "Config.lr wants float, got 'much'"),
+        ("x: Config", '{"lr": "much"}', "Config.lr must be float, got 'much'"),
         ("x: Config", '{"lr": -1}', "RuntimeError: lr below zero"),
         ("x: Config", "1", "wants Config as a JSON object of lr, mode, deep, got '1'"),
         ("x: Device", "gpu", "RuntimeError: odd device gpu"),
@@ -331,12 +331,12 @@ def test_a_text_that_is_no_value_of_the_scripts_type(build: Any, parameter: str,
 
 
 def test_a_function_hidden_by_another_decorator(build: Any) -> None:
-    with pytest.raises(ScriptError, match=r"f gives int and no pending call; make @sky.function the topmost"):
+    with pytest.raises(ScriptError, match=r"f returned int, not a pending call. Make @sky.function its topmost"):
         build("def hide(fn): return lambda: 3\n@hide\n@sky.function\ndef f(): ...\n")
 
 
 def test_a_function_that_is_gone_after_loading(build: Any) -> None:
-    with pytest.raises(ScriptError, match="defines no f when it is loaded"):
+    with pytest.raises(ScriptError, match="does not define f when loaded"):
         build("@sky.function\ndef f(): ...\ndel f\n")
 
 
@@ -347,7 +347,7 @@ def test_what_cannot_be_pickled_is_named(build: Any) -> None:
 
 def test_an_unpicklable_argument_is_an_error_before_anything_runs(build: Any, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
-    with pytest.raises(NotPicklableError, match=r"argument of f cannot be sent: .*lock"):
+    with pytest.raises(NotPicklableError, match=r"argument of f cannot be pickled: .*lock"):
         build(f"open({str(ran)!r}, 'w')\n@sky.function\ndef f(a): ...\n", a=threading.Lock())
     assert not ran.exists()
 

@@ -592,15 +592,14 @@ class Method:
 )
 def test_the_message_names_the_argument_and_the_place_in_it(pending: Any, argument: str, place: str) -> None:
     said = payload_refused(pending)
-    assert said.startswith(f"argument '{argument}' of {pending.name}() cannot travel to the nodes: lock object")
+    assert said.startswith(f"argument '{argument}' of {pending.name}() cannot be pickled: lock object")
     assert f"{place} (cannot pickle '_thread.lock' object)" in said
 
 
 def test_a_closure_is_named() -> None:
     guard = Config({"lock": LOCK})
     assert payload_refused(local_function(lambda: guard)()) == (
-        "function <lambda> cannot travel to the nodes: lock object at guard.parts['lock'] "
-        "(cannot pickle '_thread.lock' object)"
+        "function <lambda> cannot be pickled: lock object at guard.parts['lock'] (cannot pickle '_thread.lock' object)"
     )
 
 
@@ -667,7 +666,7 @@ def test_two_arguments_that_only_fail_together_are_still_an_error() -> None:
                 raise RuntimeError("not the first time")
             return (int, ())
 
-    said = "the arguments of train() cannot travel to the nodes: RuntimeError: not the first time"
+    said = "the arguments of train() cannot be pickled: RuntimeError: not the first time"
     assert payload_refused(train(Once())) == said
 
 
@@ -675,7 +674,7 @@ def test_endless_nesting_is_an_error_not_a_crash() -> None:
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]
-    assert "argument 'config' of train() cannot travel" in payload_refused(train(deep))
+    assert "argument 'config' of train() cannot be pickled" in payload_refused(train(deep))
     while deep:  # taken apart by hand: its own end would recurse as deep
         deep = deep.pop()
 

@@ -447,7 +447,7 @@ def test_of_a_command_all_but_secrets_comes_back(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["curl", "https://me:pass-word-1@host/x"], "a password stands in a URL in it"),
+        (["curl", "https://me:pass-word-1@host/x"], "a URL in it contains a password"),
         ([f"login --key {KEY}"], "the value of a secret stands in it"),
         ([f"login --key {TOKEN}"], "the value of a secret stands in it"),
         (["login", "--key", "sk-of-this-shell-1"], "the value of a secret stands in it"),
@@ -476,8 +476,8 @@ def test_what_is_no_kept_command_is_refused(bent: dict[str, object]) -> None:
 def test_a_secret_that_is_written_once_for_two_of_them_takes_nothing_else_with_it() -> None:
     """It stands in one place, however often it is named."""
     text = f"secrets:\n  A: &both |\n    {'x' * 60}\n  B: *both\nrun: |\n  echo one\n"
-    with pytest.raises(JobFileError, match="its secrets cannot be left out of it"):
+    with pytest.raises(JobFileError, match="its secrets cannot be removed"):
         strip_secrets(text, (), ())
     lines = f"secrets:\n  A: &both |\n    {'x' * 15}\n  B: *both\nsetup: one\nrun: two\n"
-    with pytest.raises(JobFileError, match="its secrets cannot be left out of it"):
+    with pytest.raises(JobFileError, match="its secrets cannot be removed"):
         strip_secrets(lines, (), ())

@@ -313,14 +313,14 @@ def test_what_packages_in_folders_depend_on_is_had_too(project: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('dependencies = ["-r x"]', "'-r x' is no requirement"),
+        ('dependencies = ["-r x"]', "'-r x' is not a requirement"),
         (
             'dependencies = ["x"]\n[tool.uv.sources]\nx = { git = "https://g" }',
-            "from a place that is not known here",
+            "whose source is not supported",
         ),
-        ('dependencies = ["x @ file:///no/such"]', "from a place that is not known here"),
+        ('dependencies = ["x @ file:///no/such"]', "whose source is not supported"),
         ('dynamic = ["dependencies"]\n[tool.setuptools.dynamic]\ndependencies = { file = "gone" }', "gone"),
-        ("dependencies = [", "is no TOML"),
+        ("dependencies = [", "is not TOML"),
         ("", "has no extra train"),
     ],
 )
@@ -333,20 +333,20 @@ def test_what_a_package_in_a_folder_says_wrong_is_refused(project: Path, text: s
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("rich\n--pre\n", r"requirements\.txt, line 2: --pre is not known here; -r, -c, -e"),
+        ("rich\n--pre\n", r"requirements\.txt, line 2: --pre is not supported; supported: -r, -c, -e"),
         ("-r https://x/y.txt", "https://x/y.txt is not fetched"),
         ("-r gone.txt", r"gone\.txt cannot be read: No such file"),
-        ("-e git+https://x/y#egg=y", "is no folder; without -e, and as NAME @ git"),
-        ("git+https://x/y", r"write git\+https://x/y with the package's name"),
+        ("-e git+https://x/y#egg=y", "is not a folder. Write NAME @ git"),
+        ("git+https://x/y", r"git\+https://x/y lacks the package's name"),
         ("./made.whl", r"\./made\.whl is not there"),
         ("./limits.txt", r"is a file of this machine"),
         ("-e scripts", "has neither pyproject.toml nor setup.py"),
-        (f"a==1 --hash={SHA}\nb==2", "line 2: b==2 has no --hash, and others have"),
-        (f"a>1 --hash={SHA}", "a>1 names no exact version"),
+        (f"a==1 --hash={SHA}\nb==2", "line 2: b==2 has no --hash, but other lines have one"),
+        (f"a>1 --hash={SHA}", "a>1 does not name an exact version"),
         ("a --config-settings=x=y", "--config-settings is not known"),
         ("-c", "argument -c/--constraint: expected one argument"),
         ("a 'b", 'line 1: "a \'b" is not there|is not there'),
-        (b"\xff\xfe", "no text in UTF-8"),
+        (b"\xff\xfe", "not UTF-8 text"),
     ],
 )
 def test_requirements_that_cannot_be_honoured_are_refused(project: Path, text: str | bytes, why: str) -> None:
@@ -437,7 +437,9 @@ def test_a_lock_of_uv_gives_what_a_run_needs_and_where(uv_project: Path) -> None
         "https://cpu/": [f'torch==2.4.0+cpu ; sys_platform != "darwin" --hash={SHA}'],
     }
     assert found["folders"] == [[str(mylib), f"{mylib}/src"], [str(uv_project)] * 2]
-    assert "is for Python >=3.11, and the script is loaded with 3.10.1" in _reason(uv_project, "3.10.1", lock="uv.lock")
+    assert "requires Python >=3.11, but the script is loaded with 3.10.1" in _reason(
+        uv_project, "3.10.1", lock="uv.lock"
+    )
     assert not (uv_project / "was-run").exists()
 
 
@@ -462,7 +464,7 @@ def test_a_lock_of_a_script_or_of_a_workspace_is_read(uv_project: Path) -> None:
 def test_a_lock_of_uv_without_uv_is_refused(uv_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "bin")
     monkeypatch.setattr("sys.executable", str(uv_project / "python"))
-    assert "is read by uv, which is not installed here: install it" in refused(uv_project, lock="uv.lock")
+    assert "cannot be read: uv is not installed. Install it" in refused(uv_project, lock="uv.lock")
 
 
 def _reason(project: Path, version: str, /, **image: Any) -> str:
@@ -481,10 +483,10 @@ def _reason(project: Path, version: str, /, **image: Any) -> str:
         (
             'url = "https://x/direct-1-py3-none-any.whl" }\nwheels',
             'path = "d.whl" }\nwheels',
-            "says uv|on this machine",
+            "uv rejected|on this machine",
         ),
-        ('version = "0.6"', 'version = "0.6\\n-i https://evil"', "says uv"),
-        ("../mylib", "../gone", "package mylib lies in .*gone, which is not a folder"),
+        ('version = "0.6"', 'version = "0.6\\n-i https://evil"', "uv rejected"),
+        ("../mylib", "../gone", "package mylib: .*gone is not a folder"),
     ],
 )
 def test_a_lock_of_uv_that_cannot_be_honoured_is_refused(uv_project: Path, before: str, after: str, why: str) -> None:
@@ -514,7 +516,7 @@ def test_a_common_lock_is_read(project: Path) -> None:
     for more, why in (
         (f"marker = \"'x' in extras\"\n{wheel}{hashes} }}]", "for some extras or groups only"),
         (f'wheels = [{{ path = "a-1-py3-none-any.whl", {hashes} }}]', "comes from a-1-py3-none-any.whl, on this"),
-        ('vcs = { type = "hg", url = "https://h", commit-id = "1" }', "comes from hg, and only git is known"),
+        ('vcs = { type = "hg", url = "https://h", commit-id = "1" }', "comes from hg; only git is supported"),
         ("wheels = 3", "is not a lock of version 1: Unexpected type"),
     ):
         (project / "pylock.toml").write_text(head + more)
@@ -541,11 +543,11 @@ def test_a_project_s_own_file_is_read(project: Path) -> None:
     for text, why in (
         ("[tool.poetry]", "has no [project] table"),
         ('[project]\ndynamic = ["dependencies"]', "its dependencies are dynamic"),
-        (head + 'dependencies = "torch"', "dependencies should be a list of texts"),
-        (head + '[tool.uv]\nprerelease = "allow"', "[tool.uv] prerelease is not known here"),
-        (head + "[tool.uv.sources]\nx = { workspace = true }", "only uv.lock says where"),
-        (head + '[tool.uv.sources]\nx = { git = "https://g" }', "only { index = ... } is known here"),
-        (head.replace("3.11", "3.14"), "is for Python >=3.14"),
+        (head + 'dependencies = "torch"', "dependencies must be a list of texts"),
+        (head + '[tool.uv]\nprerelease = "allow"', "[tool.uv] prerelease is not supported"),
+        (head + "[tool.uv.sources]\nx = { workspace = true }", "only uv.lock has its location"),
+        (head + '[tool.uv.sources]\nx = { git = "https://g" }', "only { index = ... } is supported"),
+        (head.replace("3.11", "3.14"), "requires Python >=3.14"),
     ):
         (project / "pyproject.toml").write_text(text)
         assert why in refused(project, project=True)
@@ -556,12 +558,12 @@ def test_what_is_said_twice_or_is_not_there_is_refused(project: Path) -> None:
         Image(lock="uv.lock", project=True)
     assert caught.value.field == "lock"
     for image in ({"lock": "uv.lock"}, {"requirements": "no/such"}, {"project": True}):
-        assert "there is no file" in refused(project, **image)
-    assert refused(project, lock="/no/such") == "there is no file /no/such"
+        assert "does not exist" in refused(project, **image)
+    assert refused(project, lock="/no/such") == "file /no/such does not exist"
     (project.parent / "above.txt").touch()  # of no project
-    assert "there is no file above.txt" in refused(project, requirements="above.txt")
+    assert "file above.txt does not exist" in refused(project, requirements="above.txt")
     (project / "free.lock").write_text("a>=1\n")
-    assert "names no exact version, as each line of a lock does" in refused(project, lock="free.lock")
+    assert "does not name an exact version, which a lock needs" in refused(project, lock="free.lock")
 
 
 def test_what_was_installed_is_a_lock_that_can_be_asked_for(project: Path) -> None:
@@ -578,11 +580,11 @@ def test_what_was_installed_is_a_lock_that_can_be_asked_for(project: Path) -> No
         "# of pool p",
         "--extra-index-url https://i",
         "--extra-index-url https://cpu",
-        "# b: from an index kept to them; give Image(pip_indexes=...) again",
+        "# b: from a restricted index; pass Image(pip_indexes=...) again",
         f"a-a==1 --hash={SHA}",
         "b==3",
         "c @ https://x/c.whl",
-        "# d: from a folder or an address, which is not kept",
+        "# d: from a folder or an address, which is not saved",
         "rich==13.0",
     ]
     (project / "run.lock").write_text(text)

@@ -1,4 +1,4 @@
-"""``import skyward`` where nothing else is called so: an alias of ``skyward_core``."""
+"""Alias of ``skyward_core`` for ``import skyward``, if no other package has that name."""
 
 import sys
 

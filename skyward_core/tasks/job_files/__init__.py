@@ -1,1 +1,1 @@
-"""Job files: YAML documents that say what a job needs, how its machines are set up, and what runs there."""
+"""Job files: YAML documents with the resources, the setup commands and the run commands of a job."""

@@ -1,4 +1,4 @@
-"""A job file as a pool, tasks and file mounts."""
+"""Job file (SkyPilot task YAML) as a pool specification, tasks and file mounts."""
 
 from __future__ import annotations
 
@@ -38,34 +38,34 @@ from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.redaction import MIN_SECRET_LENGTH, is_secret_name, secret_values, strip_credentials
 from skyward_core.util.user_files import exists, expand_user, is_dir, is_file, read_text, resolve_path
 
-MAX_UPLOAD_BYTES = 1 << 30  # bytes that one job brings: they go through this process's memory
+MAX_UPLOAD_BYTES = 1 << 30  # bytes of all files of one job; they are held in this process's memory
 
 
 def make_mount_call(mounts: Mapping[str, Path]) -> PendingFunction[None]:
-    """The call that brings files to their places, on each node.
+    """Return the call that copies files to each node.
 
     Args:
-        mounts: the path here by the place there.
+        mounts: Local paths by path on the node.
 
     Raises:
-        JobFileError: one cannot be read, or they are too much.
+        JobFileError: If a file cannot be read, or the files are too large.
     """
     packed: dict[str, bytes] = {}
     for target, source in mounts.items():
-        # As rsync has it: a file for a place that ends in / comes into that folder, under its own name.
+        # As with rsync: a file for a target that ends in / goes into that folder under its own name.
         name = source.name if target.endswith("/") and is_file(source) else "."
         packed[target] = _pack_files(source, MAX_UPLOAD_BYTES - sum(map(len, packed.values())), name=name)
     return PendingFunction(FileMounts("file_mounts"), (packed,))
 
 
 def make_workdir_update(folder: Path, paths: Sequence[str]) -> PendingFunction[None]:
-    """The call that brings files of a working folder to the nodes' copies of it.
+    """Return the call that copies files of a working folder to the nodes' copies of it.
 
     Args:
-        paths: which of them, seen from it.
+        paths: Files, relative to the folder.
 
     Raises:
-        JobFileError: one cannot be read, or they are too much.
+        JobFileError: If a file cannot be read, or the files are too large.
     """
     return PendingFunction(FileMounts("workdir"), ({".": _pack_files(folder, MAX_UPLOAD_BYTES, paths)},))
 
@@ -74,12 +74,12 @@ def _pack_files(source: Path, room: int, paths: Sequence[str] | None = None, *, 
     file = _BoundedBuffer(room)
     if paths is None and (state := find_state_folder(source)) is not None:
         raise JobFileError(
-            f"file_mounts: {source} is not brought: {state} is a state folder of skyward, which holds keys"
+            f"file_mounts: {source} cannot be mounted: {state} is a state folder of skyward, which contains keys"
         )
     try:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
             if paths is None:
-                # What is named itself; links in it stay links.
+                # The named path is resolved; links inside it stay links.
                 real = source.resolve()
                 tar.add(
                     real,
@@ -90,9 +90,8 @@ def _pack_files(source: Path, room: int, paths: Sequence[str] | None = None, *, 
                 tar.add(source / path, arcname=path, recursive=False)
     except _SizeLimitError as error:
         raise JobFileError(
-            f"file_mounts: with {source} they are more than {format_size(MAX_UPLOAD_BYTES)}, the most that is "
-            "brought so; "
-            "have setup fetch it, or put it on the machines before"
+            f"file_mounts: with {source} the files exceed {format_size(MAX_UPLOAD_BYTES)}. "
+            "Fetch them in setup, or copy them to the machines beforehand"
         ) from error
     except OSError as error:
         raise JobFileError(f"file_mounts: {error.filename or source}: {error.strerror or error}") from error
@@ -122,8 +121,8 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VARIABLE_REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 _REPOSITORY = re.compile(r"[a-z+]+://|[\w.-]+@[\w.-]+:")
 _BUCKET = re.compile(r"[a-z0-9]+://")
-# SkyPilot's shells have read ~/.bashrc, and know conda. So have ours, wherever conda is: its lines in that file come
-# behind what ends it in a shell that nobody types into. All in one line, ahead of the person's own.
+# SkyPilot's shells read ~/.bashrc and activate conda. In a shell that is not interactive, ~/.bashrc often returns
+# before its conda lines, so conda is activated separately. One line, so that line numbers in errors change by one only.
 PRELUDE = (
     "[ -r ~/.bashrc ] && . ~/.bashrc >/dev/null 2>&1; "
     'for __conda in "$(command -v conda)" ~/miniconda3/bin/conda ~/miniforge3/bin/conda ~/anaconda3/bin/conda '
@@ -135,34 +134,34 @@ Overrides = Mapping[str, str | None]
 
 @value(kw_only=True, frozen=True)
 class JobFile(Value):
-    """A job as a file describes it, in the format of SkyPilot's task YAML.
+    """Job described by a file in the format of SkyPilot's task YAML.
 
     Attributes:
-        path: of the file.
-        name: the job's; "" for none.
-        workdir: the folder that travels to the nodes; None for none.
-        git: the repository that is cloned to be that folder, and the branch or tag of it; None for none.
-        num_nodes: how many nodes run it.
-        ways: the machines that will do.
-        ordered: whether the first of these comes before others that are cheaper.
-        envs: variables of its commands.
-        secrets: more of them, whose values are blanked in logs.
-        mounts: paths of this machine by the places that they are brought to.
-        setup: commands that every node runs before it; "" for none.
-        run: commands of the job; "" for none.
-        idle_seconds: without use after which the pool ends; None where the file says nothing.
-        notes: what stands in it and changes nothing here, in words.
-        text: all that stands in it.
+        path: Path of the file.
+        name: Name of the job; "" for none.
+        workdir: Folder that is sent to the nodes; None for none.
+        git: URL and branch or tag of the repository that is cloned as the working folder; None for none.
+        num_nodes: Number of nodes that run the job.
+        ways: Alternative machines.
+        ordered: Whether the alternatives are in order of preference, instead of cheapest first.
+        envs: Variables of its commands.
+        secrets: Variables whose values are redacted in logs.
+        mounts: Local paths by path on the nodes.
+        setup: Commands that every node runs first; "" for none.
+        run: Commands of the job; "" for none.
+        idle_seconds: Idle time after which the pool ends, in seconds; None if the file does not set it.
+        notes: Notes about keys without effect.
+        text: Text of the file.
     """
 
     path: Path
     name: str = ""
     workdir: Path | None = None
-    git: tuple[str, str] | None = field(default=None, repr=False)  # a password may stand in it
+    git: tuple[str, str] | None = field(default=None, repr=False)  # may contain a password
     num_nodes: int = 1
     ways: tuple[WantedMachine, ...] = (WantedMachine(),)
     ordered: bool = False
-    envs: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold secrets
+    envs: Mapping[str, str] = field(default_factory=dict, repr=False)  # may contain secrets
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     mounts: Mapping[str, Path] = field(default_factory=dict)
     setup: str = ""
@@ -178,32 +177,32 @@ class JobFile(Value):
         """Read a job file.
 
         Args:
-            path: of it.
-            env: variables that come in the place of its ``envs``, or beside them; None has the value of this process.
-            secrets: the same for its ``secrets``.
+            path: Path of the file.
+            env: Variables that replace or extend its ``envs``; None stands for the value in this process's environment.
+            secrets: The same for its ``secrets``.
 
         Raises:
-            JobFileError: it cannot be used; says which line, and why.
+            JobFileError: If the file is invalid. Names the line and the reason.
         """
         file = Path(path)
         if file.suffix == ".py":
-            raise JobFileError(f"{file} is a script, not a job file: the command `run {file}` runs it")
+            raise JobFileError(f"{file} is a script, not a job file. Run it with `run {file}`")
         return cls.from_text(_read_file(file), file, env=env, secrets=secrets)
 
     @classmethod
     def from_text(
         cls, text: str, path: Path, *, env: Overrides | None = None, secrets: Overrides | None = None
     ) -> JobFile:
-        """The same from what stands in the file.
+        """Parse the text of a job file.
 
         Args:
-            text: what stands in it.
-            path: how the file is called.
-            env: as ``from_yaml`` takes it.
-            secrets: as ``from_yaml`` takes it.
+            text: Text of the file.
+            path: Name of the file.
+            env: As in :meth:`from_yaml`.
+            secrets: As in :meth:`from_yaml`.
 
         Raises:
-            JobFileError: as ``from_yaml``.
+            JobFileError: As :meth:`from_yaml`.
         """
         document = YamlDocument(text, str(path))
         notes = list(_check_keys(document, document.values, JobKeys, ()))
@@ -214,7 +213,7 @@ class JobFile(Value):
         envs = _resolve_variables(document, "envs", keys.envs, env)
         hidden = _resolve_variables(document, "secrets", keys.secrets, secrets)
         if both := sorted(envs.keys() & hidden.keys()):
-            raise document.make_error(f"{both[0]} stands in envs and in secrets: keep one", ("secrets", both[0]))
+            raise document.make_error(f"{both[0]} is in envs and in secrets. Keep one", ("secrets", both[0]))
         git = keys.workdir if isinstance(keys.workdir, GitKeys) else None
         folder = keys.workdir if isinstance(keys.workdir, str) else None
         mounts = _resolve_mounts(document, keys, envs)
@@ -223,11 +222,11 @@ class JobFile(Value):
         ways = tuple(reader.read_alternatives(resources, ("resources",)))
         short = [name for name, text in hidden.items() if len(text) < MIN_SECRET_LENGTH]
         notes += [
-            f"secrets: {name} has fewer than {MIN_SECRET_LENGTH} characters, and is not blanked in logs"
+            f"secrets: {name} has fewer than {MIN_SECRET_LENGTH} characters, so it is not redacted in logs"
             for name in short
         ]
         notes += [
-            f"envs: {name} is a secret by its name, and blanked in logs: secrets is the place for it"
+            f"envs: {name} has the name of a secret and is redacted in logs. Move it to secrets"
             for name in envs
             if is_secret_name(name) and secret_values({name: envs[name]})
         ]
@@ -251,59 +250,58 @@ class JobFile(Value):
 
     @property
     def folder(self) -> str:
-        """What its working folder is, in words."""
+        """Description of the working folder."""
         if self.git is not None:
             return strip_credentials(" ".join(filter(None, self.git)))
-        return str(self.workdir or "none travels")
+        return str(self.workdir or "none")
 
     @property
     def gpus(self) -> int:
-        """GPUs of each node that it asks for."""
+        """GPUs per node."""
         return max(way.gpus for way in self.ways)
 
     @property
     def blanked(self) -> tuple[str, ...]:
-        """Values that are blanked in what its ranks print."""
+        """Values to redact in the output of its ranks."""
         return (*secret_values(self.envs), *self.secrets.values())
 
     def files_call(self) -> PendingFunction[None] | None:
-        """The call that brings its files to the nodes; None where it mounts none.
+        """Return the call that copies its files to the nodes; None if it mounts none.
 
         Raises:
-            JobFileError: one cannot be read, or they are too much.
+            JobFileError: If a file cannot be read, or the files are too large.
         """
         return make_mount_call(self.mounts) if self.mounts else None
 
     def setup_call(self, cwd: str = "") -> PendingFunction[None] | None:
-        """The call of its ``setup``; None where it has none.
+        """Return the call of its ``setup``; None if it has none.
 
         Args:
-            cwd: the folder of its commands; "" for the ranks' own.
+            cwd: Folder of its commands; "" for the working folder of the ranks.
         """
         if not self.setup.strip():
             return None
         return PendingFunction(self._shell_command(self.setup, "setup", cwd, as_setup=True))
 
     def run_call(self, cwd: str = "") -> PendingFunction[None] | None:
-        """The call of its ``run``; None where it has none.
+        """Return the call of its ``run``; None if it has none.
 
         Args:
-            cwd: as of ``setup_call``.
+            cwd: As in :meth:`setup_call`.
         """
         if not self.run.strip():
             return None
         return PendingFunction(self._shell_command(self.run, self.name or "run", cwd)).with_nodes(self.num_nodes)
 
     def calls(self, *, setup: bool = True, cwd: str = "") -> Iterator[PendingFunction[None]]:
-        """All of them, in order; each is to have ended on all its nodes before the next one begins. Those of a job
-        without ``setup`` are for as many nodes as it asks for.
+        """Yield all its calls in order; each must end on all its nodes before the next one starts.
 
         Args:
-            setup: whether its ``setup`` is among them.
-            cwd: as of ``setup_call``.
+            setup: Whether to include ``setup``.
+            cwd: As in :meth:`setup_call`.
 
         Raises:
-            JobFileError: as ``files_call``.
+            JobFileError: As :meth:`files_call`.
         """
         made = [self.files_call(), self.setup_call(cwd) if setup else None]
         for call in filter(None, made):
@@ -312,42 +310,42 @@ class JobFile(Value):
             yield run
 
     def sets_all_up(self, *, setup: bool) -> bool:
-        """Whether what comes before its ``run`` is for all nodes of a pool, not only for those that it gets: a later
-        run of it may get others, and rely on that they are set up.
+        """Check whether the calls before ``run`` are for all nodes of a pool, because a later run may get other nodes.
 
         Args:
-            setup: whether its ``setup`` is run.
+            setup: Whether ``setup`` is run.
         """
         return setup and bool(self.setup.strip())
 
     def run_on(self, pool: Dispatcher, *, setup: bool = True) -> None:
-        """Bring its files to the nodes of a pool, set them up, and run it. The pool's working folder is to be the
-        job's.
+        """Copy its files to the nodes of a pool, set the nodes up, and run the job.
+
+        The working folder of the pool must be that of the job.
 
         Args:
-            pool: it.
-            setup: whether the nodes are set up.
+            pool: Pool that runs the job.
+            setup: Whether to run ``setup``.
 
         Raises:
-            JobFileError: as ``files_call``; or the pool works in another folder than the job names.
-            RunError: a node failed; what comes after is not begun.
+            JobFileError: As :meth:`files_call`, or if the pool has another working folder.
+            RunError: If a node failed; later calls do not start.
         """
         if self.git is not None:
             raise JobFileError(
-                f"{self.path}: run_on brings no repository: clone it, name that folder as the pool's image=sky.Image("
-                "workdir=...), and leave workdir out of the file; or run it by the command `launch`"
+                f"{self.path}: run_on does not clone repositories. Clone it, pass the folder as "
+                "image=sky.Image(workdir=...), and remove workdir from the file; or use the command `launch`"
             )
         there = getattr(pool, "working_folder", "")
         if self.workdir is not None and there and resolve_path(there) != resolve_path(self.workdir):
             raise JobFileError(
-                f"{self.path}: its workdir is {self.workdir}, and the pool works in {there}: make the pool with "
+                f"{self.path}: its workdir is {self.workdir}, but the pool works in {there}. Create the pool with "
                 f"image=sky.Image(workdir={str(self.workdir)!r})"
             )
         call = None
         for call in self.calls(setup=setup):
             call @ pool
         if call is None:
-            warnings.warn(f"{self.path} has no run, and nothing else to do: nothing was done", stacklevel=2)
+            warnings.warn(f"{self.path} has no run, setup or file_mounts: nothing was run", stacklevel=2)
 
     def _shell_command(self, text: str, name: str, cwd: str, *, as_setup: bool = False) -> ShellCommand:
         gpus = {"SKYPILOT_SETUP_NUM_GPUS_PER_NODE" if as_setup else "SKYPILOT_NUM_GPUS_PER_NODE": str(self.gpus)}
@@ -356,10 +354,10 @@ class JobFile(Value):
 
 
 def _check_keys(document: YamlDocument, values: Any, model: type[BaseModel], place: YamlPath) -> Iterator[str]:
-    """Refuse keys that have no place here; gives words for those that change nothing.
+    """Reject unsupported keys, and yield notes for keys without effect.
 
     Raises:
-        JobFileError: a key is unknown, or cannot be heeded; says what to use.
+        JobFileError: If a key is unknown or not supported. Names the alternative.
     """
     if not isinstance(values, Mapping):
         return
@@ -370,26 +368,26 @@ def _check_keys(document: YamlDocument, values: Any, model: type[BaseModel], pla
             raise document.make_error(f"{name} is not supported: {words}", (*place, key))
         if key not in model.model_fields:
             near = get_close_matches(key, model.model_fields, 1)
-            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(model.model_fields)}"
-            raise document.make_error(f"there is no key {key!r:.60}{hint}", (*place, key))
+            hint = f". Did you mean {near[0]}?" if near else f". Known keys: {', '.join(model.model_fields)}"
+            raise document.make_error(f"unknown key {key!r:.60}{hint}", (*place, key))
         if name in IGNORED_KEYS and values[key] is not None:
-            yield f"{name} (line {document.line_of((*place, key))}) changes nothing: {IGNORED_KEYS[name]}"
+            yield f"{name} (line {document.line_of((*place, key))}) has no effect: {IGNORED_KEYS[name]}"
     if model is JobKeys:
         yield from _check_keys(document, values.get("workdir"), GitKeys, ("workdir",))
         yield from _check_keys(document, values.get("resources"), ResourceKeys, ("resources",))
     elif model is ResourceKeys:
         yield from _check_keys(document, values.get("autostop"), AutostopKeys, (*place, "autostop"))
         for name in ("any_of", "ordered"):
-            said = values.get(name)
-            for number, each in enumerate(said if isinstance(said, list) else ()):
+            alternatives = values.get(name)
+            for number, each in enumerate(alternatives if isinstance(alternatives, list) else ()):
                 yield from _check_keys(document, each, ResourceKeys, (*place, name, number))
 
 
 def _translate_validation_error(document: YamlDocument, error: ValidationError) -> JobFileError:
-    """The first thing that is wrong, in words."""
-    # Where several types were tried, the one that got furthest is the one that was meant.
+    """Return the error for the first invalid value."""
+    # For a union, pydantic reports an error per type. The deepest location belongs to the intended type.
     found = max(error.errors(), key=lambda each: len(each["loc"]))
-    # Behind the key stand names of types that were tried.
+    # Locations also contain the names of the types, after the keys.
     place: YamlPath = ()
     at: Any = document.values
     for part in found["loc"]:
@@ -398,59 +396,59 @@ def _translate_validation_error(document: YamlDocument, error: ValidationError) 
         except (KeyError, IndexError, TypeError):
             continue
         place = (*place, part)
-    name = ".".join(map(str, place)) or "it"
+    name = ".".join(map(str, place)) or "the job file"
     if found["type"] == "missing":
         return document.make_error(f"{name} lacks {found['loc'][-1]}", place)
     words = _EXPECTED.get(found["type"]) or found["msg"].removeprefix("Value error, ")
     words = words.format(**found.get("ctx", {}))
     shown = _describe_value(at)
     if place[:1] in (("envs",), ("secrets",)):
-        shown = "what stands there"  # nobody's business
+        shown = "its value"  # may be secret
     elif found["type"] == "string_type" and isinstance(at, int | float | date):
-        words += ": put it in quotes"
+        words += ". Put it in quotes"
     return document.make_error(f"{name} cannot be {shown}: {words[:1].lower()}{words[1:]}", place)
 
 
 _EXPECTED = {
-    **dict.fromkeys(("string_type", "string_too_short"), "a text is wanted"),
-    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "keys with values are wanted"),
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "a whole number is wanted"),
-    **dict.fromkeys(("float_type", "float_parsing"), "a number is wanted"),
-    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false is wanted"),
-    "list_type": "a list is wanted",
-    "greater_than_equal": "{ge} or more is wanted",
-    "greater_than": "more than {gt:g} is wanted",
-    "less_than_equal": "{le} or less is wanted",
-    "too_short": "a list of one thing or more is wanted",
-    "string_pattern_mismatch": "write a number, such as 32, 32+ or 64GB",
+    **dict.fromkeys(("string_type", "string_too_short"), "expected a text"),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "expected keys with values"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "expected a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "expected a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "expected true or false"),
+    "list_type": "expected a list",
+    "greater_than_equal": "expected {ge} or more",
+    "greater_than": "expected more than {gt:g}",
+    "less_than_equal": "expected {le} or less",
+    "too_short": "expected at least one item",
+    "string_pattern_mismatch": "expected a number, such as 32, 32+ or 64GB",
 }
 
 
 def _describe_value(value: Any) -> str:
-    """What stands in a file, for an error."""
+    """Describe a value of the file, for an error."""
     if isinstance(value, Mapping | list):
-        return "what stands there" if value else "empty"
+        return ("a list" if isinstance(value, list) else "a mapping") if value else "empty"
     if value is None or isinstance(value, bool):
         return {None: "nothing", True: "true", False: "false"}[value]
     return f"{value!r:.60}" if isinstance(value, str) else f"{value!s:.60}"
 
 
 def _resolve_variables(
-    document: YamlDocument, table: str, said: Mapping[str, str | None] | None, given: Overrides | None
+    document: YamlDocument, table: str, values: Mapping[str, str | None] | None, given: Overrides | None
 ) -> dict[str, str]:
     option = "--env" if table == "envs" else "--secret"
-    merged: dict[str, str | None] = {**(said or {}), **resolve_variables(option, given or {})}
+    merged: dict[str, str | None] = {**(values or {}), **resolve_variables(option, given or {})}
     found: dict[str, str] = {}
     for name, text in merged.items():
         place = (table, name)
         if not _VARIABLE.fullmatch(name):
-            raise document.make_error(f"{table}: {name!r:.60} is no name of a variable", place)
+            raise document.make_error(f"{table}: {name!r:.60} is not a variable name", place)
         if text is None:
-            # Others on this machine see what a program is started with: no secret is to be written there.
-            how = f"{name}=VALUE" if table == "envs" else f"{name}, which takes this shell's variable of that name"
-            raise document.make_error(f"{table}: {name} has no value: give it with {option} {how}", place)
+            # A secret on a command line would be visible to other users of this machine.
+            form = f"{name}=VALUE" if table == "envs" else f"{name} (takes this shell's variable)"
+            raise document.make_error(f"{table}: {name} has no value. Set it with {option} {form}", place)
         if "\0" in text:
-            raise document.make_error(f"{table}: {name} has a zero byte in it", place)
+            raise document.make_error(f"{table}: {name} contains a zero byte", place)
         found[name] = text
     return found
 
@@ -461,30 +459,28 @@ def _resolve_mounts(document: YamlDocument, keys: JobKeys, envs: Mapping[str, st
         place = ("file_mounts", target)
         if isinstance(source, Mapping) or _BUCKET.match(source):
             words = (
-                "buckets, volumes and repositories are not mounted: have setup fetch what is needed "
+                "buckets, volumes and repositories cannot be mounted. Fetch the files in setup "
                 "(aws s3 cp, hf download, git clone)"
             )
             raise document.make_error(f"file_mounts: {target}: {words}", place)
         there, text = _substitute(target, envs), _substitute(source, envs)
         if not there or not text:
-            raise document.make_error(
-                f"file_mounts: {target}: a place on the nodes, and a path here, are wanted", place
-            )
+            raise document.make_error(f"file_mounts: {target}: expected a path on the nodes and a local path", place)
         here = _local_path(document, text, place)
         if not exists(here):
-            words = ": have setup clone a repository" if _REPOSITORY.match(text) else ""
-            raise document.make_error(f"file_mounts: {target}: there is no {here}{words}", place)
+            words = ". Clone a repository in setup" if _REPOSITORY.match(text) else ""
+            raise document.make_error(f"file_mounts: {target}: {here} does not exist{words}", place)
         mounts[there] = here
     for target, source_path in mounts.items():
         if _local_target(target) != source_path and _is_inside(target, source_path):
             raise document.make_error(
-                f"file_mounts: {target} lies in what is brought there ({source_path}), which would never end",
+                f"file_mounts: {target} is inside of its own source {source_path}",
                 ("file_mounts",),
             )
-        for other, of_other in mounts.items():
-            if other != target and _is_inside(target, of_other) and _is_inside(other, source_path):
+        for other, other_path in mounts.items():
+            if other != target and _is_inside(target, other_path) and _is_inside(other, source_path):
                 raise document.make_error(
-                    f"file_mounts: {target} comes from {source_path} and {other} from {of_other}: a circle",
+                    f"file_mounts: {target} and {other} form a circle (sources: {source_path}, {other_path})",
                     ("file_mounts",),
                 )
     return mounts
@@ -494,9 +490,9 @@ def _resolve_workdir(document: YamlDocument, text: str) -> Path:
     folder = _local_path(document, text, ("workdir",))
     if is_dir(folder):
         return folder
-    words = f"workdir: {folder} is no folder" if exists(folder) else f"workdir: there is no folder {folder}"
+    words = f"workdir: {folder} is not a folder" if exists(folder) else f"workdir: folder {folder} does not exist"
     if _REPOSITORY.match(text):
-        words = f"workdir: a repository is written workdir: {{url: {strip_credentials(text)}}}"
+        words = f"workdir: write a repository as workdir: {{url: {strip_credentials(text)}}}"
     raise document.make_error(words, ("workdir",))
 
 
@@ -505,41 +501,41 @@ def _is_inside(target: str, folder: Path) -> bool:
 
 
 def _local_target(target: str) -> Path | None:
-    """Where a place of a node is, if the node is this machine; None where that is nowhere."""
+    """Return the local path of a target if the node is this machine; None if it has none."""
     if not target.startswith(("/", "~")):
         return None
-    place = expand_user(target)  # somebody's home may be known to the node only
+    place = expand_user(target)  # only the node may know another user's home
     return place.absolute() if place.is_absolute() else None
 
 
 def _local_path(document: YamlDocument, path: str, place: YamlPath) -> Path:
     here = expand_user(path)
     if path.startswith("~") and not here.is_absolute():
-        raise document.make_error(f"{place[0]}: {path}: there is no such user here", place)
+        raise document.make_error(f"{place[0]}: {path}: this machine has no such user", place)
     return here.absolute()
 
 
 def _substitute(text: str, envs: Mapping[str, str]) -> str:
-    """A text with the job's variables in it; what is none of them stays."""
+    """Replace references to the job's variables in a text; other references stay."""
     return _VARIABLE_REFERENCE.sub(lambda found: envs.get(found[1] or found[2], found[0]), text)
 
 
-def _join_lines(said: str | list[str] | None) -> str:
-    return "\n".join(said) if isinstance(said, list) else said or ""
+def _join_lines(lines: str | list[str] | None) -> str:
+    return "\n".join(lines) if isinstance(lines, list) else lines or ""
 
 
 Task = JobFile
-"""What ``sky.Task`` is."""
+"""Alias for ``sky.Task``."""
 
 
 def read_variables(path: str | os.PathLike[str]) -> tuple[dict[str, str | None], dict[str, str | None]]:
-    """What a job file says under ``envs`` and ``secrets``, for who asks for what it leaves open; None is that.
+    """Return the ``envs`` and ``secrets`` of a job file; the value None marks a variable that needs a value.
 
     Args:
-        path: of the file.
+        path: Path of the file.
 
     Raises:
-        JobFileError: it cannot be read, or is no YAML.
+        JobFileError: If the file cannot be read, or is not YAML.
     """
     values = YamlDocument(_read_file(Path(path)), str(path)).values
     envs, hidden = (values.get(table) for table in ("envs", "secrets"))
@@ -550,11 +546,11 @@ def _read_file(file: Path) -> str:
     try:
         return read_text(file)
     except (OSError, UnicodeDecodeError) as error:
-        words = error.strerror if isinstance(error, OSError) else "it is no text"
+        words = error.strerror if isinstance(error, OSError) else "it is not text"
         raise JobFileError(f"{file} cannot be read: {words}") from error
 
 
-def _as_texts(said: Any) -> dict[str, str | None]:
-    if not isinstance(said, Mapping):
+def _as_texts(table: Any) -> dict[str, str | None]:
+    if not isinstance(table, Mapping):
         return {}
-    return {str(name): None if text is None else str(text) for name, text in said.items()}
+    return {str(name): None if text is None else str(text) for name, text in table.items()}

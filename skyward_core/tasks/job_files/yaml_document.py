@@ -1,4 +1,4 @@
-"""The YAML read with line numbers, keys validated, secrets blanked."""
+"""YAML job documents: values with line numbers, validated keys, and removal of secrets."""
 
 from __future__ import annotations
 
@@ -19,48 +19,48 @@ from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.redaction import Redactor, url_secrets
 
 MAX_CHARACTERS = 1 << 20  # characters
-MAX_VALUES = 20_000  # values, with all that aliases repeat
+MAX_VALUES = 20_000  # including repetitions by aliases
 _COLLECTION_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _INVALID_CHARACTERS = re.compile("[\\0\\ud800-\\udfff]")
 YamlPath = tuple[str | int, ...]
 
 
 class YamlDocument:
-    """What a YAML text says.
+    """Parsed YAML text.
 
     Args:
-        text: it.
-        name: of its file, for errors.
+        text: YAML text.
+        name: Name of its file, for errors.
 
     Attributes:
-        values: the mapping at its top.
+        values: Mapping at the top level.
 
     Raises:
-        JobFileError: it is no YAML, no mapping, several documents, or too much.
+        JobFileError: If the text is not YAML, not a mapping, several documents, or too large.
     """
 
     def __init__(self, text: str, name: str) -> None:
         self.name = name
         self._line_numbers: dict[YamlPath, int] = {}
         if len(text) > MAX_CHARACTERS:
-            raise JobFileError(f"{name} has {len(text):,} characters; a job file has at most {MAX_CHARACTERS:,}")
+            raise JobFileError(f"{name} has {len(text):,} characters; the limit is {MAX_CHARACTERS:,}")
         try:
             trees = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else 0
             words = f"{error.problem or error.context}"
             if "'\\t'" in words:
-                words = "a tab stands where YAML wants spaces"
+                words = "a tab is used in place of spaces"
             raise self.make_error(words, line=line) from error
         except ReaderError as error:
-            words = f"the character {chr(error.character)!r} may not stand in YAML"
+            words = f"the character {chr(error.character)!r} is not allowed in YAML"
             raise self.make_error(words, line=text.count("\n", 0, error.position) + 1) from error
         except (yaml.YAMLError, RecursionError) as error:
-            raise self.make_error(f"it cannot be read as YAML: {error}".partition("\n")[0]) from error
+            raise self.make_error(f"not valid YAML: {error}".partition("\n")[0]) from error
         full = [tree for tree in trees if tree is not None and tree.value != ""]
         if len(full) > 1:
             raise self.make_error(
-                "it has several documents (---), which is a pipeline of jobs: launch each from a file of its own",
+                "several documents (---), which form a pipeline, are not supported. Launch each from its own file",
                 line=full[1].start_mark.line + 1,
             )
         self._count = 0
@@ -68,28 +68,30 @@ class YamlDocument:
         made = self._construct(full[0], ()) if full else {}
         if not isinstance(made, dict):
             raise self.make_error(
-                f"at its top stand keys with values, such as run: echo hello, not {_type_label(made)}"
+                f"the top level must be keys with values, such as run: echo hello, not {_type_label(made)}"
             )
         self.values: dict[str, Any] = made
 
     def line_of(self, place: YamlPath) -> int:
-        """The line on which something stands, from 1: its own, or that of the nearest thing around it."""
+        """Return the line number of a value, from 1, or that of the nearest value around it."""
         while place and place not in self._line_numbers:
             place = place[:-1]
         return self._line_numbers.get(place, 1)
 
     def make_error(self, words: str, place: YamlPath | None = None, line: int = 0) -> JobFileError:
-        """An error that says where."""
+        """Return an error that names the file and the line."""
         at = line or (self.line_of(place) if place is not None else 0)
         return JobFileError(f"{self.name}{f', line {at}' if at else ''}: {words}")
 
     def _construct(self, node: yaml.Node, place: YamlPath) -> Any:
         self._count += 1
         if self._count > MAX_VALUES or len(place) > 50:
-            raise self.make_error("it holds more than any job file needs", line=node.start_mark.line + 1)
+            raise self.make_error(
+                "the document has too many or too deeply nested values", line=node.start_mark.line + 1
+            )
         self._line_numbers.setdefault(place, node.start_mark.line + 1)
         if not isinstance(node, yaml.ScalarNode) and node.tag not in _COLLECTION_TAGS:
-            raise self.make_error(f"{node.tag} means nothing here", line=node.start_mark.line + 1)
+            raise self.make_error(f"the tag {node.tag} is not supported", line=node.start_mark.line + 1)
         if isinstance(node, yaml.MappingNode):
             return self._construct_mapping(node, place)
         if isinstance(node, yaml.SequenceNode):
@@ -100,13 +102,13 @@ class YamlDocument:
             words = f"{node.value!r:.60} cannot be read: {getattr(error, 'problem', None) or error}"
             raise self.make_error(words, line=node.start_mark.line + 1) from error
         self._check_text(value, node)
-        # A port is written 8080, and what 1:30 means to YAML, a number to the base of 60, nobody means by it.
+        # YAML reads 1:30 as a number to the base of 60; keep the text.
         return node.value if isinstance(value, int) and not isinstance(value, bool) and ":" in node.value else value
 
     def _check_text(self, value: Any, node: yaml.Node) -> None:
-        """No command, variable or path can have what some escapes of YAML mean."""
+        """Reject characters that no command, variable or path can contain."""
         if isinstance(value, str) and (odd := _INVALID_CHARACTERS.search(value)):
-            words = f"the character {odd[0]!r} is in no text that a machine could be given"
+            words = f"the character {odd[0]!r} is not supported"
             raise self.make_error(words, line=node.start_mark.line + 1)
 
     def _construct_mapping(self, node: yaml.MappingNode, place: YamlPath) -> dict[str, Any]:
@@ -114,19 +116,19 @@ class YamlDocument:
         for at, below in node.value:
             line = at.start_mark.line + 1
             if not isinstance(at, yaml.ScalarNode):
-                raise self.make_error("a key is one word", line=line)
+                raise self.make_error("a key must be a single value", line=line)
             key = str(at.value)
             self._check_text(key, at)
             if at.tag == "tag:yaml.org,2002:merge":
                 merged = self._construct(below, (*place, "<<"))
                 for each in merged if isinstance(merged, list) else [merged]:
                     if not isinstance(each, dict):
-                        raise self.make_error("<<: takes keys with values", line=line)
+                        raise self.make_error("<<: needs keys with values", line=line)
                     made = each | made
                 continue
             if (*place, key) in self._line_numbers and key in made:
                 raise self.make_error(
-                    f"{key} stands twice (also in line {self._line_numbers[(*place, key)]}); keep one",
+                    f"{key} is repeated (first in line {self._line_numbers[(*place, key)]}). Keep one",
                     line=line,
                 )
             self._line_numbers[(*place, key)] = line
@@ -138,44 +140,44 @@ def _type_label(value: Any) -> str:
     return {list: "a list", str: "a text", type(None): "nothing"}.get(type(value), type(value).__name__)
 
 
-# Keys that have no place here, and what to use.
+# Unsupported keys, with the alternative or the reason.
 UNSUPPORTED_KEYS: Mapping[str, str] = {
-    "service": "nothing here serves: run the server as the job, and forward its port",
-    "volumes": "no volumes are made or mounted: use what the machines have, or bring files with file_mounts",
-    "config": "settings of a provider are given where the file is launched",
-    "pool": "name the pool where the file is launched",
-    "inputs": "inputs are paths: bring them with workdir or file_mounts",
-    "outputs": "what ranks write is fetched from the pool",
-    "event_callback": "a command of yours runs at a run's end by [notify] of skyward.toml",
-    "estimated": "nothing here plans by it",
-    "experimental": "its keys are SkyPilot's own",
-    "_policy_mutated_user_config": "it is SkyPilot's own",
-    "resources.accelerator_args": "TPU machines of Google are not rented here",
-    "resources.accelerator_args_map": "TPU machines of Google are not rented here",
-    "resources.cluster_name_on_cloud": "it is SkyPilot's own",
-    "resources.volumes": "no volumes are made or mounted: disk_size makes the machine's own disk larger",
-    "resources.spot_recovery": "job_recovery is its name",
+    "service": "run the server as the job, and forward its port",
+    "volumes": "use the machines' disks, or copy files with file_mounts",
+    "config": "pass provider settings when launching the file",
+    "pool": "name the pool when launching the file",
+    "inputs": "inputs are paths. Send them with workdir or file_mounts",
+    "outputs": "output files are fetched from the pool",
+    "event_callback": "set a command in [notify] of skyward.toml, which runs at the end of each run",
+    "estimated": "it is not used for planning",
+    "experimental": "its keys are internal to SkyPilot",
+    "_policy_mutated_user_config": "it is internal to SkyPilot",
+    "resources.accelerator_args": "Google TPU machines are not supported",
+    "resources.accelerator_args_map": "Google TPU machines are not supported",
+    "resources.cluster_name_on_cloud": "it is internal to SkyPilot",
+    "resources.volumes": "set disk_size for a larger machine disk",
+    "resources.spot_recovery": "use job_recovery",
 }
-# What is read and changes nothing here, and what holds instead: it is told.
+# Keys without effect, with the behavior in effect; the user is notified.
 IGNORED_KEYS: Mapping[str, str] = {
-    "resources.ports": "no port is opened to the world; one is forwarded from the node to here",
-    "resources.disk_tier": "disks are gp3 on AWS, as they come elsewhere",
-    "resources.network_tier": "EFA is used on AWS where a type has it",
-    "resources.labels": "machines carry labels of their own",
-    "resources.job_recovery": "nothing is started again by itself",
-    "resources.priority": "runs of a pool take turns",
-    "resources.priority_class": "runs of a pool take turns",
+    "resources.ports": "ports are not opened publicly; forward a port from the node to this machine",
+    "resources.disk_tier": "AWS disks are gp3; other providers use their default",
+    "resources.network_tier": "on AWS, EFA is used if the instance type has it",
+    "resources.labels": "machines have fixed labels",
+    "resources.job_recovery": "jobs are not restarted automatically",
+    "resources.priority": "runs of a pool run in order",
+    "resources.priority_class": "runs of a pool run in order",
 }
 
 
 def _to_text(value: Any) -> Any:
-    """A variable's value: numbers, flags and dates become the texts that SkyPilot makes of them (``true``: True)."""
+    """Convert a variable's value to the text that SkyPilot makes of it (``true``: True)."""
     return str(value) if isinstance(value, int | float | date) else value
 
 
 def _parse_number(value: Any) -> Any:
     if isinstance(value, bool):
-        raise ValueError("a number is wanted")
+        raise ValueError("expected a number")
     return value
 
 
@@ -196,7 +198,7 @@ class _Keys(BaseModel):
 
 
 class AutostopKeys(_Keys):
-    """When a pool that nobody uses ends."""
+    """Idle time after which the pool ends."""
 
     idle_minutes: Number | None = Field(default=None, gt=0)
     down: bool = False
@@ -204,7 +206,7 @@ class AutostopKeys(_Keys):
 
 
 class ResourceKeys(_Keys):
-    """What each node is; of ``any_of`` and ``ordered`` the rest are defaults."""
+    """Requirements on each node; with ``any_of`` or ``ordered``, the other keys are defaults."""
 
     infra: str | None = None
     cloud: str | None = None
@@ -221,7 +223,7 @@ class ResourceKeys(_Keys):
     autostop: bool | int | str | AutostopKeys | None = None
     any_of: list[ResourceKeys] | None = Field(default=None, min_length=1)
     ordered: list[ResourceKeys] | None = Field(default=None, min_length=1)
-    # Read, and told of.
+    # Accepted without effect; the user is notified.
     ports: Any = None
     disk_tier: Any = None
     network_tier: Any = None
@@ -232,14 +234,14 @@ class ResourceKeys(_Keys):
 
 
 class GitKeys(_Keys):
-    """A repository that is the working folder."""
+    """Repository that is cloned as the working folder."""
 
     url: str = Field(min_length=1)
     ref: str | None = None
 
 
 class JobKeys(_Keys):
-    """A whole job file."""
+    """Complete job file."""
 
     name: str | None = None
     workdir: str | GitKeys | None = None
@@ -255,20 +257,20 @@ class JobKeys(_Keys):
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*(\+?)\s*")
 _SIZE_UNITS = {"": 1.0, "gb": 1.0, "gi": 1.0, "g": 1.0, "tb": 2.0**10, "t": 2.0**10}  # in GB
 _SIZE_UNITS |= {"mb": 2.0**-10, "m": 2.0**-10, "kb": 2.0**-20, "k": 2.0**-20}
-DEFAULT_IDLE_SECONDS = 300.0  # seconds, where only ``true`` is said
+DEFAULT_IDLE_SECONDS = 300.0  # seconds, for autostop: true
 ALTERNATIVE_KEYS = ("any_of", "ordered")
 
 
 @value(frozen=True)
 class WantedMachine(Value):
-    """One way to have the machines.
+    """One alternative for the machines.
 
     Attributes:
-        cloud: where, by SkyPilot's name; "" for anywhere. ``region`` and ``zone``: there.
-        accelerator: such as "A100:8"; "" for none.
-        gpus: how many of it each machine has.
-        vcpus: at least so many; 0 for any. ``memory_gb`` and ``disk_gb`` alike.
-        max_hourly: dollars an hour of one; 0 for any price.
+        cloud: SkyPilot's name of the cloud; "" for any. ``region`` and ``zone`` are locations in that cloud.
+        accelerator: Such as "A100:8"; "" for none.
+        gpus: Accelerators per machine.
+        vcpus: Minimum number; 0 for any. The same for ``memory_gb`` and ``disk_gb``.
+        max_hourly: Maximum price of one machine in dollars per hour; 0 for any.
     """
 
     cloud: str = ""
@@ -286,31 +288,31 @@ class WantedMachine(Value):
 
 
 class ResourceReader:
-    """Reader of the resources of a job file. Its methods raise JobFileError, which says where."""
+    """Reader of the resources of a job file. Its methods raise a JobFileError that names the line."""
 
     def __init__(self, document: YamlDocument) -> None:
         self._document = document
 
     def read_alternatives(self, keys: ResourceKeys, place: YamlPath) -> Iterator[WantedMachine]:
-        """Yield the machines that resources allow, in the order of the file, each with what stands beside them."""
-        said = [name for name in ALTERNATIVE_KEYS if getattr(keys, name) is not None]
-        if len(said) > 1:
-            raise self._document.make_error("any_of and ordered: keep one of them", (*place, said[1]))
-        if not said:
+        """Yield the alternative machines in file order, each completed with the shared keys."""
+        present = [name for name in ALTERNATIVE_KEYS if getattr(keys, name) is not None]
+        if len(present) > 1:
+            raise self._document.make_error("any_of and ordered are both set. Keep one", (*place, present[1]))
+        if not present:
             yield from self._read_alternative(keys, place)
             return
         shared = keys.model_dump(exclude_none=True, exclude=set(ALTERNATIVE_KEYS))
-        for number, each in enumerate(getattr(keys, said[0])):
+        for number, each in enumerate(getattr(keys, present[0])):
             if each.any_of is not None or each.ordered is not None:
                 raise self._document.make_error(
-                    f"{said[0]} inside of {said[0]}: write one list", (*place, said[0], number)
+                    f"{present[0]} is nested in {present[0]}. Write one list", (*place, present[0], number)
                 )
             own = each.model_dump(exclude_none=True)
             if {"cloud", "infra"} & own.keys():
                 shared_here = {k: v for k, v in shared.items() if k not in ("cloud", "infra", "region", "zone")}
             else:
                 shared_here = shared
-            yield from self._read_alternative(ResourceKeys(**shared_here | own), (*place, said[0], number))
+            yield from self._read_alternative(ResourceKeys(**shared_here | own), (*place, present[0], number))
 
     def _read_alternative(self, keys: ResourceKeys, place: YamlPath) -> Iterator[WantedMachine]:
         cloud, region, zone = self._read_location(keys, place)
@@ -318,12 +320,12 @@ class ResourceReader:
             images = dict(keys.image_id)
             image = images.get(region, "") if region else ""
             if not image:
-                words = f"image_id names regions ({', '.join(images)}): say which region, as infra: aws/REGION"
+                words = f"image_id names regions ({', '.join(images)}). Set a region, such as infra: aws/REGION"
                 raise self._document.make_error(words, (*place, "image_id"))
         else:
             image = keys.image_id or ""
         if image.startswith("docker:"):
-            words = "no containers are run here: leave image_id out, and install what is needed in setup"
+            words = "containers are not supported. Remove image_id, and install packages in setup"
             raise self._document.make_error(words, (*place, "image_id"))
         way = WantedMachine(
             cloud=cloud,
@@ -345,23 +347,27 @@ class ResourceReader:
         if keys.infra is None:
             return ((keys.cloud or "").lower(), keys.region or "", keys.zone or "")
         if beside := [name for name in ("cloud", "region", "zone") if getattr(keys, name) is not None]:
-            raise self._document.make_error(f"infra says {beside[0]}, too: keep one of them", (*place, beside[0]))
+            raise self._document.make_error(
+                f"{beside[0]} is already part of infra. Keep one of them", (*place, beside[0])
+            )
         parts = ["" if part == "*" else part for part in keys.infra.strip().split("/")]
         if len(parts) > 3:
-            raise self._document.make_error(f"infra is CLOUD/REGION/ZONE, not {keys.infra!r:.60}", (*place, "infra"))
+            raise self._document.make_error(
+                f"infra must be CLOUD/REGION/ZONE, not {keys.infra!r:.60}", (*place, "infra")
+            )
         cloud, region, zone = (*parts, "", "")[:3]
         return cloud.lower(), region, zone
 
-    def _read_accelerators(self, said: Any, place: YamlPath) -> Iterator[tuple[str, float]]:
-        if said is None or said in ([], {}):
+    def _read_accelerators(self, wanted: Any, place: YamlPath) -> Iterator[tuple[str, float]]:
+        if wanted is None or wanted in ([], {}):
             yield "", 0
-        elif isinstance(said, str):
-            yield self._read_accelerator(said, None, place)
-        elif isinstance(said, Mapping):
-            for name, count in said.items():
+        elif isinstance(wanted, str):
+            yield self._read_accelerator(wanted, None, place)
+        elif isinstance(wanted, Mapping):
+            for name, count in wanted.items():
                 yield self._read_accelerator(name, count, (*place, name))
         else:
-            for number, each in enumerate(said):
+            for number, each in enumerate(wanted):
                 if each is None or each == "None":
                     yield "", 0
                 else:
@@ -374,12 +380,12 @@ class ResourceReader:
         except ValueError:
             number = math.nan
         if not 0 < number <= 1024:
-            words = f"an accelerator is written NAME:COUNT, such as A100:8, not {name}{colon}{written}"
+            words = f"an accelerator must be NAME:COUNT, such as A100:8, not {name}{colon}{written}"
             raise self._document.make_error(words, place)
         if colon and count is not None:
-            raise self._document.make_error(f"{name}{colon}{written}: {count:g} says how many twice", place)
+            raise self._document.make_error(f"{name}{colon}{written}: the count is repeated ({count:g})", place)
         if name.lower().startswith("tpu"):
-            raise self._document.make_error("TPU machines of Google are not rented here", place)
+            raise self._document.make_error("Google TPU machines are not supported", place)
         return name.strip(), number
 
     def _read_amount(self, text: str | None, place: YamlPath, *, units: bool = True) -> float:
@@ -388,62 +394,61 @@ class ResourceReader:
         found = _NUMBER.fullmatch(text)
         unit = found[2].lower() if found else "?"
         if found is None or unit not in _SIZE_UNITS or (unit and not units):
-            raise self._document.make_error(f"{text!r:.40} is no size; write 32 (GB), 64GB or 32+", place)
+            raise self._document.make_error(f"{text!r:.40} is not a size. Write 32 (GB), 64GB or 32+", place)
         return float(found[1]) * _SIZE_UNITS[unit]
 
-    def read_idle_seconds(self, said: Any, place: YamlPath) -> float | None:
-        """After how many seconds a pool that nobody uses ends; None for what holds anyway."""
-        if said is None or said is False:
+    def read_idle_seconds(self, autostop: Any, place: YamlPath) -> float | None:
+        """Return the idle time in seconds after which the pool ends; None if the key does not set it."""
+        if autostop is None or autostop is False:
             return None
-        if said is True:
+        if autostop is True:
             return DEFAULT_IDLE_SECONDS
-        if isinstance(said, AutostopKeys):
-            return DEFAULT_IDLE_SECONDS if said.idle_minutes is None else said.idle_minutes * 60
-        text = str(said).strip()
+        if isinstance(autostop, AutostopKeys):
+            return DEFAULT_IDLE_SECONDS if autostop.idle_minutes is None else autostop.idle_minutes * 60
+        text = str(autostop).strip()
         try:
             if seconds := duration(f"{text}m" if text.replace(".", "", 1).isdigit() else text):
                 return seconds
         except ValueError:
             pass
-        raise self._document.make_error(f"{said!r:.40} is no time; write 10 (minutes), 10m or 2h", place)
+        raise self._document.make_error(f"{autostop!r:.40} is not a duration. Write 10 (minutes), 10m or 2h", place)
 
 
 def strip_secrets(text: str, names: Collection[str], values: Collection[str]) -> str:
-    """The same with nothing where the values of its ``secrets``, and of other variables, stand; whoever runs it has to
-    give them anew.
+    """Return the text of a job file without the values of its ``secrets`` and of the given variables.
 
     Args:
-        text: what stands in the file.
-        names: those variables of its ``envs``.
-        values: texts that may stand nowhere in it, such as what was given in place of what it says.
+        text: Text of the file.
+        names: Variables of its ``envs`` whose values are removed.
+        values: Secret texts that must not occur in the result, such as values given on the command line.
 
     Raises:
-        JobFileError: they cannot be left out, or one stands in it beside them.
+        JobFileError: If the values cannot be removed, or one of them also occurs elsewhere in the file.
     """
     places = sorted(_secret_spans(text, set(names)), reverse=True)
     for begin, end in places:
         lines = text[begin:end].count("\n") if text[begin:end].endswith("\n") else 0
         text = f"{text[:begin]}null{chr(10) if lines else ''}{text[end:]}"
     written = text.encode()
-    if Redactor(values).redact_bytes(written) != written:  # without it that line would do something else
-        raise JobFileError("the value of a secret stands in another line of it, too")
+    if Redactor(values).redact_bytes(written) != written:  # changing that line would change the job
+        raise JobFileError("the value of a secret also occurs in another line")
     try:
         tables = YamlDocument(text, "it").values
     except JobFileError as error:
-        raise JobFileError(f"its secrets cannot be left out of it: {error}") from error
+        raise JobFileError(f"its secrets cannot be removed: {error}") from error
     hidden, envs = (tables.get(name) for name in ("secrets", "envs"))
-    left = [*(hidden.values() if isinstance(hidden, Mapping) else ())]
-    left += [value for name, value in envs.items() if name in names] if isinstance(envs, Mapping) else []
-    if any(value is not None for value in left):
-        raise JobFileError("its secrets cannot be left out of it")
+    remaining = [*(hidden.values() if isinstance(hidden, Mapping) else ())]
+    remaining += [value for name, value in envs.items() if name in names] if isinstance(envs, Mapping) else []
+    if any(value is not None for value in remaining):
+        raise JobFileError("its secrets cannot be removed")
     if url_secrets(text):
-        raise JobFileError("a password stands in a URL in it")
+        raise JobFileError("a URL in it contains a password")
     return text
 
 
 def _secret_spans(text: str, names: Collection[str]) -> set[tuple[int, int]]:
-    """From where to where values stand that are left out."""
-    found: set[tuple[int, int]] = set()  # an alias stands where its anchor does
+    """Return the start and end of each value that is removed."""
+    found: set[tuple[int, int]] = set()  # an alias has the position of its anchor
     for tree in yaml.compose_all(text, Loader=yaml.SafeLoader):
         for key, table in tree.value if isinstance(tree, yaml.MappingNode) else ():
             if key.value not in ("secrets", "envs") or not isinstance(table, yaml.MappingNode):

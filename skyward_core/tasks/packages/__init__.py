@@ -1,1 +1,1 @@
-"""What a project says of its packages: a lock, requirements, its own file; and what of it lies here alone."""
+"""Package declarations of a project: lock files, requirements, pyproject.toml, and local packages."""

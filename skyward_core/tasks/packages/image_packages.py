@@ -1,4 +1,4 @@
-"""Package files that an image names, and their content."""
+"""Packages of an image that come from a file of the project: a lock, requirements, or pyproject.toml."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from skyward_core.util.user_files import (
 
 
 def read_image_packages(image: Image, folder: str, version: str) -> PackageSpecs | None:
-    """What an image asks for by a file of the project; None where it names none.
+    """Return the packages that an image requests by a file of the project; None if the image names no file.
 
     Args:
-        folder: the working folder, from which the project is looked for.
-        version: of the Python that runs the project.
+        folder: Working folder, where the search for the project starts.
+        version: Version of the Python that runs the project.
 
     Raises:
-        SpecError: the file is not there, cannot be read, or asks for what is not done; its ``field`` is the image's.
+        SpecError: If the file does not exist, cannot be read, or requests something unsupported. Its ``field`` is the
+            field of the image.
     """
     name = image.packages_by
     if not name:
@@ -42,14 +43,15 @@ def read_image_packages(image: Image, folder: str, version: str) -> PackageSpecs
 
 
 def image_python_version(image: Image, folder: str) -> tuple[str, str]:
-    """Which versions of Python that file is for, such as ">=3.12", and its name; "" for any, and where it does not
-    say so in words that make sense: whoever reads it tells.
+    """Return the Python versions that the image's package file allows, such as ">=3.12", and the name of the file.
+
+    The versions are "" if any will do, or if they are invalid: :func:`read_image_packages` reports that.
 
     Args:
-        folder: the working folder.
+        folder: Working folder.
 
     Raises:
-        SpecError: the file is not there, or cannot be read.
+        SpecError: If the file does not exist or cannot be read.
     """
     name = image.packages_by
     if not name:
@@ -58,11 +60,11 @@ def image_python_version(image: Image, folder: str) -> tuple[str, str]:
         path = _find_project_file(getattr(image, name), Path(folder))
         if path.suffix not in (".toml", ".lock") or _is_requirements_style(path):
             return lock_python_version(path) if name == "lock" else "", path.name
-        said = read_toml(path)
+        content = read_toml(path)
     except PackagesError as error:
         raise SpecError(str(error), name) from None
-    project = said.get("project")
-    table = project if name == "project" and isinstance(project, dict) else said
+    project = content.get("project")
+    table = project if name == "project" and isinstance(project, dict) else content
     wanted = str(table.get("requires-python") or "")
     try:
         satisfies(version="3.11", wanted=wanted)
@@ -76,7 +78,7 @@ def _read_packages(name: str, path: Path, version: str) -> PackageSpecs:
         return read_pylock(path, version)
     if name == "lock" and path.suffix == ".lock" and not _is_requirements_style(path):
         return read_uv_lock(path, version)
-    from skyward_core.tasks.packages import project_requirements  # late: most images name no such file
+    from skyward_core.tasks.packages import project_requirements  # imported late: most images name no such file
 
     if name == "project":
         return project_requirements.read_project_file(path, version)
@@ -84,7 +86,7 @@ def _read_packages(name: str, path: Path, version: str) -> PackageSpecs:
 
 
 def _is_requirements_style(path: Path) -> bool:
-    """Whether a lock is one line for each package, as ``pip freeze`` writes them, and no TOML."""
+    """Check whether a lock has one line per package, as ``pip freeze`` writes them, and is not TOML."""
     try:
         lines = read_bytes(path).splitlines()
     except OSError as error:
@@ -93,7 +95,7 @@ def _is_requirements_style(path: Path) -> bool:
 
 
 def _find_project_file(given: object, folder: Path) -> Path:
-    """A file of the project: in the working folder, or above it, up to where the project ends."""
+    """Return a file of the project, from the working folder or a folder above it in the same project."""
     name = given if isinstance(given, str) else PROJECT_FILE
     path = expand_user(name)
     places = [folder / path]
@@ -108,8 +110,8 @@ def _find_project_file(given: object, folder: Path) -> Path:
             raise PackagesError(f"{place} is not used: {reason}")
         return place
     if len(places) == 1:
-        raise PackagesError(f"there is no file {places[0]}")
-    raise PackagesError(f"there is no file {name} in {resolve_path(folder)}, or above it in its project")
+        raise PackagesError(f"file {places[0]} does not exist")
+    raise PackagesError(f"file {name} does not exist in {resolve_path(folder)} or above it in its project")
 
 
 LOCK_FILES = ("uv.lock", "pylock.toml")
@@ -118,11 +120,11 @@ REQUIREMENTS_FILE = "requirements.txt"
 
 @value
 class PackageFile(Value):
-    """A file that can be named.
+    """File that an image can name as the source of its packages.
 
     Attributes:
-        field: of an image, that names it: "lock", "requirements" or "project".
-        path: of the file.
+        field: Field of the image that names it: "lock", "requirements" or "project".
+        path: Path of the file.
     """
 
     field: str
@@ -130,11 +132,12 @@ class PackageFile(Value):
 
 
 def list_package_files(script: Path, folder: Path) -> list[PackageFile]:
-    """What there is beside a script, or above it in its project; of each kind the nearest. None of them is judged by
-    what it holds, but for a ``pyproject.toml`` that is about no project.
+    """Return the package files of a script's project, the nearest of each kind.
+
+    Their content is not validated, but a ``pyproject.toml`` without a [project] table is left out.
 
     Args:
-        folder: the working folder of its ranks, from which the project's file is looked for.
+        folder: Working folder of the ranks, where the search for ``pyproject.toml`` starts.
     """
     return list(_find_package_files(resolve_path(script).parent, resolve_path(folder)))
 
@@ -148,7 +151,7 @@ def _find_package_files(beside: Path, folder: Path) -> Iterator[PackageFile]:
 
 
 def _find_nearest(name: str, folder: Path) -> Path | None:
-    """A file in a folder, or above it in its project; not one that somebody else could have put above it."""
+    """Return a file in a folder or above it in its project, unless another user could have put it above."""
     for each in folders_up_to_project(folder):
         path = each / name
         if is_file(path):
@@ -157,7 +160,7 @@ def _find_nearest(name: str, folder: Path) -> Path | None:
 
 
 def _has_project_table(path: Path) -> bool:
-    """Whether it says what a project depends on, or cannot be read: whoever chooses it is told why."""
+    """Check whether a file declares dependencies; also true if it is unreadable, so that choosing it reports why."""
     try:
         return "project" in read_toml(path)
     except PackagesError:

@@ -1,4 +1,4 @@
-"""What a script says of its own packages: the block ``# /// script`` of PEP 723."""
+"""Inline metadata of a script: the packages in its ``# /// script`` block (PEP 723)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _UV_KEYS = ("index", "index-url", "extra-index-url", "find-links", "no-index", "
 
 @value
 class InlineMetadata(Value):
-    """A script's block.
+    """Inline metadata block of a script.
 
     Attributes:
-        requires_python: versions that it takes, such as ">=3.12"; "" for any.
-        environment: what it asks for, as the keys of an image (``pip``, ``pip_indexes``) and of
+        requires_python: Allowed Python versions, such as ">=3.12"; "" for any.
+        environment: Requested packages, with the keys of an image (``pip``, ``pip_indexes``) and of
             ``package_indexes.places`` (``index``, ``find_links``, ``no_index``).
     """
 
@@ -36,15 +36,16 @@ class InlineMetadata(Value):
 
 
 def read_inline_metadata(script: Path) -> InlineMetadata | None:
-    """The block of a script; None where it has none, or is no text.
+    """Return the inline metadata of a script; None if it has no block, or is not a text file.
 
     Raises:
-        ScriptError: it has two, or what is there is no TOML, asks for what makes no sense, or for what is not done.
+        ScriptError: If the script has several blocks, or its block is not TOML, is invalid or requests something
+            unsupported.
     """
     try:
         text = read_text(script, "utf-8-sig")
     except (OSError, UnicodeDecodeError):
-        return None  # whoever parses the script tells
+        return None  # the parser of the script reports this
     blocks = list(find_blocks(text))
     if not blocks:
         return None
@@ -53,21 +54,21 @@ def read_inline_metadata(script: Path) -> InlineMetadata | None:
         return ScriptError(f"The inline metadata of {script} (# /// script) cannot be used: {reason}")
 
     if len(blocks) > 1:
-        raise wrong(f"there are {len(blocks)} such blocks; leave one")
+        raise wrong(f"it has {len(blocks)} blocks. Keep only one")
     try:
-        said = parse_toml("\n".join(line[2:] if line.startswith("# ") else line[1:] for line in blocks[0]))
+        tables = parse_toml("\n".join(line[2:] if line.startswith("# ") else line[1:] for line in blocks[0]))
     except ValueError as error:
-        raise wrong(f"it is no TOML: {error}") from error
+        raise wrong(f"it is not TOML: {error}") from error
     try:
-        return parse_tables(said, resolve_path(script).parent)
+        return parse_tables(tables, resolve_path(script).parent)
     except MetadataError as error:
         raise wrong(str(error)) from None
 
 
 def find_blocks(text: str) -> Iterator[list[str]]:
-    """Return the lines of each block, as the specification's expression finds them.
+    """Yield the lines of each block, as the regular expression of PEP 723 finds them.
 
-    That expression takes time by the square of the number of lines, in which no other thread runs.
+    That expression itself takes quadratic time and blocks all other threads.
     """
     comments: list[str] = []
     for line in [*text.split("\n"), ""]:
@@ -82,38 +83,37 @@ def find_blocks(text: str) -> Iterator[list[str]]:
 
 
 class MetadataError(ValueError):
-    """In words."""
+    """Inline metadata that is invalid or unsupported. The message describes the problem."""
 
 
-def parse_tables(said: Mapping[str, Any], folder: Path) -> InlineMetadata:
-    """What such tables ask for.
+def parse_tables(tables: Mapping[str, Any], folder: Path) -> InlineMetadata:
+    """Return the inline metadata of parsed TOML tables.
 
     Args:
-        said: ``requires-python``, ``dependencies`` and ``tool``.
-        folder: where paths in them start.
+        tables: ``requires-python``, ``dependencies`` and ``tool``.
+        folder: Folder that relative paths start from.
 
     Raises:
-        Wrong: they make no sense, or ask for what is not done.
+        MetadataError: If the tables are invalid or request something unsupported.
     """
-    requires = _get_typed(said, "requires-python", str, 'a text such as ">=3.12"', "")
+    requires = _get_typed(tables, "requires-python", str, 'a text such as ">=3.12"', "")
     try:
         satisfies("3.11.0", requires)
     except VersionError as error:
         raise MetadataError(f"requires-python: {error}") from None
-    pip = _get_texts(said, "dependencies")
+    pip = _get_texts(tables, "dependencies")
     for each in pip:
-        if not _PACKAGE_START.match(each.strip()) or "\n" in each:  # installers would take it for an option or a file
-            raise MetadataError(f"dependencies: {each!r} is no requirement, which begins with a package's name")
-    tools = _get_typed(said, "tool", dict, "a table", {})
+        if not _PACKAGE_START.match(each.strip()) or "\n" in each:  # installers would read it as an option or a file
+            raise MetadataError(f"dependencies: {each!r} is not a requirement: it must begin with a package name")
+    tools = _get_typed(tables, "tool", dict, "a table", {})
     uv = _get_typed(tools, "uv", dict, "a table", {}, "[tool]")
     for name in uv:
         if name not in _UV_KEYS:
-            raise MetadataError(f"[tool.uv] {name} is not known here; {', '.join(_UV_KEYS)} are")
+            raise MetadataError(f"[tool.uv] {name} is not supported; supported: {', '.join(_UV_KEYS)}")
     return InlineMetadata(requires, {"pip": pip} | _parse_indexes(uv, folder))
 
 
 def _parse_indexes(uv: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Where packages come from."""
     indexes = _get_typed(uv, "index", list, "a list of tables", [], "[tool.uv]")
     packages = _parse_sources(uv, {str(each.get("name")) for each in indexes if isinstance(each, dict)})
     default = _get_typed(uv, "index-url", str, "a text", "", "[tool.uv]")
@@ -139,13 +139,13 @@ def _parse_indexes(uv: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _parse_sources(uv: Mapping[str, Any], names: set[str]) -> dict[str, list[str]]:
-    """The packages of each index that is kept to some."""
+    """Return the packages of each index that is restricted to some packages."""
     packages: dict[str, list[str]] = {}
     for package, source in _get_typed(uv, "sources", dict, "a table", {}, "[tool.uv]").items():
         index = source.get("index") if isinstance(source, dict) and len(source) == 1 else None
         if not isinstance(index, str):
             raise MetadataError(
-                f"[tool.uv.sources] {package}: only {{ index = ... }} is known here; write an address as a dependency, "
+                f"[tool.uv.sources] {package}: only {{ index = ... }} is supported. Write an address as a dependency: "
                 f'"{package} @ https://..."'
             )
         if index not in names:
@@ -155,7 +155,7 @@ def _parse_sources(uv: Mapping[str, Any], names: set[str]) -> dict[str, list[str
 
 
 def _format_location(text: str, folder: Path) -> str:
-    """An address as it is, a folder as one: installers take spaces and commas for the end of an address."""
+    """Return a URL unchanged, and a folder as a file URL: installers end an address at a space or comma."""
     if _URL.match(text):
         return text
     return "file://" + quote(str(folder / expand_user(text)))
@@ -164,7 +164,7 @@ def _format_location(text: str, folder: Path) -> str:
 def _get_texts(table: Mapping[str, Any], name: str, where: str = "") -> list[str]:
     texts: list[str] = _get_typed(table, name, list, "a list of texts", [], where)
     if not all(isinstance(each, str) for each in texts):
-        raise MetadataError(f"{where} {name} should be a list of texts".strip())
+        raise MetadataError(f"{where} {name} must be a list of texts".strip())
     return texts
 
 
@@ -173,5 +173,5 @@ def _get_typed(
 ) -> Any:
     given = table.get(name, default)
     if type(given) is not kind:
-        raise MetadataError(f"{where} {name} should be {words}".strip())
+        raise MetadataError(f"{where} {name} must be {words}".strip())
     return given

@@ -1,4 +1,4 @@
-"""Reading of ``uv.lock`` and ``pylock.toml``; locks of what was installed for a pool."""
+"""Reading of ``uv.lock`` and ``pylock.toml``, and writing of locks of the packages installed for a pool."""
 
 from __future__ import annotations
 
@@ -45,26 +45,27 @@ def read_uv_lock(path: Path, version: str) -> PackageSpecs:
         version: Version of the Python that installs them.
 
     Raises:
-        PackagesError: uv is not installed, or refuses the lock; or as :func:`read_pylock`.
+        PackagesError: If uv is not installed or rejects the lock, or as :func:`read_pylock`.
     """
     try:
         stamps = [each.stat() for each in (path, path.with_name(PROJECT_FILE)) if is_file(each)]
         text = _export_uv_lock(path, tuple(number for each in stamps for number in (each.st_mtime_ns, each.st_size)))
     except (OSError, QueryTimeout) as error:
-        raise PackagesError(f"{path} cannot be read by uv: {error}") from None
+        raise PackagesError(f"uv cannot read {path}: {error}") from None
     return _read_pylock(path, parse_toml(text), version)
 
 
-@lru_cache(maxsize=4)  # a form asks after each key
+@lru_cache(maxsize=4)  # the launch form asks after each key press
 def _export_uv_lock(path: Path, unchanged: tuple[int, ...]) -> str:
-    folders = [str(Path(sys.executable).parent), *filter(os.path.isabs, os.get_exec_path())]  # ours knows this format
+    # the uv of this environment knows the lock's format
+    folders = [str(Path(sys.executable).parent), *filter(os.path.isabs, os.get_exec_path())]
     uv = shutil.which("uv", path=os.pathsep.join(folders))
     if uv is None:
-        raise PackagesError(f"{path} is read by uv, which is not installed here: install it (pip install uv)")
+        raise PackagesError(f"{path} cannot be read: uv is not installed. Install it: pip install uv")
     if path.name == "uv.lock":
         project = path.with_name(PROJECT_FILE)
         has_own = not is_file(project) or "project" in read_toml(project)
-        # A workspace without a project of its own: all that is in it.
+        # A workspace without its own project: export all its packages.
         what = [] if has_own else ["--all-packages"]
     else:
         what = ["--script", path.name.removesuffix(".lock")]
@@ -74,8 +75,8 @@ def _export_uv_lock(path: Path, unchanged: tuple[int, ...]) -> str:
     ]  # fmt: skip
     done = run_bounded(command, unchanged)
     if done.returncode:
-        said = " ".join(done.stderr.decode(errors="replace").removeprefix("error: ").split())
-        raise PackagesError(f"{path} cannot be used, says uv: {said:.500}")
+        message = " ".join(done.stderr.decode(errors="replace").removeprefix("error: ").split())
+        raise PackagesError(f"uv rejected {path}: {message:.500}")
     return done.stdout.decode()
 
 
@@ -86,16 +87,17 @@ def read_pylock(path: Path, version: str) -> PackageSpecs:
         version: Version of the Python that installs them.
 
     Raises:
-        PackagesError: The lock cannot be read, is for another Python, or needs what only this machine has.
+        PackagesError: If the lock cannot be read, is for another Python, or needs files of this machine.
     """
     return _read_pylock(path, read_toml(path), version)
 
 
-def _read_pylock(path: Path, said: dict[str, Any], version: str) -> PackageSpecs:
-    from packaging.pylock import Pylock, PylockValidationError  # late: 80 ms, and few projects have a lock
+def _read_pylock(path: Path, table: dict[str, Any], version: str) -> PackageSpecs:
+    # imported late: takes 80 ms, and few projects have a lock
+    from packaging.pylock import Pylock, PylockValidationError
 
     try:
-        lock = Pylock.from_dict(said)
+        lock = Pylock.from_dict(table)
     except PylockValidationError as error:
         raise PackagesError(f"{path} is not a lock of version 1: {error}") from None
     check_python(path, lock.requires_python, version)
@@ -106,7 +108,7 @@ def _read_pylock(path: Path, said: dict[str, Any], version: str) -> PackageSpecs
             continue
         folder = resolve_path(path.parent / package.directory.path)
         if not is_dir(folder):
-            raise PackagesError(f"{path}: package {package.name} lies in {folder}, which is not a folder")
+            raise PackagesError(f"{path}: package {package.name}: {folder} is not a folder")
         folders.append(str(folder))
     return PackageSpecs(str(path), pinned=group_by_index(lines), folders=tuple(folders))
 
@@ -116,24 +118,24 @@ def _format_line(path: Path, package: Package) -> tuple[str, str]:
     marker = str(package.marker or "")
     if "extras" in marker or "dependency_groups" in marker:
         raise PackagesError(
-            f"{path}: package {package.name} is for some extras or groups only ({marker}): write a lock of what a run "
-            "needs"
+            f"{path}: package {package.name} is for some extras or groups only ({marker}). "
+            "Write a lock that contains only the packages of the run"
         )
     direct = package.vcs or package.archive
     files: list[Any] = [*(package.wheels or ()), *filter(None, [package.sdist, package.archive])]
     if local := next((file.path for file in filter(None, [package.vcs, *files]) if not file.url), None):
-        raise PackagesError(f"{path}: package {package.name} comes from {local}, on this machine: use an index")
+        raise PackagesError(f"{path}: package {package.name} comes from {local}, on this machine. Use an index")
     hashes = [f"{kind}:{text}" for file in files for kind, text in file.hashes.items()]
     if direct is None:
         if package.index and not package.index.startswith(("https://", "http://")):
             raise PackagesError(
-                f"{path}: package {package.name} comes from {package.index}, on this machine: use an index"
+                f"{path}: package {package.name} comes from {package.index}, on this machine. Use an index"
             )
         return package.index or "", format_pin(package.name, str(package.version), marker, hashes)
     address = direct.url
     if package.vcs:
         if package.vcs.type != "git":
-            raise PackagesError(f"{path}: package {package.name} comes from {package.vcs.type}, and only git is known")
+            raise PackagesError(f"{path}: package {package.name} comes from {package.vcs.type}; only git is supported")
         address = f"git+{address}@{package.vcs.commit_id}"
     folder = f"#subdirectory={direct.subdirectory}" if direct.subdirectory else ""
     return "", format_requirement(f"{package.name} @ {address}{folder}", marker, hashes)
@@ -145,20 +147,20 @@ _HEADING = re.compile(
 
 
 def lock_heading(pool: str, python: Interpreter, *, installed: bool) -> str:
-    """The first line of a lock.
+    """Return the first line of a lock, without its ``#``.
 
     Args:
-        pool: its name.
-        python: that of its ranks.
-        installed: whether anything was installed for it.
+        pool: Name of the pool.
+        python: Python of the pool's ranks.
+        installed: Whether any package was installed for the pool.
     """
     if installed:
-        return f"installed for pool {pool} with Python {python.minor}; Image(lock=...) has it installed again"
+        return f"installed for pool {pool} with Python {python.minor}; Image(lock=...) installs it again"
     return f"nothing was installed for pool {pool}: its ranks had {python}, with these packages"
 
 
 def lock_python_version(path: Path) -> str:
-    """The versions of Python that a lock was kept of, as ``requires-python`` has it; "" of one that is none of ours."""
+    """Return the ``requires-python`` of a lock that this library saved; "" for any other file."""
     try:
         found = _HEADING.match(read_text(path, errors="replace")[:1000].partition("\n")[0])
     except OSError as error:
@@ -167,13 +169,13 @@ def lock_python_version(path: Path) -> str:
 
 
 def format_lock(image: Mapping[str, Any], installed: Mapping[str, str], heading: str) -> str:
-    """The lock of what an image came to.
+    """Return the text of the lock of an image's installed packages.
 
     Args:
-        image: as JSON.
-        installed: see ``installed_packages.list_packages``. A node says it, and of what it says only names
-            and versions are taken: addresses are those that were asked for.
-        heading: a line that says of what it is.
+        image: Image as JSON.
+        installed: Versions by package name, from ``installed_packages.list_packages``. They come from a node, so only
+            names and versions are used; addresses are those of the image.
+        heading: First line, from :func:`lock_heading`.
     """
     exact = {name: line for line in _lock_lines(image) for name in package_names([line])}
     asked = {name: line for line in image.get("pip") or () if direct_address(line) for name in package_names([line])}
@@ -188,29 +190,29 @@ def _lock_lines(image: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _requirement_line(name: str, version: str, exact: Mapping[str, str], asked: Mapping[str, str]) -> str:
-    """A package's line, with the hashes that a lock had for it."""
+    """Return the line of a package, with the hashes of the lock that the image names."""
     found = exact.get(name, "")
     plain, _, hashes = found.partition(" --hash=")
     behind = f" --hash={hashes}" if hashes else ""
     if direct_address(found) or (not version and name in asked):
         return (plain or asked[name]).partition(" ;")[0] + behind
     if not version:
-        return f"# {name}: from a folder or an address, which is not kept"
+        return f"# {name}: from a folder or an address, which is not saved"
     same = package_name(plain) == normalize_name(name) and plain.partition(";")[0].strip().endswith(f"=={version}")
     return f"{name}=={version}" + (behind if same else "")
 
 
 def _index_lines(image: Mapping[str, Any]) -> Iterator[str]:
-    """Where packages are looked for, but for indexes that are kept to some: no such file can say that."""
+    """Yield the index options, except indexes restricted to some packages, which this format cannot express."""
     if image.get("index"):
         yield f"--index-url {image['index']}"
-    everybodys = [each["url"] for each in image.get("pip_indexes") or () if not each.get("packages")]
+    general = [each["url"] for each in image.get("pip_indexes") or () if not each.get("packages")]
     of_lock = [each["index"] for each in image.get(PINNED) or () if each["index"]]
-    for url in dict.fromkeys([*everybodys, *of_lock]):
+    for url in dict.fromkeys([*general, *of_lock]):
         yield f"--extra-index-url {url}"
     for link in image.get("find_links") or ():
         yield f"--find-links {link}"
     if image.get("no_index"):
         yield "--no-index"
-    if kept := sorted(map_packages_to_indexes(image.get("pip_indexes") or ())):
-        yield f"# {', '.join(kept)}: from an index kept to them; give Image(pip_indexes=...) again"
+    if restricted := sorted(map_packages_to_indexes(image.get("pip_indexes") or ())):
+        yield f"# {', '.join(restricted)}: from a restricted index; pass Image(pip_indexes=...) again"

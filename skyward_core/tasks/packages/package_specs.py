@@ -1,4 +1,4 @@
-"""One package as a project names it; local packages."""
+"""Package specifications of a project, and its local packages (folders that are installed editable)."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ from skyward_core.util.user_files import (
     resolve_path,
 )
 
+# uv writes the address of the default index, mirrors included, beside each package
+# (https://docs.astral.sh/uv/concepts/indexes/). Machines use their own default index for these packages.
 PUBLIC_INDEXES = ("https://pypi.org/simple", "https://pypi.python.org/simple")
-"""What a ``uv.lock`` calls the index that machines know by themselves, or know another for: uv writes the default one's
-address, mirrors included, beside each package (https://docs.astral.sh/uv/concepts/indexes/). What comes from there is
-looked for where a machine looks anyway."""
 
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _PIN = re.compile(rf"{_NAME}\s*(?:\[[^\]]*\])?\s*==\s*[A-Za-z0-9._+!-]+")
@@ -38,24 +37,24 @@ _REQUIREMENT = re.compile(rf"{_NAME}\s*(?:\[[^\]]*\])?\s*(?:$|[;@(<>=!~])")
 
 
 class PackagesError(ValueError):
-    """What a project says cannot be used; says in words why, and what to do."""
+    """Package file that cannot be used. The message states the reason and the fix."""
 
 
 @value
 class PackageSpecs(Value):
-    """One project's.
+    """Packages that one project needs.
 
     Attributes:
-        source: the path of what says so.
-        requirements: what installers choose versions for.
-        pinned: what is installed as it is: by the address of an index (or "" for where machines look anyway), lines
-            ``name==version`` or ``name @ address``, with markers and hashes.
-        constraints: what installers must not go beyond.
-        indexes: more indexes, as an image's JSON has them.
-        index: the index in place of the public one; "" for that.
-        find_links: addresses of pages and folders with packages.
-        no_index: whether installers look nowhere else.
-        folders: packages that lie here as folders, and are imported from there.
+        source: Path of the file that lists them.
+        requirements: Requirements whose versions the installer chooses.
+        pinned: Exact packages, by index URL ("" for the default index of the machine), as lines ``name==version`` or
+            ``name @ address``, with markers and hashes.
+        constraints: Version limits for the installer.
+        indexes: Additional indexes, as in an image's JSON.
+        index: Index that replaces the public one; "" for none.
+        find_links: URLs of pages and folders with packages.
+        no_index: Whether the installer uses ``find_links`` only.
+        folders: Folders of local packages, which are imported from there.
     """
 
     source: str
@@ -74,8 +73,8 @@ class PackageSpecs(Value):
         return f"{count} of {self.source}{exact}"
 
     def add_to_image(self, image: Mapping[str, Any]) -> dict[str, Any]:
-        """An image, as JSON, with what the project says."""
-        asked: dict[str, Any] = {
+        """Return an image, as JSON, with these packages added."""
+        added: dict[str, Any] = {
             "pip": [*(image.get("pip") or ()), *self.requirements],
             "pip_indexes": [*(image.get("pip_indexes") or ()), *self.indexes],
             PINNED: [{"index": index, "lines": list(lines)} for index, lines in self.pinned.items()],
@@ -85,51 +84,55 @@ class PackageSpecs(Value):
             "no_index": self.no_index,
             "folders": [[folder, import_entry(Path(folder))] for folder in self.folders],
         }
-        return dict(image) | {name: given for name, given in asked.items() if given}
+        return dict(image) | {name: given for name, given in added.items() if given}
 
 
 def import_entry(folder: Path) -> str:
-    """Where a package's modules lie in its folder: what the import path needs."""
+    """Return the folder that the import path needs for a package's project folder."""
     inner = folder / "src"
     return str(inner if is_dir(inner) and not exists(inner / "__init__.py") else folder)
 
 
 def is_package(folder: Path) -> bool:
-    """Whether a folder is one that installers could install."""
+    """Check whether installers can install a folder."""
     return any(is_file(folder / name) for name in ("pyproject.toml", "setup.py"))
 
 
 def is_pinned(line: str) -> bool:
-    """Whether a line, without its hashes, leaves installers no choice."""
+    """Check whether a line, without its hashes, names one exact version or address."""
     plain = line.split(";")[0].strip()
     return bool(_PIN.fullmatch(plain) or _DIRECT.fullmatch(plain))
 
 
 def is_requirement(line: str) -> bool:
-    """Whether a line begins as a requirement does, and not as an option, a path or an address."""
+    """Check whether a line is a requirement, and not an option, a path or a URL."""
     return bool(_REQUIREMENT.match(line))
 
 
 def direct_address(line: str) -> str:
-    """The address of a requirement ``name @ address``; "" for one that comes from an index."""
+    """Return the address of a requirement ``name @ address``; "" if the package comes from an index."""
     found = _DIRECT.match(line)
     return found["address"] if found else ""
 
 
 def format_pin(name: str, version: str, marker: str = "", hashes: Iterable[str] = ()) -> str:
-    """A line of a lock.
+    """Return the line of a lock for one version of a package.
 
     Raises:
-        PackagesError: it is none that installers would understand.
+        PackagesError: If installers would reject the line.
     """
     return format_requirement(f"{name}=={version}", marker, hashes)
 
 
 def format_requirement(plain: str, marker: str = "", hashes: Iterable[str] = ()) -> str:
-    """The same of ``name==version`` or ``name @ address``."""
+    """Return the line of a lock for ``name==version`` or ``name @ address``.
+
+    Raises:
+        PackagesError: If installers would reject the line.
+    """
     whole = f"{plain} ; {marker}" if marker else plain
     if not is_pinned(plain) or any(each in whole for each in "\n\r\0") or " --" in whole:
-        raise PackagesError(f"{whole!r:.100} is no package in one version")
+        raise PackagesError(f"{whole!r:.100} does not name one version of a package")
     return "".join([whole, *(f" --hash={each}" for each in sorted(set(hashes)) if _is_hash(each))])
 
 
@@ -138,16 +141,16 @@ def _is_hash(text: str) -> bool:
 
 
 def group_by_index(lines: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
-    """Lines by the index that they come from, of pairs of both."""
+    """Group pairs of an index and a line by index; "" stands for the public index."""
     groups: dict[str, list[str]] = {}
     for index, text in lines:
-        where = index.rstrip("/")
-        groups.setdefault("" if where in PUBLIC_INDEXES else index, []).append(text)
+        bare = index.rstrip("/")
+        groups.setdefault("" if bare in PUBLIC_INDEXES else index, []).append(text)
     return {index: tuple(sorted(texts)) for index, texts in sorted(groups.items())}
 
 
 def local_path(address: str) -> Path | None:
-    """The path of an address that is of this machine alone; None for all others."""
+    """Return the local path of an address; None for a URL."""
     from urllib.parse import unquote, urlsplit
 
     parts = urlsplit(address)
@@ -157,44 +160,44 @@ def local_path(address: str) -> Path | None:
 
 
 def package_names(lines: Iterable[str]) -> Iterator[str]:
-    """The packages that lines are about."""
+    """Yield the normalized package names of lines."""
     for each in lines:
         if found := re.match(_NAME, each):
             yield normalize_name(found[0])
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """What is in a file.
+    """Return the content of a TOML file.
 
     Raises:
-        PackagesError: it cannot be read, or is no TOML.
+        PackagesError: If the file cannot be read, or is not TOML.
     """
     try:
         found = path.stat()
         return _read_toml(path, (found.st_mtime_ns, found.st_ino, found.st_size))
     except OSError as error:
         raise PackagesError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:  # not a path
+    except ValueError as error:  # the path has a zero byte
         raise PackagesError(f"{path} cannot be read: {error}") from None
 
 
-@lru_cache(maxsize=4)  # a form asks as often as somebody types, and a large lock takes half a second
+@lru_cache(maxsize=4)  # the launch form reads again after each key press, and parsing a large lock takes half a second
 def _read_toml(path: Path, _unchanged: tuple[int, ...]) -> dict[str, Any]:
     try:
         return parse_toml(read_text(path))
     except ValueError as error:
-        raise PackagesError(f"{path} is no TOML: {error}") from None
+        raise PackagesError(f"{path} is not TOML: {error}") from None
 
 
 def check_python(path: Path, wanted: object, version: str) -> None:
-    """Refuse a Python that a file is not for.
+    """Check that a file allows a Python version.
 
     Args:
-        wanted: its ``requires-python``; "" or None for any.
-        version: the Python's.
+        wanted: Its ``requires-python``; "" or None for any.
+        version: Version of the Python.
 
     Raises:
-        PackagesError: it is not.
+        PackagesError: If the file does not allow it.
     """
     if not wanted:
         return
@@ -204,22 +207,22 @@ def check_python(path: Path, wanted: object, version: str) -> None:
         raise PackagesError(f"{path}: requires-python: {error}") from None
     if not fits:
         raise PackagesError(
-            f"{path} is for Python {wanted}, and the script is loaded with {version}: choose another Python for it"
+            f"{path} requires Python {wanted}, but the script is loaded with {version}. Choose another Python"
         )
 
 
-OWN_PACKAGE = "skyward_core"  # other machines have us anyway
+OWN_PACKAGE = "skyward_core"  # every node has this library already
 
 
 @value
 class LocalPackage(Value):
-    """One of them.
+    """Package that is imported from a folder of this machine.
 
     Attributes:
-        name: what it is called.
-        folder: where its project lies.
-        entry: what the import path needs of that.
-        is_requested: whether a file of the project asks for it; else it is only installed so.
+        name: Name of the package.
+        folder: Folder of its project.
+        entry: Folder that the import path needs.
+        is_requested: Whether a file of the project requests it; otherwise it is only installed in the environment.
     """
 
     name: str
@@ -229,27 +232,28 @@ class LocalPackage(Value):
 
 
 def find_local_packages(image: Mapping[str, Any], prefix: str, minor: str) -> list[LocalPackage]:
-    """Those of an image, as JSON, and those of an interpreter.
+    """Return the local packages of an image and of an interpreter's environment.
 
     Args:
-        prefix: the folder of the interpreter's environment.
-        minor: its version, such as "3.12".
+        image: Image as JSON.
+        prefix: Folder of the interpreter's environment.
+        minor: Minor version of the interpreter, such as "3.12".
     """
-    asked = {folder: entry for folder, entry in image.get("folders") or ()}
+    requested = {folder: entry for folder, entry in image.get("folders") or ()}
     found = list(_editable_packages(Path(prefix) / "lib" / f"python{minor}" / "site-packages"))
-    there = {each.folder for each in found}
+    installed = {each.folder for each in found}
     return [
-        *(LocalPackage(each.name, each.folder, each.entry, each.folder in asked) for each in found),
+        *(LocalPackage(each.name, each.folder, each.entry, each.folder in requested) for each in found),
         *(
             LocalPackage(Path(folder).name, folder, entry, True)
-            for folder, entry in asked.items()
-            if folder not in there
+            for folder, entry in requested.items()
+            if folder not in installed
         ),
     ]
 
 
 def packages_to_send(packages: Iterable[LocalPackage], cwd: str) -> list[LocalPackage]:
-    """Those that do not lie in the working folder, which travels anyway; the folder of another one counts once."""
+    """Return the packages outside the working folder, which is sent anyway, without folders inside others."""
     inside = [resolve_path(cwd)] if cwd else []
     found = []
     for each in sorted(packages, key=lambda package: package.folder):
@@ -261,22 +265,22 @@ def packages_to_send(packages: Iterable[LocalPackage], cwd: str) -> list[LocalPa
 
 def _editable_packages(packages: Path) -> Iterator[LocalPackage]:
     try:
-        names = os.listdir(packages)  # noqa: PTH208  each start over SSH waits for it, and most find nothing
+        names = os.listdir(packages)  # noqa: PTH208  much faster: each start over SSH waits for it
     except OSError:
         return
-    there = os.path.exists
-    said = (name for name in names if name[-10:] == ".dist-info" and there(f"{packages}/{name}/direct_url.json"))
-    for name in sorted(said):
+    exists_ = os.path.exists
+    local = (name for name in names if name[-10:] == ".dist-info" and exists_(f"{packages}/{name}/direct_url.json"))
+    for name in sorted(local):
         try:
             origin = parse_json(read_bytes(packages / name / "direct_url.json"))
             editable = origin["dir_info"].get("editable") is True and origin["url"].startswith("file://")
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue  # most come from an index
+            continue  # the record is not a local package's
         if not editable:
             continue
         folder = _url_path(origin["url"])
         if is_dir(folder / OWN_PACKAGE):
-            continue  # where this library is developed; to read how it was installed takes long
+            continue  # a checkout of this library itself; reading its installation record takes long
         for entry in _import_entries(packages, name, folder):
             if not is_dir(Path(entry) / OWN_PACKAGE):
                 yield LocalPackage(name.split("-")[0], str(folder), entry)
@@ -289,7 +293,7 @@ def _url_path(url: str) -> Path:
 
 
 def _import_entries(packages: Path, name: str, folder: Path) -> list[str]:
-    """Where its modules lie, by what its installer has written: a ``.pth`` file, or a module that finds them."""
+    """Return the folders of a package's modules, from its installer's ``.pth`` file or finder module."""
     try:
         record = read_text(packages / name / "RECORD").splitlines()
     except (OSError, UnicodeDecodeError):
@@ -312,7 +316,7 @@ def _import_entries(packages: Path, name: str, folder: Path) -> list[str]:
 
 
 def _mapped_folders(source: str) -> Iterator[str]:
-    """The folders above the packages that such a module of setuptools' finds."""
+    """Yield the parent folders of the packages that a setuptools finder module maps."""
     for node in parse_source(source).body:
         target = node.target if isinstance(node, ast.AnnAssign) else None
         if isinstance(target, ast.Name) and target.id == "MAPPING" and isinstance(node, ast.AnnAssign):

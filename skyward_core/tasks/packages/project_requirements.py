@@ -1,4 +1,4 @@
-"""Requirements.txt and pyproject.toml of a project."""
+"""Requirements from ``requirements.txt`` and ``pyproject.toml``, and from local packages that they name."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ _EXTRAS = re.compile(r"[A-Za-z0-9._-]+\s*\[([^\]]*)\]")
 
 @value
 class LocalDependencies(Value):
-    """Some of them, and those that they depend on.
+    """Local packages, with all local packages that they depend on.
 
     Attributes:
-        folders: where they lie, those first that were asked for.
-        names: what they are called.
-        requirements: what else they depend on.
+        folders: Their folders, the requested ones first.
+        names: Their normalized names.
+        requirements: Their other dependencies.
     """
 
     folders: tuple[str, ...]
@@ -52,13 +52,13 @@ class LocalDependencies(Value):
     requirements: tuple[str, ...]
 
     def merge_requirements(self, requirements: Iterable[str]) -> tuple[str, ...]:
-        """Requirements with those of the packages, and without the packages themselves."""
+        """Return requirements together with those of the packages, without the packages themselves."""
         both = dict.fromkeys([*requirements, *self.requirements])
         return tuple(each for each in both if package_name(each) not in self.names)
 
 
 def parse_extras(requirement: str) -> Extras:
-    """Those that stand in brackets behind a name, or behind a path."""
+    """Return the extras in brackets after a name or a path."""
     found = _EXTRAS.match(requirement) or re.search(r"\[([^\]]*)\]$", requirement)
     return (
         frozenset(normalize_name(each.strip()) for each in found[1].split(",") if each.strip())
@@ -68,29 +68,29 @@ def parse_extras(requirement: str) -> Extras:
 
 
 def resolve_local(asked: Mapping[str, Extras]) -> LocalDependencies:
-    """What comes of packages in folders.
+    """Return the local packages in folders, with their dependencies.
 
     Args:
-        asked: folders, and which of their extras.
+        asked: Extras by folder.
 
     Raises:
-        PackagesError: a file of theirs cannot be read, or asks for what is not done.
+        PackagesError: If a project file in a folder cannot be read, or requests something unsupported.
     """
-    left = list(asked.items())
+    queue = list(asked.items())
     seen: dict[str, set[str]] = {}
     names: set[str] = set()
     requirements: dict[str, None] = {}
-    while left:
-        folder, extras = left.pop(0)
+    while queue:
+        folder, extras = queue.pop(0)
         new = {"", *extras} - seen.get(folder, set())
         seen.setdefault(folder, set()).update(new)
         package = _LocalProject(Path(folder))
         names |= {package.name} - {""}
         for text in package.depends_on(new):
             if package_name(text) == package.name != "":
-                left.append((folder, parse_extras(text)))
-            elif there := package.local_folder(text):
-                left.append((there, parse_extras(text)))
+                queue.append((folder, parse_extras(text)))
+            elif local := package.local_folder(text):
+                queue.append((local, parse_extras(text)))
             else:
                 requirements[text] = None
     return LocalDependencies(tuple(seen), frozenset(names), tuple(requirements))
@@ -100,25 +100,25 @@ class _LocalProject:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._file = folder / "pyproject.toml"
-        said = read_toml(self._file) if is_file(self._file) else {}
-        self._tool = _as_table(said.get("tool"))
-        self._project = _as_table(said.get("project"))
-        self._older = {} if self._project else _legacy_requirements(folder)
-        self.name = normalize_name(str(self._project.get("name") or self._older.get("name") or ""))
+        content = read_toml(self._file) if is_file(self._file) else {}
+        self._tool = _as_table(content.get("tool"))
+        self._project = _as_table(content.get("project"))
+        self._legacy = {} if self._project else _legacy_requirements(folder)
+        self.name = normalize_name(str(self._project.get("name") or self._legacy.get("name") or ""))
 
     def depends_on(self, extras: Iterable[str]) -> list[str]:
-        """What is asked for under each of the extras; "" is what is always asked for."""
+        """Return the requirements of each extra; "" stands for the unconditional ones."""
         found: list[str] = []
         for extra in sorted(extras):
             asked = self._extra_requirements(extra) if extra else self._base_requirements()
             for each in asked:
                 if not isinstance(each, str) or "\n" in each or not is_requirement(each):
-                    raise PackagesError(f"{self._folder}: {each!r:.80} is no requirement")
+                    raise PackagesError(f"{self._folder}: {each!r:.80} is not a requirement")
             found += asked
         return found
 
     def local_folder(self, requirement: str) -> str:
-        """The folder of a package that it depends on; "" where it comes from elsewhere."""
+        """Return the folder of a dependency; "" if it is not a local package."""
         address = local_path(direct_address(requirement)) if direct_address(requirement) else None
         sources = _as_table(_as_table(self._tool.get("uv")).get("sources"))
         source = next(
@@ -131,28 +131,27 @@ class _LocalProject:
         folder = resolve_path(self._folder / str(path))
         if path is None or not is_package(folder):
             raise PackagesError(
-                f"{self._folder} depends on {requirement!r:.80}, which it has from a place that is not known here: "
-                "use a lock"
+                f"{self._folder} depends on {requirement!r:.80}, whose source is not supported. Use a lock"
             )
         return str(folder)
 
     def _base_requirements(self) -> list[Any]:
         if "dependencies" not in (self._project.get("dynamic") or ()):
-            return _as_texts(self._project.get("dependencies") or self._older.get("install_requires"))
+            return _as_texts(self._project.get("dependencies") or self._legacy.get("install_requires"))
         dynamic = _as_table(_as_table(_as_table(self._tool.get("setuptools")).get("dynamic")).get("dependencies"))
         try:
             files = [read_text(self._folder / str(name)) for name in _as_texts(dynamic.get("file"))]
         except (OSError, UnicodeDecodeError) as error:
-            raise PackagesError(f"{self._file}: its dependencies cannot be read: {error}") from None
+            raise PackagesError(f"{self._file}: dependencies cannot be read: {error}") from None
         return [line for text in files for line in _split_lines(text) if not line.startswith("-")]
 
     def _extra_requirements(self, extra: str) -> list[Any]:
-        offered = _as_table(self._project.get("optional-dependencies") or self._older.get("extras_require"))
+        offered = _as_table(self._project.get("optional-dependencies") or self._legacy.get("extras_require"))
         for name, given in offered.items():
             if normalize_name(str(name)) == extra:
                 return _as_texts(given)
         if not self._project:
-            return []  # only building it would tell
+            return []  # only a build of the project could list them
         raise PackagesError(f"{self._file} has no extra {extra}")
 
 
@@ -170,7 +169,7 @@ def _split_lines(text: str) -> list[str]:
 
 
 def _legacy_requirements(folder: Path) -> dict[str, Any]:
-    """What ``setup.cfg`` and ``setup.py`` say in so many words; what only running the latter would tell is left out."""
+    """Return the literal arguments in ``setup.cfg`` and ``setup.py``, which is not run."""
     found: dict[str, Any] = {}
     config = configparser.ConfigParser(interpolation=None)
     try:
@@ -202,20 +201,20 @@ _COMMENT = re.compile(r"(^|\s)#.*$")
 _VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
 _LINE_OPTION = re.compile(r"\s--([a-z-]+)[ =]+(\S+)")
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://")
-MAX_FILES = 100  # that one names, and those that these name
+MAX_FILES = 100  # files included by one requirements file, directly or indirectly
 SUPPORTED_OPTIONS = (
-    "-r, -c, -e, --hash, --index-url, --extra-index-url, --find-links, --no-index and --require-hashes are"
+    "supported: -r, -c, -e, --hash, --index-url, --extra-index-url, --find-links, --no-index and --require-hashes"
 )
 
 
 def read_requirements(path: Path, *, lock: bool = False) -> PackageSpecs:
-    """What a file asks for.
+    """Return the packages of a requirements file and of the files that it includes.
 
     Args:
-        lock: whether each line must leave installers no choice.
+        lock: Whether each line must name one exact version or address.
 
     Raises:
-        PackagesError: it cannot be read, or asks for what is not done; names file and line.
+        PackagesError: If a file cannot be read or requests something unsupported. Names the file and the line.
     """
     reader = _RequirementsReader(lock=lock)
     reader.read(path)
@@ -223,11 +222,11 @@ def read_requirements(path: Path, *, lock: bool = False) -> PackageSpecs:
 
 
 class _RequirementsReader:
-    """One file, and those that it includes."""
+    """Reader of one requirements file and of the files that it includes."""
 
     def __init__(self, *, lock: bool) -> None:
         self._lock = lock
-        self._lines: list[tuple[str, tuple[str, ...], str]] = []  # requirement, hashes, where it stands
+        self._lines: list[tuple[str, tuple[str, ...], str]] = []  # requirement, hashes, file and line
         self._limits: dict[str, None] = {}
         self._folders: dict[str, Extras] = {}
         self._extra: dict[str, None] = {}
@@ -243,18 +242,18 @@ class _RequirementsReader:
         for text, hashes, where in self._lines:
             if hashed and not hashes and not self._lock:
                 raise PackagesError(
-                    f"{where}: {text} has no --hash, and others have: give each one, or none (pip takes no file "
-                    "with some)"
+                    f"{where}: {text} has no --hash, but other lines have one. Give every line a --hash, or none: "
+                    "pip rejects a mixture"
                 )
             if (hashed or self._lock) and not is_pinned(text):
                 kind = "a lock" if self._lock else "a file with hashes"
-                raise PackagesError(f"{where}: {text:.100} names no exact version, as each line of {kind} does")
+                raise PackagesError(f"{where}: {text:.100} does not name an exact version, which {kind} needs")
             if hashed or self._lock:
                 pinned.append(("", format_requirement(*_split_words(text), hashes)))
             else:
                 free.append(text)
         folders, requirements = tuple(self._folders), tuple(free)
-        if not (hashed or self._lock):  # else each package that is needed stands here
+        if not (hashed or self._lock):  # otherwise the file lists every package already
             local = resolve_local(self._folders)
             folders, requirements = local.folders, local.merge_requirements(free)
         return PackageSpecs(
@@ -270,16 +269,16 @@ class _RequirementsReader:
         )
 
     def read(self, path: Path, *, limits: bool = False) -> None:
-        """Take in a file.
+        """Add the lines of a file.
 
         Args:
-            limits: whether it is one of constraints.
+            limits: Whether its lines are constraints.
         """
         path = resolve_path(path)
         if (path, limits) in self._read:
             return
         if len(self._read) >= MAX_FILES:
-            raise PackagesError(f"{path} is not read: {MAX_FILES} files are included before it")
+            raise PackagesError(f"{path} cannot be read: more than {MAX_FILES} files are included")
         self._read.add((path, limits))
         for number, text in _logical_lines(path):
             where = f"{path}, line {number}"
@@ -294,7 +293,7 @@ class _RequirementsReader:
         except (ValueError, argparse.ArgumentError) as error:
             raise PackagesError(f"{where}: {error}") from None
         if unknown:
-            raise PackagesError(f"{where}: {unknown[0]} is not known here; {SUPPORTED_OPTIONS}")
+            raise PackagesError(f"{where}: {unknown[0]} is not supported; {SUPPORTED_OPTIONS}")
         self._no_index |= given.no_index
         self._hashes |= given.require_hashes
         self._index = given.index_url or self._index
@@ -305,28 +304,28 @@ class _RequirementsReader:
             self._links[link if at is None else "file://" + quote(str(at))] = None
         for file in (*given.requirement, *given.constraint):
             if _ADDRESS.match(file):
-                raise PackagesError(f"{where}: {file} is not fetched; put the file beside this one")
+                raise PackagesError(f"{where}: {file} cannot be included from a URL. Put the file beside this one")
             self.read(path.parent / expand_user(file), limits=limits or file in given.constraint)
         for folder in given.editable:
             if limits:
-                raise PackagesError(f"{where}: a constraint is no package to install")
+                raise PackagesError(f"{where}: a constraint cannot be editable")
             self._read_folder(folder, path, where)
 
     def _read_requirement(self, text: str, path: Path, where: str, limits: bool) -> None:
         hashes = []
         for found in _LINE_OPTION.finditer(text):
             if found[1] != "hash":
-                raise PackagesError(f"{where}: --{found[1]} is not known here; {SUPPORTED_OPTIONS}")
+                raise PackagesError(f"{where}: --{found[1]} is not supported; {SUPPORTED_OPTIONS}")
             hashes.append(found[2])
         plain = _LINE_OPTION.sub("", text).strip()
         if limits:
             if not is_requirement(plain):
-                raise PackagesError(f"{where}: {plain!r:.80} is no constraint")
+                raise PackagesError(f"{where}: {plain!r:.80} is not a constraint")
             self._limits[plain] = None
             return
         if not is_requirement(plain):
             if _ADDRESS.match(plain) and not plain.startswith("file:"):
-                raise PackagesError(f"{where}: write {plain} with the package's name: NAME @ {plain}")
+                raise PackagesError(f"{where}: {plain} lacks the package's name. Write NAME @ {plain}")
             self._read_folder(plain, path, where)
             return
         if (address := direct_address(plain)) and local_path(address) is not None:
@@ -335,18 +334,18 @@ class _RequirementsReader:
         self._lines.append((plain, tuple(hashes), where))
 
     def _read_folder(self, given: str, path: Path, where: str, extras: Extras = frozenset()) -> None:
-        """A package that lies here. Ranks import it from its folder, which travels."""
+        """Add a local package. Its folder is sent to the ranks, which import it from there."""
         extras |= parse_extras(given)
         bare = given.partition("[")[0] if given.endswith("]") else given
         found = local_path(bare)
         if found is None:
-            raise PackagesError(f"{where}: -e {given} is no folder; without -e, and as NAME @ {given}, it is installed")
+            raise PackagesError(f"{where}: -e {given} is not a folder. Write NAME @ {given} without -e")
         folder = resolve_path(path.parent / expand_user(found))
         if not is_dir(folder):
-            there = (
-                "is a file of this machine, and only folders of packages travel" if exists(folder) else "is not there"
+            reason = (
+                "is a file of this machine; only package folders are supported" if exists(folder) else "does not exist"
             )
-            raise PackagesError(f"{where}: {given} {there}: name the package, and the index that has it")
+            raise PackagesError(f"{where}: {given} {reason}. Name the package, and an index that has it")
         if not is_package(folder):
             raise PackagesError(f"{where}: {folder} has neither pyproject.toml nor setup.py")
         self._folders[str(folder)] = self._folders.get(str(folder), frozenset()) | extras
@@ -372,13 +371,13 @@ def _split_words(text: str) -> tuple[str, str]:
 
 
 def _logical_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines, with the number of the first of those that are one by a backslash; comments are left out."""
+    """Yield logical lines without comments, each with the number of its first physical line."""
     try:
         lines = read_text(path, "utf-8-sig").splitlines()
     except OSError as error:
         raise PackagesError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise PackagesError(f"{path} is no text in UTF-8") from None
+        raise PackagesError(f"{path} is not UTF-8 text") from None
     whole, first = "", 0
     for number, text in enumerate([*lines, ""], 1):
         first = first or number
@@ -392,7 +391,7 @@ def _logical_lines(path: Path) -> Iterator[tuple[int, str]]:
         whole, first = "", 0
 
 
-# What [tool.uv] says beside what a run depends on: of uv itself, of development, of publishing.
+# Keys of [tool.uv] that concern uv itself, development or publishing, not the dependencies of a run.
 _IGNORED_UV_KEYS = (
     "build-backend", "cache-dir", "cache-keys", "check-url", "compile-bytecode", "concurrent-builds",
     "concurrent-downloads", "concurrent-installs", "conflicts", "default-groups", "dependency-groups",
@@ -404,39 +403,39 @@ _IGNORED_UV_KEYS = (
 
 
 def read_project_file(path: Path, version: str) -> PackageSpecs:
-    """What the file says of the project's dependencies; groups and extras are none of them.
+    """Return the dependencies of a ``pyproject.toml``, without its groups and extras.
 
     Args:
-        version: of the Python that they are for.
+        version: Version of the Python that installs them.
 
     Raises:
-        PackagesError: it cannot be read, or asks for what is not done.
+        PackagesError: If the file cannot be read, or requests something unsupported.
     """
-    said = read_toml(path)
-    project = said.get("project")
+    content = read_toml(path)
+    project = content.get("project")
     if not isinstance(project, dict):
-        raise PackagesError(f"{path} has no [project] table with dependencies: use a lock, or a requirements file")
+        raise PackagesError(f"{path} has no [project] table with dependencies. Use a lock or a requirements file")
     if "dependencies" in (project.get("dynamic") or ()):
         raise PackagesError(
-            f"{path}: its dependencies are dynamic, and only building the project would tell them: use a lock, or a "
+            f"{path}: its dependencies are dynamic: only a build of the project could list them. Use a lock or a "
             "requirements file"
         )
-    uv = (said.get("tool") or {}).get("uv") or {}
+    uv = (content.get("tool") or {}).get("uv") or {}
     if not isinstance(uv, dict):
-        raise PackagesError(f"{path}: [tool.uv] should be a table")
+        raise PackagesError(f"{path}: [tool.uv] must be a table")
     uv = {name: given for name, given in uv.items() if name not in _IGNORED_UV_KEYS}
     limits = uv.pop("constraint-dependencies", [])
     dependencies, folders = _split_local(project.get("dependencies", []), uv, path)
-    asked = {"dependencies": dependencies, "tool": {"uv": uv}}
+    tables = {"dependencies": dependencies, "tool": {"uv": uv}}
     if "requires-python" in project:
-        asked["requires-python"] = project["requires-python"]
+        tables["requires-python"] = project["requires-python"]
     try:
-        found = parse_tables(asked, path.parent)
+        found = parse_tables(tables, path.parent)
     except MetadataError as error:
         raise PackagesError(f"{path}: {error}") from None
     check_python(path, found.requires_python, version)
     places: Mapping[str, Any] = found.environment
-    own = [str(path.parent)] if "build-system" in said else []
+    own = [str(path.parent)] if "build-system" in content else []
     local = resolve_local(folders)
     return PackageSpecs(
         str(path),
@@ -451,10 +450,10 @@ def read_project_file(path: Path, version: str) -> PackageSpecs:
 
 
 def _split_local(dependencies: Any, uv: dict[str, Any], path: Path) -> tuple[Any, dict[str, Extras]]:
-    """The dependencies but for those that ``[tool.uv.sources]`` has in a folder, and these folders."""
+    """Return the dependencies outside ``[tool.uv.sources]`` folders, and these folders."""
     sources = uv.get("sources")
     if not isinstance(sources, dict) or not isinstance(dependencies, list):
-        return dependencies, {}  # whoever reads them says what they should be
+        return dependencies, {}  # parse_tables reports the wrong type
     folders: dict[str, Extras] = {}
     local = set()
     extras = {package_name(each): parse_extras(each) for each in dependencies if isinstance(each, str)}
@@ -462,13 +461,13 @@ def _split_local(dependencies: Any, uv: dict[str, Any], path: Path) -> tuple[Any
         if not isinstance(source, dict) or not isinstance(source.get("path"), str):
             if isinstance(source, dict) and source.get("workspace"):
                 raise PackagesError(
-                    f"{path}: [tool.uv.sources] {name} is of a workspace, and only uv.lock says where: use that as the "
-                    "lock"
+                    f"{path}: [tool.uv.sources] {name} is a workspace member, and only uv.lock has its location. "
+                    "Use uv.lock as the lock"
                 )
             continue
         folder = resolve_path(path.parent / expand_user(source["path"]))
         if not is_package(folder):
-            raise PackagesError(f"{path}: [tool.uv.sources] {name}: {folder} is no folder with a package in it")
+            raise PackagesError(f"{path}: [tool.uv.sources] {name}: {folder} is not the folder of a package")
         local.add(normalize_name(name))
         folders[str(folder)] = extras.get(normalize_name(name), frozenset())
     uv["sources"] = {name: source for name, source in sources.items() if normalize_name(name) not in local}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-MIN_PYTHON = (3, 11)  # that our own code runs on
-MAX_MINOR = MAX_PATCH = 40  # of versions that may exist
+MIN_PYTHON = (3, 11)  # oldest version that runs this library
+MAX_MINOR = MAX_PATCH = 40  # largest minor and patch numbers assumed to exist
 
 VersionNumbers = tuple[int, ...]
 
@@ -15,24 +15,24 @@ class VersionError(ValueError):
 
 
 def parse_version(version: str) -> VersionNumbers:
-    """``"3.12.1"`` -> ``(3, 12, 1)``; what is no number ends it."""
+    """Return the numbers of a version, up to the first part that is not a number: "3.12.1" gives ``(3, 12, 1)``."""
     found = re.match(r"\d{1,9}(\.\d{1,9})*", version)  # int() refuses thousands of digits
     return tuple(map(int, found[0].split("."))) if found else ()
 
 
 def satisfies(version: str, wanted: str) -> bool:
-    """Check whether a version of Python is among those wanted.
+    """Check whether a Python version matches a version specifier.
 
     Args:
-        version: Such as "3.12.1"; of one that is known in part, such as "3.12" or "", whether any is.
-        wanted: As ``requires-python`` has it: ">=3.12,<3.14"; "" for any.
+        version: Such as "3.12.1". For a partial version, such as "3.12" or "", check whether any full version matches.
+        wanted: Specifier in ``requires-python`` syntax, such as ">=3.12,<3.14"; "" for any.
 
     Raises:
-        VersionError: ``wanted`` is not a version specifier.
+        VersionError: If ``wanted`` is not a version specifier.
     """
     if not wanted.strip():
         return True
-    from packaging.specifiers import SpecifierSet  # late: most starts compare no versions
+    from packaging.specifiers import SpecifierSet  # imported late: most starts compare no versions
 
     known = parse_version(version)
     possible = [known] if len(known) > 2 else [(*known, patch) for patch in range(MAX_PATCH)]
@@ -40,11 +40,13 @@ def satisfies(version: str, wanted: str) -> bool:
         specifiers = SpecifierSet(wanted)
         found = any(specifiers.contains(".".join(map(str, each)), prereleases=True) for each in possible)
     except ValueError as error:
-        raise VersionError(f'{wanted!r:.80} is not a version of Python; write it as in ">=3.12,<3.14"') from error
+        raise VersionError(
+            f'{wanted!r:.80} is not a Python version specifier. Write it as in ">=3.12,<3.14"'
+        ) from error
     return found or not known
 
 
 def is_satisfiable(wanted: str) -> bool:
-    """Check whether a version of Python may exist that is wanted, and that our own code runs on."""
+    """Check whether any Python version that runs this library can match a specifier."""
     minors = [*((3, minor) for minor in range(MIN_PYTHON[1], MAX_MINOR)), *((4, minor) for minor in range(MAX_MINOR))]
     return any(satisfies(f"{major}.{minor}", wanted) for major, minor in minors)
