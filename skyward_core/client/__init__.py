@@ -1,1 +1,1 @@
-"""What people use of the library: scripts by ``api/``, app and command line by the rest."""
+"""Interface of the library for the app and the command line; scripts use ``api/``."""

@@ -1,4 +1,4 @@
-"""What a report of a bug needs of this machine, without secrets that are known as such."""
+"""Data for a bug report about this machine, without known secrets."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from skyward_core.util.redaction import (
     strip_credentials,
 )
 
-POOLS = 100  # of those that are over, the latest
-OURS = ("SKYWARD_", "AWS_")  # what variables begin with that change what we do
+POOLS = 100  # latest ended pools to include
+OURS = ("SKYWARD_", "AWS_")  # prefixes of variables that change the behavior of this library
 _ASSIGNED = re.compile(r"(?P<name>\w+)(?P<between>['\"]?\s{0,2}[=:]\s{0,2}['\"]?)(?P<value>[^\s'\",;]+)")
-_COUNT = re.compile(r"[\d._]{1,15}[kKMGBT]?(/s)?")  # what a training tells of its tokens
+_COUNT = re.compile(r"[\d._]{1,15}[kKMGBT]?(/s)?")  # token counts of a training, which are not secrets
 _AWS_KEY = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b")
 
 Clean = Callable[[str], str]
@@ -37,17 +37,17 @@ _log = get_logger("app")
 
 
 def make_cleaner() -> Clean:
-    """What blanks secrets in a text: those of our environment by value, others by the names that stand before them."""
+    """Return a function that redacts secrets of the environment by value, and others by the names before them."""
     redactor = Redactor(secret_values(os.environ))
 
-    def blanked(match: re.Match[str]) -> str:
+    def redact(match: re.Match[str]) -> str:
         name = match["name"]
         counts = name.lower().endswith("tokens") and _COUNT.fullmatch(match["value"])
         return f"{name}{match['between']}***" if is_secret_name(name) and not counts else match[0]
 
     def clean(text: str) -> str:
         text = strip_credentials(redactor.redact_text(text))
-        return _AWS_KEY.sub("***", _ASSIGNED.sub(blanked, text))
+        return _AWS_KEY.sub("***", _ASSIGNED.sub(redact, text))
 
     return clean
 
@@ -56,18 +56,19 @@ def log_failure(what: str, error: BaseException) -> None:
     """Log the traceback of a failure that the program survives.
 
     Args:
-        what: What failed.
+        what: Operation that failed.
     """
     _log.error("%s failed: %s", what, "".join(traceback.format_exception(error)))
 
 
 def as_json(value: Any, clean: Clean) -> str:
-    """A value of JSON's types as text, every text in it without secrets."""
+    """Return a JSON value as text, with all its texts cleaned."""
     return json.dumps(map_strings(value, clean), indent=1)
 
 
 def versions(distribution: str) -> dict[str, Any]:
-    """Python, the platform, the packages that a distribution asks for, and names of variables."""
+    """Return the versions of Python, the platform and a distribution's dependencies, and names of relevant
+    variables."""
     names = [
         distribution,
         *(re.split(r"[^\w.-]", each)[0] for each in metadata.requires(distribution) or ()),
@@ -88,12 +89,12 @@ def versions(distribution: str) -> dict[str, Any]:
 
 
 def logs(clean: Clean) -> dict[str, str]:
-    """The files of the log, by name, older ones first."""
+    """Return the cleaned log files by name, oldest first."""
     return {file.name: clean(file.read_text(encoding="utf-8", errors="replace")) for file in debug_log.log_files()}
 
 
 def ledger() -> dict[str, Any]:
-    """The ledger's rows, or why they cannot be read."""
+    """Return the rows of the ledger, or the error that prevents reading it."""
     try:
         with closing(Ledger()) as opened:
             pools = [*opened.live_pools(), *opened.ended_pools(limit=POOLS)]
@@ -109,7 +110,7 @@ def ledger() -> dict[str, Any]:
 
 
 def strip_variable_values(value: Any) -> Any:
-    """A value of JSON's types with nothing but the names of variables, whichever release wrote it."""
+    """Return a JSON value whose environment variables are reduced to names, for data of all releases."""
     if isinstance(value, dict):
         return {
             key: sorted(part) if key == "env" and isinstance(part, dict) else strip_variable_values(part)

@@ -1,5 +1,7 @@
-"""Numbers of ranks as charts: what is drawn, and what it is worth at an instant. Pure functions; who paints does only
-that."""
+"""Points of metric charts: lines to draw, and values at an instant.
+
+The functions are pure, and widgets only paint their results.
+"""
 
 from __future__ import annotations
 
@@ -13,24 +15,23 @@ from skyward_core.views.outliers import IncrementalBand, Trace, compute_band, me
 from skyward_core.views.rank_metrics import MetricStore
 
 Line = Sequence[tuple[float, float]]
-"""(Unix time, value), oldest first."""
+"""Points (Unix time, value), oldest first."""
 
-RANKS_DRAWN = 8  # more are drawn as what they span: a chart of 256 lines shows none of them
-RANKS_ANEW = 32  # whose band is made anew each time: a few thousandths of a second
-SMOOTHING = 0.9  # of what was before is left with each value
+RANKS_DRAWN = 8  # more ranks are drawn as a band, because single lines would be indistinguishable
+RANKS_ANEW = 32  # up to this number, computing a band takes a few milliseconds, so it is not updated incrementally
+SMOOTHING = 0.9  # weight of the earlier values in the moving average
 COUNTERS = frozenset({"step", "global_step", "epoch", "iteration", "iter", "batch", "rank"})
-_SURE = 8  # values by which a number of another name is known to count only
+_SURE = 8  # values needed to recognize a metric as a counter
 
 
 class Chart(NamedTuple):
-    """One name's numbers, as they are drawn.
+    """Lines and values of one metric's chart.
 
     Attributes:
-        behind: lines that stand back: other ranks or what all span, and the raw line of one that is smoothed.
-        front: the line that is looked at.
-        value: of the rank that is looked at, or the median of all, at the instant, or the newest; None where there is
-            none.
-        low, high: the least and the greatest of all ranks then; None where there is one rank.
+        behind: Background lines: other ranks or their band, and the raw line of a smoothed one.
+        front: The main line.
+        value: Value of the selected rank, or the median, at the instant, or the newest; None if there is none.
+        low, high: Minimum and maximum over all ranks at that time; None for a single rank.
     """
 
     behind: Sequence[Line]
@@ -41,13 +42,13 @@ class Chart(NamedTuple):
 
     @property
     def lines(self) -> list[Line]:
-        """All of them."""
+        """All lines."""
         return [*self.behind, self.front]
 
 
 def is_counter(name: str, trace: Trace) -> bool:
-    """Whether a number only counts (by its name, or since it grows by one whole number, always the same): its curve
-    tells nothing."""
+    """Check whether a metric only counts, by its name or by constant whole-number growth, so that its curve is
+    useless."""
     if name.lower() in COUNTERS:
         return True
     values = trace.values
@@ -64,7 +65,7 @@ def is_counter(name: str, trace: Trace) -> bool:
 
 
 def sort_names(metrics: MetricStore, run: str) -> tuple[list[str], list[str]]:
-    """A run's names whose curves tell something, and those that only count; where all do, all are the former."""
+    """Return the names of meaningful metrics, and of counters; if all are counters, the first list has all."""
     names = metrics.names(run)
     counts = [name for name in names if is_counter(name, metrics.first_trace(run, name))]
     return ([name for name in names if name not in counts], counts) if len(counts) < len(names) else (names, [])
@@ -80,16 +81,16 @@ def make_chart(
     at: float | None = None,
     kept: IncrementalBand | None = None,
 ) -> Chart:
-    """A chart of one name.
+    """Return the chart of one metric.
 
     Args:
-        traces: its numbers, by rank.
-        rank: the one that is looked at; None for the median of all.
-        columns: parts of the time that a band over ranks has.
-        log: whether lines are of the values' logarithms (base 10); what is not above 0 has none.
-        smooth: whether the line that is looked at is smoothed, and stands raw behind.
-        at: the instant (Unix time) whose values are told; None for the newest.
-        kept: of the same numbers, when they were asked for before; makes a band over many ranks quick.
+        traces: Values by rank.
+        rank: The selected rank; None for the median of all.
+        columns: Time intervals of a band over ranks.
+        log: Whether to draw logarithms to base 10; values that are not positive become gaps.
+        smooth: Whether to smooth the main line, with the raw line behind it.
+        at: Instant (Unix time) of the values; None for the newest.
+        kept: Incremental band of the same metric from earlier calls, which makes bands over many ranks fast.
     """
     own = None if rank is None else traces.get(rank)
     front: Line = trace_line(own) if own is not None else []
@@ -120,7 +121,7 @@ def make_chart(
 def _values(
     traces: Mapping[int, Trace], rank: int | None, at: float | None
 ) -> tuple[float | None, float | None, float | None]:
-    """Of the rank, or the median; the least and the greatest."""
+    """Return the value of the rank, or the median, with the minimum and the maximum."""
     then = {each: value for each, trace in traces.items() if (value := value_at(trace, at)) is not None}
     finite = [value for value in then.values() if isfinite(value)]
     value = then.get(rank) if rank is not None else median(finite) if finite else next(iter(then.values()), None)
@@ -128,20 +129,19 @@ def _values(
 
 
 def trace_line(trace: Trace) -> Line:
-    """A trace as a line."""
+    """Return a trace as a line."""
     return list(zip(trace.at, trace.values, strict=True))
 
 
 def value_at(trace: Trace, at: float | None) -> float | None:
-    """The value that held at an instant, the last one before it; the newest where there is none. None before the
-    first."""
+    """Return the last value at or before an instant, or the newest; None before the first."""
     place = len(trace.at) if at is None else bisect_right(trace.at, at)
     return trace.values[place - 1] if place else None
 
 
 def smooth_line(line: Line) -> Line:
-    """The exponential moving average, which begins at the first value and not at 0. What is no finite number is a gap,
-    and has no part in it."""
+    """Return the exponential moving average, without bias at the start; non-finite values become gaps and are
+    skipped."""
     found: list[tuple[float, float]] = []
     mean, share = 0.0, 1.0
     for at, value in line:
@@ -155,24 +155,24 @@ def smooth_line(line: Line) -> Line:
 
 
 def log_scale(line: Line) -> Line:
-    """The values' logarithms to base 10; a gap for what has none."""
+    """Return the logarithms to base 10, with gaps for values that have none."""
     return [(at, log10(value) if value > 0 and isfinite(value) else nan) for at, value in line]
 
 
 def time_span(charts: Sequence[Chart]) -> tuple[float, float] | None:
-    """The time that several charts span together; None where nothing is drawn."""
+    """Return the common time span of charts; None if nothing is drawn."""
     ends = [end for chart in charts for line in chart.lines if line for end in (line[0][0], line[-1][0])]
     return (min(ends), max(ends)) if ends else None
 
 
 def column_time(column: int, columns: int, span: tuple[float, float]) -> float:
-    """The time of a column of a chart."""
+    """Return the time of a column of a chart."""
     first, last = span
     return first + (last - first) * min(max(0, column), columns - 1) / max(1, columns - 1)
 
 
 def time_column(at: float, columns: int, span: tuple[float, float]) -> int:
-    """The column of a time; the nearest one where it is outside of the chart."""
+    """Return the column of a time, or the nearest one if it is outside."""
     first, last = span
     part = (at - first) / (last - first) if last > first else 1.0
     return round(min(max(0.0, part), 1.0) * max(0, columns - 1))

@@ -1,4 +1,4 @@
-"""Whether this machine can do what will be asked of it, in plain words."""
+"""Checks of this machine: Python, limits, folders, the ledger and all providers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from skyward_core.model.provider_capabilities import ChecksSettings, declared_se
 from skyward_core.store.ledger import VERSION, Ledger
 from skyward_core.store.state_folder import ensure_socket_folder, state_home
 
-FILES_WANTED = 1024  # a socket and two log files for each of some hundred ranks, and what the scripts open
+FILES_WANTED = 1024  # open files: a socket and two log files for each of some hundred ranks, and files of the scripts
 
 
 def examine(*more: Check) -> Iterator[Check]:
-    """Yield what is found of all that pools need: Python, limits, folders, the ledger, every provider.
+    """Yield the results of all checks.
 
     Args:
-        more: what the caller has found beside that; it stands behind Python.
+        more: Checks of the caller, which follow the one of Python.
     """
     yield from (_python(), *more, _files())
     yield from _folders()
@@ -31,14 +31,16 @@ def examine(*more: Check) -> Iterator[Check]:
 
 
 def _python() -> Check:
-    said = f"{platform.python_version()} at {sys.executable}; nodes need the minor version that loads the script"
-    return Check("python", "ok", said)
+    detail = (
+        f"{platform.python_version()} at {sys.executable}; nodes need the same minor version as the client's script"
+    )
+    return Check("python", "ok", detail)
 
 
 def _files() -> Check:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < FILES_WANTED:
-        return Check("open files", "warn", f"limit {soft}: raise it with ulimit -n {FILES_WANTED} (hard limit {hard})")
+        return Check("open files", "warn", f"limit {soft} is low. Run ulimit -n {FILES_WANTED} (hard limit {hard})")
     return Check("open files", "ok", f"limit {soft}")
 
 
@@ -53,9 +55,9 @@ def _folders() -> Iterator[Check]:
         yield Check("folders", "fail", error_message(error), error_hint(error))
         return
     except OSError as error:
-        yield Check("folders", "fail", f"{error}; set SKYWARD_HOME to a folder that you can write to")
+        yield Check("folders", "fail", f"{error}. Set SKYWARD_HOME to a folder that you can write to")
         return
-    yield Check("folders", "ok", f"state is kept in {home}")
+    yield Check("folders", "ok", f"state folder: {home}")
     try:
         ledger = Ledger()
     except SkywardError as error:
@@ -64,8 +66,8 @@ def _folders() -> Iterator[Check]:
     live = [row.name for row in ledger.live_pools()]
     ledger.close()
     if ledger.damaged_copy is not None:
-        said = f"it could not be read and was kept as {ledger.damaged_copy}; a new one begins"
-        yield Check("ledger", "warn", said)
+        detail = f"damaged; saved as {ledger.damaged_copy} and replaced by a new ledger"
+        yield Check("ledger", "warn", detail)
     else:
         yield Check("ledger", "ok", f"schema {VERSION}; pools up: {', '.join(live) or 'none'}")
 
@@ -79,7 +81,7 @@ def _providers() -> Iterator[Check]:
                     yield check
         except (SkywardError, OSError) as error:
             yield Check(name, "fail", error_message(error), error_hint(error))
-        except Exception as error:  # noqa: BLE001  one of another package may raise anything; the others are checked
+        except Exception as error:  # noqa: BLE001  a provider of another package may raise anything
             yield Check(name, "fail", f"{type(error).__name__}: {error}")
 
 
@@ -88,13 +90,13 @@ async def _next(rows: AsyncIterator[Check]) -> Check | None:
 
 
 async def _rows(name: str) -> AsyncIterator[Check]:
-    """What a provider says of itself, or of what the person's settings hold for it."""
+    """Yield the checks of a provider, or of its settings."""
     found = providers.provider_class(name)
     if isinstance(found, ChecksSettings):
         async for check in found.check_all():
             yield check
     elif needed := [each.name for each in declared_settings(found) if each.required]:
-        yield Check(name, "ok", f"it needs {', '.join(needed)}, so there is nothing to look at")
+        yield Check(name, "ok", f"not checked: it needs {', '.join(needed)}")
     else:
         for check in await providers.resolve_provider(found).check():
             yield check

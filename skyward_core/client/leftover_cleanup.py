@@ -1,4 +1,4 @@
-"""What accounts hold that was made for pools: the account is asked first, and the ledger second."""
+"""Search of provider accounts for leftovers of pools, and their removal. Accounts take precedence over the ledger."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, Receipt
 from skyward_core.util.light_dataclass import Value, value
 
-LOG_SUBJECT = "a look through the account"  # what the log calls it in place of a pool
+LOG_SUBJECT = "a look through the account"  # subject of log entries, in place of a pool
 
 
 @value
 class LeftoverScan(Value):
-    """What was found.
+    """Result of a scan.
 
     Attributes:
-        accounts: the providers that were asked.
-        found: what was made by this ledger, and by others that were named.
-        others: things of other ledgers: ledger and owner -> how many machines, how much else.
-        unknown: places that could not be looked at, and why.
+        accounts: Accounts that were scanned.
+        found: Resources created by this ledger, and by other named ledgers.
+        others: Number of machines and of other resources, by ledger and owner, for all other ledgers.
+        unknown: Reason by place that could not be scanned.
     """
 
     accounts: Sequence[Any] = ()
@@ -41,28 +41,28 @@ class LeftoverScan(Value):
 
     @property
     def removable(self) -> list[JudgedLeftover]:
-        """What nobody needs, as far as can be told."""
+        """Resources that no pool needs, as far as known."""
         return [each for each in self.found if each.verdict != "up"]
 
     def select(self, found: Sequence[JudgedLeftover]) -> LeftoverScan:
-        """The same with some of what was found alone."""
+        """Return the scan with only some of its resources."""
         return replace(self, found=tuple(found))
 
 
 def scannable_providers() -> list[str]:
-    """The providers that have accounts to look through."""
+    """Return the providers with accounts to scan."""
     return [name for name in providers.provider_names() if sweepable_provider(name) is not None]
 
 
 def find_accounts(ledger: Ledger, asked: Mapping[str, Sequence[str]] | None = None) -> list[Any]:
-    """The accounts in which this ledger's pools have been.
+    """Return the accounts that this ledger's pools have used.
 
     Args:
-        asked: names of providers, each with settings as ``name=value``: these alone are looked at, and the account that
-            these settings lead to is among them.
+        asked: Settings ``name=value`` by provider. Limits the result to these providers, and includes the accounts that
+            the settings select.
 
     Raises:
-        UsageError: one of these has no account to look through, or no such setting.
+        UsageError: If a provider has no account to scan, or no such setting.
     """
     rows = [each for row in ledger.providers() for each in providers.provider_parts(row)]
     if asked is None:
@@ -71,10 +71,10 @@ def find_accounts(ledger: Ledger, asked: Mapping[str, Sequence[str]] | None = No
     for name, settings in asked.items():
         if (kind := sweepable_provider(name)) is None:
             raise UsageError(
-                f"provider {name!r} has no account to look through; {', '.join(scannable_providers())} has"
+                f"provider {name!r} has no account to scan. Providers with one: {', '.join(scannable_providers())}"
             )
         named[name] = [make_provider(kind, dict(map(parse_setting, settings)))]
-    # Where settings say which account is meant, those of pools are not.
+    # Accounts of pools are excluded for providers with settings, which select an account explicitly.
     return leftover_verdicts.accounts_of([row for row in rows if not asked.get(row["provider"], True)], named)
 
 
@@ -82,31 +82,31 @@ def parse_setting(text: str) -> tuple[str, str]:
     """Return the name and the value of a provider's setting, ``KEY=VALUE``.
 
     Raises:
-        UsageError: It is not written like that.
+        UsageError: If the text does not have that form.
     """
     name, equals, given = text.partition("=")
     if not (name and equals):
-        raise UsageError(f"--set {text}: write a setting of the provider as KEY=VALUE")
+        raise UsageError(f"--set {text}: invalid setting. Write KEY=VALUE")
     return name, given
 
 
 async def scan_accounts(
     ledger: Ledger, accounts: Sequence[Any], *, everywhere: bool = False, ledgers: Collection[str] = ()
 ) -> LeftoverScan:
-    """Look through accounts; changes nothing.
+    """Scan accounts, without changes.
 
     Args:
-        everywhere: at all places, not only where pools have been.
-        ledgers: others whose things are meant, too.
+        everywhere: Whether to scan all places, not only those that pools have used.
+        ledgers: Other ledgers whose resources are included.
     """
     found: list[JudgedLeftover] = []
     others: dict[tuple[str, str], tuple[int, int]] = {}
     unknown: dict[str, str] = {}
     seen: set[tuple[str, str]] = set()
-    # All at once: one that does not answer holds the others up for no longer than itself.
+    # All at once: an account that does not answer delays no other one.
     inventories = await asyncio.gather(*(_inventory(each, everywhere) for each in accounts))
     for index, inventory in enumerate(inventories):
-        for place, reason in inventory.unknown.items():  # two accounts may have places of one name
+        for place, reason in inventory.unknown.items():  # two accounts may have places of the same name
             unknown[f"{place} of account {index + 1}" if place in unknown else place] = reason
         for thing in inventory.things:
             if (thing.what, thing.id) in seen:
@@ -122,7 +122,7 @@ async def scan_accounts(
 
 
 async def _inventory(account: Any, everywhere: bool) -> Inventory:
-    """What an account holds; of one that cannot be asked, why."""
+    """Return the inventory of an account, or the error of the request."""
     try:
         found: Inventory = await log_query("inventory", LOG_SUBJECT, account.inventory(everywhere=everywhere))
     except ProviderTimeout:
@@ -133,7 +133,7 @@ async def _inventory(account: Any, everywhere: bool) -> Inventory:
 
 
 async def _mark_live_pools(ledger: Ledger, found: Sequence[JudgedLeftover]) -> list[JudgedLeftover]:
-    """A pool whose time is over, by what its machines say, may still be used: its agents tell."""
+    """Mark expired pools as up if their agents are alive: the expiry date of their machines may be outdated."""
     alive = {}
     for key in {each.pool for each in found if each.verdict == "expired"}:
         row = ledger.find_pool(key)
@@ -146,7 +146,7 @@ async def _is_alive(ledger: Ledger, row: PoolRow) -> bool:
     try:
         seen = await log_query("describe", row.name, provider.describe(row.name, ledger.machines(row.token)))
     except (SkywardError, OSError):
-        return True  # nobody can tell
+        return True  # unknown
     return any(machine.state in ("running", "orphaned") for machine in seen)
 
 
@@ -154,34 +154,36 @@ async def remove_leftovers(
     scan: LeftoverScan,
     ledger: Ledger,
     down: Callable[[str], Awaitable[Receipt]],
-    tell: Callable[[str], None] = lambda said: None,
+    report: Callable[[str], None] = lambda line: None,
 ) -> list[str]:
-    """End what nobody needs of what was found, and see it gone; gives what remains, in words.
+    """End the removable resources of a scan, confirm that they are gone, and return descriptions of the rest.
 
-    A pool whose time is over is torn down as any other, unless an agent of it lives by now.
+    An expired pool is torn down like any other, unless an agent of it is alive by now.
 
     Args:
-        down: tears the pool with that key down.
-        tell: hears what became of each pool that was.
+        down: Tears down the pool with a key.
+        report: Receives the result of each former pool.
     """
     remains: list[str] = []
     for key in sorted({each.pool for each in scan.removable if each.verdict == "expired"}):
         row = ledger.find_pool(key)
         if row is not None and await _is_alive(ledger, row):
-            remains.append(f"pool {row.name}: an agent lives there again, or may; tear the pool down if you want that")
+            remains.append(
+                f"pool {row.name}: its agent is, or may be, alive again. Tear the pool down if you do not need it"
+            )
             continue
         try:
             receipt = await down(key)
-        except Exception as error:  # noqa: BLE001  whatever it was, the others have to end
+        except Exception as error:  # noqa: BLE001  the other pools must still be torn down
             remains.append(f"pool {key}: {error_message(error)}")
             continue
-        tell(f"{key}: {receipt}")
+        report(f"{key}: {receipt}")
         remains += receipt.unaccounted
     return remains + await _remove_resources(scan)
 
 
 async def _remove_resources(scan: LeftoverScan) -> list[str]:
-    """End what is left of pools that are not up."""
+    """End the remaining resources of ended pools."""
     remains: list[str] = []
     for index, account in enumerate(scan.accounts):
         things = [each.thing for each in scan.removable if each.verdict == "left" and each.account == index]

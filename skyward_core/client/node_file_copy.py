@@ -30,14 +30,14 @@ from skyward_core.transport.ssh.connection import (
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import is_dir, resolve_path
 
-ProgressCallback = Callable[[int, int], None]  # far(bytes done, bytes in all)
-MAX_DEPTH = 64  # folders within folders
-MIN_DISK_RATE = 1e6  # bytes that a node's disk takes in a second, at least
+ProgressCallback = Callable[[int, int], None]  # called with the bytes done and the bytes in total
+MAX_DEPTH = 64  # nested folders
+MIN_DISK_RATE = 1e6  # bytes per second; lower bound of a node's disk speed
 
 
 @dataclass(frozen=True, slots=True)
 class CopyResult:
-    """What was copied: where it is now, how many files, and their bytes."""
+    """Result of a copy: target, number of files, and their bytes."""
 
     target: str
     files: int
@@ -46,7 +46,7 @@ class CopyResult:
 
 @dataclass(frozen=True, slots=True)
 class _CopyEntry:
-    """A file or folder below what is copied; ``parts``: its place there."""
+    """File or folder to copy; ``parts`` is its relative path."""
 
     parts: tuple[str, ...]
     is_folder: bool
@@ -60,15 +60,17 @@ def copy_to_node(
     """Copy a file or folder of this machine to a node.
 
     Args:
-        node: its index.
-        target: a path there, from the login's home; a folder that is there gets it inside. A file that is there is
-            replaced, a folder never.
-        far: told now and then how far it is.
+        node: Index of the node.
+        target: Path on the node, relative to the login's home. Copies into an existing folder. Replaces an existing
+            file,
+            but never a folder.
+        far: Receives the progress.
 
     Raises:
-        UsageError: the pool is not on hosts reached over SSH; there is no such file; it is, or holds, what is
-            neither file nor folder; ``target`` leads up by ``..``, or is a folder or a link that is there already.
-        PoolError: the node refuses, or the connection was lost.
+        UsageError: If the pool is not on hosts reached over SSH, the source does not exist or contains other things
+            than
+            files and folders, or ``target`` contains ``..`` or is an existing folder or link.
+        PoolError: If the node rejects the copy, or the connection was lost.
     """
     entries = list(_local_entries(source))
     return asyncio.run(_upload(_ssh_target(ledger, pool, node), source, entries, target, far))
@@ -85,7 +87,9 @@ def _ssh_target(ledger: Ledger, pool: PoolRow, node: int) -> Any:
     machines = ledger.machines(pool.token)
     provider = providers.provider_from_json(pool.provider)
     if not isinstance(provider, ReachedOverSSH):
-        raise UsageError(f"pool {pool.name} is on {provider.name}: its files are here already, so cp copies them")
+        raise UsageError(
+            f"pool {pool.name} is on provider {provider.name}, whose files are on this machine. Copy them with cp"
+        )
     return provider.target(machines[node].address)
 
 
@@ -125,9 +129,10 @@ async def _upload(
 
 
 async def _sync_remote_file(sftp: Any, place: str) -> None:
-    """Have a file of the node on its disk before it gets its name: one that loses power then has the old or the new."""
+    """Flush a file of the node to its disk before the rename, so that a power failure leaves the old or the new
+    file."""
     async with sftp.open(place, "rb") as file:
-        with suppress(asyncssh.SFTPOpUnsupported):  # not every server knows of it
+        with suppress(asyncssh.SFTPOpUnsupported):  # not all servers support it
             await file.fsync()
 
 
@@ -137,7 +142,7 @@ async def _remote_target(sftp: Any, wanted: str, name: str, is_folder: bool) -> 
         path = str(PurePosixPath(path, name))
     parent = str(PurePosixPath(path).parent)
     if not await sftp.isdir(parent):
-        raise UsageError(f"there is no folder {sanitize_line(parent)} on the node")
+        raise UsageError(f"folder {sanitize_line(parent)} does not exist on the node")
     if await sftp.lexists(path):
         found = await sftp.lstat(path)
         _check_not_taken(path, stat.S_IFMT(found.permissions or 0), is_folder, "on the node")
@@ -145,10 +150,10 @@ async def _remote_target(sftp: Any, wanted: str, name: str, is_folder: bool) -> 
 
 
 def _check_remote_path(path: str) -> str:
-    """A path on a node, from the login's home."""
+    """Return a path on a node relative to the login's home."""
     path = "" if path == "~" else path.removeprefix("~/")
     if ".." in PurePosixPath(path).parts:
-        raise UsageError(f"{sanitize_line(path)}: write the path without ..")
+        raise UsageError(f"{sanitize_line(path)}: the path contains .. Write it without")
     return path
 
 
@@ -157,12 +162,14 @@ async def _download(target: Any, wanted: str, own: Path, far: ProgressCallback) 
         source = await sftp.realpath(str(PurePosixPath(_check_remote_path(wanted) or ".").parent))
         name = PurePosixPath(_check_remote_path(wanted)).name
         if not name:
-            raise UsageError(f"{sanitize_line(wanted) or 'POOL:PATH'}: name a file or a folder on the node")
+            raise UsageError(
+                f"{sanitize_line(wanted) or 'POOL:PATH'}: no file given. Name a file or a folder on the node"
+            )
         source = str(PurePosixPath(source, name))
         try:
             entries = [each async for each in _remote_entries(sftp, source, (), limit)]
         except asyncssh.SFTPNoSuchFile as error:
-            raise UsageError(f"there is no {sanitize_line(source)} on the node") from error
+            raise UsageError(f"{sanitize_line(source)} does not exist on the node") from error
         path = _local_target(own, name, entries[0].is_folder)
         holder = Path(_partial_path(str(path)))
         whole = holder / path.name
@@ -174,15 +181,15 @@ async def _download(target: Any, wanted: str, own: Path, far: ProgressCallback) 
                 if each.is_folder:
                     place.mkdir(mode=0o700)
                     continue
-                there = str(PurePosixPath(source, *each.parts))
+                remote = str(PurePosixPath(source, *each.parts))
                 await sftp.get(
-                    there,
+                    remote,
                     os.fsencode(place),
                     follow_symlinks=False,
                     progress_handler=progress.on_file_progress,
                 )
                 if place.is_symlink() or not place.is_file():
-                    raise PoolError(f"{sanitize_line(there)} became a link, or a folder, while it was copied")
+                    raise PoolError(f"{sanitize_line(remote)} became a link or a folder during the copy")
                 place.chmod(each.mode & 0o777 | stat.S_IRUSR | stat.S_IWUSR)
                 limit.extend(each.size / MIN_DISK_RATE)
                 await asyncio.to_thread(_sync_file, place)
@@ -204,7 +211,7 @@ async def _download(target: Any, wanted: str, own: Path, far: ProgressCallback) 
 
 
 def _sync_file(path: Path) -> None:
-    """Have a file on the disk, before it gets its name."""
+    """Flush a file to the disk before its rename."""
     number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.fsync(number)
@@ -213,7 +220,7 @@ def _sync_file(path: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Have the names in a folder on the disk, where its file system knows how to, and we may read it."""
+    """Flush the entries of a folder to the disk, if supported and permitted."""
     with suppress(OSError):
         _sync_file(folder)
 
@@ -222,9 +229,9 @@ def _local_target(path: Path, name: str, is_folder: bool) -> Path:
     if is_dir(path) or str(path) in ("", "."):
         path = path / name
     if not is_dir(path.parent):
-        raise UsageError(f"there is no folder {sanitize_line(str(path.parent))} here")
+        raise UsageError(f"folder {sanitize_line(str(path.parent))} does not exist on this machine")
     if os.path.lexists(path):
-        _check_not_taken(str(path), stat.S_IFMT(path.lstat().st_mode), is_folder, "here")
+        _check_not_taken(str(path), stat.S_IFMT(path.lstat().st_mode), is_folder, "on this machine")
     return path
 
 
@@ -232,8 +239,8 @@ def _local_entries(source: Path) -> list[_CopyEntry]:
     found: list[_CopyEntry] = []
     if (state := find_state_folder(source)) is not None:
         raise UsageError(
-            f"{sanitize_line(str(source))} is not copied: {sanitize_line(str(state))} is a state folder of "
-            "skyward, which holds keys"
+            f"{sanitize_line(str(source))} cannot be copied: {sanitize_line(str(state))} is a state folder of "
+            "skyward, which contains keys"
         )
 
     def look(path: Path, parts: tuple[str, ...]) -> None:
@@ -281,29 +288,29 @@ async def _list_names(sftp: Any, path: str) -> AsyncIterator[str]:
             continue
         if not name or "/" in name or "\0" in name:
             raise PoolError(
-                f"the node lists {sanitize_line(name)!r} in {sanitize_line(path)}, which is no name of a file"
+                f"the node lists {sanitize_line(name)!r} in {sanitize_line(path)}, which is not a file name"
             )
         yield name
 
 
 def _check_kind(path: str, mode: int, parts: tuple[str, ...]) -> None:
     if len(parts) > MAX_DEPTH:
-        raise UsageError(f"{sanitize_line(path)} lies more than {MAX_DEPTH} folders deep")
+        raise UsageError(f"{sanitize_line(path)} is nested more than {MAX_DEPTH} folders deep")
     if stat.S_ISLNK(mode):
-        raise UsageError(f"{sanitize_line(path)} is a link, and links are not copied: copy what it leads to")
+        raise UsageError(f"{sanitize_line(path)} is a link. Copy its target instead")
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise UsageError(f"{sanitize_line(path)} is neither a file nor a folder")
 
 
 def _check_not_taken(path: str, kind: int, is_folder: bool, where: str) -> None:
-    """A file may take the place of a file, and nothing else of anything."""
+    """Check that the target does not exist, except as a file that a file replaces."""
     if is_folder or not stat.S_ISREG(kind):
-        what = "a link" if stat.S_ISLNK(kind) else "something of that name"
-        raise UsageError(f"there is {what} already {where}: {sanitize_line(path)}; remove it, or give another name")
+        what = "a link" if stat.S_ISLNK(kind) else "another file or folder"
+        raise UsageError(f"{sanitize_line(path)} already exists {where} as {what}. Remove it, or give another name")
 
 
 def _partial_path(path: str) -> str:
-    """Of what is under way: a folder beside its place, nobody else's, by a name that nobody can foresee."""
+    """Return an unpredictable name for the private folder of an unfinished copy."""
     whole = PurePosixPath(path)
     return str(whole.with_name(f".{whole.name[:200]}.{secrets.token_hex(8)}.part"))
 
@@ -314,13 +321,13 @@ def _make_result(path: str, entries: Sequence[_CopyEntry]) -> CopyResult:
 
 
 class _Progress:
-    """How far all files are together."""
+    """Progress of all files together."""
 
     def __init__(self, far: ProgressCallback, total: int, limit: _AnswerLimit) -> None:
         self._far, self._total, self._done, self._limit = far, total, 0, limit
 
     def on_file_progress(self, _source: bytes, _target: bytes, done: int, _size: int) -> None:
-        """asyncssh's word on the file under way."""
+        """Handle asyncssh's report on the current file."""
         self._limit.extend()
         self._far(self._done + done, self._total)
 
@@ -329,17 +336,17 @@ class _Progress:
 
 
 class _AnswerLimit:
-    """Limit of the time in which the node sends nothing: the answer time-out, from its last answer on."""
+    """Deadline for the node's next answer, measured from its last answer."""
 
     def __init__(self, timeout: asyncio.Timeout) -> None:
         self._timeout = timeout
         self.answered = False
 
     def extend(self, more: float = 0.0) -> None:
-        """Extend the limit, because the node has answered.
+        """Extend the deadline, because the node has answered.
 
         Args:
-            more: Seconds that the next answer may take beyond the answer time-out.
+            more: Seconds allowed beyond the answer time-out.
         """
         self.answered = True
         self._timeout.reschedule(asyncio.get_running_loop().time() + answer_timeout() + more)
@@ -352,7 +359,7 @@ async def _sftp(target: Any) -> AsyncIterator[tuple[Any, _AnswerLimit]]:
         try:
             async with asyncio.timeout(answer_timeout()) as timeout:
                 limit = _AnswerLimit(timeout)
-                # Its end is that of the connection: to leave it in order may take as long as the node likes.
+                # The SFTP session ends with the connection: an orderly exit may take as long as the node likes.
                 sftp = await link.ssh.start_sftp_client(path_errors="surrogateescape")
                 limit.extend()
                 yield sftp, limit
@@ -364,14 +371,16 @@ async def _sftp(target: Any) -> AsyncIterator[tuple[Any, _AnswerLimit]]:
                 else silent_host_error(target.host, seconds)
             ) from error
         except asyncssh.SFTPError as error:
-            raise PoolError(f"{target.host} refuses: {sanitize_line(error.reason)}") from error
+            raise PoolError(f"{target.host} rejected the copy: {sanitize_line(error.reason)}") from error
         except asyncssh.ChannelOpenError as error:
-            raise PoolError(f"{target.host} serves no SFTP, which copies go by: {sanitize_line(str(error))}") from error
+            raise PoolError(
+                f"{target.host} does not support SFTP, which copies need: {sanitize_line(str(error))}"
+            ) from error
         except (asyncssh.Error, OSError) as error:
-            raise PoolError(f"the copy was broken off: {sanitize_line(str(error))}") from error
+            raise PoolError(f"the copy was interrupted: {sanitize_line(str(error))}") from error
         except SkywardError:
             raise
         except Exception as error:  # see failures.not_reached
-            raise PoolError(f"the copy was broken off: {describe_error(error)}") from error
+            raise PoolError(f"the copy was interrupted: {describe_error(error)}") from error
     finally:
         await link.close()

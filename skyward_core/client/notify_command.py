@@ -1,4 +1,4 @@
-"""The person's own command that tells them of what has happened: bounded in time, and in nobody's way."""
+"""User's notification command, run with a time limit and without delaying the app."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ from skyward_core.store.state_folder import state_home
 from skyward_core.tasks.bounded_subprocess import QueryTimeout, is_exiting, run_bounded
 from skyward_core.util.user_files import expand_user
 
-COMMAND_TIMEOUT = 10.0  # seconds that it may take
+COMMAND_TIMEOUT = 10.0  # seconds
 MAX_COMMANDS = 4
 
 _running: set[threading.Thread] = set()
 _lock = threading.Lock()
 
 
-def run_command(words: Sequence[str], told: Mapping[str, str], failed: Callable[[str], None]) -> None:
-    """Start it, without a shell, in a thread of its own; returns at once.
+def run_command(words: Sequence[str], variables: Mapping[str, str], failed: Callable[[str], None]) -> None:
+    """Start the command without a shell in a separate thread, and return at once.
 
-    It reads nothing, and what it writes goes nowhere. It runs in the home, so that no file of a project's folder is
-    taken for it. At the limit it is killed with all that it has started, and when we end.
+    It has no input, its output is discarded, and it runs in the state folder, so that no file of a project's folder is
+    taken for it. It is killed with all its children at the time limit, and when this process exits.
 
     Args:
-        told: what it finds in its environment beside ours.
-        failed: is told, in that thread, what went wrong.
+        variables: Additional environment variables.
+        failed: Called in that thread with a description of an error.
     """
     with _lock:
         if len(_running) < MAX_COMMANDS:
-            thread = threading.Thread(target=_run, args=(words, told, failed), daemon=True)
+            thread = threading.Thread(target=_run, args=(words, variables, failed), daemon=True)
             _running.add(thread)
             thread.start()
             return
-    failed(f"{MAX_COMMANDS} of it run already, and this one was left out")
+    failed(f"{MAX_COMMANDS} notification commands are already running; this one was skipped")
 
 
 def wait_for_commands() -> None:
-    """Wait for those that run, which have a limit."""
+    """Wait for the running commands, which have a time limit."""
     with _lock:
         threads = list(_running)
     for thread in threads:
         thread.join()
 
 
-def _run(words: Sequence[str], told: Mapping[str, str], failed: Callable[[str], None]) -> None:
+def _run(words: Sequence[str], variables: Mapping[str, str], failed: Callable[[str], None]) -> None:
     try:
-        _run_to_end(words, told)
+        _run_to_end(words, variables)
     except (OSError, ValueError, _CommandError) as error:
         if not is_exiting():
             failed(str(error))
@@ -57,21 +57,21 @@ def _run(words: Sequence[str], told: Mapping[str, str], failed: Callable[[str], 
 
 
 class _CommandError(Exception):
-    """It has not done its work; says why."""
+    """Failed command. The message states the reason."""
 
 
-def _run_to_end(words: Sequence[str], told: Mapping[str, str]) -> None:
+def _run_to_end(words: Sequence[str], variables: Mapping[str, str]) -> None:
     program, *others = (str(expand_user(word)) if word.startswith("~/") else word for word in words)
     try:
         done = run_bounded(
             [program, *others],
-            (time.monotonic_ns(),),  # one that was silent is run again
+            (time.monotonic_ns(),),  # unique, so that a command that timed out is started again
             patience=COMMAND_TIMEOUT,
             discard=True,
             cwd=state_home(),
-            env=os.environ | told,
+            env=os.environ | variables,
         )
     except QueryTimeout:
-        raise _CommandError(f"it had not ended after {COMMAND_TIMEOUT:g} s, and was killed") from None
+        raise _CommandError(f"it did not end within {COMMAND_TIMEOUT:g} s and was killed") from None
     if status := done.returncode:
-        raise _CommandError(f"it was killed by signal {-status}" if status < 0 else f"it ended with status {status}")
+        raise _CommandError(f"it was killed by signal {-status}" if status < 0 else f"it exited with status {status}")

@@ -1,4 +1,4 @@
-"""Offers and capacity of all providers."""
+"""Offers, capacity blocks, purchases and reservations of all providers."""
 
 from __future__ import annotations
 
@@ -26,43 +26,43 @@ from skyward_core.util.user_files import parse_json
 
 
 def list_offers(requirements: MachineRequirements) -> OfferList:
-    """What all providers have that a wish is about; nothing is made.
+    """Return the offers of all providers that match requirements; nothing is created.
 
     Raises:
-        UsageError: no provider tells its offers; or the wish makes no sense to the only one that does.
+        UsageError: If no provider lists offers, or the only one rejects the requirements.
     """
-    asked, notes = _providers_with(Offers)
-    if not asked:
-        raise UsageError("; ".join(["no provider here tells what can be had of it", *notes]))
-    found = submit(_gather_offers(asked, requirements)).result()
+    sources, notes = _providers_with(Offers)
+    if not sources:
+        raise UsageError("; ".join(["no provider lists its offers", *notes]))
+    found = submit(_gather_offers(sources, requirements)).result()
     return OfferList(offers=found.offers, notes=[*notes, *found.notes])
 
 
 def list_blocks(requirements: MachineRequirements, nodes: int, hours: int) -> list[Block]:
-    """Machines that can be bought ahead, of all providers that sell some, the earliest first; nothing is bought.
+    """Return the machines that can be reserved in advance, of all providers, the earliest first; nothing is bought.
 
     Raises:
-        UsageError: no provider sells any, or none for so long.
-        PoolError: one of them cannot be asked.
+        UsageError: If no provider sells any, or none for that duration.
+        PoolError: If a provider cannot be queried.
     """
-    asked, notes = _providers_with(SellsBlocks)
-    if not asked:
-        raise UsageError("; ".join(["no provider here sells machines ahead", *notes]))
-    found = [each for one in asked for each in submit(one.blocks(requirements, nodes, hours)).result()]
+    sellers, notes = _providers_with(SellsBlocks)
+    if not sellers:
+        raise UsageError("; ".join(["no provider sells reserved capacity", *notes]))
+    found = [each for seller in sellers for each in submit(seller.blocks(requirements, nodes, hours)).result()]
     return sorted(found, key=lambda block: (block.starts_at, block.upfront))
 
 
 def _providers_with(capability: type) -> tuple[list[Any], list[str]]:
-    """The providers that have a capability, and why others are left out."""
-    asked, notes = [], []
+    """Return the providers with a capability, and the reasons why others are missing."""
+    capable, notes = [], []
     for name in provider_names():
         try:
             found = provider_class(name)
             if isinstance(found, capability):
-                asked.append(make_provider(found, {}))
-        except SkywardError as error:  # one of another package; the others are asked all the same
-            notes.append(f"provider {name} is left out: {error_message(error)}")
-    return asked, notes
+                capable.append(make_provider(found, {}))
+        except SkywardError as error:  # a provider of another package; the others are still queried
+            notes.append(f"provider {name} is ignored: {error_message(error)}")
+    return capable, notes
 
 
 async def _gather_offers(asked: list[Offers], requirements: MachineRequirements) -> OfferList:
@@ -78,18 +78,18 @@ async def _gather_offers(asked: list[Offers], requirements: MachineRequirements)
     )
 
 
-LISTED, BEFORE = "blocks", "blocks-before"  # what was listed last, and earlier, in the person's own folder
+LISTED, BEFORE = "blocks", "blocks-before"  # files in the state folder: the latest list, and earlier lists
 MAX_SAVED_BLOCKS = 500  # blocks of earlier lists
-# Seconds between looks for what may have been bought: a new one may be invisible.
+# seconds between searches for an unconfirmed purchase, which may still be invisible
 PURCHASE_POLL_PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
-PENDING_SECONDS = 600.0  # seconds for which a purchase without an answer may be under way, or invisible
+PENDING_SECONDS = 600.0  # seconds during which an unconfirmed purchase may be in progress or invisible
 
 
 def save_listed_blocks(blocks: Sequence[Block]) -> None:
-    """Keep what was listed: a purchase names one of these.
+    """Save listed blocks, because a purchase names one of them.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: If they cannot be written.
     """
     now = {each.id for each in blocks}
     earlier = [
@@ -111,70 +111,72 @@ def _is_over(block: Block) -> bool:
 
 
 def find_offering(id: str, texts: Mapping[str, str]) -> Block:
-    """A block that was listed here; of one that the last list does not have the provider is asked again.
+    """Return a listed block; one that only an earlier list contains is queried again.
 
     Args:
-        id: as the list named it.
-        texts: settings of the provider.
+        id: ID in the list.
+        texts: Settings of the provider.
 
     Raises:
-        UsageError: none of that name was, or it is not sold any more.
-        SkywardError: the provider cannot be asked.
+        UsageError: If no such block was listed, or it is no longer sold.
+        SkywardError: If the provider cannot be queried.
     """
     for name in (LISTED, BEFORE):
         found = next((each for each in _load_blocks(name) if each.id == id), None)
         if found is None:
             continue
         if _is_over(found):
-            raise UsageError(f"offering {id} is over", hint=Hint("blocks"))
+            raise UsageError(f"offering {id} has ended", hint=Hint("blocks"))
         if name == BEFORE:
             found = submit(_seller(found, texts).still_sold(found)).result()
         if found is None:
-            raise UsageError(f"offering {id} is not sold any more", hint=Hint("blocks"))
+            raise UsageError(f"offering {id} is no longer sold", hint=Hint("blocks"))
         return found
-    raise UsageError(f"no offering {id} was listed here", hint=Hint("blocks"))
+    raise UsageError(f"offering {id} was not listed on this machine", hint=Hint("blocks"))
 
 
 def _seller(block: Block, texts: Mapping[str, str]) -> Any:
     kind = providers.provider_class(block.provider)
     if not isinstance(kind, SellsBlocks):
-        raise UsageError(f"provider {block.provider} sells nothing ahead")
+        raise UsageError(f"provider {block.provider} does not sell reserved capacity")
     return make_provider(kind, {"region": block.region} | dict(texts))
 
 
-def same_price(block: Block, said: float) -> bool:
-    """Whether a price is that of the block, to the cent."""
-    return all(map(math.isfinite, (said, block.upfront))) and round(said * 100) == round(block.upfront * 100)
+def same_price(block: Block, price: float) -> bool:
+    """Check whether a price equals that of the block, to the cent."""
+    return all(map(math.isfinite, (price, block.upfront))) and round(price * 100) == round(block.upfront * 100)
 
 
 def buy(block: Block, price: float, texts: Mapping[str, str]) -> Reservation:
-    """Buy a block, once.
+    """Buy a block, at most once.
 
     Args:
-        price: what the person says that it costs.
-        texts: settings of the provider.
+        price: Price in dollars that the user expects.
+        texts: Settings of the provider.
 
     Raises:
-        UsageError: the price is another one, or the block may have been bought before; nothing was bought.
-        Unreachable: nobody knows whether it was bought.
-        SkywardError: it was not.
+        UsageError: If the price differs, or the block may have been bought before; nothing was bought.
+        Unreachable: If the purchase cannot be confirmed.
+        SkywardError: If it was not bought.
     """
     if not same_price(block, price):
-        raise UsageError(f"{block.id} costs ${block.upfront:,.2f}, not ${price:,.2f}: nothing was bought")
+        raise UsageError(f"{block.id} costs ${block.upfront:,.2f}, not ${price:,.2f}. Nothing was bought")
     provider = _seller(block, texts)
     with closing(Ledger()) as ledger:
         token = secrets.token_hex(16)
         if not ledger.record_purchase_intent(token, provider.to_json(), asdict(block)):
             before = [each for each in ledger.purchases() if each.block.get("id") == block.id]
-            said = next((_describe_purchase(each) for each in before if each.state != "refused"), "was asked for")
-            raise UsageError(f"{block.id} {said}, and is not bought again", hint=Hint("purchases"))
+            reason = next(
+                (_describe_purchase(each) for each in before if each.state != "refused"), "was requested before"
+            )
+            raise UsageError(f"{block.id} {reason}, so it is not bought again", hint=Hint("purchases"))
         return submit(_buy_block(ledger, provider, block, token)).result()
 
 
 def _describe_purchase(purchase: Purchase) -> str:
     if purchase.state == "bought":
         return f"was bought as {purchase.told}"
-    return "was asked for, and nobody knows whether it was bought"
+    return "was requested before, and the purchase is not confirmed"
 
 
 async def _buy_block(ledger: Ledger, provider: Any, block: Block, token: str) -> Reservation:
@@ -189,34 +191,36 @@ async def _buy_block(ledger: Ledger, provider: Any, block: Block, token: str) ->
     return found
 
 
-async def _find_purchase(provider: Any, block: Block, token: str, reason: str) -> Reservation:
-    """What was bought by a call without an answer.
+async def _find_purchase(provider: Any, block: Block, token: str, problem: str) -> Reservation:
+    """Return the result of a purchase without an answer.
 
     Raises:
-        Unreachable: nothing is seen of it, which does not mean that there is nothing.
+        Unreachable: If no reservation is visible, which does not prove that there is none.
     """
-    said = "none with its tag is seen"
+    reason = "no reservation with its tag"
     for pause in PURCHASE_POLL_PAUSES:
         await asyncio.sleep(pause)
         try:
             found: Reservation | None = await provider.bought(block.region, token)
         except SkywardError as error:
-            said = f"nobody can tell ({error_message(error)})"
+            reason = f"the search failed ({error_message(error)})"
             continue
         if found is not None:
             return found
-        said = "none with its tag is seen"
+        reason = "no reservation with its tag"
     raise Unreachable(
-        f"nobody knows whether {block.id} was bought ({reason}): of reservations {said} after "
-        f"{sum(PURCHASE_POLL_PAUSES):g} s. It may "
-        f"cost ${block.upfront:,.2f} all the same, and is not tried again",
+        f"Could not confirm the purchase of {block.id} ({problem}): {reason} after "
+        "{sum(PURCHASE_POLL_PAUSES):g} s. You may still be charged ${block.upfront:,.2f}. The purchase is not retried.",
         hint=Hint("purchases"),
     )
 
 
 def purchases() -> list[tuple[Purchase, Reservation | None, str]]:
-    """What was bought from here or may have been, the latest first, with what the account says of it, or why it says
-    nothing. What is found of a purchase without an answer is written down."""
+    """Return confirmed and possible purchases, the latest first, each with its reservation, or the reason why there is
+    none.
+
+    A reservation found for an unconfirmed purchase is recorded.
+    """
     with closing(Ledger()) as ledger:
         rows = [each for each in ledger.purchases() if each.state != "refused"]
         return [submit(_check_purchase(ledger, each)).result() for each in rows]
@@ -234,44 +238,44 @@ async def _check_purchase(ledger: Ledger, row: Purchase) -> tuple[Purchase, Rese
 
 
 def find_doubtful_purchase(id: str) -> Purchase:
-    """The purchase of an offering that may be called none: it is old, and the account shows nothing of it.
+    """Return an unconfirmed purchase of an offering that may be cleared: it is old, and the account does not show it.
 
     Raises:
-        UsageError: there is no such purchase, it was bought, or it may be under way.
-        SkywardError: the account cannot be asked.
+        UsageError: If there is no such purchase, it was bought, or it may be in progress.
+        SkywardError: If the account cannot be queried.
     """
     with closing(Ledger()) as ledger:
-        asked = [each for each in ledger.purchases() if each.block.get("id") == id and each.state == "asked"]
-        if not asked:
-            raise UsageError(f"no purchase of {id} is in doubt", hint=Hint("purchases"))
-        if (old := time.time() - asked[0].asked_at) < PENDING_SECONDS:
+        unconfirmed = [each for each in ledger.purchases() if each.block.get("id") == id and each.state == "asked"]
+        if not unconfirmed:
+            raise UsageError(f"{id} has no unconfirmed purchase", hint=Hint("purchases"))
+        if (old := time.time() - unconfirmed[0].asked_at) < PENDING_SECONDS:
             raise UsageError(
-                f"{id} was asked for {max(0.0, old):.0f} s ago: what was bought may be invisible until "
-                f"{PENDING_SECONDS:.0f} s "
-                "are over"
+                f"{id} was requested {max(0.0, old):.0f} s ago. Its purchase may be invisible for "
+                f"{PENDING_SECONDS:.0f} s. Try again later"
             )
-        _, found, reason = submit(_check_purchase(ledger, asked[0])).result()
+        _, found, reason = submit(_check_purchase(ledger, unconfirmed[0])).result()
     if found is not None:
         raise UsageError(f"{id} was bought as {found.id}", hint=Hint("purchases"))
     if reason:
-        raise Unreachable(f"nobody can tell whether {id} was bought: {reason}")
-    return asked[0]
+        raise Unreachable(f"Could not determine whether {id} was bought: {reason}")
+    return unconfirmed[0]
 
 
 def clear_purchase(purchase: Purchase) -> None:
-    """Have a purchase that :func:`find_doubtful_purchase` gave count as none: its offering may be bought again."""
+    """Record that a purchase from :func:`find_doubtful_purchase` did not happen, so that its offering can be bought
+    again."""
     day = time.strftime("%Y-%m-%d %H:%M", time.localtime())
     with closing(Ledger()) as ledger:
         ledger.record_purchase(purchase.token, "refused", f"cleared by hand at {day}: no reservation had its tag")
 
 
 def list_reservations(provider: str, texts: Mapping[str, str]) -> list[Reservation]:
-    """All reservations of an account in the regions of a provider; reads only.
+    """Return all reservations of an account in the regions of a provider; reads only.
 
     Raises:
-        SkywardError: it has none to tell, or cannot be asked.
+        SkywardError: If the provider has no reservations, or cannot be queried.
     """
     kind = providers.provider_class(provider)
     if not isinstance(kind, SellsBlocks):
-        raise UsageError(f"provider {provider} holds no machines for anybody")
+        raise UsageError(f"Provider '{provider}' does not support capacity reservations.")
     return list(submit(make_provider(kind, texts).reserved()).result())

@@ -27,22 +27,22 @@ from skyward_core.views import events
 from skyward_core.views import recorded_events as entries
 from skyward_core.views.stdout_stderr_order import Piece, Place, end_place, merge_streams
 
-MAX_LOG_BYTES = 32 << 20  # bytes of all logs; of what is longer, the beginning and the end
-MAX_METRIC_BYTES = 16 << 20  # the same of the numbers that ranks log
-MIN_WORKER_BYTES = 64 << 10  # bytes of each worker's that are kept, however many there are
-MAX_PARTIAL_LINE = 64 << 10  # bytes of a line without an end that are held back, to be looked at as a whole
+MAX_LOG_BYTES = 32 << 20  # bytes of all logs; of longer ones, the beginning and the end are kept
+MAX_METRIC_BYTES = 16 << 20  # bytes of the metrics of all ranks, likewise
+MIN_WORKER_BYTES = 64 << 10  # minimum number of bytes kept of each worker
+MAX_PARTIAL_LINE = 64 << 10  # bytes of an incomplete line that are held back to redact the line as a whole
 
 Timed = tuple[float, Entry]
 
 
 @dataclass(frozen=True, slots=True)
 class RecordingExport:
-    """A record that was written.
+    """Written recording.
 
     Attributes:
-        size: bytes of the file.
-        entries: how many there are in it.
-        left_out: bytes of logs and numbers that were left out, as there were too many; more where the record is full.
+        size: Bytes of the file.
+        entries: Number of entries.
+        left_out: Bytes of logs and metrics omitted because of the limits; a full recording omits more.
     """
 
     path: Path
@@ -52,11 +52,11 @@ class RecordingExport:
 
 
 class RecordingExporter:
-    """One pool's, or one run's of it.
+    """Exporter of the recording of one pool, or of one of its runs.
 
     Args:
-        run: id of a run; "" for all.
-        about: what else the record says of itself.
+        run: ID of a run; "" for all.
+        about: Further metadata of the recording.
     """
 
     def __init__(self, row: PoolRow, run: str = "", about: Mapping[str, Any] | None = None) -> None:
@@ -67,15 +67,15 @@ class RecordingExporter:
         self._left_out = 0
 
     def write(self, target: Path) -> RecordingExport:
-        """Write the record.
+        """Write the recording.
 
         Raises:
-            UsageError: nothing is kept of the pool any more.
-            FileExistsError: something is there already.
-            OSError: it cannot be read or written; no half file is left.
+            UsageError: If the pool has no stored data.
+            FileExistsError: If the target exists.
+            OSError: If data cannot be read or written; no partial file remains.
         """
         if not (self._folder / "events.jsonl").is_file():
-            raise UsageError(f"of pool {self._row.name} nothing is kept here (any more) that could be recorded")
+            raise UsageError(f"pool {self._row.name} has no stored data on this machine to record")
         _raise_file_limit(self._folder / "logs")
         sources = [self._sheets(), self._events(), self._figures(), *self._logs(), *self._metric_sources()]
         writer = RecordingWriter(target, map_strings(self._about, self._clean) | {"left_out": self._left_out})
@@ -85,7 +85,7 @@ class RecordingExporter:
                 count += writer.put(entry)
             writer.close()
         except BaseException:
-            target.unlink(missing_ok=True)  # half a record would tell less than it seems to
+            target.unlink(missing_ok=True)  # a partial recording would be misleading
             raise
         return RecordingExport(target, writer.size, count, self._left_out)
 
@@ -95,7 +95,7 @@ class RecordingExporter:
         latest = self._row.created_at
         opened = events.PoolOpened(
             pool=self._row.name, spec=self._row.spec, created_at=latest, at=latest
-        )  # before what an older journal begins with
+        )  # precedes the first event of older journals
         for event in (opened, *read_events(self._folder)):
             if self._run and getattr(event, "run", self._run) != self._run:
                 continue
@@ -104,13 +104,13 @@ class RecordingExporter:
             yield latest, entry | {"at": latest}
 
     def _sheets(self) -> Iterator[Timed]:
-        at = self._row.created_at  # known before the first run begins
+        at = self._row.created_at  # known before the first run starts
         for run, sheet in read_all_trials(self._row.key):
             if not self._run or self._run in (run, *sheet.runs.values()):
                 yield at, map_strings(entries.sheet_entry(at, run, sheet), self._clean)
 
     def _figures(self) -> Iterator[Timed]:
-        # Each client that comes has an agent's samples from their beginning on: some are kept twice, and late.
+        # Each client receives an agent's samples from the beginning, so some are stored twice, and late.
         found: dict[tuple[object, ...], Timed] = {}
         for entry in read_metrics(self._folder):
             if (at := entries.entry_time(entry)) is None:
@@ -147,8 +147,8 @@ class RecordingExporter:
             if number:
                 before = spans[number - 1][1]
                 missing = start[0] - before[0] + start[1] - before[1]
-                said = f"\n… {missing:,} bytes of this log are not in the record …\n"
-                yield latest, entries.log_entry(latest, stem, "out", self._run, said.encode())
+                notice = f"\n… {missing:,} bytes of this log are not in the recording …\n"
+                yield latest, entries.log_entry(latest, stem, "out", self._run, notice.encode())
             for piece in merge_streams(folder, stem, start, end):
                 latest = max(latest, piece.at or 0.0)
                 yield from self._log_entries(latest, stem, lines.pop_complete(piece))
@@ -181,8 +181,8 @@ class RecordingExporter:
                 if skipped[0] <= start < skipped[1] or not line.endswith(b"\n"):
                     continue
                 try:
-                    told = json.loads(line)
-                    latest, run = max(latest, float(told["at"])), told["run"]
+                    metrics = json.loads(line)
+                    latest, run = max(latest, float(metrics["at"])), metrics["run"]
                 except (ValueError, TypeError, KeyError, RecursionError):
                     continue
                 if not self._run or run == self._run:
@@ -190,7 +190,7 @@ class RecordingExporter:
 
 
 def _samples(entry: Entry) -> Iterator[tuple[bytes, float]]:
-    """The samples of an entry, each with when it was taken by our clock."""
+    """Yield the samples of an entry, each with its time by this machine's clock."""
     for line in entry["text"].splitlines(keepends=True):
         try:
             yield line.encode(), float(json.loads(line)["at"]) + entry["ahead"]
@@ -199,7 +199,7 @@ def _samples(entry: Entry) -> Iterator[tuple[bytes, float]]:
 
 
 def _raise_file_limit(folder: Path) -> None:
-    """Have room for as many open files as there are logs, which are read side by side."""
+    """Allow enough open files to merge all logs."""
     needed = 2 * len(log_files(folder)) + 64
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < needed and soft != resource.RLIM_INFINITY:
@@ -208,13 +208,13 @@ def _raise_file_limit(folder: Path) -> None:
 
 
 class _LineAssembler:
-    """Pieces of a worker's streams, cut anew where lines end: a secret that stands in two pieces is seen so."""
+    """Pieces of a worker's streams, rejoined at line ends, so that a secret across two pieces is redacted."""
 
     def __init__(self) -> None:
         self._held: dict[str, Piece] = {}
 
     def pop_complete(self, piece: Piece) -> list[Piece]:
-        """What can be given by now."""
+        """Return the complete lines so far."""
         before = self._held.pop(piece.stream, None)
         found = []
         if before is not None and before.run != piece.run:
@@ -226,16 +226,16 @@ class _LineAssembler:
         return [*found, piece._replace(data=data[:whole])] if whole else found
 
     def flush(self) -> list[Piece]:
-        """What is held back."""
+        """Return the held-back text."""
         held, self._held = self._held, {}
         return list(held.values())
 
 
 def export_recording(ledger: Ledger, row: PoolRow, run: str, target: Path) -> RecordingExport:
-    """Write what is kept of a pool, or of one of its runs, as a record; see :meth:`RecordingExporter.write`.
+    """Write the recording of a pool, or of one of its runs; see :meth:`RecordingExporter.write`.
 
     Args:
-        run: its id; "" for all runs.
+        run: ID of the run; "" for all runs.
     """
     runs = [each for each in ledger.runs(row.token) if not run or each.run == run]
     return RecordingExporter(row, run, {"functions": sorted({each.function for each in runs})}).write(target)

@@ -1,4 +1,4 @@
-"""A recording in place of a live session."""
+"""Session that replays a recording instead of live pools."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MIN_SPEED, MAX_SPEED = 0.25, 64.0
-FAILURE_LEAD = 2.0  # seconds by which one comes before the failure: it is to be seen happening
-MIN_WAIT, MAX_WAIT = 0.02, 3600.0  # seconds, at least and at most, between two looks for what is due
+FAILURE_LEAD = 2.0  # seconds before the failure where a jump to it lands, so that the user sees it happen
+MIN_WAIT, MAX_WAIT = 0.02, 3600.0  # seconds between checks for due entries, minimum and maximum
 
 
 @dataclass(frozen=True, slots=True)
 class PlaybackState:
-    """How it stands with a record that is played.
+    """State of a playback.
 
     Attributes:
-        now, start, end: Unix times of the record.
-        speed: seconds of the record in one of ours.
-        playing: whether its time goes on.
-        failure: when the first run failed; None where none did.
-        behind: whether the view is not yet what it was then.
+        now, start, end: Unix times in the recording.
+        speed: Seconds of the recording per real second.
+        playing: Whether time advances.
+        failure: Time when the first run failed; None if none did.
+        behind: Whether the view has not reached ``now`` yet.
     """
 
     now: float
@@ -54,18 +54,18 @@ class PlaybackState:
 
 
 class Playback:
-    """One record that is played. All methods may be called from any thread.
+    """Playback of one recording. All methods may be called from any thread.
 
     Args:
-        record: what is played.
-        wall: a clock in seconds that never goes back.
+        record: The recording.
+        wall: Monotonic clock in seconds.
 
     Raises:
-        UsageError: there is nothing in it.
+        UsageError: If the recording is empty.
 
     Attributes:
-        about: what the record says of itself, safe to show.
-        skipped_count: entries that could not be understood.
+        about: Metadata of the recording, safe to show.
+        skipped_count: Entries that could not be parsed.
     """
 
     def __init__(self, record: RecordingReader, wall: Callable[[], float] = time.monotonic) -> None:
@@ -73,24 +73,22 @@ class Playback:
         about = record.about
         self.name = sanitize_line(str(about.get("pool", "")))[:200] or "pool"
         self.note = sanitize_paragraph(about["note"])[:400] if isinstance(about.get("note"), str) else ""
-        # Entries are in the order of their times; to parse them all would take seconds where there are many.
+        # Entries are ordered by time; parsing all of a large recording would take seconds.
         start = next(filter(None, map(entry_time, record.entries())), None)
         end = next(filter(None, map(entry_time, record.last_entries())), None)
         if start is None or end is None:
-            reason = ": it was cut off before its first whole part" if record.is_truncated else ""
-            raise UsageError(f"the record holds nothing that could be played{reason}")
+            reason = ": it was truncated before its first complete part" if record.is_truncated else ""
+            raise UsageError(f"the recording is empty{reason}")
         self._start, self._end = start, max(start, end)
         failures = (entry_time(entry) for entry in record.entries(b"Ended") if _is_failure(entry))
         self._failure = next(filter(None, failures), None)
         self.cut = record.is_truncated
         self._changed = threading.Condition()
         self._speed, self._playing = 1.0, True
-        self._from, self._since = self._start, wall()  # a time of the record, and when that was ours
-        self._jumps = self._reached_jumps = (
-            0  # how often somebody went elsewhere, and how often the view has come there
-        )
+        self._from, self._since = self._start, wall()  # a time in the recording, and the corresponding real time
+        self._jumps = self._reached_jumps = 0  # jumps requested, and jumps that the view has reached
         self._jump_origin = self._start
-        self._feed_lock = threading.Lock()  # who feeds
+        self._feed_lock = threading.Lock()  # held by the thread that feeds the view
         self._rewind()
         self._view = self._next_view
         self._closed = False
@@ -99,13 +97,13 @@ class Playback:
     # -- its clock ---------------------------------------------------------------------------------------
 
     def now(self) -> float:
-        """The time of the record."""
+        """Return the current time in the recording."""
         with self._changed:
             return self._now()
 
     def displayed_time(self) -> float:
-        """The same for who shows the view: where somebody has gone elsewhere, of before until the view has come there,
-        too. So what is shown anew when the time is another one is shown whole."""
+        """Return the time that the view shows: during a jump, the time before it, so that widgets redraw only
+        afterwards."""
         with self._changed:
             return self._now() if self._reached_jumps == self._jumps else self._jump_origin
 
@@ -114,19 +112,19 @@ class Playback:
         return min(self._end, self._from + gone)
 
     def _jump(self, at: float) -> None:
-        """Go on from another time of the record."""
+        """Continue from another time of the recording."""
         if self._reached_jumps == self._jumps:
             self._jump_origin = self._now()
         self._jumps += 1
         self._restart_clock(at)
 
     def _restart_clock(self, at: float) -> None:
-        """Go on from a time of the record."""
+        """Restart the clock at a time of the recording."""
         self._from, self._since = min(max(at, self._start), self._end), self._wall()
         self._changed.notify_all()
 
     def state(self) -> PlaybackState:
-        """How it stands."""
+        """Return the state of the playback."""
         with self._changed:
             now = self._now()
             playing = self._playing and now < self._end
@@ -134,7 +132,7 @@ class Playback:
             return PlaybackState(now, self._start, self._end, self._speed, playing, self._failure, behind)
 
     def toggle(self) -> None:
-        """Pause, or go on; from the beginning where it is at its end."""
+        """Pause or resume; at the end, restart from the beginning."""
         with self._changed:
             now = self._now()
             self._playing = now >= self._end or not self._playing
@@ -143,7 +141,7 @@ class Playback:
             return self._restart_clock(now)
 
     def multiply_speed(self, factor: float) -> float:
-        """Have it go so many times as fast, within its limits; gives how fast it goes then."""
+        """Multiply the speed, within its limits, and return the new speed."""
         with self._changed:
             now = self._now()
             self._speed = min(MAX_SPEED, max(MIN_SPEED, self._speed * factor))
@@ -151,17 +149,17 @@ class Playback:
             return self._speed
 
     def skip(self, seconds: float) -> None:
-        """Go forward or back by so much of the record."""
+        """Skip forward or back by seconds of the recording."""
         with self._changed:
             self._jump(self._now() + seconds)
 
     def seek(self, at: float) -> None:
-        """Go to a time of the record."""
+        """Jump to a time of the recording."""
         with self._changed:
             self._jump(at)
 
     def seek_failure(self) -> bool:
-        """Go to shortly before the first failure, and stop there; whether there is one."""
+        """Jump to shortly before the first failure and pause; return whether there is one."""
         with self._changed:
             if self._failure is None:
                 return False
@@ -173,7 +171,7 @@ class Playback:
 
     @property
     def view(self) -> PoolView:
-        """What the pool looked like."""
+        """Pool at the current time."""
         return self._view
 
     def _rewind(self) -> None:
@@ -181,11 +179,11 @@ class Playback:
         self._entries: Iterator[Entry] = self._record.entries()
         self._next: Entry | None = next(self._entries, None)
         self._fed_to = self._start
-        self._next_due = self._start  # when the next entry is
+        self._next_due = self._start  # time of the next entry
         self.skipped_count = 0
 
     def advance(self) -> None:
-        """Bring the view to the time of the record's clock."""
+        """Update the view to the current time of the recording."""
         with self._feed_lock:
             with self._changed:
                 target, jumps = self._now(), self._jumps
@@ -201,7 +199,7 @@ class Playback:
             else:
                 self._next_due = inf
             self._fed_to = target
-            # Made anew it is shown whole, and not as it grows.
+            # A rewound view becomes visible only when complete.
             self._view = self._next_view
             with self._changed:
                 self._reached_jumps = jumps
@@ -209,14 +207,14 @@ class Playback:
     # -- its thread --------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Have the view follow the clock from now on."""
+        """Let a thread update the view from now on."""
         with self._changed:
             self._restart_clock(self._from)
         self._thread = threading.Thread(target=self._follow, name="replay", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Play no more."""
+        """Stop the playback."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -231,7 +229,7 @@ class Playback:
                     return
                 now = self._now()
                 if self._reached_jumps != self._jumps:
-                    continue  # somebody has gone elsewhere meanwhile
+                    continue  # another jump was requested
                 if not self._playing or now >= self._end:
                     if self._fed_to >= now:
                         self._changed.wait()
@@ -241,32 +239,32 @@ class Playback:
 
 
 def _is_failure(entry: Entry) -> bool:
-    told: Any = entry.get("event")
-    if not isinstance(told, dict):
+    event: Any = entry.get("event")
+    if not isinstance(event, dict):
         return False
-    outcome = told.get("outcome")
-    kind = outcome.get("kind") if told.get("event") == "RankEnded" and isinstance(outcome, dict) else ""
-    return kind in ("raised", "exited", "lost") or (told.get("event") == "RunEnded" and told.get("state") == "failed")
+    outcome = event.get("outcome")
+    kind = outcome.get("kind") if event.get("event") == "RankEnded" and isinstance(outcome, dict) else ""
+    return kind in ("raised", "exited", "lost") or (event.get("event") == "RunEnded" and event.get("state") == "failed")
 
 
 def open_recording(path: Path) -> RecordingReader:
-    """The record in a file.
+    """Open the recording in a file.
 
     Raises:
-        UsageError: it is none, was made by a newer release, or is larger than any that we make.
-        OSError: it cannot be read.
+        UsageError: If the file is not a recording, was made by a newer release, or is too large.
+        OSError: If it cannot be read.
     """
     return RecordingReader.read(path)
 
 
 class Replay(SessionInterface):
-    """A session that answers from a recording.
+    """Session that shows a recording.
 
     Args:
-        playback: The recording, which begins to play now.
+        playback: The recording, which starts to play now.
     """
 
-    REFUSAL = "this is a replay of a record: there is no pool behind it, and nothing is changed"
+    REFUSAL = "this is a replay of a recording, without a live pool: nothing can be changed"
 
     def __init__(self, playback: Playback) -> None:
         self._playback = playback
@@ -274,7 +272,7 @@ class Replay(SessionInterface):
 
     @property
     def notice(self) -> str:
-        cut = "the record was cut off: what came after is not in it" if self._playback.cut else ""
+        cut = "the recording is truncated: later events are missing" if self._playback.cut else ""
         return "; ".join(filter(None, (self._playback.note, cut)))
 
     def pools(self) -> list[PoolView]:
@@ -299,20 +297,20 @@ class Replay(SessionInterface):
         return _done_future(LeftoverScan())
 
     def files(self, pool: str, run: str | None = None) -> Future[FileListing]:
-        from skyward_core.pool.output_files import FileListing  # late: the first picture needs no pool
+        from skyward_core.pool.output_files import FileListing  # imported late: the first picture does not need it
 
         return _done_future(FileListing([], 0, {}, {}))
 
     def trials(self, pool: str, run: RunView) -> Future[TrialTableSource]:
-        """Return the recording's own sheet; each of its runs is in the view."""
-        from skyward_core.views.sweep_trials import TrialTableSource  # late: few records have one
+        """Return the recording's own sheet; all its runs are in the view."""
+        from skyward_core.views.sweep_trials import TrialTableSource  # imported late: few recordings have a sweep
 
         sheets = self._playback.view.sheets
         found = next((each for name, each in sheets.items() if run.id in (name, *each.runs.values())), None)
         if found is not None:
             return _done_future(TrialTableSource(found))
         future: Future[TrialTableSource] = Future()
-        future.set_exception(NoTrials(f"the record says of no sweep that run {run.id} is one, or of one"))
+        future.set_exception(NoTrials(f"run {run.id} is not part of a sweep in this recording"))
         return future
 
     def detach(self) -> None:

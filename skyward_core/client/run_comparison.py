@@ -1,4 +1,4 @@
-"""Two runs side by side: what they were launched with, how they went, what they logged and gave."""
+"""Comparison of two runs: their launches, outcomes, metrics and results."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from skyward_core.views.outliers import Trace, compute_band, median
 from skyward_core.views.pool_view import RunView, TaskView
 from skyward_core.views.rank_metrics import MetricStore
 
-MAX_RESULT_ROWS = 32  # ranks or tasks of which results are told one by one
-MAX_METRIC_BYTES = 64 << 20  # bytes of each rank's numbers that are read, from their end
-CURVE_POINTS = 512  # parts of a run's time of which a curve has the median each
+MAX_RESULT_ROWS = 32  # ranks or tasks; results of larger runs are not listed singly
+MAX_METRIC_BYTES = 64 << 20  # bytes of each rank's metrics that are read, from their end
+CURVE_POINTS = 512  # time intervals of a curve, each with the median
 
 
 class MetricSummary(NamedTuple):
-    """What is left of one name's numbers in one run: of all ranks the median of the last ones, least and greatest."""
+    """Summary of one metric in one run: the medians over all ranks of the last value, the minimum and the maximum."""
 
     last: float | None
     least: float | None
@@ -31,7 +31,7 @@ class MetricSummary(NamedTuple):
 
 
 class ComparedRow(NamedTuple):
-    """One thing of both, as values; None where one has no such thing."""
+    """One property of both runs; None if a run does not have it."""
 
     name: str
     left: Any
@@ -44,19 +44,19 @@ class ComparedRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedRun:
-    """One of the two.
+    """One of two compared runs.
 
     Attributes:
-        past: what is known of any run.
-        view: the run with its outcomes.
-        commit: of the repository that the script lies in; "" for none that is known.
-        changed: files there that differed from that commit.
-        source: a hash of the script's text; "" for none that is known.
-        nodes, plugins: of its pool.
-        parameters: of these plugins, as the launch gave them.
-        image: what it said of the ranks' environment; of secrets the names.
-        numbers: by name, what is left of what it logged.
-        book: its numbers over time, as far as they are kept here.
+        past: Data of any past run.
+        view: The run with its outcomes.
+        commit: Commit of the script's repository; "" if unknown.
+        changed: Files that differed from that commit.
+        source: Hash of the script's text; "" if unknown.
+        nodes, plugins: Nodes and plugins of its pool.
+        parameters: Parameters of these plugins, as in the launch.
+        image: Environment options of the launch; secrets by name only.
+        numbers: Summaries of its metrics by name.
+        book: Its metrics over time, as far as they are on this machine.
     """
 
     past: PastRun
@@ -72,7 +72,7 @@ class ComparedRun:
     book: MetricStore = field(default_factory=MetricStore)
 
     def arguments(self) -> dict[str, str]:
-        """By name; the words of a whole script by their places."""
+        """Return the arguments by name; words of a whole script by position."""
         named = [text.partition("=") for text in self.past.arguments]
         return {
             name if equals else f"word {at}": value if equals else name
@@ -80,7 +80,7 @@ class ComparedRun:
         }
 
     def curve(self, name: str) -> list[tuple[float, float]]:
-        """Seconds since the run began, and the median of all ranks then."""
+        """Return the median over all ranks by seconds since the start of the run."""
         lines = [line for line in self.book.traces(self.past.run, name).values() if len(line.at)]
         if len(lines) == 1 and len(lines[0].at) <= CURVE_POINTS:
             found: Sequence[Sequence[float]] = lines[0]
@@ -93,13 +93,13 @@ class ComparedRun:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Both, and what is told of them row by row."""
+    """Two runs and the rows of their comparison."""
 
     left: ComparedRun
     right: ComparedRun
 
     def facts(self, now: float) -> list[ComparedRow]:
-        """How they were made and how they went; times in seconds, costs in dollars."""
+        """Return launch, state, times in seconds and costs in dollars of both runs."""
         facts: dict[str, Callable[[ComparedRun], Any]] = {
             "pool": lambda run: run.past.pool,
             "function": lambda run: run.past.function,
@@ -119,18 +119,18 @@ class Comparison:
             "took": lambda run: run.past.seconds(now),
             "cost": lambda run: run.past.dollars,
         }
-        return [ComparedRow(name, of(self.left), of(self.right)) for name, of in facts.items()]
+        return [ComparedRow(name, get(self.left), get(self.right)) for name, get in facts.items()]
 
     def arguments(self) -> list[ComparedRow]:
-        """Each argument of either."""
+        """Return a row for each argument of either run."""
         return list(_pair_rows(self.left.arguments(), self.right.arguments()))
 
     def numbers(self) -> list[ComparedRow]:
-        """Of each name that either logged, a :class:`MetricSummary` of both."""
+        """Return a row with the :class:`MetricSummary` of each metric of either run."""
         return list(_pair_rows(self.left.numbers, self.right.numbers))
 
     def results(self) -> list[ComparedRow]:
-        """By rank or task a ``TaskView`` of both; none where there are more than 32."""
+        """Return a row with the ``TaskView`` of each rank or task; none if there are more than 32."""
         if max(self.left.view.total, self.right.view.total) > MAX_RESULT_ROWS:
             return []
         tasks = [
@@ -140,19 +140,19 @@ class Comparison:
         return list(_pair_rows(*tasks))
 
     def aggregate_rows(self) -> list[ComparedRow]:
-        """Of numeric results the statistics of both."""
+        """Return the statistics of numeric results."""
         return list(_pair_rows(self.left.view.aggregate() or {}, self.right.view.aggregate() or {}))
 
 
 def compare_runs(ledger: Ledger, left: str, right: str) -> Comparison:
-    """Two runs by their ids, as far as they are kept here.
+    """Load two runs by their IDs.
 
     Raises:
-        UsageError: there is no such run, or both are one.
-        LedgerError: the ledger cannot be read.
+        UsageError: If a run does not exist, or both are the same.
+        LedgerError: If the ledger cannot be read.
     """
     if left == right:
-        raise UsageError(f"both are run {left}: name two")
+        raise UsageError(f"both runs are {left}. Name two different runs")
     return Comparison(_load_run(ledger, left), _load_run(ledger, right))
 
 
@@ -164,7 +164,7 @@ def _load_run(ledger: Ledger, run: str) -> ComparedRun:
     launch: LaunchRecord | None
     try:
         launch = load_launch_record(ledger, row)
-    except UsageError:  # a script dispatched it itself, or it was long ago
+    except UsageError:  # dispatched by a script, or pruned
         launch = None
     view, metrics = (
         run_view(ledger, row),
@@ -188,19 +188,19 @@ def _load_run(ledger: Ledger, run: str) -> ComparedRun:
 
 
 def _summarize_metrics(tasks: Mapping[int, TaskView], metrics: MetricStore, run: str) -> dict[str, MetricSummary]:
-    """What outcomes tell, and of those whose processes did not live to tell what they sent while they ran."""
-    told: dict[str, list[MetricSummary]] = {}
+    """Summarize metrics from outcomes, and from the logged values of ranks whose processes died."""
+    found: dict[str, list[MetricSummary]] = {}
     silent = set(metrics.ranks(run))
     for _, task in sorted(tasks.items()):
         if task.outcome is not None and task.outcome.numbers is not None:
             silent.discard(task.rank)
             for name, gist in task.outcome.numbers.items():
-                told.setdefault(name, []).append(MetricSummary(*gist))
+                found.setdefault(name, []).append(MetricSummary(*gist))
     for name in metrics.names(run):
         for rank, trace in metrics.traces(run, name).items():
             if rank in silent:
-                told.setdefault(name, []).append(_summarize_trace(trace))
-    return {name: _merge_summaries(summaries) for name, summaries in told.items()}
+                found.setdefault(name, []).append(_summarize_trace(trace))
+    return {name: _merge_summaries(summaries) for name, summaries in found.items()}
 
 
 def _summarize_trace(trace: Trace) -> MetricSummary:

@@ -1,4 +1,4 @@
-"""Past runs and their costs, searched."""
+"""Past runs in the ledger, with their costs, logs and metrics, and search among them."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from skyward_core.views.rank_metrics import MetricStore
 from skyward_core.views.stdout_stderr_order import PIECE_BYTES, Place, merge_streams
 from skyward_core.views.sweep_trials import TrialTable
 
-POLL_INTERVAL = 0.05  # seconds between two looks at log files
-MERGE_CHUNK_BYTES = 16 << 10  # bytes of each file that are in memory at once where all ranks' files are read together
-QUIET_SECONDS = 0.3  # seconds without anything new after which a log has been read
+POLL_INTERVAL = 0.05  # seconds between polls of log files
+MERGE_CHUNK_BYTES = 16 << 10  # bytes of each rank's files in memory while all ranks' files are merged
+QUIET_SECONDS = 0.3  # seconds without new output after which a log counts as complete
 
 
 class OutputChunk(NamedTuple):
-    """A piece of what a worker printed; the bytes of one ``file`` are in order. ``at``: when, by its node's clock."""
+    """Piece of a worker's output; the bytes of one ``file`` are in order. ``at`` is the time by its node's clock."""
 
     rank: int
     file: str
@@ -52,10 +52,10 @@ class OutputChunk(NamedTuple):
 
 
 def run_view(ledger: Ledger, row: RunRow) -> RunView:
-    """A run as the ledger has it, with its outcomes and without its logs.
+    """Return the view of a run from the ledger, with its outcomes and without its logs.
 
     Raises:
-        LedgerError: the ledger cannot be read.
+        LedgerError: If the ledger cannot be read.
     """
     view = RunView(row.run, ledger.pool(row.token).name, row.function, row.kind, row.total, row.opened_at)
     view.nodes = row.nodes or ()
@@ -63,17 +63,17 @@ def run_view(ledger: Ledger, row: RunRow) -> RunView:
     for outcome, _ in ledger.outcomes(row.run):
         view.tasks[outcome.index] = TaskView(outcome.index, outcome.rank, outcome.node, outcome.kind, outcome=outcome)
         view.counts[outcome.kind] = view.counts.get(outcome.kind, 0) + 1
-    with suppress(OSError):  # they are beside what the run is
+    with suppress(OSError):  # the run is shown without metrics
         fill_last_metrics(view, pool_path(ledger.pool(row.token).key))
     return view
 
 
 def result_pickles(ledger: Ledger, run: RunView) -> dict[int, Path]:
-    """The files that have the values of a run's ranks, or tasks, that have returned, as far as these are kept here.
+    """Return the files with the pickled values of the ranks or tasks that returned.
 
     Raises:
-        UsageError: they are not: they were given to the script that ran it, or are on its nodes.
-        LedgerError: the ledger cannot be read.
+        UsageError: If some are not on this machine, because the run's script took them or they are still on the nodes.
+        LedgerError: If the ledger cannot be read.
     """
     row = ledger.run(run.id)
     folder = pool_path(ledger.pool(row.token).key) / "results" if row is not None else None
@@ -82,25 +82,25 @@ def result_pickles(ledger: Ledger, run: RunView) -> dict[int, Path]:
     missing = [index for index, path in paths.items() if not path.is_file()]
     if missing or not paths:
         raise UsageError(
-            f"the values of run {run.id} are not all kept here: they were given to who ran it, or wait on its nodes; "
-            ".csv, .json and .parquet have what is known of them"
+            f"Some results of run {run.id} are not on this machine: its client already took them, or they are still on "
+            "the nodes. Export to .csv, .json or .parquet to save what is available."
         )
     return paths
 
 
 def installed_packages(ledger: Ledger, row: RunRow) -> dict[int, str]:
-    """What the nodes of a run's pool had when it ended, node by node, as ``Image(lock=...)`` takes it.
+    """Return the packages of each node of a run's pool at its end, as text for ``Image(lock=...)``.
 
-    None of other machines where nobody asked for packages.
+    The result lacks other machines if the image requested no packages.
 
     Raises:
-        LedgerError, OSError: it cannot be read.
+        LedgerError, OSError: If the packages cannot be read.
     """
     return pool_folder.read_lock(ledger.pool(row.token).key, row.ended_at)
 
 
 def rank_output(ledger: Ledger, run: str) -> Iterator[OutputChunk]:
-    """What the ranks of a run have printed, as far as it is here; rank by rank."""
+    """Yield the stored output of a run, rank by rank."""
     found = RunLogs(ledger, run)
     for rank in sorted(found.ranges):
         for part in found.ranges[rank]:
@@ -108,14 +108,14 @@ def rank_output(ledger: Ledger, run: str) -> Iterator[OutputChunk]:
 
 
 def merged_output(ledger: Ledger, run: str) -> Iterator[OutputChunk]:
-    """The same for all ranks together, in the order of their clocks."""
+    """Yield the stored output of all ranks, merged by time."""
     found = RunLogs(ledger, run)
     ranks = [_with_times(found, found.ranges[rank]) for rank in sorted(found.ranges)]
     return (piece for _, piece in heapq.merge(*ranks, key=itemgetter(0)))
 
 
 def _with_times(found: RunLogs, parts: list[LogRange]) -> Iterator[tuple[float, OutputChunk]]:
-    """A rank's pieces in its own order, each with the latest time that is known by then."""
+    """Yield a rank's pieces in order, each with the latest known time."""
     latest = 0.0
     for part in parts:
         for piece in _pieces(found, part, MERGE_CHUNK_BYTES):
@@ -124,11 +124,11 @@ def _with_times(found: RunLogs, parts: list[LogRange]) -> Iterator[tuple[float, 
 
 
 def follow_output(ledger: Ledger, run: str, ended: Future[Any] | None) -> Iterator[OutputChunk]:
-    """What the ranks of a running run print: from where those of runs before it ended, as it comes here.
+    """Yield new output of a running run, after that of earlier runs, as it arrives.
 
     Args:
-        ended: done when nothing comes any more, whose error then is raised; None to end when nothing has come for a
-            moment.
+        ended: Future that is done when the output is complete, and whose error is raised; None to end after a moment
+            without output.
     """
     seen: dict[str, Place] = {}
     quiet = 0.0
@@ -155,20 +155,20 @@ def _pieces(found: RunLogs, part: LogRange, size: int = PIECE_BYTES) -> Iterator
         yield OutputChunk(parse_rank(part.stem), f"{part.stem}.{piece.stream}", piece.stream, piece.data, piece.at)
 
 
-MAX_COSTED_POOLS = 10_000  # pools that are looked at, at most
+MAX_COSTED_POOLS = 10_000  # most pools that a cost report reads
 
 
 @dataclass(frozen=True)
 class PoolCost:
-    """One pool's.
+    """Cost of one pool.
 
     Attributes:
-        pool, key: its name, and what no other one has.
-        provider: whose machines they were.
-        functions: what ran there, each once.
-        since: when it was made, Unix time.
-        dollars: what its machines cost in the time that was asked about; None where nobody knows.
-        goes_on: whether they still do.
+        pool, key: Name and unique key of the pool.
+        provider: Name of the provider.
+        functions: Functions that ran, without duplicates.
+        since: Creation time of the pool, Unix time.
+        dollars: Cost in the requested period; None if unknown.
+        goes_on: Whether the pool still costs money.
     """
 
     pool: str
@@ -182,12 +182,12 @@ class PoolCost:
 
 @dataclass
 class Spending:
-    """Of all pools.
+    """Cost of all pools.
 
     Attributes:
-        pools: those that cost something, or of which nobody knows, the last one first.
-        by_function: what ran -> dollars; of a pool with several, all of them together.
-        by_day: local date, as "2026-11-23" -> dollars.
+        pools: Pools with a cost or an unknown cost, the newest first.
+        by_function: Dollars by function; a pool with several functions has one combined entry.
+        by_day: Dollars by local date, such as "2026-11-23".
     """
 
     pools: list[PoolCost] = field(default_factory=list)
@@ -196,27 +196,27 @@ class Spending:
 
     @property
     def dollars(self) -> float:
-        """All told, as far as is known."""
+        """Total cost, as far as known."""
         return sum(each.dollars or 0.0 for each in self.pools)
 
 
 def costs(since: float) -> Spending:
-    """What pools have cost from then until now.
+    """Return the costs of pools since a time.
 
     Args:
         since: Unix time.
 
     Raises:
-        LedgerError: the ledger cannot be read.
+        LedgerError: If the ledger cannot be read.
     """
-    told = Spending()
+    spending = Spending()
     with closing(Ledger()) as ledger:
         for row in [*ledger.live_pools(), *ledger.ended_pools(since, MAX_COSTED_POOLS)]:
-            _add_costs(told, ledger, row, since)
-    return told
+            _add_costs(spending, ledger, row, since)
+    return spending
 
 
-def _add_costs(told: Spending, ledger: Ledger, row: PoolRow, since: float) -> None:
+def _add_costs(spending: Spending, ledger: Ledger, row: PoolRow, since: float) -> None:
     bills = list(bills_of_pool(ledger, row))
     if not bills and (not row.spec.get("rents") or _has_no_machine(row)):
         return
@@ -227,20 +227,20 @@ def _add_costs(told: Spending, ledger: Ledger, row: PoolRow, since: float) -> No
             days[day] += dollars
     total = sum(days.values()) if bills else None
     provider = row.spec.get("provider", "")
-    told.pools.append(PoolCost(row.name, row.key, provider, names, row.created_at, total, row.ended_at is None))
-    told.by_function[", ".join(names)] += total or 0.0
+    spending.pools.append(PoolCost(row.name, row.key, provider, names, row.created_at, total, row.ended_at is None))
+    spending.by_function[", ".join(names)] += total or 0.0
     for day, dollars in days.items():
-        told.by_day[day] += dollars
+        spending.by_day[day] += dollars
 
 
 def _has_no_machine(row: PoolRow) -> bool:
-    """Whether it ended before it had a machine, as a start does that is refused."""
+    """Check whether a pool ended before it had a machine, for example because its start was rejected."""
     receipt = row.receipt
     return receipt is not None and receipt.get("created") == 0 and not receipt.get("unaccounted")
 
 
 def bills_of_pool(ledger: Ledger, row: PoolRow) -> Iterator[Bill]:
-    """What each of a pool's machines has cost, as far as that is known."""
+    """Yield the cost of each of a pool's machines, as far as known."""
     if row.receipt is not None and row.ended_at is not None:
         for each in row.receipt.get("bills", ()):
             yield Bill(**each)
@@ -248,13 +248,13 @@ def bills_of_pool(ledger: Ledger, row: PoolRow) -> Iterator[Bill]:
         machines = [*ledger.machines(row.token), *ledger.replaced_machines(row.token)]
         try:
             price = hourly_price(providers.provider_from_json(row.provider))
-        except SkywardError:  # its package is not here any more
+        except SkywardError:  # the provider's package is no longer installed
             price = None
         yield from make_bills(row, machines, {}, price)
 
 
 def _daily_costs(bill: Bill, since: float) -> Iterator[tuple[str, float]]:
-    """What a machine cost on each day of this machine's calendar."""
+    """Yield the cost of a machine for each day in local time."""
     at = max(bill.since, since)
     while at < bill.until:
         local = time.localtime(at)
@@ -264,34 +264,33 @@ def _daily_costs(bill: Bill, since: float) -> Iterator[tuple[str, float]]:
         at = end
 
 
-EVERY = 10_000  # runs that are looked at, at most: the newest
-RECENT = 30 * 86400.0  # seconds after which a failure is old news
-_COUNTED = {"broadcast": "rank", "sweep": "trial"}  # what a run of a kind has as many of as its total says
-FAILED = ("failed", "lost")  # how runs, and pools, end that went wrong
+EVERY = 10_000  # most runs that are read: the newest
+RECENT = 30 * 86400.0  # seconds; older failures are not listed
+_COUNTED = {"broadcast": "rank", "sweep": "trial"}  # unit of a run's total, by kind of run
+FAILED = ("failed", "lost")  # states of failed runs and pools
 COLUMNS = ("when", "pool", "function", "outcome", "took", "cost")
-"""What they can be sorted by."""
+"""Columns for sorting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastRun:
-    """One of them; all texts may be shown.
+    """Past run for lists; all texts are safe to show.
 
     Attributes:
-        run: its id; "" stands for a pool that had none.
-        pool, key: the pool's name, and what no other one has.
-        provider: whose machines it had.
-        function: what ran.
-        script: the script's name; "" where nobody kept that, as of runs that a script dispatched itself.
-        arguments: texts, as they were given.
-        ranks: how many ranks, or tasks, it had.
-        counted: what these are: a rank, a trial, a task.
-        state: how it ended, or "running"; of a pool without a run, how it is with that.
-        opened_at, ended_at: Unix time; None for what goes on.
-        error: the root cause in words, or "".
-        dollars: what its pool's machines cost while it went on; None where nobody knows.
-        is_up: whether its pool is.
-        figures: of failures, what the machine of the root cause was at before it, in words and by name; None where
-            nobody knows.
+        run: ID of the run; "" stands for a pool that had no run.
+        pool, key: Name and unique key of the pool.
+        provider: Name of the provider.
+        function: Name of the function.
+        script: Name of the script; "" if it is not saved, as for runs that a script dispatched itself.
+        arguments: Texts of the arguments.
+        ranks: Number of ranks or tasks.
+        counted: Unit of that number: "rank", "trial" or "task".
+        state: Final state, or "running"; for a pool without a run, the state of the pool.
+        opened_at, ended_at: Unix times; ``ended_at`` is None while it continues.
+        error: Root cause in words, or "".
+        dollars: Cost of the pool's machines during the run; None if unknown.
+        is_up: Whether the pool is up.
+        figures: Metrics of the failed machine before the failure, in words and by name; None if unknown.
     """
 
     run: str
@@ -313,7 +312,7 @@ class PastRun:
 
     @property
     def figures_note(self) -> str:
-        """The former in words, or ""."""
+        """Text of ``figures``, or ""."""
         return "" if self.figures is None else f"n{self.figures['node']}: {', '.join(self.figures['words'])}"
 
     @property
@@ -322,15 +321,15 @@ class PastRun:
 
     @property
     def note(self) -> str:
-        """What tells it from others: its failure, else its arguments."""
+        """Error of the run, otherwise its arguments."""
         return self.error or " ".join(self.arguments)
 
     def seconds(self, now: float) -> float:
-        """How long it took, or has taken so far."""
+        """Return the duration so far."""
         return max(0.0, (now if self.ended_at is None else self.ended_at) - self.opened_at)
 
     def unmatched_words(self, words: Iterable[str]) -> tuple[str, ...]:
-        """Those of some words, in small letters, that are in nothing of it."""
+        """Return the casefolded words that do not occur in the run's texts."""
         texts = (
             self.run,
             self.pool,
@@ -347,13 +346,13 @@ class PastRun:
 
 @dataclass(frozen=True, slots=True)
 class RunSearch:
-    """Which are wanted.
+    """Criteria of a search for runs.
 
     Attributes:
-        words: all of them have to be in it, in small or capital letters: in its id, pool, provider, function, script,
-            arguments, outcome or error.
-        failed: only those that failed or were lost.
-        since: Unix time at which it had not begun yet.
+        words: Words that must all occur, regardless of case, in the ID, pool, provider, function, script, arguments,
+            outcome or error.
+        failed: Whether only failed and lost runs match.
+        since: Earliest start of a run, Unix time.
     """
 
     words: Sequence[str] = ()
@@ -364,7 +363,7 @@ class RunSearch:
         return self.matches_filters(run) and not run.unmatched_words(word.casefold() for word in self.words)
 
     def matches_filters(self, run: PastRun) -> bool:
-        """Whether it is wanted but for the words."""
+        """Check all criteria except the words."""
         return run.has_failed or not self.failed
 
 
@@ -374,14 +373,14 @@ def past_runs(
     launches: dict[str, LaunchSummary],
     seen: Mapping[str, RunView],
 ) -> list[PastRun]:
-    """Those that are wanted, of the newest 10,000, newest first; pools that had no run stand among them.
+    """Return the matching runs among the newest 10,000, newest first, including pools without a run.
 
     Args:
-        launches: what runs were launched with, as far as that was read before; gets the rest.
-        seen: those of pools that are watched, by id: of what only looks at a pool the ledger hears nothing.
+        launches: Cache of saved launches by run, which is filled.
+        seen: Views of watched pools by run ID: observers do not write to the ledger.
 
     Raises:
-        LedgerError: the ledger cannot be read.
+        LedgerError: If the ledger cannot be read.
     """
     pools = _PoolCache(ledger, launches)
     rows = ledger.latest_runs(search.since, EVERY)
@@ -391,16 +390,16 @@ def past_runs(
 
 
 def past_run(ledger: Ledger, row: RunRow) -> PastRun:
-    """One of them.
+    """Return a run of the ledger as a past run.
 
     Raises:
-        LedgerError: the ledger cannot be read.
+        LedgerError: If the ledger cannot be read.
     """
     return _PoolCache(ledger, {}).past_run(row)
 
 
-def sorted_runs(runs: Sequence[PastRun], by: str, now: float, *, falling: bool) -> list[PastRun]:
-    """Runs by one of ``COLUMNS``; what is equal stays as it stood."""
+def sorted_runs(runs: Sequence[PastRun], column: str, now: float, *, falling: bool) -> list[PastRun]:
+    """Return runs sorted by one of ``COLUMNS``; the sort is stable."""
     keys: dict[str, Callable[[PastRun], Any]] = {
         "when": lambda run: run.opened_at,
         "pool": lambda run: run.pool,
@@ -409,17 +408,17 @@ def sorted_runs(runs: Sequence[PastRun], by: str, now: float, *, falling: bool) 
         "took": lambda run: run.seconds(now),
         "cost": lambda run: -1.0 if run.dollars is None else run.dollars,
     }
-    return sorted(runs, key=keys[by], reverse=falling)
+    return sorted(runs, key=keys[column], reverse=falling)
 
 
 def failures(ledger: Ledger, seen: Mapping[str, RunView]) -> list[PastRun]:
-    """Return the runs of the last 30 days that failed or were lost, and are not dismissed; newest first.
+    """Return the failed and lost runs of the last 30 days that are not dismissed, newest first.
 
     Args:
-        seen: Runs of watched pools, by id. Their metrics are written down a few seconds later.
+        seen: Views of runs of watched pools by ID. Their metrics reach the disk a few seconds later.
 
     Raises:
-        LedgerError: the ledger cannot be read.
+        LedgerError: If the ledger cannot be read.
     """
     known, pools = set(pool_folder.read_dismissed()), _PoolCache(ledger, {})
     rows = ledger.failed_runs(time.time() - RECENT, EVERY)
@@ -429,14 +428,14 @@ def failures(ledger: Ledger, seen: Mapping[str, RunView]) -> list[PastRun]:
 
 def _with_failure_metrics(ledger: Ledger, row: RunRow, run: PastRun, view: RunView | None) -> PastRun:
     """Return the run with the metrics of the machine of its root cause, from the view or from files."""
-    told = view.cause_metrics if view is not None else None
-    if told is None and row.root_cause is not None and has_metrics(pool_path(run.key)):
-        told = run_view(ledger, row).cause_metrics
-    return run if told is None else replace(run, figures=told.to_json())
+    metrics = view.cause_metrics if view is not None else None
+    if metrics is None and row.root_cause is not None and has_metrics(pool_path(run.key)):
+        metrics = run_view(ledger, row).cause_metrics
+    return run if metrics is None else replace(run, figures=metrics.to_json())
 
 
 def _with_seen_end(row: RunRow, view: RunView | None) -> RunRow:
-    """The same as it was seen to end, where nobody has written that down yet."""
+    """Return a row with the observed end of the run, if the ledger does not contain it yet."""
     if row.state != "running" or view is None or view.state == "running":
         return row
     return replace(row, state=view.state, ended_at=view.ended_at, root_cause=view.root_cause)
@@ -444,7 +443,7 @@ def _with_seen_end(row: RunRow, view: RunView | None) -> RunRow:
 
 @dataclass(slots=True)
 class _PoolCache:
-    """What several runs of one pool have in common is read once."""
+    """Cache of the data that several runs of one pool share."""
 
     ledger: Ledger
     launches: dict[str, LaunchSummary]
@@ -461,14 +460,14 @@ class _PoolCache:
             if cause is None
             else f"{cause.rank_prefix.replace('rank ', 'r')}{cause.type}: {cause.message}".rstrip(": ")
         )
-        told = self.launches.get(row.run) or _load_launch_summary(pool.key, row.run)
-        if told.script:  # what nobody kept may be on its way
-            self.launches[row.run] = told
+        summary = self.launches.get(row.run) or _load_launch_summary(pool.key, row.run)
+        if summary.script:  # a missing launch may be saved later
+            self.launches[row.run] = summary
         end = time.time() if row.ended_at is None else row.ended_at
         return PastRun(
             run=row.run, pool=sanitize_line(pool.name), key=pool.key, provider=_provider(pool),
             function=sanitize_line(row.function),
-            script=told.script, arguments=told.arguments, ranks=row.total,
+            script=summary.script, arguments=summary.arguments, ranks=row.total,
             counted=_COUNTED.get(row.kind, "task"), state=row.state,
             opened_at=row.opened_at, ended_at=row.ended_at, error=sanitize_line(error),
             dollars=_dollars(pool, bills, row.opened_at, end), is_up=pool.ended_at is None,
@@ -489,20 +488,20 @@ def _provider(pool: PoolRow) -> str:
 
 
 def _dollars(pool: PoolRow, bills: Iterable[Bill], since: float, until: float) -> float | None:
-    """What a pool's machines cost between two times."""
+    """Return the cost of a pool's machines between two times."""
     parts = [each.hourly * max(0.0, min(each.until, until) - max(each.since, since)) / 3600 for each in bills]
     return sum(parts) if parts or not pool.spec.get("rents") else None
 
 
 class LaunchSummary(NamedTuple):
-    """The name of the script that a run was launched with, and its arguments."""
+    """Script and arguments of a run's launch."""
 
     script: str = ""
     arguments: tuple[str, ...] = ()
 
 
 def _gang_arguments(pool: str, run: str) -> list[str]:
-    """Of one of a sweep by gangs: its own arguments."""
+    """Return the arguments of one run of a sweep by gangs."""
     sheet = pool_folder.read_trials(pool, run)
     rows = {} if sheet is None else {each: row for row, each in sheet.runs.items()}
     if sheet is None or run not in rows:
@@ -512,41 +511,41 @@ def _gang_arguments(pool: str, run: str) -> list[str]:
 
 
 def _load_launch_summary(pool: str, run: str) -> LaunchSummary:
-    """As far as that is kept and can be read."""
+    """Return the saved launch of a run; empty if it is missing or unreadable."""
     try:
-        told = pool_folder.read_launch(pool, run) or {}
-        if "job" in told:
-            variables = tuple(sanitize_line(f"{name}={text}") for name, text in dict(told["job"]["env"]).items())
-            return LaunchSummary(sanitize_line(Path(str(told["job"]["path"])).name), variables)
-        if "command" in told:
-            return LaunchSummary("", tuple(sanitize_line(str(word)) for word in told["command"]["words"]))
-        asked = dict(told["request"])
-        words = asked.get("arguments") or asked.get("script_args") or ()
-        if any(map(asked.get, WAYS)):
+        launch = pool_folder.read_launch(pool, run) or {}
+        if "job" in launch:
+            variables = tuple(sanitize_line(f"{name}={text}") for name, text in dict(launch["job"]["env"]).items())
+            return LaunchSummary(sanitize_line(Path(str(launch["job"]["path"])).name), variables)
+        if "command" in launch:
+            return LaunchSummary("", tuple(sanitize_line(str(word)) for word in launch["command"]["words"]))
+        request = dict(launch["request"])
+        words = request.get("arguments") or request.get("script_args") or ()
+        if any(map(request.get, WAYS)):
             words = _gang_arguments(pool, run) or words
         return LaunchSummary(
-            sanitize_line(Path(str(asked["script"])).name), tuple(sanitize_line(str(word)) for word in words)
+            sanitize_line(Path(str(request["script"])).name), tuple(sanitize_line(str(word)) for word in words)
         )
     except (OSError, KeyError, TypeError, ValueError):
         return LaunchSummary()
 
 
-MAX_LINES = 60  # of a log, at most
-SHORT_LOG_BYTES = 256 << 10  # bytes of a log that is read whole, so that both streams are in their true order
-TAIL_BYTES = 16 << 10  # bytes that are read of a longer one
-METRIC_TAIL_BYTES = 1 << 20  # bytes of a rank's numbers that are read, from their end
-MAX_METRIC_RANKS = 8  # of whose numbers
+MAX_LINES = 60  # lines of a log in a preview
+SHORT_LOG_BYTES = 256 << 10  # bytes; shorter logs are read whole, with both streams in their true order
+TAIL_BYTES = 16 << 10  # bytes read of longer logs
+METRIC_TAIL_BYTES = 1 << 20  # bytes of a rank's metrics that are read, from their end
+MAX_METRIC_RANKS = 8  # ranks whose metrics are read
 
 
 class RunPreviewData(NamedTuple):
-    """What there is to see.
+    """Data of a run's preview.
 
     Attributes:
-        view: the run with its outcomes; None where nothing is known.
-        book: its numbers over time.
-        rank: whose lines they are: of a run that failed the one that it failed by; None for none.
-        lines: those that it printed last.
-        trials: of a sweep, its table; None for any other run.
+        view: The run with its outcomes; None if unknown.
+        book: Its metrics over time.
+        rank: Rank that printed ``lines``: the root cause of a failed run; None for none.
+        lines: Last lines of that rank.
+        trials: Table of a sweep; None for other runs.
     """
 
     view: RunView | None = None
@@ -557,10 +556,10 @@ class RunPreviewData(NamedTuple):
 
 
 def load_preview(ledger: Ledger, run: str) -> RunPreviewData:
-    """Look at a run by its id, as far as it is kept here.
+    """Load the preview of a run from the data on this machine.
 
     Raises:
-        LedgerError: the ledger cannot be read.
+        LedgerError: If the ledger cannot be read.
     """
     row = ledger.run(run)
     if row is None:
@@ -568,7 +567,7 @@ def load_preview(ledger: Ledger, run: str) -> RunPreviewData:
     key = ledger.pool(row.token).key
     view, folder = run_view(ledger, row), pool_path(key) / "logs"
     rank, lines = None, []
-    with suppress(OSError, SkywardError):  # what was pruned is not there any more
+    with suppress(OSError, SkywardError):  # the logs may be pruned
         logs = RunLogs(ledger, run)
         cause = None if row.root_cause is None else row.root_cause.rank
         rank = cause if cause in logs.ranges else min(logs.ranges, default=None)
@@ -580,7 +579,7 @@ def load_preview(ledger: Ledger, run: str) -> RunPreviewData:
 
 
 def _trial_table(ledger: Ledger, pool: str, run: RunView, metrics: MetricStore) -> TrialTable | None:
-    """The table of a sweep; of one by gangs each run is looked at by itself."""
+    """Return the table of a sweep, including sweeps by gangs; None for other runs."""
     if run.kind != "sweep":
         return None
     with suppress(UsageError, NoTrials):
@@ -589,11 +588,11 @@ def _trial_table(ledger: Ledger, pool: str, run: RunView, metrics: MetricStore) 
 
 
 def last_lines(logs: RunLogs, rank: int) -> list[str]:
-    """What a rank printed last in a run."""
+    """Return the last lines that a rank printed in a run."""
     parts = logs.ranges[rank]
     if sum(sum(part.end) - sum(part.start) for part in parts) <= SHORT_LOG_BYTES:
         return list(deque((line.text for line in logs.lines(rank)), MAX_LINES))
-    # Which came when is not looked up: whatever of the two has more to tell.
+    # The streams of a long log are not merged: show the one with more text.
     ends = [_read_tail(logs.folder, parts[-1], stream) for stream in (0, 1)]
     return max(ends, key=len)
 
@@ -613,11 +612,11 @@ def _read_tail(folder: Path, part: LogRange, stream: int) -> list[str]:
 def load_metrics(
     folder: Path, run: str, most: int = METRIC_TAIL_BYTES, ranks: int | None = MAX_METRIC_RANKS
 ) -> MetricStore:
-    """The numbers of one run, from the files of its pool.
+    """Load the metrics of one run from the files of its pool.
 
     Args:
-        most: bytes that are read of each rank's, from their end.
-        ranks: of how many; None for all.
+        most: Bytes to read of each rank, from the end.
+        ranks: Number of ranks; None for all.
     """
     metrics, needle = MetricStore(), f'"{run}"'.encode()
     files = [path for path in (log_files(folder) if folder.is_dir() else ()) if path.suffix == METRICS]
@@ -631,28 +630,27 @@ def load_metrics(
 
 
 STEP_SECONDS = 0.2  # seconds of one step
-MAX_SEARCH_BYTES = 1 << 30  # bytes of one run's logs that are looked through
-MAX_MATCH_CHARS = 300  # characters of a line that are told
-CONTEXT_CHARS = 40  # of them that stand before the first word, where the line is longer
+MAX_SEARCH_BYTES = 1 << 30  # bytes of one run's logs that are searched
+MAX_MATCH_CHARS = 300  # characters of a matching line that are shown
+CONTEXT_CHARS = 40  # characters before the first word in a shortened line
 _COLOR = re.compile("\x1b\\[[0-9;:]*m")
 
 
 class _SearchCancelled(Exception):
-    """Nobody wants to know any more."""
+    """Cancellation of a search."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineMatch:
-    """Where some words stand together in what a run printed, or gave; all texts may be shown.
+    """Matching lines in a run's output or results; all texts are safe to show.
 
     Attributes:
-        rank: whose line it is: of the ranks that printed such a line the first.
-        number: of that line among all that the rank printed in the run, from 0; None where it is of a result or an
-            error, and no line has the words.
-        line: it, or the part of it that has the first word.
-        words: in small letters, in the order in which they stand there.
-        lines: how many there are.
-        whole: whether all of the run was looked through, so that there are no others.
+        rank: First rank with a matching line.
+        number: Index of that line in the rank's output, from 0; None for a result or an error.
+        line: The line, or its part around the first word.
+        words: Casefolded words in their order in the line.
+        lines: Number of matching lines.
+        whole: Whether the whole run was searched.
     """
 
     rank: int
@@ -664,7 +662,7 @@ class LineMatch:
 
     @property
     def location_text(self) -> str:
-        """In words: "r3 line 1,205, and 12 more lines"."""
+        """Location in words, such as "r3 line 1,205, and 12 more lines"."""
         place = f"r{self.rank} result" if self.number is None else f"r{self.rank} line {self.number + 1:,}"
         more = self.lines - 1
         return f"{place}, and {more:,} more{'' if self.whole else ' so far'}" if more else place
@@ -675,18 +673,18 @@ class LineMatch:
 
 
 class LogSearch:
-    """Looks through runs for the words that the ledger does not have of them. For one thread at a time.
+    """Search through runs for words that the ledger does not contain. For one thread at a time.
 
     Args:
-        runs: newest first.
-        words: all of them have to stand in one line, in small or capital letters, but for those that a run has in its
-            id, pool, function, arguments or error. A run that has them all there is not looked through.
+        runs: Runs, newest first.
+        words: Words that must all occur in one line, regardless of case, except words in the run's ID, pool, function,
+            arguments or error. Runs that match by these alone are not searched.
 
     Attributes:
-        runs: how many are to be looked through.
-        searched: number of runs that have been searched.
-        unread: how many of these could not be read.
-        done: whether nothing is left to do.
+        runs: Number of runs to search.
+        searched: Number of runs that have been searched.
+        unread: Number of runs that could not be read.
+        done: Whether the search is complete.
     """
 
     def __init__(self, ledger: Ledger, runs: Sequence[PastRun], words: Sequence[str]) -> None:
@@ -698,14 +696,14 @@ class LogSearch:
         self._matches = self._search_runs(ledger, wanted)
 
     def cancel(self) -> None:
-        """Have a step that goes on in another thread end at its next piece, or row of the ledger, and none follow."""
+        """Stop a step in another thread at its next piece or ledger row, and start no further steps."""
         self._cancelled = True
 
     def step(self, seconds: float = STEP_SECONDS) -> dict[str, LineMatch]:
-        """Look on for so long; at least one piece. Gives what has been found, or has grown, by the run's id.
+        """Search for the given duration, at least one piece, and return new or extended matches by run ID.
 
         Raises:
-            LedgerError: the ledger cannot be read.
+            LedgerError: If the ledger cannot be read.
         """
         end = time.monotonic() + seconds
         found: dict[str, LineMatch] = {}
@@ -731,7 +729,7 @@ class LogSearch:
             try:
                 for found in search_run(ledger, run.run, run.key, words, self._check_cancelled):
                     yield run.run, found
-            except (OSError, UsageError):  # pruned or forgotten meanwhile, or no file of ours any more
+            except (OSError, UsageError):  # pruned during the search, or not a file of ours
                 self.unread += 1
             self.searched += 1
 
@@ -739,17 +737,17 @@ class LogSearch:
 def search_run(
     ledger: Ledger, run: str, pool: str, words: Sequence[str], check: Callable[[], None] = lambda: None
 ) -> Iterator[LineMatch | None]:
-    """Look through a run for lines that have all of some words; what is found so far, after each piece.
+    """Search a run for lines with all words, and yield the matches so far after each piece.
 
     Args:
-        pool: its key.
-        words: in small letters.
-        check: called while the ledger is read; what it raises ends the search.
+        pool: Key of the pool.
+        words: Casefolded words.
+        check: Called while the ledger is read; an exception from it ends the search.
 
     Raises:
-        UsageError: no such run.
-        OSError: its files cannot be read.
-        LedgerError: the ledger cannot be read.
+        UsageError: If the run does not exist.
+        OSError: If its files cannot be read.
+        LedgerError: If the ledger cannot be read.
     """
     found: LineMatch | None = None
     read = 0
@@ -774,7 +772,7 @@ def search_run(
 
 
 def _iter_batches(ledger: Ledger, run: str, pool: str, check: Callable[[], None]) -> Iterator[tuple[int, LineBatch]]:
-    """What is kept of what its ranks printed; where the pool has no folder any more none is made."""
+    """Yield the stored lines of a run by rank, without creating a missing folder."""
     if (pool_path(pool) / "logs").is_dir():
         logs = RunLogs(ledger, run, check)
         for rank in sorted(logs.ranges):
@@ -783,7 +781,7 @@ def _iter_batches(ledger: Ledger, run: str, pool: str, check: Callable[[], None]
 
 
 def matching_lines(texts: Sequence[str], words: Sequence[str]) -> list[int]:
-    """Which of some lines have all of the words, which are in small letters; colours are looked through."""
+    """Return the indexes of the lines with all words, which are casefolded; color codes are ignored."""
     text = join_lines(texts)
     if "\x1b" in text:
         text = _COLOR.sub("", text)
@@ -794,7 +792,7 @@ def matching_lines(texts: Sequence[str], words: Sequence[str]) -> list[int]:
 
 
 def _outcome_lines(outcome: Outcome) -> Iterator[str]:
-    """What a rank gave, and what it failed by, a line each."""
+    """Yield a rank's result and error, a line each."""
     if outcome.summary is not None:
         yield sanitize_line(outcome.summary.text)
     if outcome.error is not None:

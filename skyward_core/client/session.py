@@ -1,9 +1,4 @@
-"""Pools as views, verbs as futures.
-
-A session runs its pools on the background thread. Its methods may be called from any thread. It never unpickles
-anything. A pool is named by its key (``PoolView.key``), which no other pool ever has; a name means the live pool of
-that name, else the latest.
-"""
+"""Session with live pools: views of pools, and methods that run on the session's thread."""
 
 from __future__ import annotations
 
@@ -75,41 +70,41 @@ if TYPE_CHECKING:
     from skyward_core.pool.runs.gang_sweep import GangSweep
     from skyward_core.transport.ssh.host_key_prompt import Ask
 
-RETRY_PAUSES = (2.0, 60.0)  # seconds: the first one, and the longest
+RETRY_PAUSES = (2.0, 60.0)  # seconds: the first pause and the longest
 
 
 class BackOff:
-    """Remembers who did not answer, by any name."""
+    """Exponential back-off by name for pools that did not answer."""
 
     def __init__(self) -> None:
-        self._next: dict[str, tuple[float, float]] = {}  # when, and the pause before it
+        self._next: dict[str, tuple[float, float]] = {}  # time of the next attempt, and the pause before it
 
     def is_due(self, name: str) -> bool:
-        """Whether it may be asked now."""
+        """Check whether the next attempt is due."""
         return time.monotonic() >= self._next.get(name, (0.0, 0.0))[0]
 
     def record_failure(self, name: str) -> None:
-        """It was asked, and did not answer."""
+        """Record a failed attempt, which doubles the pause."""
         before = self._next.get(name, (0.0, 0.0))[1]
         pause = min(RETRY_PAUSES[1], before * 2) or RETRY_PAUSES[0]
         self._next[name] = time.monotonic() + pause, pause
 
     def retain_only(self, names: Container[str]) -> None:
-        """Forget all others."""
-        self._next = {name: told for name, told in self._next.items() if name in names}
+        """Forget all other names."""
+        self._next = {name: entry for name, entry in self._next.items() if name in names}
 
     def reset(self, name: str) -> None:
-        """It did."""
+        """Forget the failures of a name."""
         self._next.pop(name, None)
 
 
-CHECK_TIMEOUT = 15.0  # seconds in which a provider says how it is
+CHECK_TIMEOUT = 15.0  # seconds for all checks of a provider
 
 
 async def run_provider_check(
     name: str, settings: Mapping[str, str], patience: float = CHECK_TIMEOUT, *, python: Interpreter | None = None
 ) -> list[Check]:
-    """Run a provider's own checks in a thread and a loop of their own, so that code that blocks delays nothing else."""
+    """Run a provider's own checks in a separate thread and event loop, so that blocking code delays nothing else."""
 
     async def check() -> list[Check]:
         provider: Any = make_provider(provider_class(name), settings)
@@ -122,7 +117,7 @@ async def run_provider_check(
         checked.set_running_or_notify_cancel()
         try:
             checked.set_result(asyncio.run(check()))
-        except BaseException as error:  # noqa: BLE001  the caller gets it
+        except BaseException as error:  # noqa: BLE001  passed to the caller
             checked.set_exception(error)
 
     checked: Future[list[Check]] = Future()
@@ -133,7 +128,7 @@ async def run_provider_check(
         return [Check(name, "fail", f"no answer within {patience:g} s")]
     except (SkywardError, OSError) as error:
         return [Check(name, "fail", error_message(error), error_hint(error))]
-    except Exception as error:  # noqa: BLE001  one of another package may raise anything
+    except Exception as error:  # noqa: BLE001  a provider of another package may raise anything
         return [Check(name, "fail", f"{type(error).__name__}: {error}")]
 
 
@@ -142,7 +137,7 @@ T = TypeVar("T")
 OnEvent = Callable[[Event], None]
 
 CONNECTING_DELAY = 0.5  # seconds after which a pool that is being connected is listed
-PROBE_TIMEOUT = 5.0  # seconds that a command waits for a pool before it shows it as it was last seen
+PROBE_TIMEOUT = 5.0  # seconds that a command waits for a pool before it shows the last known state
 
 
 def verb(
@@ -178,20 +173,21 @@ class Session(SessionInterface):
         self._scans: set[asyncio.Task[list[PoolView]]] = set()
         self._unreachable: dict[str, PoolView] = {}
         self._back_off = BackOff()
-        self._ended: dict[str, PoolView] = {}  # ended, and not by us; most as outlines
-        self._ended_until = 0.0  # the end of the last of them
-        self._rows: tuple[tuple[int, ...], list[PoolRow]] | None = None  # the live pools, and the ledger's stamp then
+        self._ended: dict[str, PoolView] = {}  # ended pools that other clients tore down, by token; most as summaries
+        self._ended_until = 0.0  # end time of the latest of them
+        # the live pools, and the ledger's stamp at that time
+        self._rows: tuple[tuple[int, ...], list[PoolRow]] | None = None
         self._ended_stamp: tuple[int, ...] = ()  # the stamp at which ended pools were read
         self._loaded_token = ""  # token of the ended pool that is loaded whole
         self._launches: dict[str, run_history.LaunchSummary] = {}  # by run; never changes
-        self._sweeps: dict[str, GangSweep] = {}  # by gangs, of this session; by each of their runs
+        self._sweeps: dict[str, GangSweep] = {}  # sweeps by gangs of this session, by each of their runs
         self._is_prompting_for_budgets = False
 
     @property
     def notice(self) -> str:
         aside = self.ledger.damaged_copy
-        said = f"the ledger was damaged; it is kept as {aside}, and a new one was begun" if aside else ""
-        return "; ".join(filter(None, (said, self._log_problem)))
+        damage = f"the ledger was damaged. It was saved as {aside} and replaced by a new one" if aside else ""
+        return "; ".join(filter(None, (damage, self._log_problem)))
 
     def on_host_key(self, ask: Ask) -> None:
         self.questions.set_handler(ask)
@@ -203,7 +199,7 @@ class Session(SessionInterface):
     async def raise_budget(self, pool: str, dollars: float) -> None:
         found = await self._attach_pool(pool)
         if dollars <= (spent := found.view.spent(time.time())):
-            raise UsageError(f"pool {found.name} has cost ${spent:,.2f} already: give a larger budget")
+            raise UsageError(f"pool {found.name} has already cost ${spent:,.2f}. Give a larger budget")
         found.context.limits.budget.raise_to(dollars)
 
     # Views
@@ -232,11 +228,12 @@ class Session(SessionInterface):
     ) -> Callable[[], None]:
         """Subscribe to every event and every piece of log ``(rank, stream, offset, bytes, run)`` of a pool, in order.
 
-        The functions are called on the session's thread; the run is "" if it is unknown. Resolves to the function that
-        ends the subscription.
+        The functions are called on the session's thread; the run is "" if it is unknown. Returns the function that ends
+        the
+        subscription.
 
         Args:
-            missed: Begin with the logs that have come since this session connected to the pool.
+            missed: Whether to begin with the logs received since this session connected to the pool.
         """
         return self._find(name).news.subscribe(on_event, on_log, missed=missed)
 
@@ -272,8 +269,8 @@ class Session(SessionInterface):
         return self.pools()
 
     async def _probe(self, row: PoolRow) -> None:
-        """Come to a pool that we do not know, or see that it is gone."""
-        # Who lists pools sees it although the way to its machines is long.
+        """Connect to an unknown pool, or find that it is gone."""
+        # A slow connection is listed while it is made.
         slow = asyncio.get_running_loop().call_later(CONNECTING_DELAY, self._list_connecting, row)
         try:
             try:
@@ -281,7 +278,7 @@ class Session(SessionInterface):
             except PoolGone:
                 self._ended[row.token] = summarize_pool(self.ledger, self.ledger.pool(row.token))
                 self._unreachable.pop(row.token, None)
-        except Exception as error:  # noqa: BLE001  whatever is wrong with one pool, the others are shown
+        except Exception as error:  # noqa: BLE001  an error of one pool must not hide the others
             if not is_starting(row):
                 self._back_off.record_failure(row.token)
             self._mark_unreachable(row, _describe_error(error), error_hint(error))
@@ -290,10 +287,10 @@ class Session(SessionInterface):
 
     @verb
     async def probe_pools(self, pools: Collection[str] = ()) -> list[PoolView]:
-        """Record in the ledger what has become of the pools that it lists as up.
+        """Record in the ledger the present state of the pools that it lists as up.
 
         Args:
-            pools: Their keys; none for all.
+            pools: Keys of pools; empty for all.
 
         Returns:
             Pools that did not answer within :data:`PROBE_TIMEOUT` seconds.
@@ -313,7 +310,7 @@ class Session(SessionInterface):
         return await self._run_scan(probe())
 
     async def _run_scan(self, work: Coroutine[Any, Any, list[PoolView]]) -> list[PoolView]:
-        """Look at pools until that is done, or this session ends."""
+        """Run a scan of pools until it is done, or this session ends."""
         look = asyncio.create_task(work)
         self._scans.add(look)
         look.add_done_callback(self._scans.discard)
@@ -325,20 +322,20 @@ class Session(SessionInterface):
 
     @staticmethod
     async def _probe_safely(pool: Pool, look: Coroutine[Any, Any, None]) -> None:
-        """Look at a pool; whatever is wrong with it, the others are looked at, too."""
+        """Probe a pool; an error becomes a warning of the pool."""
         try:
             await look
         except Exception as error:  # noqa: BLE001  shown with its pool
-            if (said := f"it cannot be looked at: {_describe_error(error)}") != pool.view.detail:
-                pool.news.emit_warning(said)
+            if (warning := f"the pool cannot be inspected: {_describe_error(error)}") != pool.view.detail:
+                pool.news.emit_warning(warning)
 
     async def _read_history(self) -> None:
-        """Take from the ledger the pools that have ended since we last looked."""
+        """Read newly ended pools from the ledger."""
         rows = self.ledger.ended_pools(self._ended_until)
         self._ended_until = max([self._ended_until, *(row.ended_at or 0.0 for row in rows)])
         new = [row for row in rows if row.token not in self._ended and row.token not in self._pools]
         for row in new:
-            # One at a time, in a thread: whoever has years of pools waits for none of them.
+            # One at a time in a thread, so that years of pools do not block the session.
             self._ended[row.token] = await asyncio.to_thread(summarize_pool, self.ledger, row)
 
     @verb
@@ -376,9 +373,9 @@ class Session(SessionInterface):
 
     def _mark_unreachable(self, row: PoolRow, reason: str, hint: Hint | None) -> None:
         state: PoolStatus = "starting" if row.state == "starting" else "unreachable"
-        with suppress(LedgerError):  # it may be up by now
+        with suppress(LedgerError):  # the pool may be up by now
             now = self.ledger.pool(row.token)
-            if now.state == "starting" and not is_starting(now):  # who brought it up is gone
+            if now.state == "starting" and not is_starting(now):  # its client died during the start
                 state, hint = "unfinished", hint or Hint("down", row.name)
         self._list_unreachable(row, state, reason).hint = hint
 
@@ -388,7 +385,7 @@ class Session(SessionInterface):
         return view
 
     async def _mark_gone(self, pool: Pool) -> None:
-        """A pool that we watched was torn down by somebody else."""
+        """Mark a watched pool as torn down by another client."""
         row = self.ledger.pool(pool.row.token)
         pool.news.emit(PoolEnded(pool=pool.name, receipt=row.receipt or {}, at=row.ended_at or time.time()))
         await pool.detach()
@@ -428,33 +425,33 @@ class Session(SessionInterface):
         return run_history.result_pickles(self.ledger, run)
 
     def retained_results(self) -> list[RetainedResults]:
-        """Return the unfetched results on the hosts of pools that have ended."""
+        """Return the retained results on the hosts of ended pools."""
         return self.ledger.unfetched_results()
 
     @verb
     async def fetch(self, token: str, *, give_up: bool = False) -> list[str]:
-        """Fetch the retained results of a pool that has ended; returns what was done, in words.
+        """Fetch the retained results of an ended pool, and return descriptions of the actions.
 
         Args:
-            token: The pool's token.
-            give_up: Remove the results instead.
+            token: Token of the pool.
+            give_up: Whether to remove the results instead.
 
         Raises:
-            PoolError: A result cannot be fetched, and stays where it is.
+            PoolError: If a result cannot be fetched; it stays on its host.
         """
         return await fetch_retained(self.ledger.pool(token), self.ledger, give_up=give_up)
 
     @verb
     async def fetch_run(self, run: str) -> list[str]:
-        """Fetch what the nodes of a live pool hold of a run that has ended and has no client; returns what was done, in
-        words.
+        """Fetch the results of an ended run without a client from the nodes of a live pool; return descriptions of the
+        actions.
 
         Raises:
-            PoolError: A result cannot be fetched now, and stays where it is.
+            PoolError: If a result cannot be fetched now; it stays on its node.
         """
         row = self.ledger.run(run)
         if row is None or row.kind == "map" or row.has_client or is_fetched(self.ledger, run):
-            return []  # a client has its values, or we have; a map's values go to its caller alone
+            return []  # a client, or this machine, has its values; values of a map go to its caller only
         pool = await self._observe_pool(self.ledger.pool(row.token).key)
         view = pool.view.runs.get(run)
         if view is None or view.state == "running":
@@ -514,13 +511,13 @@ class Session(SessionInterface):
             await sweep.wait()
         finally:
             for each in sweep.begun_ids:
-                if each in self.view(pool).runs:  # else it ended long ago
+                if each in self.view(pool).runs:  # otherwise the run ended long ago
                     await asyncio.wrap_future(self.wait(pool, each))
 
     @verb
     async def trials(self, pool: str, run: RunView) -> TrialTableSource:
         known: Mapping[str, RunView] = {}
-        with suppress(PoolError):  # ended runs are in the ledger, which lags a moment behind
+        with suppress(PoolError):  # ended runs are in the ledger, which lags slightly
             known = self.view(pool).runs
         return await asyncio.to_thread(sweep_results.trial_table_source, self.ledger, pool, run, known)
 
@@ -566,7 +563,7 @@ class Session(SessionInterface):
 
     @verb
     async def survives_exit(self, pool: str, run: str) -> bool:
-        """Check whether a run goes on without this session: a waiting run of ours that no node has does not."""
+        """Check whether a run continues without this session; a waiting run that no node has received does not."""
         ours = self._find(pool).context.registry.runs.get(run)
         return ours is None or ours.sent
 
@@ -588,11 +585,11 @@ class Session(SessionInterface):
 
     @verb
     async def debug(self, pool: str, rank: int, who: str, *, text: str = "", eof: bool = False) -> tuple[bytes, bool]:
-        """Send text to the debugger of a rank at a breakpoint; returns its output, and whether the debugging has ended.
+        """Send text to the debugger of a rank at a breakpoint; return its output, and whether the debugging has ended.
 
         Raises:
-            UsageError: The rank does not exist.
-            PoolError: The pool does not exist, cannot be reached, or the rank is at no breakpoint.
+            UsageError: If the rank does not exist.
+            PoolError: If the pool does not exist, cannot be reached, or the rank is not at a breakpoint.
         """
         from skyward_core.pool.rank_inspection import send_to_debugger
 
@@ -604,7 +601,7 @@ class Session(SessionInterface):
         try:
             known = pool_folder.read_dashboards(found.row.key)
         except (OSError, ValueError, TypeError) as error:
-            raise PoolError(f"where the pages of pool {pool} are cannot be read: {error}") from error
+            raise PoolError(f"the dashboard addresses of pool {pool} cannot be read: {error}") from error
         return await found.dashboards.find_available(known)
 
     @verb
@@ -628,10 +625,10 @@ class Session(SessionInterface):
         """See the base class.
 
         Args:
-            whole: Request further parts of an answer that does not fit into one; a screen shows no more than one.
+            whole: Whether to request all parts of a long answer; screens show one part only.
 
         Raises:
-            UsageError: A pattern leads out of the working folder.
+            UsageError: If a pattern leads out of the working folder.
         """
         return await (await self._observe_pool(pool)).context.outputs.files(patterns, run, whole=whole)
 
@@ -647,19 +644,19 @@ class Session(SessionInterface):
         """See the base class, and :meth:`skyward_core.Compute.fetch`.
 
         Args:
-            progress: Called on the session's thread with the bytes that have come, and all bytes.
+            progress: Called on the session's thread with the bytes received and the total.
 
         Raises:
-            UsageError: A pattern leads out of the working folder.
+            UsageError: If a pattern leads out of the working folder.
         """
         return await (await self._attach_pool(pool)).context.outputs.fetch(patterns, to, run, progress)
 
     @staticmethod
     def is_working_locally(pool: PoolRow) -> bool:
-        """Check whether the ranks of a pool work in this machine's own folders: their files are here."""
+        """Check whether the ranks of a pool work in this machine's own folders, so that their files are here."""
         try:
             return isinstance(providers.provider_from_json(pool.provider), RunsHere)
-        except SkywardError:  # the provider's package is not installed any more
+        except SkywardError:  # the provider's package is no longer installed
             return False
 
     @verb
@@ -693,7 +690,7 @@ class Session(SessionInterface):
         """Connect to a live pool as an observer, which does not renew its lease.
 
         Raises:
-            PoolError: The pool does not exist, or cannot be reached.
+            PoolError: If the pool does not exist, or cannot be reached.
         """
         return (await self._observe_pool(name)).view
 
@@ -709,23 +706,24 @@ class Session(SessionInterface):
         """See the base class.
 
         Args:
-            give_up: Remove unfetched results.
-            now: Request nothing from its machines, and terminate them at once.
+            give_up: Whether to remove unfetched results.
+            now: Whether to terminate its machines at once, without contacting them.
 
         Raises:
-            UsageError: Its provider cannot terminate machines at once; nothing was ended.
+            UsageError: If its provider cannot terminate machines at once; nothing was ended.
         """
         row = self._live_row(pool)
         found = self._pools.get(row.token)
         if found is None:
-            # A start that its client left unfinished is not finished only to be torn down.
+            # An incomplete start must not be finished only to be torn down.
             unfinished = row.state == "starting"
             found = Pool(row, providers.provider_from_json(row.provider), self.ledger, observer=unfinished)
             try:
                 if not now:
                     await found.attach()
-            except Exception:  # noqa: BLE001  whatever an agent said or did not say, the pool has to end
-                found.context.machines[:] = self.ledger.machines(row.token)  # no agent answers: the provider must do
+            except Exception:  # noqa: BLE001  the pool must end whatever an agent answers
+                # without agents, the provider ends the machines
+                found.context.machines[:] = self.ledger.machines(row.token)
             self._pools[row.token] = found
         return await found.down(give_up=give_up, keep_outputs=keep_outputs, now=now)
 
@@ -746,7 +744,7 @@ class Session(SessionInterface):
 
     @verb
     async def detach_pool(self, name: str) -> None:
-        """Leave a pool as it is; runs of ours that no node has are cancelled, and all others go on."""
+        """Leave a pool as it is; own runs that no node has received are cancelled, all others continue."""
         pool = self._find(name)
         del self._pools[pool.row.token]
         if pool.view.is_live:
@@ -757,7 +755,8 @@ class Session(SessionInterface):
 
     @verb
     async def _detach(self) -> None:
-        """Leave all pools, and close the ledger. A pool that is still starting stays unfinished until its next user."""
+        """Leave all pools, and close the ledger. A pool that is still starting stays incomplete until its next
+        client."""
         self.questions.close()
         for scan in self._scans:
             scan.cancel()  # it would read a closed ledger
@@ -768,17 +767,17 @@ class Session(SessionInterface):
         try:
             for failure in await asyncio.gather(*last, return_exceptions=True):
                 if failure is not None:
-                    raise failure  # the others are left by now, too
+                    raise failure  # by now, the session has left the other pools, too
         finally:
             if starting := list(filter(None, self._starting)):
-                await asyncio.wait(starting)  # their last rows are written
+                await asyncio.wait(starting)  # they write their last rows
             self.ledger.close()
 
     def _find(self, pool: str) -> Pool:
         newest_first = sorted(self._pools.values(), key=lambda each: -each.row.created_at)
         found = [each for each in newest_first if pool in (each.row.key, each.name)]
         if not found:
-            raise PoolError(f"no pool {pool!r} is known here", hint=Hint("list-all"))
+            raise PoolError(f"this session has no pool {pool!r}", hint=Hint("list-all"))
         return next((each for each in found if each.view.is_live), found[0])
 
     def _live_row(self, name: str) -> PoolRow:
@@ -788,7 +787,7 @@ class Session(SessionInterface):
         return row
 
     async def _observe_pool(self, name: str) -> Pool:
-        """A pool that is up, as one who only looks."""
+        """Return a live pool, connected as an observer."""
         row = self._live_row(name)
         return self._pools.get(row.token) or await self._watch(row, observer=True)
 
@@ -803,22 +802,21 @@ class Session(SessionInterface):
 
 
 def _describe_error(error: Exception) -> str:
-    """Errors of ours are words already; of others, which nobody thought of, the type says most."""
+    """Return our own messages unchanged, and other errors with their type."""
     return error_message(error) if isinstance(error, SkywardError | OSError) else f"{type(error).__name__}: {error}"
 
 
-# Verbs that change something, and reach a pool by another way than ``_attach_pool``.
+# Methods that change state and do not call ``_attach_pool``.
 CHANGING = ("create", "tear_down", "fetch", "fetch_run", "dismiss", "remove_leftovers", "debug", "check_provider")
 
 
 class ReadOnlySession(Session):
-    """The same pools for a user who only watches: verbs that would change something reject, and no unknown host key is
-    accepted."""
+    """Session for watching: methods that change state reject the call, and unknown host keys are not accepted."""
 
-    REFUSAL = "this only looks at pools (--read-only), and changes nothing"
+    REFUSAL = "this session is read-only (--read-only)"
 
     def on_host_key(self, ask: Ask) -> None:
-        """Accept no key."""
+        """Ignore the prompt: unknown keys are rejected."""
 
     def stacks(
         self, pool: str, run: str = "", ranks: Sequence[int] | None = None, *, signal: bool = False

@@ -1,4 +1,4 @@
-"""All that the app's screens and dialogs call in the library, and the answer of a session that does not support it."""
+"""Session methods that the app's screens and dialogs call, with default implementations that reject the call."""
 
 from __future__ import annotations
 
@@ -35,17 +35,18 @@ if TYPE_CHECKING:
 
 
 class SessionInterface:
-    """Pools as views, verbs as futures.
+    """Base class of sessions: pools as views, and methods that return futures.
 
-    A verb that a subclass does not override rejects: its future holds a ``UsageError`` with :attr:`REFUSAL`.
-    ``pool`` is a pool's key, ``run`` a run's id. A verb that takes long returns a future, which any thread may wait
-    for; its errors are raised through the future.
+    A method that a subclass does not override rejects the call: its future holds a ``UsageError`` with :attr:`REFUSAL`.
+    ``pool`` is the key of a pool, ``run`` the ID of a run. A method that takes long returns a future, which any thread
+    may
+    wait for; its errors are raised through the future.
     """
 
     REFUSAL: ClassVar[str] = "this session has no pools"
 
     def reject(self, *args: object, begun: Future[Any] | None = None, **options: object) -> Future[Any]:
-        """Return a future that holds the refusal; ``begun`` gets the refusal, too."""
+        """Return a future that holds the refusal; ``begun`` also receives the refusal."""
         rejected: Future[Any] = Future()
         for each in filter(None, (rejected, begun)):
             each.set_exception(UsageError(self.REFUSAL))
@@ -53,28 +54,28 @@ class SessionInterface:
 
     @property
     def notice(self) -> str:
-        """A warning that the user has to read first, or ""."""
+        """Warning that the user must read first, or ""."""
         return ""
 
     def pools(self) -> list[PoolView]:
-        """Return the known pools: those that have not ended, newest first, then the others."""
+        """Return the known pools: live ones, newest first, then ended ones."""
         return []
 
     def refresh(self, *, over: bool = False, patient: bool = False) -> Future[list[PoolView]]:
-        """Look for pools that other processes made on this machine, and watch them.
+        """Find pools that other processes created on this machine, and watch them.
 
         Args:
-            over: Read the pools that have ended from the ledger, too.
-            patient: Skip pools that did not answer recently.
+            over: Whether to include ended pools from the ledger.
+            patient: Whether to skip pools that did not answer recently.
         """
         return self.reject()
 
     def load_ended_pool(self, pool: str) -> Future[PoolView]:
-        """Load a pool that has ended, with its outcomes and logs. All of one pool at a time is in memory.
+        """Load an ended pool with its outcomes and logs. Only one ended pool is in memory at a time.
 
         Raises:
-            PoolError: The pool does not exist.
-            LedgerError, OSError: Its files cannot be read.
+            PoolError: If the pool does not exist.
+            LedgerError, OSError: If its files cannot be read.
         """
         return self.reject()
 
@@ -83,7 +84,7 @@ class SessionInterface:
         return self.reject()
 
     def search_logs(self, runs: Sequence[PastRun], words: Sequence[str]) -> LogSearch:
-        """Return a search through the stored output of some runs; each step of the search takes time."""
+        """Return a search through the stored output of runs; each step of the search takes time."""
         raise UsageError(self.REFUSAL)
 
     def preview_run(self, run: str) -> Future[RunPreviewData]:
@@ -95,32 +96,32 @@ class SessionInterface:
         return self.reject()
 
     def dismiss(self, runs: Sequence[str]) -> Future[None]:
-        """Dismiss some failures.
+        """Dismiss failures.
 
         Raises:
-            OSError: The dismissal cannot be written.
+            OSError: If the dismissal cannot be written.
         """
         return self.reject()
 
     def compare(self, left: str, right: str) -> Future[Comparison]:
-        """Load two runs side by side.
+        """Load two runs for a comparison.
 
         Raises:
-            UsageError: A run does not exist, or both are one.
-            LedgerError: The ledger cannot be read.
+            UsageError: If a run does not exist, or both are the same.
+            LedgerError: If the ledger cannot be read.
         """
         return self.reject()
 
     def create(self, spec: PoolSpec, *, begun: Future[PoolView] | None = None) -> Future[PoolView]:
-        """Start a pool; its view moves through the phases.
+        """Start a pool; its view shows the phases.
 
         Args:
-            begun: Gets the view as soon as the pool is registered, or the error. Its callbacks must not wait.
+            begun: Receives the view as soon as the pool is registered, or the error. Its callbacks must not block.
 
         Raises:
-            PoolExistsError: The name is taken.
-            PoolError: The start failed; nothing of the pool is left.
-            Cancelled: :meth:`tear_down` or :meth:`detach` came in between.
+            PoolExistsError: If the name is taken.
+            PoolError: If the start failed; no resources of the pool remain.
+            Cancelled: If :meth:`tear_down` or :meth:`detach` interrupted the start.
         """
         return self.reject(begun=begun)
 
@@ -134,13 +135,13 @@ class SessionInterface:
         request: LaunchRequest | ShellRecord | None = None,
         joined: bool = False,
     ) -> Future[RunView]:
-        """Run a task on every rank; done when the run is opened.
+        """Run a task on every rank. The future is done when the run is opened.
 
         Args:
-            one: Run the task on a single node.
-            stays: Keep the results for a later client, although this one gets them.
-            request: The request, or the job of which this is a step; saved before the run begins.
-            joined: Whether the pool was up before.
+            one: Whether to run the task on a single rank.
+            stays: Whether nodes keep the results for a later client, although this one receives them.
+            request: The request, or the job that this run is a step of; saved before the run starts.
+            joined: Whether the pool existed before.
         """
         return self.reject()
 
@@ -154,22 +155,24 @@ class SessionInterface:
         joined: bool,
         stays: bool = False,
     ) -> Future[RunView]:
-        """Run a task for each combination of arguments, each on one rank; or by gangs, each as a run of its own on
-        some nodes, as many at a time as fit. No failure stops the others. Sheet and request are on disk before the
-        first task begins.
+        """Run a task for each combination of arguments, each on one rank, or by gangs.
+
+        By gangs, each combination is a run on some nodes, as many at a time as fit. A failure does not stop the others.
+        Sheet
+        and request are on disk before the first task starts.
 
         Args:
             sheet: The combinations.
             request: The request.
-            joined: Whether the pool was up before.
-            stays: Keep the results for a later client, although this one gets them.
+            joined: Whether the pool existed before.
+            stays: Whether nodes keep the results for a later client, although this one receives them.
 
         Returns:
             The run; by gangs, the first run.
 
         Raises:
-            PoolError: The pool does not exist, or the sheet cannot be written; nothing has begun.
-            UsageError: The pool has fewer nodes than a gang needs.
+            PoolError: If the pool does not exist, or the sheet cannot be written; nothing has started.
+            UsageError: If the pool has fewer nodes than a gang needs.
         """
         return self.reject()
 
@@ -180,7 +183,7 @@ class SessionInterface:
             run: The run; by gangs, any of the runs.
 
         Raises:
-            SkywardError: Why the remaining runs were not begun. A cancelled sweep raises nothing.
+            SkywardError: If remaining runs were not started. A cancelled sweep raises nothing.
         """
         return self.reject()
 
@@ -188,9 +191,9 @@ class SessionInterface:
         """Load the data of a sweep's table.
 
         Raises:
-            NoTrials: The run is not a sweep.
-            UsageError: The sheet cannot be read.
-            LedgerError: The ledger cannot be read.
+            NoTrials: If the run is not a sweep.
+            UsageError: If the sheet cannot be read.
+            LedgerError: If the ledger cannot be read.
         """
         return self.reject()
 
@@ -198,19 +201,19 @@ class SessionInterface:
         """Save the request of a run, and the state of the script's repository, for a later launch.
 
         Args:
-            joined: Whether the pool was up before.
+            joined: Whether the pool existed before.
 
         Raises:
-            OSError: The record cannot be written.
+            OSError: If the record cannot be written.
         """
         return self.reject()
 
     def load_launch(self, run: str) -> Future[LaunchRecord | ShellRecord]:
-        """Load the request of a run, or the job of which the run was a step.
+        """Load the request of a run, or the job that the run was a step of.
 
         Raises:
-            UsageError: Nothing is saved of the run.
-            LedgerError: The ledger cannot be read.
+            UsageError: If the run has no saved launch.
+            LedgerError: If the ledger cannot be read.
         """
         return self.reject()
 
@@ -219,18 +222,19 @@ class SessionInterface:
         return self.reject()
 
     def cancel(self, pool: str, run: str) -> Future[None]:
-        """Stop a run of any client; with a run of a sweep by gangs, the whole sweep."""
+        """Stop a run of any client; for a run of a sweep by gangs, the whole sweep."""
         return self.reject()
 
     def start_sampling(self, pool: str) -> Future[PoolView]:
-        """Sample a pool's machines from now on; done when each node has sent a sample. Keeps no pool alive."""
+        """Start sampling a pool's machines. The future is done when each node has sent a sample. Does not keep the
+        pool alive."""
         return self.reject()
 
     def run_logs(self, run: str) -> RunLogs:
-        """Return the places of a run's stored output.
+        """Return the locations of a run's stored output.
 
         Raises:
-            UsageError: The ledger has no such run.
+            UsageError: If the ledger has no such run.
         """
         raise UsageError(self.REFUSAL)
 
@@ -238,81 +242,82 @@ class SessionInterface:
         """Return the files with the pickled values of a run's ranks or tasks.
 
         Raises:
-            UsageError: Not all of them are stored here, and why.
-            LedgerError: The ledger cannot be read.
+            UsageError: If some are not stored on this machine. States the reason.
+            LedgerError: If the ledger cannot be read.
         """
         raise UsageError(self.REFUSAL)
 
     def stacks(
         self, pool: str, run: str = "", ranks: Sequence[int] | None = None, *, signal: bool = False
     ) -> Future[Stacks]:
-        """Collect the stacks of ranks; see ``rank_inspection.collect_stacks``. Keeps no pool alive.
+        """Collect the stacks of ranks; see ``rank_inspection.collect_stacks``. Does not keep the pool alive.
 
         Args:
-            signal: Send a signal to ranks that cannot be read otherwise.
+            signal: Whether to send a signal to ranks that cannot be read otherwise.
 
         Raises:
-            PoolError: The pool does not exist, or cannot be reached.
+            PoolError: If the pool does not exist, or cannot be reached.
         """
         return self.reject()
 
     def profile(self, pool: str, rank: int, seconds: float) -> Future[str]:
-        """Sample a rank's stacks for the given duration; see ``stack_groups.parse_profile``. Keeps no pool alive.
+        """Sample a rank's stacks for the given duration; see ``stack_groups.parse_profile``. Does not keep the pool
+        alive.
 
         Raises:
-            UsageError: The rank does not exist, or the duration is invalid.
-            PoolError: The pool does not exist, cannot be reached, or has no profiler.
+            UsageError: If the rank does not exist, or the duration is invalid.
+            PoolError: If the pool does not exist, cannot be reached, or has no profiler.
         """
         return self.reject()
 
     def dashboards(self, pool: str) -> Future[list[Dashboard]]:
-        """Find the web pages of a pool's head that answer, at addresses of this machine.
+        """Find the available web dashboards of a pool's head node, at addresses of this machine.
 
         Raises:
-            PoolError: The pool does not exist, or its head cannot be reached.
+            PoolError: If the pool does not exist, or its head cannot be reached.
         """
         return self.reject()
 
     def files(self, pool: str, run: str | None = None) -> Future[FileListing]:
-        """List the files that ranks wrote in their working folder: in a run, or in all runs. Keeps no pool alive.
+        """List the output files of ranks in their working folder, of one run or of all. Does not keep the pool alive.
 
         Raises:
-            PoolError: The pool does not exist, or cannot be reached.
+            PoolError: If the pool does not exist, or cannot be reached.
         """
         return self.reject()
 
     def fetch_files(self, pool: str, run: str | None = None) -> Future[FetchResult]:
-        """Download these files.
+        """Download the output files of ranks.
 
         Raises:
-            PoolError: The pool does not exist, or none of its nodes answers.
+            PoolError: If the pool does not exist, or none of its nodes answers.
         """
         return self.reject()
 
     def unfetched_files(self, pool: str) -> Future[Unfetched]:
-        """List the unfetched files of a pool, and what a teardown would do with them. Keeps no pool alive."""
+        """List the unfetched files of a pool, and their fate in a teardown. Does not keep the pool alive."""
         return self.reject()
 
     def tear_down(self, pool: str, *, keep_outputs: int | None = None) -> Future[Receipt]:
-        """Tear a pool down, with proof. Unfetched results are downloaded, or retained on their host.
+        """Tear a pool down and return the receipt. Unfetched results are downloaded, or retained on their hosts.
 
         Args:
-            keep_outputs: Bytes of output files that are downloaded first; by default, what the pool's options say.
+            keep_outputs: Bytes of output files to download first; by default, the limit in the pool's options.
 
         Raises:
-            PoolError: The pool does not exist.
+            PoolError: If the pool does not exist.
         """
         return self.reject()
 
     def enable_budget_prompts(self) -> None:
-        """Let pools whose budget is spent wait for :meth:`raise_budget`; before, they end at once."""
+        """Let pools whose budget is spent wait for :meth:`raise_budget` instead of ending at once."""
 
     def raise_budget(self, pool: str, dollars: float) -> Future[None]:
         """Raise the budget of a pool.
 
         Raises:
-            UsageError: The pool has cost more already.
-            PoolError: The pool does not exist, or cannot be reached.
+            UsageError: If the pool has already cost more.
+            PoolError: If the pool does not exist, or cannot be reached.
         """
         return self.reject()
 
@@ -322,8 +327,8 @@ class SessionInterface:
         """Run a provider's own checks; nothing is created. A provider that does not answer within 15 s fails.
 
         Args:
-            settings: The provider's settings, as texts.
-            python: The interpreter of the script, which the machines need; by default the one that runs this.
+            settings: Settings of the provider, as texts.
+            python: Interpreter of the script, which the machines need; by default the one of this process.
         """
         return self.reject()
 
@@ -337,16 +342,16 @@ class SessionInterface:
         """Scan the accounts of former pools, or of the named providers, for leftovers; changes nothing.
 
         Raises:
-            UsageError: A provider has no account, or no such setting.
+            UsageError: If a provider has no account, or no such setting.
         """
         return self.reject()
 
     def remove_leftovers(self, scan: LeftoverScan) -> Future[list[str]]:
-        """Remove the leftovers that a scan found; returns what remains, in words."""
+        """Remove the leftovers that a scan found, and return descriptions of those that remain."""
         return self.reject()
 
     def on_host_key(self, ask: Ask) -> None:
-        """Let ``ask`` judge, on the session's thread, host keys that no file has; before, they are rejected."""
+        """Let ``ask`` accept or reject unknown host keys, on the session's thread; without it, they are rejected."""
 
     def detach(self) -> None:
-        """Leave all pools as they are; no verb can be called any more."""
+        """Leave all pools as they are. Afterwards no method can be called."""

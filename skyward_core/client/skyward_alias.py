@@ -1,6 +1,7 @@
-"""``import skyward`` in a plain ``python script.py``: a module of that name, in an environment that a person chooses.
+"""Module file that makes ``import skyward`` work in a plain ``python script.py``, in an environment of the user's
+choice.
 
-Scripts that this program runs find the older name by themselves (``runtime.import_hooks``); others need a file.
+Scripts that this program runs resolve the older name themselves (``runtime.import_hooks``); others need a file.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from skyward_core.tasks.script_interpreters import list_interpreters
 from skyward_core.util.terminal_safe_text import sanitize_line
 
 MARK = "# An alias of skyward_core: the command `shim install` wrote it, and `shim remove` takes it away.\n"
-_PREFIX = ".skyward-"  # of a file until it is whole
+_PREFIX = ".skyward-"  # of an incomplete file
 _INSPECT_SCRIPT = """
 import sys
 sys.path[:] = [each for each in sys.path if each]  # what lies in the current folder is no package of the environment
@@ -34,17 +35,17 @@ print(json.dumps({
     "ours": importlib.util.find_spec("skyward_core") is not None,
 }))
 """
-INTERPRETER_TIMEOUT = 60  # that an interpreter may take to say where it has its packages
+INTERPRETER_TIMEOUT = 60  # seconds; limit for an interpreter to print its package folder
 
 
 @dataclass(frozen=True)
 class AliasModule:
-    """Where the module is, or would be.
+    """Alias module of an environment.
 
     Attributes:
-        path: of its file.
-        python: the interpreter that finds it.
-        changed: whether this call wrote or removed it.
+        path: Path of its file.
+        python: Interpreter that finds it.
+        changed: Whether this call wrote or removed it.
     """
 
     path: Path
@@ -53,28 +54,28 @@ class AliasModule:
 
 
 def install(python: str | None = None) -> AliasModule:
-    """Write the module; what is there already stays.
+    """Write the module unless it exists.
 
     Args:
-        python: the environment's interpreter; None for the one that scripts of the current folder get.
+        python: Interpreter of the environment; None for the one that scripts of the current folder get.
 
     Raises:
-        UsageError: the interpreter cannot be asked, lacks skyward_core, is the system's, has another skyward, or its
-            folder cannot be written.
+        UsageError: If the interpreter does not answer, lacks skyward_core, belongs to the system or has another skyward
+            package, or its folder cannot be written.
     """
     python, site, found = _inspect_interpreter(python)
     path = site / "skyward.py"
     if found["there"] and not (_is_ours(path) and Path(found["there"]) == path):
         raise UsageError(
-            f"{python} has another package skyward, at {sanitize_line(found['there'])}, which scripts get: "
-            "uninstall it first"
+            f"{python} has another package skyward, at {sanitize_line(found['there'])}, which takes precedence. "
+            "Uninstall it first"
         )
     if _is_ours(path):
         return AliasModule(path, python, changed=False)
     if not found["ours"]:
-        raise UsageError(f"{python} has no skyward_core, which the alias stands for: install this package there first")
+        raise UsageError(f"{python} has no skyward_core, which the alias needs. Install this package there first")
     if found["managed"]:
-        raise UsageError(f"{python} is the system's, whose packages its own tools manage: name another by --python")
+        raise UsageError(f"{python} is managed by the operating system. Name another interpreter with --python")
     try:
         _remove_partial_files(site)
         with tempfile.NamedTemporaryFile("w", dir=site, prefix=_PREFIX, delete=False) as file:
@@ -88,22 +89,22 @@ def install(python: str | None = None) -> AliasModule:
 
 
 def remove(python: str | None = None) -> AliasModule:
-    """Take the module away, where there is one of ours.
+    """Remove the module if this program wrote it.
 
     Args:
-        python: as ``install`` takes it.
+        python: As in :func:`install`.
 
     Raises:
-        UsageError: the interpreter cannot be asked, what is there is not ours, or cannot be removed.
+        UsageError: If the interpreter does not answer, or the module is not ours or cannot be removed.
     """
     python, site, _ = _inspect_interpreter(python)
     path = site / "skyward.py"
-    there = path.exists()
-    if there and not _is_ours(path):
-        raise UsageError(f"{path} was not written by this program, and stays")
+    exists = path.exists()
+    if exists and not _is_ours(path):
+        raise UsageError(f"{path} was not written by this program and is not removed")
     try:
         _remove_partial_files(site)
-        if not there:
+        if not exists:
             return AliasModule(path, python, changed=False)
         path.unlink()
         for compiled in site.glob(f"__pycache__/{path.stem}.*.pyc"):
@@ -122,22 +123,22 @@ def _inspect_interpreter(python: str | None) -> tuple[str, Path, dict[str, Any]]
             found: dict[str, Any] = json.loads(answer.stdout)
             return python, Path(found["site"]), found
         last = answer.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        reason = f"it ended with status {answer.returncode}{': ' * bool(last)}{last}"
+        reason = f"it exited with status {answer.returncode}{': ' * bool(last)}{last}"
     except OSError as error:
         reason = error.strerror or str(error)
     except QueryTimeout as error:
         reason = str(error)
     except (ValueError, KeyError):
-        reason = "it answers something else, and may be no Python"
-    raise UsageError(f"{sanitize_line(python)} does not say where its packages are: {sanitize_line(reason)}")
+        reason = "unexpected output; it may not be a Python interpreter"
+    raise UsageError(f"Cannot find the packages of {sanitize_line(python)}: {sanitize_line(reason)}")
 
 
 def _remove_partial_files(site: Path) -> None:
-    """Take away what an installation left that was killed half way."""
-    with suppress(OSError):  # harmless where it stays
-        for left in site.glob(f"{_PREFIX}*"):
-            if left.is_file() and (_is_ours(left) or not left.stat().st_size):
-                left.unlink(missing_ok=True)
+    """Remove files of installations that were killed."""
+    with suppress(OSError):  # harmless if it stays
+        for partial in site.glob(f"{_PREFIX}*"):
+            if partial.is_file() and (_is_ours(partial) or not partial.stat().st_size):
+                partial.unlink(missing_ok=True)
 
 
 def _is_ours(path: Path) -> bool:

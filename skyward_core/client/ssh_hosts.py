@@ -29,17 +29,18 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 
 @dataclass(frozen=True, slots=True)
 class PresentedHostKey:
-    """The key that a host shows now, beside what the known_hosts files say; ``host``: as it was asked for."""
+    """Key that a host presents, with the entries of the known_hosts files; ``host`` as the user gave it."""
 
     host: str
     key: host_keys.ServerKey
     known: host_keys.KnownKeys
 
     def is_known(self) -> bool:
-        """Whether it is believed already; where not, it may be.
+        """Check whether the key is already trusted; if not, the user may accept it.
 
         Raises:
-            HostKeyError: it is revoked, or another of its kind is known, so that this one may be a stranger's.
+            HostKeyError: If the key is revoked, or another key of its type is known, so that this one may be an
+                attacker's.
         """
         if self.known.is_revoked(self.key.key):
             raise host_keys.refused_key_error(self.host, "its key is revoked")
@@ -50,26 +51,26 @@ class PresentedHostKey:
         return False
 
     def accept(self) -> Path:
-        """Write it down as known; returns the file.
+        """Add the key to the known hosts, and return the file.
 
         Raises:
-            HostKeyError: the file cannot be written.
+            HostKeyError: If the file cannot be written.
         """
         return host_keys.accept_key(self.key)
 
 
 def fetch_host_key(host: str, known_hosts: str | None = None) -> PresentedHostKey:
-    """Ask a host for its key; nothing else is sent to it.
+    """Request the key of a host, without sending any other data.
 
     Args:
-        host: as the person calls it, ``[user@]name[:port]``.
-        known_hosts: the file to go by; None for those of the person's SSH configuration and our own.
+        host: Name of the host as the user gives it, ``[user@]name[:port]``.
+        known_hosts: File to compare with; None for those of the user's SSH configuration and our own.
 
     Raises:
-        HostKeyError: the key of a jump host is not known, or a file cannot be read.
-        Unreachable: the host cannot be reached.
-        PoolError: it showed no key.
-        UsageError: the SSH configuration cannot be used.
+        HostKeyError: If the key of a jump host is unknown, or a file cannot be read.
+        Unreachable: If the host cannot be reached.
+        PoolError: If it presented no key.
+        UsageError: If the SSH configuration cannot be used.
     """
     return asyncio.run(_fetch_host_key(host, known_hosts))
 
@@ -82,11 +83,11 @@ async def _fetch_host_key(host: str, known_hosts: str | None) -> PresentedHostKe
 
 
 def ssh_config(ledger: Ledger, pool: PoolRow, node: int) -> Path:
-    """Write down how to log in to the nodes of a pool that is up, for ``ssh -F FILE POOL-NODE``.
+    """Write an SSH configuration for the nodes of a live pool, for ``ssh -F FILE POOL-NODE``.
 
     Raises:
-        UsageError: it has no such node, or is not on hosts reached over SSH.
-        OSError: the file cannot be written.
+        UsageError: If the pool has no such node, or is not on hosts reached over SSH.
+        OSError: If the file cannot be written.
     """
     return _write_ssh_config(ledger, pool, node, pool.name)
 
@@ -95,7 +96,7 @@ def _write_ssh_config(ledger: Ledger, pool: PoolRow, node: int, alias: str) -> P
     machines = ledger.machines(pool.token)
     provider = providers.provider_from_json(pool.provider)
     if not isinstance(provider, ReachedOverSSH):
-        raise UsageError(f"pool {pool.name} is on {provider.name}: there is no host to log in to")
+        raise UsageError(f"pool {pool.name} is on provider {provider.name}, which has no hosts to log in to")
     if node >= len(machines):
         nodes = f"{len(machines)} node{'' if len(machines) == 1 else 's'}"
         raise UsageError(f"pool {pool.name} has {nodes}, 0 to {len(machines) - 1}; not {node}")
@@ -104,20 +105,19 @@ def _write_ssh_config(ledger: Ledger, pool: PoolRow, node: int, alias: str) -> P
 
 
 def copy_command(ledger: Ledger, pool: PoolRow, node: int, folder: str) -> str:
-    """What a person types to have a folder of a node, also of a pool that has ended.
+    """Return the shell command that copies a folder of a node, also of an ended pool.
 
     Raises:
-        UsageError: as :func:`ssh_config`.
-        OSError: as there.
+        UsageError, OSError: As :func:`ssh_config`.
     """
-    file = _write_ssh_config(ledger, pool, node, pool.key)  # its name may be another pool's by now
+    file = _write_ssh_config(ledger, pool, node, pool.key)  # another pool may have its name by now
     target = f"outputs/{pool.key}"
     words = ["scp", "-r", "-F", str(file), f"{pool.key}-{node}:{folder}", f"{target}/n{node}"]
     return f"mkdir -p {shlex.quote(target)} && {shlex.join(words)}"
 
 
 def include_ssh_config() -> str:
-    """Have the person's own ``~/.ssh/config`` include what :func:`ssh_config` writes; the line added, or ""."""
+    """Add an include of :func:`ssh_config`'s files to ``~/.ssh/config``; return the added line, or ""."""
     return ssh_config_export.include_line() if ssh_config_export.add_include_line() else ""
 
 
@@ -128,10 +128,10 @@ MARKS = set("@,\"'\\=[]#")
 
 @dataclass(frozen=True, slots=True)
 class HostGroup:
-    """Hosts by one name.
+    """Named group of hosts.
 
     Attributes:
-        file: the ``skyward.toml`` that it stands in.
+        file: ``skyward.toml`` that contains it.
     """
 
     name: str
@@ -139,56 +139,58 @@ class HostGroup:
     hosts: Sequence[str]
 
     def add_host(self, host: str) -> None:
-        """Have one more host in it.
+        """Add a host.
 
         Raises:
-            UsageError: that is none, or is in it; or the file cannot be used or changed.
-            OSError: it cannot be written; it is as it was.
+            UsageError: If the host is invalid or already in the group, or the file cannot be used or changed.
+            OSError: If the file cannot be written; it is unchanged.
         """
         _save_group(self.file, self.name, [*self.hosts, self._check_new_host(host)])
 
     def replace_host(self, host: str, other: str) -> None:
-        """Have another host in a host's place; raises as :meth:`added`."""
+        """Replace a host by another one; raises as :meth:`add_host`."""
         new = self._check_new_host(other)
         _save_group(self.file, self.name, [new if each == host else each for each in self.hosts])
 
     def remove_host(self, host: str) -> None:
-        """Have it without a host; raises as :meth:`added`, and where it would be empty."""
-        left = [each for each in self.hosts if each != host]
-        if not left:
-            raise UsageError(f"{sanitize_line(host)} is the last host of {sanitize_line(self.name)}: remove the group")
-        _save_group(self.file, self.name, left)
+        """Remove a host; raises as :meth:`add_host`, or if it is the last one."""
+        remaining = [each for each in self.hosts if each != host]
+        if not remaining:
+            raise UsageError(
+                f"{sanitize_line(host)} is the last host of {sanitize_line(self.name)}. Remove the group instead"
+            )
+        _save_group(self.file, self.name, remaining)
 
     def rename(self, name: str) -> None:
-        """Call it otherwise; raises as :meth:`added`."""
+        """Rename the group; raises as :meth:`add_host`."""
         name = _check_group_name(name)
         text, table = self._read_file()
         if name in table:
-            raise UsageError(f"{self.file} has a group {name} already")
+            raise UsageError(f"{self.file} already has a group {name}")
         replace_text(self.file, text, rename_entry(text, (HOSTS_TABLE,), self.name, name))
 
     def delete(self) -> None:
-        """Take it out of its file; raises as :meth:`added`."""
+        """Remove the group from its file; raises as :meth:`add_host`."""
         text, table = self._read_file()
         write_table(self.file, text, (HOSTS_TABLE,), {name: table[name] for name in table if name != self.name})
 
     def _read_file(self) -> tuple[str, dict[str, Any]]:
         text, table = read_table(self.file, HOSTS_TABLE)
         if self.name not in table:
-            raise UsageError(f"{self.file} has no group {self.name} any more")
+            raise UsageError(f"{self.file} no longer has a group {self.name}")
         return text, table
 
     def _check_new_host(self, host: str) -> str:
         if (host := _check_host(host)) in self.hosts:
-            raise UsageError(f"{sanitize_line(host)} is in {sanitize_line(self.name)} already")
+            raise UsageError(f"{sanitize_line(host)} is already in {sanitize_line(self.name)}")
         return host
 
 
 def groups() -> list[HostGroup]:
-    """All of them, those of the working folder last.
+    """Return all groups, those of the working folder last.
 
     Raises:
-        UsageError: a ``skyward.toml`` cannot be used.
+        UsageError: If a ``skyward.toml`` cannot be used.
     """
     found = {
         name: HostGroup(name, path, hosts)
@@ -205,17 +207,17 @@ def _save_group(path: Path, name: str, hosts: list[str]) -> None:
 
 
 def new_group(name: str, host: str, file: Path | None = None) -> None:
-    """Begin a group with a host.
+    """Create a group with a host.
 
     Args:
-        file: where; None for the one of the state folder, which holds everywhere.
+        file: Target file; None for that of the state folder, which applies everywhere.
 
     Raises:
-        UsageError: there is one of that name, or there can be none; or the file cannot be used or changed.
-        OSError: it cannot be written; it is as it was.
+        UsageError: If the name is taken or invalid, or the file cannot be used or changed.
+        OSError: If the file cannot be written; it is unchanged.
     """
     if (name := _check_group_name(name)) in {each.name for each in groups()}:
-        raise UsageError(f"there is a group {name} already")
+        raise UsageError(f"group {name} already exists")
     _save_group(file or settings_paths()[0], name, [_check_host(host)])
 
 
@@ -223,7 +225,7 @@ def _check_group_name(name: str) -> str:
     name = name.strip()
     if not name or len(name) > LONGEST or not name.isprintable() or " " in name or MARKS & set(name):
         raise UsageError(
-            f"a group's name has 1 to {LONGEST} letters that can be seen, no space, and none of @ , \" ' \\ = [ ] #"
+            f"a group's name must have 1 to {LONGEST} printable characters, without spaces and @ , \" ' \\ = [ ] #"
         )
     return name
 
@@ -231,39 +233,41 @@ def _check_group_name(name: str) -> str:
 def _check_host(host: str) -> str:
     host = host.strip()
     if not host.isprintable() or not host or " " in host or "," in host or host.startswith("@"):
-        raise UsageError(f"{sanitize_line(host) or 'nothing'} is no host: write gpu1, me@gpu1:2222 or an address")
+        raise UsageError(f"{sanitize_line(host) or 'nothing'} is not a host. Write gpu1, me@gpu1:2222 or an address")
     Target("").with_host(host)
     return host
 
 
 def resolve_hosts(names: Sequence[str], known: Iterable[HostGroup]) -> list[str]:
-    """The hosts of some groups, and those that are named themselves, each once.
+    """Return the hosts of groups and the hosts named directly, without duplicates.
 
     Args:
-        names: of groups, with or without ``@``, or of hosts; none for all groups.
+        names: Names of groups, with or without ``@``, or of hosts; empty for all groups.
 
     Raises:
-        UsageError: there is no such group, or are none at all.
+        UsageError: If a group does not exist, or there are no groups.
     """
     by_name = {group.name: group.hosts for group in known}
     found: list[str] = []
     for name in names or by_name:
         group = name.removeprefix("@")
         if name.startswith("@") and group not in by_name:
-            raise UsageError(f"There is no group {sanitize_line(group)!r} under [hosts] in skyward.toml.")
+            raise UsageError(f"[hosts] in skyward.toml has no group {sanitize_line(group)!r}.")
         found += by_name.get(group, [name])
     if not found:
-        raise UsageError("there are no groups under [hosts] in skyward.toml: name hosts, or write some there")
+        raise UsageError("[hosts] in skyward.toml has no groups. Name hosts, or add a group there")
     return list(dict.fromkeys(found))
 
 
-def list_gpu_use(hosts: Sequence[str], said: Callable[[HostGpuUsage], None] = lambda seen: None) -> list[HostGpuUsage]:
-    """Each host's GPUs and who uses them, in the order of the hosts; nothing is left on them.
+def list_gpu_use(
+    hosts: Sequence[str], report: Callable[[HostGpuUsage], None] = lambda seen: None
+) -> list[HostGpuUsage]:
+    """Return each host's GPUs and their users, in the order of the hosts; no files stay on the hosts.
 
-    Waits for all: for a host that does not answer some seconds.
+    Waits for all hosts, some seconds for one that does not answer.
 
     Args:
-        said: hears each as soon as it is known, in the thread that called; also of one whose name is no host's.
+        report: Receives each result as soon as it is known, in the calling thread, including invalid host names.
     """
 
     async def one(host: str) -> HostGpuUsage:
@@ -271,7 +275,7 @@ def list_gpu_use(hosts: Sequence[str], said: Callable[[HostGpuUsage], None] = la
             seen = await SSH([host]).look_at(host)
         except UsageError as error:
             seen = HostGpuUsage(host, (), error_message(error).rstrip("."), False)
-        said(seen)
+        report(seen)
         return seen
 
     async def every() -> list[HostGpuUsage]:
@@ -281,17 +285,17 @@ def list_gpu_use(hosts: Sequence[str], said: Callable[[HostGpuUsage], None] = la
 
 
 def check(host: str) -> list[Check]:
-    """What works on a host, in words: reachable, its key, Python, disk, GPUs, address, clock.
+    """Check a host: reachability, its key, Python, disk, GPUs, address, clock.
 
     Raises:
-        UsageError: that is no host's name.
+        UsageError: If the name is invalid.
     """
     provider = SSH([host])
     return asyncio.run(provider.check())
 
 
 def as_json(seen: HostGpuUsage) -> dict[str, Any]:
-    """A look for programs: bytes, percent, and of each GPU its state in words."""
+    """Return the GPU usage of a host for programs: memory in bytes, utilization in percent, and a state per GPU."""
     return {
         "host": seen.host,
         "reached": seen.reached,
@@ -322,9 +326,3 @@ def as_json(seen: HostGpuUsage) -> dict[str, Any]:
             for gpu in seen.gpus
         ],
     }
-
-
-# -- there --------------------------------------------------------------------------------------------------
-
-
-# -- here ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Sweeps over arguments and their trials, for app and command line."""
+"""Sweeps over arguments: launch, table of trials, and resumption."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ __all__ = ["TrialSheet", "gang_runs", "launch_trials", "missing_trials", "resume
 async def launch_trials(
     pool: Pool, tasks: Sequence[Task], sheet: TrialSheet, request: LaunchRequest, *, joined: bool, stays: bool
 ) -> tuple[str, GangSweep | None]:
-    """Begin a sweep: one run, or by gangs as many runs as fit; see ``SessionInterface.launch_sweep``.
+    """Start a sweep: one run, or by gangs as many runs as fit; see ``SessionInterface.launch_sweep``.
 
     Returns:
-        The first run, and by gangs the sweep.
+        The first run; and by gangs, the sweep.
     """
     from skyward_core.client.launch.launch_records import save_launch_record
     from skyward_core.client.launch.script_state import ScriptState
@@ -56,27 +56,27 @@ async def launch_trials(
 
 
 def trial_table_source(ledger: Ledger, pool: str, run: RunView, known: Mapping[str, RunView]) -> TrialTableSource:
-    """What the table of a sweep is made of; of one whose sheet is gone, its tasks without their arguments.
+    """Return the data of a sweep's table; without a saved sheet, its tasks without arguments.
 
     Args:
-        pool: its key.
-        known: other runs of the pool, as they are held.
+        pool: Key of the pool.
+        known: Views of other runs of the pool.
 
     Raises:
-        NoTrials: it is no sweep.
-        UsageError: what is kept of it cannot be read.
-        LedgerError: the ledger cannot be read.
+        NoTrials: If the run is not a sweep.
+        UsageError: If the saved sheet cannot be read.
+        LedgerError: If the ledger cannot be read.
     """
     sheet = _read_sheet(pool, run.id)
     if sheet is None:
         if run.kind != "sweep":
-            raise NoTrials(f"run {run.id} of {run.function} is no sweep over arguments")
+            raise NoTrials(f"run {run.id} of {run.function} is not a sweep over arguments")
         sheet = TrialSheet.new((), [()] * run.total)
     earlier: dict[tuple[str, int], TaskView] = {}
     for before in {*(each for each, _ in sheet.before.values()), *sheet.runs.values()}:
         held, row = known.get(before), ledger.run(before) if sheet.gang else None
         if sheet.gang and (row is None or row.state == "running"):
-            continue  # of its ranks more may be known soon
+            continue  # more outcomes may arrive
         tasks = {outcome.index: _make_task_view(outcome) for outcome, _ in ledger.outcomes(before)}
         if held is not None and len(held.tasks) >= len(tasks):
             tasks = dict(held.tasks)
@@ -87,81 +87,83 @@ def trial_table_source(ledger: Ledger, pool: str, run: RunView, known: Mapping[s
 
 
 def missing_trials(ledger: Ledger, row: RunRow) -> TrialSheet:
-    """The sheet for a run that goes on with what a sweep has no results of; without tasks where nothing is missing.
+    """Return a sheet with the missing trials of a sweep; without tasks if none are missing.
 
     Raises:
-        UsageError: it is no sweep, or its combinations are kept no more.
-        LedgerError: the ledger cannot be read.
+        UsageError: If the run is not a sweep, or its combinations are no longer saved.
+        LedgerError: If the ledger cannot be read.
     """
     key, name, sheet = _load_sheet(ledger, row)
     if sheet.gang:
         found = filter(None, map(ledger.run, sheet.runs.values()))
-        left = sheet.missing_of_gangs({each.run for each in found if each.state == "done"})
+        missing = sheet.missing_of_gangs({each.run for each in found if each.state == "done"})
     else:
         outcomes = (outcome for outcome, _ in ledger.outcomes(row.run))
-        left = sheet.missing(row.run, {outcome.index for outcome in outcomes if outcome.kind == "returned"})
-    return replace(left, after=(key, name))
+        missing = sheet.missing(row.run, {outcome.index for outcome in outcomes if outcome.kind == "returned"})
+    return replace(missing, after=(key, name))
 
 
 def _load_sheet(ledger: Ledger, row: RunRow) -> tuple[str, str, TrialSheet]:
-    """The key of a sweep's pool, the run that its sheet is kept under, and that."""
+    """Return the key of a sweep's pool, the run that its sheet is saved under, and the sheet."""
     key = ledger.pool(row.token).key
     sheet = _read_sheet(key, row.run)
     if sheet is None:
         raise UsageError(
-            f"run {row.run} of {row.function} is no sweep over arguments, or its combinations are kept no more: run it "
-            "again without --missing"
+            f"run {row.run} of {row.function} is not a sweep over arguments, or its combinations are no longer saved. "
+            "Run it again without --missing"
         )
     return key, sheet.name if sheet.gang else row.run, sheet
 
 
 @contextmanager
-def resume_sweep(ledger: Ledger, row: RunRow, look: Callable[[str], None]) -> Iterator[RunRow]:
-    """Have what is missing of a sweep for this process alone, and give the run that is to be gone on with: the last
-    one that went on with it before.
+def resume_sweep(ledger: Ledger, row: RunRow, probe: Callable[[str], None]) -> Iterator[RunRow]:
+    """Claim the missing trials of a sweep for this process, and yield the run to resume: the latest one that resumed
+    it.
 
     Args:
-        look: has the ledger know what the nodes of a pool hold, by its key; it may raise.
+        probe: Updates the ledger from the nodes of a pool, given its key; may raise.
 
     Raises:
-        UsageError: another process goes on with it just now; or it is no sweep, or what is kept of it cannot be read.
-        LedgerError: the ledger cannot be read.
+        UsageError: If another process is resuming the sweep, or the run is not a sweep or cannot be read.
+        LedgerError: If the ledger cannot be read.
     """
     with ExitStack() as held:
         while True:
             key, name, _ = _load_sheet(ledger, row)
-            held.close()  # the claim on the one before
+            held.close()  # release the claim on the previous run
             try:
                 held.enter_context(pool_folder.lock_sweep(key, name))
                 place = pool_folder.resumed_by(key, name)
             except pool_folder.SweepLocked as error:
-                raise UsageError(f"{error} goes on with what is missing of run {row.run}: it may still come") from error
+                raise UsageError(f"{error} is already running the missing trials of run {row.run}") from error
             except (OSError, ValueError) as error:
-                raise UsageError(f"it cannot be told whether anybody goes on with run {row.run}: {error}") from error
-            later = None if place is None else _find_started_run(ledger, *place, look)
+                raise UsageError(
+                    f"cannot determine whether another client is resuming run {row.run}: {error}"
+                ) from error
+            later = None if place is None else _find_started_run(ledger, *place, probe)
             if later is None:
                 yield row
                 return
             row = later
 
 
-def _find_started_run(ledger: Ledger, key: str, run: str, look: Callable[[str], None]) -> RunRow | None:
-    """A run that was to begin, where it has."""
+def _find_started_run(ledger: Ledger, key: str, run: str, probe: Callable[[str], None]) -> RunRow | None:
+    """Return a planned run if it has started."""
     pool = ledger.find_pool(key)
     if ledger.run(run) is None and pool is not None and pool.ended_at is None:
-        look(key)  # its client may have died before it wrote down what the nodes know
+        probe(key)  # its client may have died before recording the run
     return ledger.run(run)
 
 
 def gang_runs(ledger: Ledger, row: RunRow) -> tuple[list[RunRow], bool]:
-    """The runs of a sweep by gangs that have begun, and whether its client may begin more.
+    """Return the started runs of a sweep by gangs, and whether its client may start more.
 
     Args:
-        row: any of them.
+        row: Any of the runs.
 
     Raises:
-        UsageError: what is kept of it cannot be read.
-        LedgerError: the ledger cannot be read.
+        UsageError: If the saved sheet cannot be read.
+        LedgerError: If the ledger cannot be read.
     """
     key = ledger.pool(row.token).key
     sheet = _read_sheet(key, row.run)
@@ -174,7 +176,7 @@ def _read_sheet(pool: str, run: str) -> TrialSheet | None:
     try:
         return pool_folder.read_trials(pool, run)
     except (OSError, ValueError) as error:
-        raise UsageError(f"what run {run} was a sweep of cannot be read: {error}") from error
+        raise UsageError(f"the combinations of run {run} cannot be read: {error}") from error
 
 
 def _make_task_view(outcome: Outcome) -> TaskView:

@@ -118,7 +118,7 @@ def make_call(module: ModuleType, function: str, values: Mapping[str, Any]) -> A
         pending = target(*args, **kwargs)
     except TypeError as error:
         trace = _format_traceback(error, str(module.__file__))
-        raise LoadError("script", f"{function} cannot be called: {error}", trace) from error
+        raise LoadError("script", f"{function} cannot be called with these arguments: {error}", trace) from error
     if not isinstance(pending, PendingFunction):
         raise LoadError(
             "script",

@@ -412,6 +412,6 @@ async def load_tasks(plan: LaunchPlan, wait: ScriptWait) -> list[Task]:
 
     stop = CancellationToken()
     try:
-        return await run_in_daemon_thread(lambda: plan.load_tasks(said=on_line, stop=stop))
+        return await run_in_daemon_thread(lambda: plan.load_tasks(report=on_line, stop=stop))
     finally:
         stop.cancel()

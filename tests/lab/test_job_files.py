@@ -244,10 +244,10 @@ def test_what_cannot_be_copied_is_said_in_one_line(lab: Lab, tmp_path: Path) -> 
         host.run(f"ln -s /etc/passwd {home}/links/link")
         for words, why in (
             (("copied:1:links", "more"), "links/link is a link"),
-            (("secret", "copied:1:links/link"), "there is a link already on the node"),
-            (("links", "copied:1:"), "something of that name already on the node"),
+            (("secret", "copied:1:links/link"), "already exists on the node as a link"),
+            (("links", "copied:1:"), "already exists on the node as another file or folder"),
             (("copied:1:none", "."), "/none on the node"),
-            (("copied:1:", "."), "POOL:PATH: name a file or a folder on the node"),
+            (("copied:1:", "."), "POOL:PATH: no file given. Name a file or a folder on the node"),
             (("copied:2:x", "."), "has no rank 2. Choose a rank from 0 to 1"),
         ):
             status, said = cp(*words)

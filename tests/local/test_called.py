@@ -52,7 +52,7 @@ def test_nobody_is_called_for_what_is_over_at_once_or_goes_on_without_us(shared:
 def test_a_command_that_fails_is_said_and_changes_no_exit_status(shared: Cli) -> None:
     notify(shared, after="0", command="\"sh -c 'exit 3'\"")
     said = shared("run", "endings.py:fine", "--pool", "dev").stderr
-    assert said.count("the command of [notify], sh, does not work: it ended with status 3") == 1
+    assert said.count("the command of [notify], sh, does not work: it exited with status 3") == 1
 
 
 def test_a_folder_s_settings_run_nothing(shared: Cli) -> None:

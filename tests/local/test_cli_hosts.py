@@ -129,7 +129,7 @@ async def test_a_projects_host_name_runs_no_command(cli: Cli) -> None:
 async def test_hosts_need_ssh_and_ssh_needs_hosts(cli: Cli) -> None:
     assert "--hosts" in (await run(cli, "run", "endings.py:fine", "--provider", "ssh", status=2)).stderr
     done = await run(cli, "run", "endings.py:fine", "--provider", "local", "--hosts", "a", status=2)
-    assert "leave one of them out" in done.stderr
+    assert "Remove one of them" in done.stderr
 
 
 @pytest.mark.proof("1 s of a processor")

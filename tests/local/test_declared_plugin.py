@@ -170,9 +170,9 @@ def test_it_runs_with_a_script(installed: Path, tmp_path: Path) -> None:
     done = cli("run", "greets.py", "--plugin", "greeter", "--plugin-set", "greeter.word=good day")
     assert "good day, rank 0" in done.stdout
     done = cli("run", "greets.py", "--plugin", "greeter", "--plugin-set", "greeter.wrd=hi", status=None)
-    assert "plugin greeter takes no argument 'wrd'; did you mean 'word'?" in done.stderr
+    assert "plugin greeter has no argument 'wrd'. Did you mean 'word'?" in done.stderr
     done = cli("run", "greets.py", "--plugin", "greeter", "--plugin-set", "word=hi", status=None)
-    assert "--plugin-set word=hi: write a parameter of a plugin as PLUGIN.NAME=VALUE" in done.stderr
+    assert "--plugin-set word=hi: invalid plugin parameter. Write PLUGIN.NAME=VALUE" in done.stderr
     declare(installed, "broken", "its_broken:Broken", "its_broken", "import not_installed_here\n")
     done = cli("run", "greets.py", "--plugin", "broken", status=None)
     assert done.returncode != 0

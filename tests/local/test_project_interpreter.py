@@ -242,7 +242,7 @@ def inline(project: Path, wheels: Path) -> Path:
 def test_a_script_with_inline_metadata_gets_an_environment_of_its_own(inline: Path, home: Path) -> None:
     chosen = choose_interpreter(inline)
     said: list[str] = []
-    task = loaded(inline, said=said.append)
+    task = loaded(inline, report=said.append)
     assert task.interpreter == chosen
     assert said[:2] == [
         f"interpreter: {chosen}",
@@ -250,7 +250,7 @@ def test_a_script_with_inline_metadata_gets_an_environment_of_its_own(inline: Pa
     ]
     assert any("skytiny" in line for line in said[2:])
     again: list[str] = []
-    loaded(inline, said=again.append)
+    loaded(inline, report=again.append)
     assert again == said[:1]
     with up(inline, chosen) as pool:
         assert pool.result()[:4] == [chosen.version, chosen.path, "1.0", []]

@@ -132,7 +132,7 @@ def test_long_logs_keep_their_beginning_and_their_end(
     assert packed.left_out > 0
     ring = played(packed.path).view.logs.rank(0)
     shown = ring.lines(0, ring.end)
-    assert any("bytes of this log are not in the record" in line for line in shown)
+    assert any("bytes of this log are not in the recording" in line for line in shown)
     assert shown[0].startswith("password=") and shown[-1].endswith(SECRET[-8:])
 
 
@@ -142,7 +142,7 @@ def test_of_a_pool_that_was_pruned_nothing_can_be_packed(
     row = ledger.find_pool(key)
     assert row is not None
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "another"))
-    with pytest.raises(UsageError, match="nothing is kept here"):
+    with pytest.raises(UsageError, match="has no stored data"):
         export_recording(ledger, row, "", tmp_path / "a")
 
 

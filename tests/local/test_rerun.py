@@ -46,7 +46,7 @@ def test_a_run_is_launched_again_as_it_was_and_with_another_argument(cli: Cli) -
     assert "value of 2: mean 10" in again.stdout
     cli.write("maths.py", SCRIPT + "# edited\n")
     with_other = cli("rerun", run, "-a", "m=10")
-    assert f"run {run}: the script has changed since" in with_other.stderr
+    assert f"run {run}: the script has changed" in with_other.stderr
     assert "value of 2: mean 50" in with_other.stdout
     assert cli.pools() == {}
     told = cli("rerun", run_of(with_other), "--dry-run")
@@ -63,7 +63,7 @@ def test_a_run_that_gets_another_python_than_it_had_is_told_so(cli: Cli, tmp_pat
     shutil.rmtree(folder / ".venv")
     told = cli("rerun", run, "--dry-run").stderr
     had = f"run {run}: it had Python {another_python().version} at {folder}/.venv/bin/python (.venv of project project)"
-    assert f"{had}, and this one has Python {sys.version.split()[0]} at {sys.executable} (this program's own)" in told
+    assert f"{had}, is now Python {sys.version.split()[0]} at {sys.executable} (this program's own)" in told
 
 
 @pytest.mark.proof("1 s of a processor")
@@ -142,7 +142,7 @@ def test_a_job_is_run_again_whole_as_it_was_kept(cli: Cli) -> None:
     assert "| run 7 13 0" in done.stdout
     assert not any(b"in-the-file-1" in path.read_bytes() for path in (cli.folder / "home").rglob("*.json"))
     refused = cli("rerun", setup, status=2)
-    assert "HF_TOKEN of task.yaml is a secret, of which no value is kept: give --secret HF_TOKEN" in refused.stderr
+    assert "HF_TOKEN of task.yaml is a secret whose value is not saved. Give --secret HF_TOKEN" in refused.stderr
     cli.write("task.yaml", "run: exit 9\n")
     again = cli("rerun", setup, "--secret", "HF_TOKEN=short-one")
     assert "task.yaml has changed; running the saved version" in again.stderr
@@ -156,7 +156,7 @@ def test_a_job_is_run_again_whole_as_it_was_kept(cli: Cli) -> None:
     assert "HF_TOKEN is taken from this shell" in other.stderr and "| run 8 15 0" in other.stdout
     for words, said in (
         (["--arg", "n=1"], "Set its variables with --env"),
-        (["--missing"], "is no sweep over arguments"),
+        (["--missing"], "is not a sweep over arguments"),
     ):
         assert said in cli("rerun", run, *words, status=2).stderr
     assert [row["function"] for row in cli.pools()["jobs"]["runs"]].count("setup") == 3

@@ -193,7 +193,7 @@ def test_gangs_of_some_nodes_run_side_by_side_and_who_fails_is_named(cli: Cli) -
         "wide",
         status=2,
     )
-    assert "is to run on 6 nodes, and pool wide has 5" in small.stderr
+    assert "needs 6 nodes, but pool wide has 5" in small.stderr
     cli("down", "wide")
 
 
@@ -321,13 +321,13 @@ def test_more_gangs_than_a_pool_has_in_memory_are_all_told(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--one", "-a", "lr=1,2"], "leave --one out"),
-        (["--gang", "--detach", "-a", "lr=1,2"], "leave --detach out"),
-        (["--gang-nodes", "1", "--detach", "-a", "lr=1,2"], "leave --detach out"),
-        (["--gang-nodes", "1", "--gang", "-a", "lr=1,2"], "leave one of the two out"),
+        (["--one", "-a", "lr=1,2"], "Remove --one"),
+        (["--gang", "--detach", "-a", "lr=1,2"], "cannot be combined with --detach"),
+        (["--gang-nodes", "1", "--detach", "-a", "lr=1,2"], "cannot be combined with --detach"),
+        (["--gang-nodes", "1", "--gang", "-a", "lr=1,2"], "cannot be combined"),
         (
             ["--gang-nodes", "3", "--nodes", "2", "-a", "lr=1,2"],
-            "each combination is to run on 3 nodes, and pool",
+            "each combination needs 3 nodes, but pool",
         ),
         (
             ["--gang-ranks", "3", "--nodes", "2", "--ranks-per-node", "2", "-a", "lr=1,2"],

@@ -149,7 +149,7 @@ def test_of_several_that_start_at_once_one_runs_it(cli: Cli, tmp_path: Path, gan
     for client, said in zip(clients, told, strict=True):
         if said not in ran:
             refused = client.returncode == 2 and re.search(
-                r"another client \(process \d+, since [\d:]+\) goes on with what is missing of run", said
+                r"another client \(process \d+, since [\d:]+\) is already running the missing trials of run", said
             )
             assert refused or (client.returncode == 0 and "have results" in said), said
     check(cli, run, tmp_path)

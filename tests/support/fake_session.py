@@ -193,7 +193,7 @@ class FakeSession(SessionInterface):
         if run.id in self.boards:
             future.set_result(self.boards[run.id])
         else:
-            future.set_exception(NoTrials(f"run {run.id} is no sweep over arguments"))
+            future.set_exception(NoTrials(f"run {run.id} is not a sweep over arguments"))
         return future
 
     def save_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
@@ -207,7 +207,7 @@ class FakeSession(SessionInterface):
         elif run in self.kept_launches:
             future.set_result(self.kept_launches[run])
         else:
-            future.set_exception(UsageError(f"nothing is kept of how run {run} was launched"))
+            future.set_exception(UsageError(f"Run {run} has no saved launch."))
         return future
 
     def wait(self, pool: str, run: str) -> Future[RunView]:
@@ -378,7 +378,7 @@ class FakeSession(SessionInterface):
 
     def result_values(self, run: RunView) -> dict[int, Path]:
         if run.id not in self.kept_values:
-            raise UsageError(f"the values of run {run.id} are not all kept here")
+            raise UsageError(f"Some results of run {run.id} are not on this machine")
         return self.kept_values[run.id]
 
     def run_logs(self, run: str) -> Any:

@@ -172,7 +172,7 @@ async def test_several_values_are_a_sweep(app: SkywardApp, session: FakeSession)
         await until(pilot, lambda: "✗ must be int, got '1..5'" in screen_text(app))
         assert "sweep" not in options.chosen
         await pilot.press("space", "left", "space")
-        await until(pilot, lambda: "each combination of a sweep runs on one rank anyway" in screen_text(app))
+        await until(pilot, lambda: "each combination of a sweep already runs on one rank" in screen_text(app))
         assert options.has_class("-wrong")
         await pilot.press("space", "ctrl+r")
         await until(pilot, lambda: any(run.kind == "sweep" for view in session.views for run in view.runs.values()))
@@ -195,7 +195,7 @@ async def test_a_sweep_runs_by_gangs_of_as_many_nodes_as_its_field_says(app: Sky
         await until(pilot, lambda: "nodes, 2 at a time" in screen_text(app))
         assert "--gang-nodes 2" in screen_text(app)
         await typed(app, pilot, "0")
-        await until(pilot, lambda: "each combination is to run on 20 nodes" in screen_text(app))
+        await until(pilot, lambda: "each combination needs 20 nodes" in screen_text(app))
         assert gang.has_class("-wrong")
         gang.value = "all"
         await until(pilot, lambda: "after the other" in screen_text(app))

@@ -84,7 +84,7 @@ async def test_groups_are_edited_by_keys_and_the_file_stays_a_persons(app: Skywa
         await pilot.press("end", "d")
         await until(pilot, lambda: isinstance(app.screen, ChoiceScreen))
         await pilot.press("right", "enter")
-        await shows(app, pilot, "gpu3 is the last host of desk: remove the group")
+        await shows(app, pilot, "gpu3 is the last host of desk. Remove the group")
         await pilot.press("up", "d")
         await until(pilot, lambda: isinstance(app.screen, ChoiceScreen))
         await pilot.press("right", "enter")

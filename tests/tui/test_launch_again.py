@@ -116,7 +116,7 @@ async def test_what_the_form_cannot_do_is_said(
         session.kept_launches[run.id] = LaunchRecord(request=asked, cwd=launch.cwd, joined=True)
     session.emit(view, events.PoolEnded(pool="old", receipt={}, at=session.now))
     said = {
-        "record": "nothing is kept of how run old-1 was launched",
+        "record": "Run old-1 has no saved launch.",
         "field": "the form has no field for user",
         "pool": "the pool of this run no longer exists",
     }

@@ -76,8 +76,8 @@ async def test_what_is_amiss_stands_below_the_field_and_on_the_line_that_folds(a
         await pilot.press("enter", "down", "down", "enter", "down")
         await until(pilot, lambda: screen.form().plugin_settings == {"keras.backend": "torch"})
         await typed(app, pilot, "x")
-        await until(pilot, lambda: "✗ wants int | None, not 'x'" in screen_text(app))
-        await until(pilot, lambda: "seed of plugin keras wants int" in screen_text(app).replace("\n", " "))
+        await until(pilot, lambda: "✗ must be int | None, got 'x'" in screen_text(app))
+        await until(pilot, lambda: "seed of plugin keras must be int" in screen_text(app).replace("\n", " "))
         assert "▾ Plugin parameters  ✗ keras.seed is invalid" in screen_text(app)
         await pilot.press("backspace", "7")
         await until(pilot, lambda: "keras (backend=torch, seed=7)" in screen_text(app))
@@ -109,5 +109,5 @@ async def test_a_launch_that_is_refused_opens_what_is_amiss(app: SkywardApp) -> 
         fields = screen.query_one(PluginFields)
         assert fields.collapsed
         await pilot.press("ctrl+r")
-        await until(pilot, lambda: not fields.collapsed and "✗ wants bool, not 'perhaps'" in screen_text(app))
+        await until(pilot, lambda: not fields.collapsed and "✗ must be bool, got 'perhaps'" in screen_text(app))
         await until(pilot, lambda: screen.focused is not None and fields in screen.focused.ancestors)

@@ -89,7 +89,7 @@ async def test_what_a_preset_names_that_is_gone_is_said_and_the_rest_filled(app:
         assert (form.provider, form.nodes, form.arguments) == ("local", "3", "epochs=3")
         shown = " ".join(str(screen.query_one("#why").content).split())  # type: ignore[attr-defined]
         for each in (
-            "there is no provider cupboard", "train takes no argument warmup any more",
+            "provider cupboard does not exist", "train no longer has argument warmup",
             "there is no colour any more",
         ):  # fmt: skip
             assert each in shown, each

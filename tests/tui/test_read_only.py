@@ -112,7 +112,7 @@ def test_the_session_refuses_whatever_would_change_something(looking: ReadOnlySe
         looking.debug("p", 0, "me"),
     ]
     for future in asked:
-        with pytest.raises(UsageError, match="this only looks at pools"):
+        with pytest.raises(UsageError, match="this session is read-only"):
             future.result(10)
     assert looking.ledger.live_pools() == []
 

@@ -66,7 +66,7 @@ async def test_results_are_written_as_the_kind_of_file_that_a_name_says(
         await written("a.parquet", "a.parquet already exists")
         await written("a.txt", "unknown file format: a.txt. Use .csv, .json, .parquet or .pickle")
         await written("nowhere/a.json", "could not write")
-        await written("a.pickle", "are not all kept here")
+        await written("a.pickle", "are not on this machine")
         session.kept_values[run.id] = {0: tmp_path / "0.pickle", 1: tmp_path / "1.pickle"}
         for rank, path in session.kept_values[run.id].items():
             path.write_bytes(pickle.dumps({"loss": 0.5 + rank}))

@@ -105,15 +105,15 @@ def test_the_docstring_says_what_they_are(fields: dict[str, ArgumentField]) -> N
         ("epochs", "3", ""),
         ("epochs", "3.5", "must be int, got '3.5'"),
         ("lr", "1e-3", ""),
-        ("lr", "fast", "wants float, not 'fast'"),
-        ("mode", "SLOW", "wants one of FAST, EXACT (Mode), not 'SLOW'"),
+        ("lr", "fast", "must be float, got 'fast'"),
+        ("mode", "SLOW", "must be one of FAST, EXACT (Mode), got 'SLOW'"),
         ("mode", "e", ""),
-        ("kind", "c", "wants Literal['a', 'b', 3], not 'c'"),
+        ("kind", "c", "must be Literal['a', 'b', 3], got 'c'"),
         ("out", "None", ""),
         ("model", "anything", ""),
         ("model", "None", ""),
         ("more", "1,2", ""),
-        ("more", "1,x", "wants list[int], not '1,x'"),
+        ("more", "1,x", "must be list[int], got '1,x'"),
         ("rest", "x", "must be int | float, got 'x'"),
     ],
 )
@@ -133,7 +133,7 @@ def test_a_path_that_is_not_there_is_told(
     (tmp_path / "a.csv").touch()
     data, script = fields["data"], tmp_path / "train.py"
     assert [data.missing_path_error(text, script) for text in ("a.csv", str(tmp_path), "")] == ["", "", ""]
-    assert data.missing_path_error("b.csv", script) == "there is no b.csv on this machine"
+    assert data.missing_path_error("b.csv", script) == "b.csv does not exist on this machine"
     assert data.missing_path_error("~nobody-is-called-so/x", script) and data.missing_path_error("a\0b", script)
     assert fields["out"].missing_path_error("None", script) == "" == fields["epochs"].missing_path_error("3", script)
 
@@ -212,14 +212,14 @@ def test_commands_of_a_setup_are_one_line() -> None:
         ("pip", "einops", ""),
         ("pip", "", ""),
         ("pip", "'half", "No closing quotation"),
-        ("pip", "https://me:word@host/x.whl", "holds a password or token in a URL"),
+        ("pip", "https://me:word@host/x.whl", "contains a password or token in a URL"),
         ("setup", "it's one line && 'half", ""),
         ("env", "A=1 B=", ""),
-        ("env", "A", "env.A: write what it is to be as env.A=VALUE"),
-        ("env", "1A=x", "'1A' is no name of a variable"),
-        ("env", "MY_TOKEN=x", "MY_TOKEN is a secret by its name"),
+        ("env", "A", "env.A has no value. Write env.A=VALUE"),
+        ("env", "1A=x", "'1A' is not a variable name"),
+        ("env", "MY_TOKEN=x", "MY_TOKEN has the name of a secret"),
         ("secrets", "MY_TOKEN OTHER", ""),
-        ("secrets", "MY-TOKEN", "'MY-TOKEN' is no name of a variable"),
+        ("secrets", "MY-TOKEN", "'MY-TOKEN' is not a variable name"),
     ],
 )
 def test_what_is_amiss_is_told_of_its_field(name: str, text: str, words: str) -> None:
@@ -271,11 +271,11 @@ def test_values(text: str, values: list[str]) -> None:
         (["n=1,,2"], "a value is missing"),
         (["n=1,"], "a value is missing"),
         (["n=1,2,1"], "1 is repeated"),
-        (["n=1..3,2"], "2 is given twice"),
-        (["n=3..1"], "a range counts up"),
+        (["n=1..3,2"], "2 is repeated"),
+        (["n=3..1"], "a range must be ascending"),
         (["n=0..999999999999"], "more than 4,096 values"),
         (["n=1..200", "m=1..200"], "more than 4,096 combinations"),
-        (["n"], "written name=value"),
+        (["n"], "Write name=value"),
     ],
 )
 def test_what_makes_no_sense_is_refused(pairs: list[str], said: str) -> None:
@@ -372,13 +372,13 @@ def test_a_text_is_a_value_of_the_parameter_s_type(key: str, text: str, value: A
 @pytest.mark.parametrize(
     ("texts", "words"),
     [
-        ({"mine.word": "a", "mine.pace": "fats"}, "pace of plugin mine wants Literal"),
+        ({"mine.word": "a", "mine.pace": "fats"}, "pace of plugin mine must be Literal"),
         ({"mine.pace": "fast"}, "plugin mine needs word"),
-        ({"mine.word": "a", "mine.odd": "x"}, "odd of plugin mine is of a type that no text says"),
-        ({"mine.word": "a", "mine.token": "x"}, "token of plugin mine is a secret, and would be kept"),
-        ({"mine.word": "a", "mine.made": "1"}, "plugin mine takes no argument 'made'"),
-        ({"mine.wrd": "a"}, "plugin mine takes no argument 'wrd'; did you mean 'word'"),
-        ({"word": "a"}, "word is a parameter of no plugin of this launch: mine"),
+        ({"mine.word": "a", "mine.odd": "x"}, "odd of plugin mine has a type that cannot be given as text"),
+        ({"mine.word": "a", "mine.token": "x"}, "token of plugin mine is a secret, and launches are saved"),
+        ({"mine.word": "a", "mine.made": "1"}, "plugin mine has no argument 'made'"),
+        ({"mine.wrd": "a"}, "plugin mine has no argument 'wrd'. Did you mean 'word'"),
+        ({"word": "a"}, "word is not a parameter of a plugin of this launch (mine)"),
     ],
 )
 def test_what_it_does_not_take_is_refused_in_words(mine: None, texts: Mapping[str, str], words: str) -> None:

@@ -297,8 +297,8 @@ def test_the_command_line_tells_what_it_does_and_not_what_the_app_does(tmp_path:
         accelerator="T4:4", pool="mine", keep=True, budget=5,
     )  # fmt: skip
     here, there = dict(plan_rows(make_plan(asked))), dict(plan_rows(make_plan(asked), as_options=True))
-    assert here["budget"] == "$5.00 in all; when it is spent the app asks"
-    assert there["budget"] == "$5.00 in all; when it is spent the pool is torn down"
+    assert here["budget"] == "$5.00 in total; when spent, the app asks"
+    assert there["budget"] == "$5.00 in total; when spent, the pool is torn down"
     assert here["then"] == "pool stays up (X: tear down)"
     assert there["then"] == "pool stays up (skyward-tui down mine: tear down)"
 

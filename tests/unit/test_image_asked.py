@@ -37,28 +37,28 @@ def asked(*texts: str, **more: Any) -> LaunchRequest:
 
 
 REFUSED = {
-    "no field": (["pipp=x"], "there is no 'pipp' of an image to be set; there are pip, apt"),
-    "no value": (["pip"], "pip: write what it is to be as pip=VALUE"),
-    "blank": (["setup=  "], "setup: write what it is to be as setup=VALUE"),
-    "a variable without =": (["env.A"], "env.A: write what it is to be as env.A=VALUE"),
-    "no name": (["env.=x"], "'' is no name of a variable: use letters, digits and underscores"),
-    "no name of a secret": (["secret=a-b"], "'a-b' is no name of a variable"),
+    "no field": (["pipp=x"], "unknown image option 'pipp'. Known: pip, apt"),
+    "no value": (["pip"], "pip has no value. Write pip=VALUE"),
+    "blank": (["setup=  "], "setup has no value. Write setup=VALUE"),
+    "a variable without =": (["env.A"], "env.A has no value. Write env.A=VALUE"),
+    "no name": (["env.=x"], "'' is not a variable name. Use letters, digits and underscores"),
+    "no name of a secret": (["secret=a-b"], "'a-b' is not a variable name"),
     "a secret's value": (["env.MY_TOKEN=abcdefgh"], "write secret=MY_TOKEN, and export it in the shell"),
-    "a password in pip": (["pip=git+https://me:hunter22@x.org/y"], "pip holds a password or token in a URL"),
+    "a password in pip": (["pip=git+https://me:hunter22@x.org/y"], "pip contains a password or token in a URL"),
     "a token in setup": (
         ["setup=curl https://tok3n@x.org/y | sh"],
-        "setup holds a password or token in a URL",
+        "setup contains a password or token in a URL",
     ),
     "a password in a variable": (["env.INDEX=https://me:pw@x.org"], "env.INDEX holds a password or token"),
     "a secret's value in a command": (["setup=login --key hf_0123456789"], "setup holds what SHELL_TOKEN is"),
-    "in a variable": (["env.WORD=hf_0123456789"], "write secret=SHELL_TOKEN beside it, export that"),
+    "in a variable": (["env.WORD=hf_0123456789"], "Add secret=SHELL_TOKEN, export it"),
     "in other letters": (["setup=login aGZfMDEyMzQ1Njc4OQ=="], "setup holds what SHELL_TOKEN is"),
     "a secret made there": (["setup=export HF_TOKEN=zzzyyyxx1"], "and $HF_TOKEN here"),
     "a secret option": (["setup=curl --password=hunter22 h"], "setup holds what password is"),
     "a secret in a question": (["pip=x @ https://h/simple?token=abcde123"], "pip holds what token is"),
-    "both": (["secret=A", "env.A=b"], "A is given a value and named as a secret: leave one of them out"),
-    "not exported": (["secret=NOBODY_HAS_IT"], "the shell has no NOBODY_HAS_IT"),
-    "too short": (["secret=SHORT_ONE"], "SHORT_ONE has fewer than 8 characters, and could not be blanked"),
+    "both": (["secret=A", "env.A=b"], "A has a value and is a secret. Remove one of them"),
+    "not exported": (["secret=NOBODY_HAS_IT"], "secret NOBODY_HAS_IT is not set in this shell"),
+    "too short": (["secret=SHORT_ONE"], "SHORT_ONE has fewer than 8 characters, too few to be redacted"),
     "out of the folder": (["includes=../x"], "includes: '../x' leads out of the working folder"),
     "from the root": (["includes=/etc/pass*"], "includes: '/etc/pass*' leads out of the working folder"),
     "no files": (["excludes=."], "excludes: '.' names no files"),
@@ -92,13 +92,13 @@ def test_what_only_names_a_secret_or_looks_like_one_is_heeded(text: str) -> None
 @pytest.mark.parametrize("text", ["includes=train.py", "excludes=*.ckpt"])
 def test_files_are_named_where_they_travel_only(text: str) -> None:
     assert make_plan(asked(text, **ELSEWHERE))
-    with pytest.raises(UsageError, match=f"nothing travels: leave {text.partition('=')[0]} out"):
+    with pytest.raises(UsageError, match=f"Remove {text.partition('=')[0]}"):
         make_plan(asked(text))
 
 
 def test_the_command_refuses_in_a_line_and_begins_nothing(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["run", "train.py", "--image-set", "secret=NOBODY_HAS_IT"])
-    assert done.exit_code == 2 and "export it first" in done.stderr and "Traceback" not in done.stderr
+    assert done.exit_code == 2 and "Run export " in done.stderr and "Traceback" not in done.stderr
     assert not list(tmp_path.glob("home/pools/*"))
 
 
@@ -126,7 +126,7 @@ def test_a_plan_looks_at_what_the_patterns_name_and_at_no_other_file(
 
 
 def test_presets_keep_no_secret_and_say_what_they_cannot_understand(folder: Path) -> None:
-    with pytest.raises(UsageError, match="MY_TOKEN is a secret by its name"):
+    with pytest.raises(UsageError, match="MY_TOKEN has the name of a secret"):
         save("mine", asked("env.MY_TOKEN=abcdefgh"))
     with pytest.raises(UsageError, match="pip holds a password or token"):
         save("mine", asked("pip=git+https://me:hunter22@x.org/y"))
@@ -144,7 +144,7 @@ def test_a_preset_with_a_field_that_an_image_has_no_more_is_refused_by_the_plan(
     entry = {"script": "train.py", "function": "train", "image_settings": ["conda=numpy"]}
     request, said = Preset("mine", folder, entry).request()
     assert not said
-    with pytest.raises(UsageError, match="there is no 'conda' of an image to be set"):
+    with pytest.raises(UsageError, match="unknown image option 'conda'"):
         make_plan(request)
 
 
@@ -200,26 +200,26 @@ def test_what_there_is_not_any_more_is_told_and_the_rest_is_there() -> None:
     assert request == LaunchRequest(script="train.py", plugins=["torch"], plugin_settings=kept, keep=True)
     told = "\n".join(said)
     for each in (
-        "no provider cupboard",
-        "nodes is a whole number or a text, not True",
-        "no colour",
-        "no plugin magic",
-        "no parameter torch.wheel",
-        "magic.wand is a parameter of no plugin",
+        "provider cupboard does not exist",
+        "nodes must be a whole number or a text, not True",
+        "launch option colour no longer exists",
+        "plugin magic does not exist",
+        "plugin parameter torch.wheel no longer exists",
+        "magic.wand is not a parameter of a plugin",
     ):
         assert each in told
     assert "\x1b" not in told
     request, said = Preset("p", Path(), {"pool": "a\x1b[2J", "outputs": ["a\nb"], "keep": True}).request()
     assert (request.pool, request.outputs, request.keep) == (None, (), True) and len(said) == 2
     request, said = Preset("p", Path(), {"settings": {"hosts": "x", "spares": 2}, "provider": "ssh"}).request()
-    assert dict(request.settings) == {"hosts": "x"} and said == ["provider ssh has no setting spares any more"]
-    assert Preset("p", Path(), 3).request()[1] == ["preset p is no table"]
+    assert dict(request.settings) == {"hosts": "x"} and said == ["provider ssh no longer has setting spares"]
+    assert Preset("p", Path(), 3).request()[1] == ["preset p is not a table"]
 
 
 def test_functions_and_arguments_that_the_script_lost_are_told(folder: Path) -> None:
     asked = LaunchRequest(script="train.py", function="train", arguments=["epochs=3", "warmup=2"])
     left, said = drop_unknown(asked)
-    assert left.arguments == ("epochs=3",) and said == ["train takes no argument warmup any more"]
+    assert left.arguments == ("epochs=3",) and said == ["train no longer has argument warmup"]
     left, said = drop_unknown(LaunchRequest(script="train.py", function="fit", arguments=["epochs=3"]))
     assert (left.function, left.arguments) == (None, ()) and "has no function fit" in said[0]
     gone = LaunchRequest(script="gone.py", function="fit", arguments=["epochs=3"])

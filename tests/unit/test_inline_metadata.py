@@ -243,7 +243,7 @@ def test_a_lock_for_another_python_is_given_one_that_is_here(project: Path) -> N
     (project / "uv.lock").write_text(LOCK.format(wanted))
     found = make_plan(launch(project, lock="uv.lock")).interpreter
     assert (found.version, found.base, found.source) == (other.version, other.path, "uv.lock")
-    said = f"was passed over: it is {OWN}, and uv.lock asks for Python {wanted}"
+    said = f"was skipped: it is {OWN}, but uv.lock requires Python {wanted}"
     assert found.notes == (f"this program's own Python {said}",)
     (project / "pyproject.toml").write_text(
         f'[project]\nname = "train"\nrequires-python = "{wanted}"\ndependencies = []\n'
@@ -266,7 +266,7 @@ def test_a_lock_that_was_kept_of_a_run_has_that_run_s_python(project: Path, head
     (project / "run.lock").write_text(first + "skytiny==1.0\n")
     found = make_plan(launch(project, lock="run.lock")).interpreter
     assert (found.minor, found.source) == (minor, "run.lock")
-    assert found.notes[0].endswith(f"it is {OWN}, and run.lock asks for Python =={minor}.*")
+    assert found.notes[0].endswith(f"it is {OWN}, but run.lock requires Python =={minor}.*")
     said = make_plan(launch(project, lock="run.lock", python=sys.executable)).interpreter
     assert (said.version, said.path) == (OWN, sys.executable), "a person's word counts"
     (project / "run.lock").write_text(f"# by hand\n{first}skytiny==1.0\n")
@@ -282,7 +282,7 @@ def test_an_environment_of_another_version_than_the_lock_is_for_is_passed_over(p
     (project / ".venv" / "pyvenv.cfg").touch()
     found = make_plan(launch(project, lock="uv.lock")).interpreter
     assert found.base and found.version != OWN, other
-    assert found.notes[0].startswith(f".venv of project train was passed over: it is {OWN}, and uv.lock asks")
+    assert found.notes[0].startswith(f".venv of project train was skipped: it is {OWN}, but uv.lock requires")
     with pytest.raises(SpecError, match="requires Python !="):  # a person's word is not passed over
         make_plan(launch(project, lock="uv.lock", python=str(program)))
 
@@ -403,7 +403,7 @@ def test_flags_of_a_function(script_words_asked, line, arguments):
         ("two.py:other 5", "'5' is not a flag of other"),
         ("one.py --epochs five", "argument epochs of train must be int, got 'five'"),
         ("plain.py --epochs 5", "Write: plain.py -- --epochs 5"),
-        ("one.py:train -- --epochs 5", "leave one of them out"),
+        ("one.py:train -- --epochs 5", "Remove one of the two"),
         ("plain.py -a n=5 -- 5", "takes no --arg"),
     ],
 )
@@ -487,7 +487,7 @@ def test_torchruns_options(script_words_asked):
     assert not script_words_asked("torchrun --nnodes 1:4 plain.py").torchrun
     assert not script_words_asked("torchrun --nproc-per-node 2 plain.py").torchrun
     assert script_words_asked("run --torchrun plain.py").to_argv()[-2:] == ["--torchrun", "--"]
-    assert "and a function of it is called" in script_words_asked("run --torchrun one.py --epochs 1")
+    assert "but a function is called" in script_words_asked("run --torchrun one.py --epochs 1")
     request = script_words_asked("torchrun --nnodes 1:4 plain.py")
     assert isinstance(request, LaunchRequest) and request.nodes == "1:4"
     for line, says in (

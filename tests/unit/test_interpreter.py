@@ -179,7 +179,7 @@ def test_nor_is_one_that_others_could_have_put_there(project: Path, tmp_path: Pa
     shell = environment(tmp_path / "shell")
     found = resolve_interpreter(script, None, {"VIRTUAL_ENV": str(shell)}, answers)
     assert found.prefix == str(shell)
-    assert found.notes == (f"{venv} was passed over: {tmp_path}/shared can be written by others",)
+    assert found.notes == (f"{venv} was skipped: {tmp_path}/shared can be written by others",)
 
 
 def test_an_environment_whose_interpreter_is_gone_is_named(project: Path) -> None:
@@ -188,7 +188,7 @@ def test_an_environment_whose_interpreter_is_gone_is_named(project: Path) -> Non
     with pytest.raises(ScriptError, match=r"\.venv of project train-it\) has no bin/python. Recreate"):
         chosen(project)
     (venv / "bin" / "python").symlink_to("/nowhere/python3.12")
-    with pytest.raises(ScriptError, match=r"is broken: its bin/python leads to /nowhere/python3.12, which is not"):
+    with pytest.raises(ScriptError, match=r"is broken: its bin/python leads to /nowhere/python3.12, which does not"):
         chosen(project)
 
 
@@ -226,7 +226,7 @@ def test_what_a_person_says_is_never_passed_over(
         (str(tmp_path), "is a folder. Name an interpreter"),
         (str(venv), f"is a folder. Name the interpreter in it: {venv}/bin/python"),
         ("python9", "PATH has no such program. Give a path"),
-        (other.version, f"there is no program of that name in PATH; give {other.path}"),
+        (other.version, f"PATH has no such program. Give {other.path}"),
         ("3.1", "Give a path: Python 3.1 was not found"),
         ("", " names no interpreter"),
         (f"{tmp_path}/none", "No such file"),
@@ -294,8 +294,8 @@ def test_a_script_for_a_python_that_is_too_old_is_told_so_and_not_to_install_it(
     script(project).write_text(f'# /// script\n# requires-python = "{wanted}"\n# ///\n')
     with pytest.raises(ScriptError) as caught:
         chosen(project)
-    asks = f"The inline metadata of {script(project)} asks for Python"
-    assert str(caught.value) == f'{asks} "{wanted}", and 3.11 or later is needed'
+    asks = f"The inline metadata of {script(project)} requires Python"
+    assert str(caught.value) == f'{asks} "{wanted}", but 3.11 or later is required'
 
 
 def test_it_can_be_written_down_and_what_another_release_adds_is_passed_over(project: Path) -> None:
@@ -366,7 +366,7 @@ def test_a_plan_on_a_pool_of_another_python_is_refused_before_anything_is_made(p
             {},
         )
     )
-    with pytest.raises(UsageError, match=r"^f cannot run in pool p, .* needs the same Python version") as caught:
+    with pytest.raises(UsageError, match=r"^f cannot run in pool p: .* needs the same Python version") as caught:
         plan.on_pool(of_ours)
     assert caught.value.field == "python" and not Path(plan.interpreter.prefix).exists()
     assert plan.on_pool(of_its_own).pool is of_its_own and plan.on_pool(older).pool is older
@@ -426,7 +426,7 @@ def test_one_that_does_not_tell_its_packages_is_no_one_that_has_them(
 
 @pytest.mark.parametrize("python", ["~nobody-of-that-name/python", "/" + "x" * 300, "a\0b", "/a\0b"])
 def test_what_no_file_can_be_called_is_no_interpreter(project: Path, python: str) -> None:
-    with pytest.raises(UsageError, match=r"--python .* cannot be used|no program of that name"):
+    with pytest.raises(UsageError, match=r"--python .* cannot be used|no such program"):
         choose_interpreter(script(project), python)
 
 
@@ -481,8 +481,8 @@ def test_the_version_of_an_environment_is_read(tmp_path: Path, config: str, link
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        ("version = 3.9.1", "it is Python 3.9.1, and 3.11"),
-        ("implementation = PyPy", "it is pypy, and CPython"),
+        ("version = 3.9.1", "it is Python 3.9.1, but 3.11"),
+        ("implementation = PyPy", "it is pypy, but CPython"),
     ],
 )
 def test_files_say_that_an_interpreter_cannot_be_used(tmp_path: Path, config: str, why: str) -> None:

@@ -149,27 +149,27 @@ def test_alternatives_replace_what_stands_beside_them() -> None:
         ("num_nodes: many\n", "line 1: num_nodes cannot be 'many': "),
         ("num_nodes: 0\n", "num_nodes cannot be 0"),
         ("resources: A100\n", "line 1: resources cannot be 'A100'"),
-        ("resources:\n  cpus: lots\n", "line 2: resources.cpus cannot be 'lots': write a number"),
-        ("resources:\n  cpus: 4GB\n", "line 2: '4GB' is no size"),
-        ("resources:\n  memory: 4XB\n", "line 2: '4XB' is no size"),
+        ("resources:\n  cpus: lots\n", "line 2: resources.cpus cannot be 'lots': expected a number"),
+        ("resources:\n  cpus: 4GB\n", "line 2: '4GB' is not a size"),
+        ("resources:\n  memory: 4XB\n", "line 2: '4XB' is not a size"),
         ("resources:\n  accelerators: A100:x\n", "line 2: an accelerator must be NAME:COUNT"),
         ("resources:\n  accelerators: A100:0\n", "NAME:COUNT"),
         ("resources:\n  accelerators: {A100:1: 2}\n", "the count is repeated"),
         ("resources:\n  accelerators: tpu-v2-8\n", "Google TPU machines"),
-        ("resources:\n  infra: aws/a/b/c\n", "infra is CLOUD/REGION/ZONE"),
-        ("resources:\n  infra: aws\n  region: us-east-1\n", "line 3: infra says region, too"),
+        ("resources:\n  infra: aws/a/b/c\n", "infra must be CLOUD/REGION/ZONE"),
+        ("resources:\n  infra: aws\n  region: us-east-1\n", "line 3: region is already part of infra"),
         ("resources:\n  image_id: docker:ubuntu\n", "line 2: containers are not supported"),
-        ("resources:\n  image_id: {us-east-1: ami-1}\n", "say which region"),
+        ("resources:\n  image_id: {us-east-1: ami-1}\n", "Set a region"),
         ("resources:\n  any_of: [{cpus: 1}]\n  ordered: [{cpus: 1}]\n", "line 3: any_of and ordered are both set"),
-        ("resources:\n  any_of:\n  - any_of: [{cpus: 1}]\n", "any_of inside of any_of"),
-        ("resources:\n  autostop: soon\n", "'soon' is no time"),
+        ("resources:\n  any_of:\n  - any_of: [{cpus: 1}]\n", "any_of is nested in any_of"),
+        ("resources:\n  autostop: soon\n", "'soon' is not a duration"),
         ("envs:\n  A:\n", "line 2: envs: A has no value. Set it with --env A=VALUE"),
-        ("envs:\n  a-b: 1\n", "'a-b' is no name of a variable"),
+        ("envs:\n  a-b: 1\n", "'a-b' is not a variable name"),
         ("envs: {A: [1]}\n", "envs.A cannot be its value"),
         ("envs: {A: 1}\nsecrets: {A: 2}\n", "line 2: A is in envs and in secrets"),
-        ("secrets:\n  KEY:\n", "line 2: secrets: KEY has no value: give it with --secret KEY, which takes this"),
+        ("secrets:\n  KEY:\n", "line 2: secrets: KEY has no value. Set it with --secret KEY (takes this"),
         ("workdir: /no/such\n", "line 1: workdir: folder /no/such does not exist"),
-        ("file_mounts:\n  /a: /no/such\n", "line 2: file_mounts: /a: there is no /no/such"),
+        ("file_mounts:\n  /a: /no/such\n", "line 2: file_mounts: /a: /no/such does not exist"),
         ("file_mounts:\n  /a: s3://bucket/x\n", "line 2: file_mounts: /a: buckets, volumes and repositories"),
         ("file_mounts:\n  /a: {name: b, store: s3}\n", "line 2: file_mounts: /a: buckets"),
         ("file_mounts:\n  /tmp/x: /tmp\n", "/tmp/x is inside of its own source /tmp"),
@@ -179,21 +179,21 @@ def test_alternatives_replace_what_stands_beside_them() -> None:
         ("run: 2001-99-99\n", "line 1: '2001-99-99' cannot be read"),
         ("run:\n\techo\n", "line 2: a tab is used in place of spaces"),
         ("name: a\nrun: a\0b\n", r"line 2: the character '\x00' is not allowed in YAML"),
-        ('run: "a\\0b"\n', r"line 1: the character '\x00' is in no text"),
-        ('envs: {A: "\\ud800"}\n', r"line 1: the character '\ud800' is in no text"),
-        ('file_mounts: {"/a\\0": .}\n', r"line 1: the character '\x00' is in no text"),
+        ('run: "a\\0b"\n', r"line 1: the character '\x00' is not supported"),
+        ('envs: {A: "\\ud800"}\n', r"line 1: the character '\ud800' is not supported"),
+        ('file_mounts: {"/a\\0": .}\n', r"line 1: the character '\x00' is not supported"),
         ("num_nodes: 0\n", "num_nodes cannot be 0: expected 1 or more"),
         ("num_nodes: true\n", "num_nodes cannot be true: expected a number"),
         ("name: 5\n", "line 1: name cannot be 5: expected a text. Put it in quotes"),
-        ("name: 2026-11-26\n", "name cannot be 2026-11-26: a text is wanted: put it in quotes"),
+        ("name: 2026-11-26\n", "name cannot be 2026-11-26: expected a text. Put it in quotes"),
         ("resources: [a]\n", "resources cannot be a list: expected keys with values"),
-        ("resources:\n  any_of: []\n", "line 2: resources.any_of cannot be empty: a list of one thing or more"),
-        ("resources:\n  cpus: true\n", "line 2: resources.cpus cannot be true: write a number"),
-        ("resources:\n  autostop: {idle_minutes: 0}\n", "idle_minutes cannot be 0: more than 0 is wanted"),
-        ("resources:\n  autostop: {idle_minuts: 1}\n", "no key 'idle_minuts'; did you mean idle_minutes?"),
+        ("resources:\n  any_of: []\n", "line 2: resources.any_of cannot be empty: expected at least one item"),
+        ("resources:\n  cpus: true\n", "line 2: resources.cpus cannot be true: expected a number"),
+        ("resources:\n  autostop: {idle_minutes: 0}\n", "idle_minutes cannot be 0: expected more than 0"),
+        ("resources:\n  autostop: {idle_minuts: 1}\n", "unknown key 'idle_minuts'. Did you mean idle_minutes?"),
         ("workdir: {ref: main}\n", "line 1: workdir lacks url"),
-        ("workdir: {url: a, reff: b}\n", "there is no key 'reff'; did you mean ref?"),
-        ("workdir: /etc/passwd\n", "workdir: /etc/passwd is no folder"),
+        ("workdir: {url: a, reff: b}\n", "unknown key 'reff'. Did you mean ref?"),
+        ("workdir: /etc/passwd\n", "workdir: /etc/passwd is not a folder"),
         ("workdir: https://u:pass@h/x\n", "write a repository as workdir: {url: https://h/x}"),
         ("workdir: ~nobody-at-all/x\n", "workdir: ~nobody-at-all/x: this machine has no such user"),
         ("file_mounts: {/a: ~nobody-at-all/x}\n", "this machine has no such user"),
@@ -218,7 +218,7 @@ def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
     found = (
         ("none.yaml", "No such file"),
-        ("bytes.yaml", "it is no text"),
+        ("bytes.yaml", "it is not text"),
         ("a.py", "run .*a.py` runs it"),
     )
     for name, words in found:
@@ -257,7 +257,7 @@ def test_secrets_stand_in_no_error_and_no_words() -> None:
 
 def test_what_changes_nothing_is_told_with_its_line() -> None:
     job = read("resources:\n  ports: 8080\n  any_of:\n  - labels: {a: b}\nrun: x\n")
-    assert [note.split(" changes nothing")[0] for note in job.notes] == [
+    assert [note.split(" has no effect")[0] for note in job.notes] == [
         "resources.ports (line 2)",
         "resources.labels (line 4)",
     ]
@@ -329,13 +329,11 @@ def test_lines_are_those_of_the_nearest_thing() -> None:
 def test_a_file_without_a_cloud_runs_on_this_machine(tmp_path: Path) -> None:
     spec, notes = JobRequest.from_options(read("num_nodes: 2\nresources: {accelerators: A100:8, cpus: 4+}")).spec()
     assert isinstance(spec.provider, RunsHere) and spec.nodes == 2 and str(spec.accelerator) == "A100:8"
-    assert notes == ["cpus: provider local takes machines as they are"]
+    assert notes == ["cpus: ignored by provider local"]
 
 
 def test_a_cloud_that_nobody_has_is_named_with_those_that_are_there() -> None:
-    with pytest.raises(
-        sky.UsageError, match=r"no provider here is called gcp, where train.yaml wants .* --provider \(aws, "
-    ):
+    with pytest.raises(sky.UsageError, match=r"train.yaml needs provider gcp, .* --provider \(aws, "):
         JobRequest.from_options(read("resources: {infra: gcp}")).spec()
     spec, _ = JobRequest.from_options(read("resources: {infra: gcp/us-central1}"), provider="local").spec()
     assert spec.provider.name == "local"
@@ -345,9 +343,9 @@ def test_a_cloud_that_nobody_has_is_named_with_those_that_are_there() -> None:
     ("texts", "words"),
     [
         (["torch.backend=gloo"], ""),
-        (["torch.backnd=gloo"], "plugin torch takes no argument 'backnd'; did you mean 'backend'"),
-        (["jax.platform=cpu"], "jax.platform is a parameter of no plugin of this launch: torch"),
-        (["backend=gloo"], "--plugin-set backend=gloo: write a parameter of a plugin as PLUGIN.NAME=VALUE"),
+        (["torch.backnd=gloo"], "plugin torch has no argument 'backnd'. Did you mean 'backend'"),
+        (["jax.platform=cpu"], "jax.platform is not a parameter of a plugin of this launch (torch)"),
+        (["backend=gloo"], "--plugin-set backend=gloo: invalid plugin parameter. Write PLUGIN.NAME=VALUE"),
     ],
 )
 def test_plugins_of_its_pool_are_given_parameters(texts: list[str], words: str) -> None:
@@ -366,7 +364,7 @@ def test_ways_on_clouds_that_are_not_here_are_left_out_and_told() -> None:
         read("resources: {any_of: [{infra: gcp}, {infra: aws/us-east-1, accelerators: H100:8}]}")
     ).spec()
     assert spec.provider.name == "aws" and spec.provider.region == ("us-east-1",)
-    assert notes == ["ways on gcp are left out: no such provider is here"]
+    assert notes == ["alternatives on gcp are ignored: no such provider"]
 
 
 def test_what_aws_knows_of_a_machine_reaches_it() -> None:
@@ -399,7 +397,7 @@ def test_hosts_of_the_command_line_take_the_place_of_the_files_cloud() -> None:
     job = read("num_nodes: 2\nresources: {infra: aws/us-east-1, use_spot: true, accelerators: A100:8}")
     spec, notes = JobRequest(job=job, options=LaunchRequest.from_options("t.yaml", hosts="a.example,b.example")).spec()
     assert spec.provider.name == "ssh" and spec.nodes == 2
-    assert notes == ["region, use_spot: provider ssh takes machines as they are"]
+    assert notes == ["region, use_spot: ignored by provider ssh"]
 
 
 def test_a_job_without_a_folder_takes_none_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -428,7 +426,7 @@ def test_a_repository_is_cloned_to_be_the_folder(tmp_path: Path, monkeypatch: py
         job = read(f"workdir: {{url: {tmp_path}{f', ref: {ref}' if ref else ''}}}")
         spec, _ = JobRequest.from_options(job).spec()
         assert (Path(spec.image.workdir or "") / "train.py").read_text() == content
-    with pytest.raises(JobFileError, match="git cannot bring v9 of"):
+    with pytest.raises(JobFileError, match="git cannot fetch v9 of"):
         JobRequest.from_options(read(f"workdir: {{url: {tmp_path}, ref: v9}}")).spec()
 
 

@@ -252,7 +252,7 @@ async def test_a_name_that_leads_elsewhere_is_refused(name: str) -> None:
         async def scandir(self, path: str):
             yield Listed
 
-    with pytest.raises(sky.PoolError, match="no name of a file"):
+    with pytest.raises(sky.PoolError, match="not a file name"):
         [each async for each in node_file_copy._list_names(Strange(), "/data")]
 
 
@@ -261,8 +261,8 @@ def test_a_place_here_is_a_new_one_or_a_file(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("file")
     assert node_file_copy._local_target(tmp_path, "file", False) == tmp_path / "file"
     for path, is_folder, why in (
-        (tmp_path / "link", False, "a link already"),
-        (tmp_path / "file", True, "something of that name"),
+        (tmp_path / "link", False, "as a link"),
+        (tmp_path / "file", True, "as another file or folder"),
         (tmp_path / "none" / "x", False, "no folder"),
     ):
         with pytest.raises(sky.UsageError, match=why):

@@ -376,14 +376,14 @@ def test_arguments_go_the_way_that_the_function_takes_them(
         (
             LaunchRequest(script="train_it.py", function="painted", arguments=["colour=RED"]),
             "arguments",
-            "in the script itself",
+            "only the script itself can create",
         ),
         (
             LaunchRequest(script="train_it.py", function="placed", arguments=["first=1", "rest=1"]),
             "arguments",
             "give second",
         ),
-        (LaunchRequest(script="train it.py", function="train"), "script", "cannot be imported by its name"),
+        (LaunchRequest(script="train it.py", function="train"), "script", "cannot be imported by name"),
     ],
 )
 def test_what_python_cannot_say_is_refused(request_of_it: LaunchRequest, field: str, words: str) -> None:
@@ -472,17 +472,17 @@ def test_a_list_is_written_with_commas_only_where_it_is_read_so_again() -> None:
         (
             {"plugins": ["torch"], "plugin_settings": {"torch.bakend": "gloo"}},
             "plugin_settings",
-            "plugin torch takes no argument 'bakend'; did you mean 'backend'?",
+            "plugin torch has no argument 'bakend'. Did you mean 'backend'?",
         ),
         (
             {"plugins": ["torch"], "plugin_settings": {"torch.init": "perhaps"}},
             "plugin_settings",
-            "init of plugin torch wants bool, got 'perhaps'",
+            "init of plugin torch must be bool, got 'perhaps'",
         ),
         (
             {"plugins": ["mig"], "plugin_settings": {"torch.init": "no"}},
             "plugin_settings",
-            "torch.init is a parameter of no plugin of this launch: mig",
+            "torch.init is not a parameter of a plugin of this launch (mig",
         ),
         (
             {"plugins": ["keras"], "plugin_settings": {"keras.backend": "caffe"}},
@@ -497,13 +497,13 @@ def test_a_list_is_written_with_commas_only_where_it_is_read_so_again() -> None:
         *(
             ({"image_settings": [text]}, "image_settings", words)
             for text, words in (
-                ("pipp=x", "there is no 'pipp' of an image to be set"),
-                ("pip", "write what it is to be as pip=VALUE"),
-                ("env.a b=c", "'a b' is no name of a variable"),
-                ("env.MY_TOKEN=abcdefgh", "MY_TOKEN is a secret by its name: write secret=MY_TOKEN"),
-                ("secret=NOBODY_HAS_IT", "the shell has no NOBODY_HAS_IT"),
-                ("pip=git+https://me:hunter22@x.org/y", "holds a password or token in a URL"),
-                ("includes=data/**", "nothing travels: leave includes out"),
+                ("pipp=x", "unknown image option 'pipp'"),
+                ("pip", "pip has no value. Write pip=VALUE"),
+                ("env.a b=c", "'a b' is not a variable name"),
+                ("env.MY_TOKEN=abcdefgh", "MY_TOKEN has the name of a secret: write secret=MY_TOKEN"),
+                ("secret=NOBODY_HAS_IT", "secret NOBODY_HAS_IT is not set in this shell"),
+                ("pip=git+https://me:hunter22@x.org/y", "contains a password or token in a URL"),
+                ("includes=data/**", "Remove includes"),
             )
         ),
         (

@@ -79,7 +79,7 @@ def test_of_a_pool_whose_files_are_gone_nothing_is_kept(world: World) -> None:
     pool_path(world.key).rmdir()
     save_before_launch(world.key, "ab12", REQUEST, joined=False)
     assert not pool_path(world.key).exists()
-    with pytest.raises(UsageError, match="nothing is kept of how run ab12 was launched"):
+    with pytest.raises(UsageError, match="Run ab12 has no saved launch"):
         world.kept()
 
 
@@ -180,15 +180,15 @@ def test_what_has_changed_since_is_told(tmp_path: Path) -> None:
     (tmp_path / "data.bin").write_text("of no repository")
     second = ScriptState.capture(script)
     assert second.changed == ("train.py",)
-    assert second.changes_since(first) == ["the script has changed since"]
+    assert second.changes_since(first) == ["the script has changed"]
     git(tmp_path, "commit", "-qam", "two")
     now = ScriptState.capture(script)
     assert now.changes_since(second) == [
-        f"it was of commit {first.commit[:10]}, and is {now.commit[:10]}",
-        "files that differed from their commit then: train.py",
+        f"commit was {first.commit[:10]}, is now {now.commit[:10]}",
+        "files with uncommitted changes at that launch: train.py",
     ]
     script.unlink()
-    assert "the script cannot be read any more" in ScriptState.capture(script).changes_since(first)
+    assert "the script can no longer be read" in ScriptState.capture(script).changes_since(first)
 
 
 def test_what_git_names_is_bounded_and_nothing_of_the_repository_is_run(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_how_files_differed_is_kept_for_its_owner_alone_and_applies(
     assert (found.changed, found.diff.decode(), found.cut) == (("raw.bin", "train.py"), text, False)
     assert ScriptState.capture(tmp_path / "train.py").changes_since(found) == []
     (tmp_path / "train.py").write_text("x = 3\n")
-    assert "files that differed from their commit then: raw.bin, train.py" in capture_script_state(
+    assert "files with uncommitted changes at that launch: raw.bin, train.py" in capture_script_state(
         REQUEST
     ).changes_since(found)
     assert not (tmp_path / "ran").exists()
@@ -270,7 +270,7 @@ def test_of_much_that_differed_the_beginning_is_kept(tmp_path: Path) -> None:
     found = ScriptState.capture(script)
     assert found.cut and MAX_DIFF_BYTES - 100 < len(found.diff) <= MAX_DIFF_BYTES
     assert found.diff.endswith(b"\n") and found.changed == ("train.py",)
-    assert found.changes_since(found) == ["files that differed from their commit then: train.py"], "who knows?"
+    assert found.changes_since(found) == ["files with uncommitted changes at that launch: train.py"], "who knows?"
 
 
 def test_who_dies_right_after_the_start_has_it_kept_and_what_never_began_is_forgotten(world: World) -> None:

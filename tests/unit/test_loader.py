@@ -183,7 +183,9 @@ def test_an_exception_comes_with_the_scripts_traceback(build: Any, tmp_path: Pat
 
 
 def test_a_package_that_is_not_there_comes_with_how_to_install_it(build: Any) -> None:
-    why = rf"No module named 'no_such_framework'; no_such_framework is not installed for {re.escape(sys.executable)}; "
+    why = (
+        rf"No module named 'no_such_framework'\. no_such_framework is not installed for {re.escape(sys.executable)}\. "
+    )
     with pytest.raises(ScriptFailed, match=why + r"Install it: .*install .*no_such_framework"):
         build("import no_such_framework.nn\n@sky.function\ndef f(): ...\n")
     with pytest.raises(ScriptFailed) as caught:  # a part of something that is there
@@ -315,14 +317,14 @@ def test_arguments_of_the_scripts_own_types(build: Any, parameter: str, text: st
 @pytest.mark.parametrize(
     "parameter, text, why",
     [
-        ("x: Mode", "nonsense", r"wants one of FAST, SLOW \(Mode\), got 'nonsense'$"),
-        ("x=Level.LOW", "3", r"wants one of LOW, HIGH \(Level\), got '3'"),
-        ("x: Config | None", "{'lr': 1, 'rate': 2}", "Config has no rate: it has lr, mode, deep"),
+        ("x: Mode", "nonsense", r"must be one of FAST, SLOW \(Mode\), got 'nonsense'$"),
+        ("x=Level.LOW", "3", r"must be one of LOW, HIGH \(Level\), got '3'"),
+        ("x: Config | None", "{'lr': 1, 'rate': 2}", "Config has no field rate. Its fields: lr, mode, deep"),
         ("x: Config", '{"lr": "much"}', "Config.lr must be float, got 'much'"),
         ("x: Config", '{"lr": -1}', "RuntimeError: lr below zero"),
-        ("x: Config", "1", "wants Config as a JSON object of lr, mode, deep, got '1'"),
+        ("x: Config", "1", "must be Config as a JSON object of lr, mode, deep, got '1'"),
         ("x: Device", "gpu", "RuntimeError: odd device gpu"),
-        ("x: Alias", "c", r"wants Literal\['a', 'b'\], got 'c'"),
+        ("x: Alias", "c", r"must be Literal\['a', 'b'\], got 'c'"),
     ],
 )
 def test_a_text_that_is_no_value_of_the_scripts_type(build: Any, parameter: str, text: str, why: str) -> None:

@@ -189,7 +189,7 @@ def test_no_shell_reads_the_command_unless_it_is_one(home: Path, tmp_path: Path)
     ("words", "why"),
     [
         (("/no/such/program",), "No such file or directory: '/no/such/program'"),
-        (("sh", "-c", "exit 3"), "it ended with status 3"),
+        (("sh", "-c", "exit 3"), "it exited with status 3"),
         (("sh", "-c", "kill -9 $$"), "it was killed by signal 9"),
         (("./x",), "No such file or directory: './x'"),
     ],
@@ -217,7 +217,7 @@ def test_a_command_that_does_not_end_is_killed_with_what_it_started(
     failed: list[str] = []
     run_command(("sh", "-c", f"sleep 600 & echo $! $$ > {pids}; wait"), {}, failed.append)
     wait_for_commands()
-    assert failed == ["it had not ended after 0.5 s, and was killed"]
+    assert failed == ["it did not end within 0.5 s and was killed"]
     for pid in map(int, pids.read_text().split()):
         wait_until(gone(pid))
 
@@ -238,7 +238,7 @@ def test_no_more_than_a_few_run_at_once(home: Path, tmp_path: Path) -> None:
     failed: list[str] = []
     for _ in range(6):
         run_command(("sh", "-c", f"read line < {fifo}"), {}, failed.append)
-    assert failed == ["4 of it run already, and this one was left out"] * 2
+    assert failed == ["4 notification commands are already running; this one was skipped"] * 2
     with open(fifo, "w"):
         wait_until(lambda: len(bounded_subprocess._running) == 4)
     wait_for_commands()

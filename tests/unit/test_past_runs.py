@@ -292,7 +292,7 @@ def test_the_parameters_of_plugins_have_a_row_in_words_and_for_programs(two_runs
 def test_what_there_is_not_is_refused(two_runs: Ledger) -> None:
     with pytest.raises(UsageError, match="no run nothing"):
         compare_runs(two_runs, "first", "nothing")
-    with pytest.raises(UsageError, match="both are run first"):
+    with pytest.raises(UsageError, match="both runs are first"):
         compare_runs(two_runs, "first", "first")
 
 
@@ -451,7 +451,7 @@ def test_they_are_written_to_a_file_of_each_kind(
     assert "all.csv already exists" in command("-o", "all.csv", status=2).output
     assert "unknown file format: all.txt" in command("-o", "all.txt", status=2).output
     Path(next((tmp_path / "home").rglob("r1.1.pickle"))).unlink()
-    assert "are not all kept here" in command("-o", "more.pickle", status=2).output
+    assert "are not on this machine" in command("-o", "more.pickle", status=2).output
     assert not (tmp_path / "more.pickle").exists()
 
     real = builtins.__import__

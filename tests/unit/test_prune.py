@@ -390,7 +390,7 @@ def test_wherever_a_secret_stands_it_is_left_out(text: str) -> None:
     [
         ("envs: {B: &s aaaaaaaaaa}\nsecrets: {A: *s}\n", "left out|another line"),
         ("secrets: {A: aaaaaaaaaa}\nrun: echo aaaaaaaaaa\n", "another line of it"),
-        ("workdir: {url: 'https://me:pass-word-1@host/x.git'}\nrun: a\n", "a password stands in a URL"),
+        ("workdir: {url: 'https://me:pass-word-1@host/x.git'}\nrun: a\n", "a URL in it contains a password"),
     ],
 )
 def test_what_cannot_be_left_out_is_not_kept(text: str, said: str) -> None:
@@ -402,7 +402,7 @@ def test_a_job_with_a_password_in_a_url_is_refused_in_words(tmp_path: Path) -> N
     text = "workdir: {url: 'https://me:pass-word-1@host/x.git'}\nrun: a\n"
     kept = JobRecord.from_job(JobFile.from_text(text, tmp_path / "t.yaml"))
     assert "pass-word-1" not in json.dumps(kept.to_json())
-    with pytest.raises(UsageError, match="launch it again"):
+    with pytest.raises(UsageError, match="Launch it by hand"):
         kept.load_job({}, {})
 
 
@@ -448,9 +448,9 @@ def test_of_a_command_all_but_secrets_comes_back(monkeypatch: pytest.MonkeyPatch
     ("words", "said"),
     [
         (["curl", "https://me:pass-word-1@host/x"], "a URL in it contains a password"),
-        ([f"login --key {KEY}"], "the value of a secret stands in it"),
-        ([f"login --key {TOKEN}"], "the value of a secret stands in it"),
-        (["login", "--key", "sk-of-this-shell-1"], "the value of a secret stands in it"),
+        ([f"login --key {KEY}"], "it contains the value of a secret"),
+        ([f"login --key {TOKEN}"], "it contains the value of a secret"),
+        (["login", "--key", "sk-of-this-shell-1"], "it contains the value of a secret"),
     ],
 )
 def test_a_command_with_a_secret_in_it_is_not_kept(
@@ -460,7 +460,7 @@ def test_a_command_with_a_secret_in_it_is_not_kept(
     kept = CommandRecord.from_command(words, {"OPENAI_API_KEY": KEY}, {"HF_TOKEN": TOKEN}, None)
     told = json.loads(json.dumps(kept.to_json()))
     assert not any(word in json.dumps(told) for word in words)
-    with pytest.raises(UsageError, match=f"the text of the command is not kept, for {said}"):
+    with pytest.raises(UsageError, match=f"the command cannot be rerun: its text was not saved because {said}"):
         parse_saved(CommandRecord, told).values({}, {"HF_TOKEN": "x"})
 
 

@@ -587,7 +587,7 @@ def test_where_nothing_failed_it_says_so(tmp_path: Path) -> None:
 
 def test_a_record_of_nothing_is_refused(tmp_path: Path) -> None:
     RecordingWriter(tmp_path / "b", {}).close()
-    with pytest.raises(UsageError, match=r"nothing that could be played$"):
+    with pytest.raises(UsageError, match=r"the recording is empty$"):
         Playback(open_recording(tmp_path / "b"))
 
 
@@ -622,12 +622,12 @@ def test_a_record_of_centuries_is_played_like_any_other(tmp_path: Path) -> None:
 def test_a_record_that_was_cut_off_says_so_and_its_words_are_harmless(recorded: Path) -> None:
     data = recorded.read_bytes()
     recorded.write_bytes(data[:-10] + b"")
-    with pytest.raises(UsageError, match="could be played: it was cut off"):
+    with pytest.raises(UsageError, match="the recording is empty: it was truncated"):
         Playback(open_recording(recorded))  # one block only, and that is gone
     recorded.write_bytes(data + b"blk1")
     playback = Playback(open_recording(recorded))
     front = Replay(playback)
-    assert "the record was cut off" in front.notice and "\x1b" not in front.notice
+    assert "the recording is truncated" in front.notice and "\x1b" not in front.notice
     front.detach()
 
 
@@ -643,9 +643,9 @@ def test_what_needs_a_pool_is_refused_in_words(playback: Playback) -> None:
         front.remove_leftovers(LeftoverScan()),
     ]  # fmt: skip
     for future in asked:
-        with pytest.raises(UsageError, match="this is a replay of a record"):
+        with pytest.raises(UsageError, match="this is a replay of a recording"):
             future.result(10)
-    with pytest.raises(UsageError, match="this is a replay of a record"):
+    with pytest.raises(UsageError, match="this is a replay of a recording"):
         front.run_logs("r1")
     assert front.scan_leftovers().result(10).found == LeftoverScan().found
     assert front.files("p").result(10).files == []
@@ -824,7 +824,7 @@ def test_what_goes_on_with_a_sweep_knows_what_others_before_it_have(ledger: Ledg
     record_runs(ledger, opened=[("t", "c", "train", "broadcast", 1, 1.0)], ends=[("c", "done", 2.0, None)])
     other = ledger.run("c")
     assert other is not None
-    with pytest.raises(UsageError, match="no sweep over arguments"):
+    with pytest.raises(UsageError, match="not a sweep over arguments"):
         trial_table_source(ledger, row.key, RunView("c", "p", "train", "broadcast", 1, 1.0), {})
-    with pytest.raises(UsageError, match="no sweep over arguments"):
+    with pytest.raises(UsageError, match="not a sweep over arguments"):
         missing_trials(ledger, other)

@@ -334,18 +334,18 @@ def test_what_a_package_in_a_folder_says_wrong_is_refused(project: Path, text: s
     ("text", "why"),
     [
         ("rich\n--pre\n", r"requirements\.txt, line 2: --pre is not supported; supported: -r, -c, -e"),
-        ("-r https://x/y.txt", "https://x/y.txt is not fetched"),
+        ("-r https://x/y.txt", "https://x/y.txt cannot be included"),
         ("-r gone.txt", r"gone\.txt cannot be read: No such file"),
         ("-e git+https://x/y#egg=y", "is not a folder. Write NAME @ git"),
         ("git+https://x/y", r"git\+https://x/y lacks the package's name"),
-        ("./made.whl", r"\./made\.whl is not there"),
+        ("./made.whl", r"\./made\.whl does not exist"),
         ("./limits.txt", r"is a file of this machine"),
         ("-e scripts", "has neither pyproject.toml nor setup.py"),
         (f"a==1 --hash={SHA}\nb==2", "line 2: b==2 has no --hash, but other lines have one"),
         (f"a>1 --hash={SHA}", "a>1 does not name an exact version"),
-        ("a --config-settings=x=y", "--config-settings is not known"),
+        ("a --config-settings=x=y", "--config-settings is not supported"),
         ("-c", "argument -c/--constraint: expected one argument"),
-        ("a 'b", 'line 1: "a \'b" is not there|is not there'),
+        ("a 'b", 'line 1: "a \'b" does not exist|does not exist'),
         (b"\xff\xfe", "not UTF-8 text"),
     ],
 )
@@ -476,9 +476,9 @@ def _reason(project: Path, version: str, /, **image: Any) -> str:
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [
-        ("version = 1\n", "version = 9\n", "says uv: .*version"),
-        ("version = 1\n", "version = \n", "says uv: .*TOML"),
-        ('name = "loop"\nversion', 'name = "lop"\nversion', "says uv: .*loop"),
+        ("version = 1\n", "version = 9\n", "uv rejected .*version"),
+        ("version = 1\n", "version = \n", "uv rejected .*TOML"),
+        ('name = "loop"\nversion', 'name = "lop"\nversion', "uv rejected .*loop"),
         ('registry = "https://cpu"', 'registry = "../wheels"', "torch comes from .*wheels.*, on this machine"),
         (
             'url = "https://x/direct-1-py3-none-any.whl" }\nwheels',

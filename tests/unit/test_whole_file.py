@@ -270,7 +270,7 @@ def test_nothing_of_others_is_written_over_or_removed(environment: Path) -> None
     other = site / "skyward.py"
     other.write_text("# somebody else's\n")
     try:
-        with pytest.raises(UsageError, match=r"has another package skyward, at .*uninstall it first"):
+        with pytest.raises(UsageError, match=r"has another package skyward, at .*Uninstall it first"):
             skyward_alias.install(python)
         with pytest.raises(UsageError, match="was not written by this program"):
             skyward_alias.remove(python)
@@ -328,9 +328,9 @@ def test_what_was_killed_half_way_leaves_nothing(environment: Path) -> None:
 
 
 def test_what_cannot_be_is_refused_in_words(environment: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"does not say where its packages are: No such file or directory$"):
+    with pytest.raises(UsageError, match=r"Cannot find the packages of .*: No such file or directory$"):
         skyward_alias.install(str(tmp_path / "nothing"))
-    for text, why in {"echo no; exit 3": "it ended with status 3", "echo hello": "it answers something else",
+    for text, why in {"echo no; exit 3": "it exited with status 3", "echo hello": "unexpected output",
                       "echo oh >&2; exit 1": "it ended with status 1: oh"}.items():  # fmt: skip
         (other := tmp_path / "other").write_text(f"#!/bin/sh\n{text}\n")
         other.chmod(0o755)
@@ -338,5 +338,5 @@ def test_what_cannot_be_is_refused_in_words(environment: Path, tmp_path: Path) -
             skyward_alias.install(str(other))
     bare = tmp_path / "bare"
     venv.create(bare, symlinks=True)
-    with pytest.raises(UsageError, match=r"has no skyward_core, .*install this package there first"):
+    with pytest.raises(UsageError, match=r"has no skyward_core, .*Install this package there first"):
         skyward_alias.install(python_of(bare))

@@ -1,6 +1,6 @@
-"""The environment options of a launch.
+"""Environment options of a launch (``--image-set``).
 
-A secret is named only: its value is the shell's, when the launch is made, and stands in nothing that is kept.
+Secrets are given by name: their values are read from the process environment at launch and are never saved.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from skyward_core.util.user_files import resolve_path
 FIELD = "image_settings"
 LISTS = ("pip", "apt", "setup", "includes", "excludes")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# As a shell or an option has it; of "==" a package's version stands behind.
+# An assignment in a shell or an option. After "==" is the version of a package.
 _ASSIGNED = re.compile(r"(?P<name>\w+)['\"]?\s{0,2}[=:](?!=)\s{0,2}['\"]?(?=(?P<value>[^\s'\",;&|)]+))")
 _KNOWN = f"{', '.join(LISTS)}, env.NAME and secret"
 
 
 @dataclass(frozen=True, slots=True)
 class ImageOptions:
-    """What such texts say.
+    """Parsed environment options.
 
     Attributes:
-        lists: of each field that is a list, its values.
-        env: variables whose values are said.
-        secrets: names of those whose values are the shell's.
+        lists: Values of each field that is a list.
+        env: Variables with their values.
+        secrets: Names of secret variables, whose values come from the process environment.
     """
 
     lists: Mapping[str, list[str]] = field(default_factory=dict)
@@ -47,51 +47,51 @@ class ImageOptions:
     secrets: Sequence[str] = ()
 
     def list_values(self, name: str) -> Sequence[str]:
-        """The values of a field that is a list."""
+        """Return the values of a list field."""
         return self.lists.get(name, ())
 
     def read_secrets(self) -> dict[str, str]:
-        """The secrets as the shell has them.
+        """Return the secrets with their values from the process environment.
 
         Raises:
-            UsageError: it has not, or one is too short to be blanked in logs.
+            UsageError: If a variable is not set, or its value is too short to be redacted in logs.
         """
         with set_error_field(FIELD):
             for name in self.secrets:
                 if not os.environ.get(name):
-                    raise UsageError(f"the shell has no {name}, which is to be a secret of the ranks: export it first")
+                    raise UsageError(f"secret {name} is not set in this shell. Run export {name}=... first")
                 if len(os.environ[name]) < MIN_SECRET_LENGTH:
                     raise UsageError(
-                        f"{name} has fewer than {MIN_SECRET_LENGTH} characters, and could not be blanked in logs "
-                        "as a secret is"
+                        f"secret {name} has fewer than {MIN_SECRET_LENGTH} characters, too few to be redacted in logs. "
+                        "Use a longer value"
                     )
             return {name: os.environ[name] for name in self.secrets}
 
     def check_files(self, folder: Path, *, travels: bool) -> None:
-        """See to it that what is said of the working folder can be heeded.
+        """Check that the options about the working folder can be honored.
 
         Args:
-            folder: that folder; of it only what the patterns name is looked at, as a plan is made at each key.
-            travels: whether it is sent to the ranks.
+            folder: The working folder; only the files that the patterns match are read, because plans are made often.
+            travels: Whether it is sent to the ranks.
 
         Raises:
-            UsageError: it cannot.
+            UsageError: If they cannot.
         """
-        said = [name for name in ("includes", "excludes") if self.lists.get(name)]
-        if not said:
+        given = [name for name in ("includes", "excludes") if self.lists.get(name)]
+        if not given:
             return
         with set_error_field(FIELD):
             if not travels:
-                raise UsageError(f"ranks work in your own folder here, and nothing travels: leave {said[0]} out")
-            if "includes" in said and (nothing := unmatched_patterns(folder, self.lists["includes"])):
-                raise UsageError(f"includes: nothing in {resolve_path(folder)} is named by {', '.join(nothing)}")
+                raise UsageError(f"ranks on this machine work in your own folder. Remove {given[0]}")
+            if "includes" in given and (unmatched := unmatched_patterns(folder, self.lists["includes"])):
+                raise UsageError(f"includes: no file in {resolve_path(folder)} matches {', '.join(unmatched)}")
 
 
 def parse_image_options(texts: Sequence[str]) -> ImageOptions:
-    """What texts ``field=value`` say.
+    """Parse texts ``field=value``.
 
     Raises:
-        UsageError: one makes no sense, or holds a secret, which would be kept with the launch.
+        UsageError: If a text is invalid, or contains a secret, which would be saved with the launch.
     """
     lists: dict[str, list[str]] = {}
     env: dict[str, str] = {}
@@ -105,32 +105,34 @@ def parse_image_options(texts: Sequence[str]) -> ImageOptions:
             else:
                 env[_check_variable(name.removeprefix("env."))] = value
         if both := sorted(env.keys() & set(secrets)):
-            raise UsageError(f"{both[0]} is given a value and named as a secret: leave one of them out")
+            raise UsageError(f"{both[0]} has a value and is a secret. Remove one of them")
     return ImageOptions(lists, env, secrets)
 
 
 def _parse_option(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if name not in (*LISTS, "secret") and not name.startswith("env."):
-        raise UsageError(f"there is no {name!r:.40} of an image to be set; there are {_KNOWN}")
+        raise UsageError(f"unknown image option {name!r:.40}. Known: {_KNOWN}")
     if not equals or not (value.strip() or name.startswith("env.")):
-        raise UsageError(f"{name}: write what it is to be as {name}=VALUE")
+        raise UsageError(f"{name} has no value. Write {name}=VALUE")
     if is_secret_name(name.removeprefix("env.")) and name.startswith("env."):
         variable = name.removeprefix("env.")
-        raise UsageError(f"{variable} is a secret by its name: write secret={variable}, and export it in the shell")
+        raise UsageError(f"{variable} has the name of a secret. Write secret={variable}, and export it in the shell")
     if url_secrets(value):
-        raise UsageError(f"{name} holds a password or token in a URL, and launches are kept: leave it out")
+        raise UsageError(
+            f"{name} contains a password or token in a URL, which would be saved with the launch. Remove it"
+        )
     if secret := _find_secret(value):
         raise UsageError(
-            f"{name} holds what {secret} is, a secret by its name, and launches are kept: write secret={secret} beside "
-            f"it, export that in the shell, and ${secret} here"
+            f"{name} contains the value of {secret}, which has the name of a secret and would be saved with "
+            f"the launch. Add secret={secret}, export it in the shell, and write ${secret} here"
         )
     return name, value
 
 
 def _find_secret(text: str) -> str:
-    """The name of a secret whose value stands in a text: of one of the shell's, or of one that the text gives a value;
-    "" where there is none."""
+    """Return the name of a secret whose value a text contains, from the environment or assigned in the text; "" if
+    none."""
     for name, value in os.environ.items():
         if is_secret_name(name) and Redactor(secret_values({name: value})).redact_text(text) != text:
             return name
@@ -142,21 +144,21 @@ def _find_secret(text: str) -> str:
 
 def _check_variable(name: str) -> str:
     if not _VARIABLE.fullmatch(name):
-        raise UsageError(f"{name!r:.60} is no name of a variable: use letters, digits and underscores")
+        raise UsageError(f"{name!r:.60} is not a variable name. Use letters, digits and underscores")
     return name
 
 
 def option_error(error: SpecError) -> SpecError:
-    """An image's complaint of a field that was given so."""
+    """Return an error of an image as an error of these options."""
     return SpecError(f"{error.field}: {error.reason}", FIELD) if error.field in (*LISTS, "env") else error
 
 
 @dataclass(frozen=True, slots=True)
 class ImageField(ArgumentField):
-    """One of them.
+    """Form field of an environment option.
 
     Attributes:
-        example: what may be written there.
+        example: Example of a value.
     """
 
     example: str = ""
@@ -178,22 +180,22 @@ def _field(name: str, example: str, help: str) -> ImageField:
 
 
 IMAGE_FIELDS: Sequence[ImageField] = (
-    _field("pip", "einops 'rich>=13'", "packages that pip installs for the ranks"),
-    _field("apt", "libsndfile1", "packages of the machines' system"),
-    _field("setup", "make -C data", "a command on each machine before its first rank; && joins several"),
-    _field("env", "NAME=value OTHER=1", "variables of the ranks; no secrets, as launches are kept"),
-    _field("secrets", "HF_TOKEN", "variables whose values are this shell's, and are kept nowhere"),
-    _field("includes", "data/** *.yaml", "ignored files of the working folder that travel all the same"),
-    _field("excludes", "*.ckpt", "files of it that stay"),
+    _field("pip", "einops 'rich>=13'", "packages to install with pip"),
+    _field("apt", "libsndfile1", "system packages to install with apt"),
+    _field("setup", "make -C data", "command to run on each machine before its first rank; join several with &&"),
+    _field("env", "NAME=value OTHER=1", "environment variables; no secrets, because launches are saved"),
+    _field("secrets", "HF_TOKEN", "variables with this shell's values, which are never saved"),
+    _field("includes", "data/** *.yaml", "ignored files of the working folder to send anyway"),
+    _field("excludes", "*.ckpt", "files of the working folder not to send"),
 )
 _PREFIXES = {"env": "env.", "secrets": "secret="}
 
 
 def field_texts(name: str, text: str) -> list[str]:
-    """What is written in a field, as texts such as ``pip=einops``.
+    """Return the content of a form field as texts such as ``pip=einops``.
 
     Raises:
-        ValueError: a quotation in it has no end.
+        ValueError: If a quotation mark is not closed.
     """
     if not text.strip():
         return []
@@ -203,7 +205,7 @@ def field_texts(name: str, text: str) -> list[str]:
 
 
 def split_by_field(texts: Iterable[str]) -> Mapping[str, str]:
-    """The other way round: what each field says of texts; one that is of none is of a field of its own name."""
+    """Return the content of each form field, the inverse of :func:`field_texts`; other texts go by their own name."""
     found: dict[str, list[str]] = {}
     for text in texts:
         name, _, value = text.partition("=")

@@ -1,4 +1,4 @@
-"""A job file or shell command as a launch."""
+"""Launch of a job file or a shell command: its pool, and its pickled calls."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Return what job files are read by, which imports pydantic and yaml: launching a command needs neither."""
+    """Import names of job files on demand: they load pydantic and yaml, which shell commands do not need."""
     if name not in {"JobFile", "read_variables"}:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from skyward_core.tasks.job_files import job
@@ -50,53 +50,53 @@ def __getattr__(name: str) -> Any:
 
 
 def shell_task(words: Sequence[str], env: Mapping[str, str], secrets: Mapping[str, str]) -> Task:
-    """A command, pickled.
+    """Return the pickled call of a shell command.
 
     Args:
-        words: it: one that has several words is one command, and a single one is what a shell reads.
-        env: variables that it has.
-        secrets: more of them, whose values are blanked in what it prints.
+        words: A single word is a text for the shell; several words are one command.
+        env: Variables of the command.
+        secrets: Further variables, whose values are redacted in its output.
 
     Raises:
-        UsageError: it is none, or a variable cannot be.
+        UsageError: If the command is empty, or a variable is invalid.
     """
     command = words[0] if len(words) == 1 else shlex.join(words)
     return make_portable_task(shell(command, env={**env, **secrets}, secrets=tuple(secrets.values())))
 
 
 def parse_variables(option: str, texts: Sequence[str]) -> dict[str, str | None]:
-    """Variables as a command line has them: ``NAME=VALUE``, or ``NAME`` for what this shell has.
+    """Parse variables of a command line: ``NAME=VALUE``, or ``NAME`` for the value in this shell.
 
     Args:
-        option: how they were given, for errors.
-        texts: they.
+        option: Option that names them, for errors.
+        texts: Values of the option.
 
     Raises:
-        UsageError: one has no name.
+        UsageError: If a name is empty.
     """
     found: dict[str, str | None] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not name.strip():
-            raise UsageError(f"{option} is given NAME=VALUE, or NAME for what this shell has of that name")
+            raise UsageError(f"{option} needs NAME=VALUE, or NAME for the value in this shell")
         found[name.strip()] = value if equals else None
     return found
 
 
 def make_portable_task(call: PendingFunction[None], folder: Path | None = None) -> Task:
-    """A call of nothing but this library's own, pickled: any Python can make it.
+    """Pickle a call that consists of this library's own code only, which any Python version can run.
 
     Args:
-        folder: where large arguments are written.
+        folder: Folder for large arguments.
     """
     return replace(make_task(call, folder=folder), portable=True)
 
 
-EMPTY_FOLDER = "empty"  # a folder below the home: the working folder of jobs that have none
-GIT_TIMEOUT = 600.0  # seconds that a clone may take
-# What git asks for user and password: they come by its environment, which others cannot read.
+EMPTY_FOLDER = "empty"  # folder in the state folder: working folder of jobs without one
+GIT_TIMEOUT = 600.0  # seconds for a clone
+# Git reads user and password from its environment, which other users cannot read.
 _CREDENTIAL_HELPER = r'!f() { printf "username=%s\npassword=%s\n" "$SKYWARD_GIT_USER" "$SKYWARD_GIT_PASSWORD"; }; f'
-# What a file says of a machine, and the setting of a provider that is meant.
+# Properties of a machine in a job file, and the corresponding provider setting.
 _SETTINGS = {"instance_type": "instance_type", "image": "ami", "disk_gb": "disk_gb", "zone": "zones"}
 _JOB_FILE_KEYS = {
     "zone": "zone",
@@ -116,12 +116,12 @@ _JOB_FILE_KEYS |= {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
-    """A job file, and the options that it is launched with.
+    """Job file with the options of its launch.
 
     Attributes:
-        job: the file, read.
-        options: its pool: ``JOB_OPTIONS`` and ``pool``; without a provider, the file names the clouds.
-        idle_timeout: seconds without use after which the pool ends; None for the file's.
+        job: Parsed job file.
+        options: Pool options: ``JOB_OPTIONS`` and ``pool``; without a provider, the file selects the clouds.
+        idle_timeout: Idle time in seconds after which the pool ends; None for the value in the file.
     """
 
     job: JobFile
@@ -130,7 +130,7 @@ class JobRequest:
 
     @classmethod
     def from_options(cls, job: JobFile, *, idle_timeout: float | None = None, **options: Any) -> JobRequest:
-        """Return the request with these values of ``JOB_OPTIONS`` and ``pool``."""
+        """Return the request with the given values of ``JOB_OPTIONS`` and ``pool``."""
         return cls(job=job, options=LaunchRequest(script=str(job.path), **options), idle_timeout=idle_timeout)
 
     @property
@@ -139,13 +139,13 @@ class JobRequest:
         return [*self.options.shapes_pool, *(["-i"] if self.idle_timeout else [])]
 
     def spec(self, *, clone: bool = True) -> tuple[PoolSpec, list[str]]:
-        """The pool that is asked for, and what of the file its provider does not heed, in words.
+        """Return the requested pool, and notes about keys of the file that its provider ignores.
 
         Args:
-            clone: fetch the repository that is the working folder; else there is none in what is given.
+            clone: Clone the repository of the working folder; otherwise the result has no working folder.
 
         Raises:
-            SkywardError: something makes no sense, or no provider of the file's is here.
+            SkywardError: If a value is invalid, or no provider of the file is available.
         """
         job, notes = self.job, list(self.job.notes)
         ways = list(self._make_specs(notes))
@@ -168,39 +168,39 @@ class JobRequest:
         return spec, notes
 
     def _make_specs(self, notes: list[str]) -> Iterator[Spec]:
-        """Ways to have the machines, by providers that are here."""
-        here, missing = set(provider_names()), []
+        """Yield a specification per alternative whose provider is available."""
+        available, missing = set(provider_names()), []
         found: list[Spec] = []
         for way in self.job.ways:
             name = self.options.provider or way.cloud or DEFAULT_PROVIDER
-            if name not in here:
+            if name not in available:
                 missing.append(name)
                 continue
             if (spec := self._make_spec(way, name, notes)) not in found:
                 found.append(spec)
         if not found:
             raise UsageError(
-                f"no provider here is called {' or '.join(dict.fromkeys(missing))}, where {self.job.path} wants its "
-                f"machines: name one that is with --provider ({', '.join(sorted(here))})"
+                f"{self.job.path} needs provider {' or '.join(dict.fromkeys(missing))}, which is not available. "
+                f"Choose another one with --provider ({', '.join(sorted(available))})"
             )
         if missing:
-            notes.append(f"ways on {' and '.join(dict.fromkeys(missing))} are left out: no such provider is here")
+            notes.append(f"alternatives on {' and '.join(dict.fromkeys(missing))} are ignored: no such provider")
         if not all(isinstance(each.provider, Offers) for each in found) and len(found) > 1:
-            notes.append(f"of {len(found)} ways to have machines the first is taken: the others have no offers")
+            notes.append(f"the first of {len(found)} alternatives is used: not all providers have offers to compare")
             found = found[:1]
         yield from found
 
     def _make_spec(self, way: WantedMachine, name: str, notes: list[str]) -> Spec:
         kind = provider_class(name)
         declared = {each.name for each in declared_settings(kind)}
-        texts, unheeded = {}, []
+        texts, ignored = {}, []
         is_elsewhere = self.options.provider is not None and way.cloud not in ("", name)
         for part, setting in _SETTINGS.items():
             if wanted := getattr(way, part):
                 if setting in declared and not is_elsewhere:
                     texts[setting] = str(wanted)
                 else:
-                    unheeded.append(_JOB_FILE_KEYS[part])
+                    ignored.append(_JOB_FILE_KEYS[part])
         chosen: dict[str, Any] = {}
         if isinstance(kind, Offers):
             chosen = {
@@ -210,28 +210,29 @@ class JobRequest:
                 "allocation": "spot" if way.spot else None,
                 "region": None if is_elsewhere else way.region or None,
             }
-            unheeded += ["region"] if is_elsewhere and way.region else []
+            ignored += ["region"] if is_elsewhere and way.region else []
         else:
-            unheeded += [_JOB_FILE_KEYS[part] for part in _OFFER_FIELDS if getattr(way, part)]
-        if unheeded:
-            said = f"{', '.join(unheeded)}: provider {name} takes machines as they are"
-            if said not in notes:
-                notes.append(said)
+            ignored += [_JOB_FILE_KEYS[part] for part in _OFFER_FIELDS if getattr(way, part)]
+        if ignored:
+            note = f"{', '.join(ignored)}: ignored by provider {name}"
+            if note not in notes:
+                notes.append(note)
         with set_error_field("provider"):
             provider = make_provider(kind, {**texts, **self.options.settings})
         return Spec(provider=provider, accelerator=way.accelerator or None, **chosen)
 
     def _pool_options(self, provider: Any) -> dict[str, Any]:
-        """Options of the pool."""
-        said: dict[str, Any] = {"secrets": tuple(each for each in self.job.blanked if len(each) >= MIN_SECRET_LENGTH)}
-        said |= make_options(self.options, provider)
+        options: dict[str, Any] = {
+            "secrets": tuple(each for each in self.job.blanked if len(each) >= MIN_SECRET_LENGTH)
+        }
+        options |= make_options(self.options, provider)
         idle = self.job.idle_seconds if self.idle_timeout is None else self.idle_timeout
         if idle is not None:
-            said["idle_timeout"] = idle
-        return said
+            options["idle_timeout"] = idle
+        return options
 
     def _upload_folder(self, provider: Any, clone: bool) -> str | None:
-        """The folder that travels; None for the current one, where ranks work in the person's own."""
+        """Return the folder to send; None for the current one, if ranks work in the user's own folder."""
         if self.job.git is not None:
             return str(_clone_to_folder(*self.job.git)) if clone else None
         if self.job.workdir is not None:
@@ -244,15 +245,15 @@ class JobRequest:
 
 
 def job_tasks(job: JobFile, folder: Path, *, setup: bool = True, cwd: str = "") -> Iterator[Task]:
-    """The calls of a job, pickled, in order: each is to end on all nodes before the next begins.
+    """Yield the pickled calls of a job in order; each must end on all nodes before the next one starts.
 
     Args:
-        folder: where large ones are written.
-        setup: whether its ``setup`` is among them.
-        cwd: the folder of its commands; "" for the ranks' own.
+        folder: Folder for large blobs.
+        setup: Whether to include ``setup``.
+        cwd: Folder of the commands; "" for the working folder of the ranks.
 
     Raises:
-        JobFileError: a file that it mounts cannot be read.
+        JobFileError: If a mounted file cannot be read.
     """
     for call in job.calls(setup=setup, cwd=cwd):
         yield make_portable_task(call, folder)
@@ -261,21 +262,22 @@ def job_tasks(job: JobFile, folder: Path, *, setup: bool = True, cwd: str = "") 
 def pool_job_tasks(
     job: JobFile, pool: PoolView, folder: Path, *, run_alone: bool = False, setup: bool = True
 ) -> list[Task]:
-    """The same for a pool that is up, behind what brings its nodes what there is now of the job's working folder. On
-    this machine the commands run in that folder itself, wherever the ranks of the pool work.
+    """Return the calls of a job for an existing pool, after a call that updates its working folder on the nodes.
+
+    On this machine, the commands run in that folder itself, wherever the ranks of the pool work.
 
     Args:
-        run_alone: the job's ``run``, and neither its mounts nor its ``setup``.
+        run_alone: Include only the job's ``run``, without mounts and ``setup``.
 
     Raises:
-        UsageError: the folder cannot be read, or is too large to travel; or the job has no ``run``, which is wanted.
+        UsageError: If the folder cannot be read or is too large, or ``run_alone`` is true and the job has no ``run``.
     """
     work = job.workdir if job.git is None else _clone_to_folder(*job.git, pool=pool.key)
     here = work is not None and isinstance(provider_class(pool.provider), RunsHere)
     cwd = str(work) if here else ""
     synced = _sync_task(work, folder) if work is not None and not here else None
     if job.git is not None and work is not None and not here:
-        remove_clone(work)  # it is packed
+        remove_clone(work)  # already packed
     if synced is not None and (run_alone or not job.sets_all_up(setup=setup)):
         synced = replace(synced, nodes=job.num_nodes)
     steps = [synced] if synced is not None else []
@@ -283,7 +285,7 @@ def pool_job_tasks(
         return [*steps, *job_tasks(job, folder, setup=setup, cwd=cwd)]
     call = job.run_call(cwd)
     if call is None:
-        raise UsageError(f"{job.path} has no run: there is nothing to execute")
+        raise UsageError(f"{job.path} has no run to execute")
     return [*steps, make_portable_task(call)]
 
 
@@ -299,8 +301,10 @@ def _sync_task(work: Path, folder: Path) -> Task | None:
 
 
 def _clone_to_folder(url: str, ref: str, *, pool: str = "") -> Path:
-    """A repository's files, in a new folder that stays as long as its pool: ranks of this machine work in it, and nodes
-    that come later get theirs of it."""
+    """Clone a repository into a new folder that stays as long as its pool.
+
+    Ranks of this machine work in it, and replacement nodes get their copy from it.
+    """
     folder = make_clone_folder(pool)
     try:
         _run_git_clone(url, ref, folder)
@@ -311,11 +315,11 @@ def _clone_to_folder(url: str, ref: str, *, pool: str = "") -> Path:
 
 
 def _run_git_clone(url: str, ref: str, folder: Path) -> None:
-    # Whoever has an account here sees what a program is started with, and words go to screens and logs.
-    plain, said, login = strip_credentials(url), [], _url_credentials(url)
+    # Other users can see command lines, and the command appears on screens and in logs.
+    plain, git_options, login = strip_credentials(url), [], _url_credentials(url)
     environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
     if login is not None:
-        said = ["-c", "credential.helper=", "-c", f"credential.helper={_CREDENTIAL_HELPER}"]
+        git_options = ["-c", "credential.helper=", "-c", f"credential.helper={_CREDENTIAL_HELPER}"]
         environment |= {"SKYWARD_GIT_USER": login[0], "SKYWARD_GIT_PASSWORD": login[1]}
     for words in (
         ["init", "--quiet"],
@@ -324,23 +328,23 @@ def _run_git_clone(url: str, ref: str, folder: Path) -> None:
     ):
         try:
             done = subprocess.run(
-                ["git", *said, "-C", str(folder), *words],
+                ["git", *git_options, "-C", str(folder), *words],
                 env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=GIT_TIMEOUT,
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
-            raise JobFileError(f"workdir: git did not bring {plain} within {GIT_TIMEOUT / 60:g} minutes") from error
+            raise JobFileError(f"workdir: git did not fetch {plain} within {GIT_TIMEOUT / 60:g} minutes") from error
         except OSError as error:
-            raise JobFileError(f"workdir: git cannot bring {plain}: {error}") from error
+            raise JobFileError(f"workdir: git cannot fetch {plain}: {error}") from error
         if done.returncode:
             reason = strip_credentials(done.stderr.strip())
-            raise JobFileError(f"workdir: git cannot bring {ref or 'what is newest'} of {plain}: {reason}")
+            raise JobFileError(f"workdir: git cannot fetch {ref or 'HEAD'} of {plain}: {reason}")
 
 
 def _url_credentials(url: str) -> tuple[str, str] | None:
-    """The user and the password that stand in a URL; None where there is no password."""
+    """Return user and password of a URL; None if it has no password."""
     try:
         parts = urlsplit(url)
-    except ValueError:  # git says what is wrong with it
+    except ValueError:  # git reports the error
         return None
     if parts.scheme not in ("http", "https") or not parts.password:
         return None

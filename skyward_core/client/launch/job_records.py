@@ -1,7 +1,4 @@
-"""Jobs and commands saved with each run, for running again.
-
-Commands are here, job files in ``launch.job_records``.
-"""
+"""Saved launches of job files and shell commands, for running them again."""
 
 from __future__ import annotations
 
@@ -28,23 +25,23 @@ Overrides = Mapping[str, str | None]
 
 
 def secret_names(envs: Mapping[str, str]) -> list[str]:
-    """Variables whose names, or whose values, say that they are secret."""
+    """Return the variables whose names or values mark them as secret."""
     return [name for name, text in envs.items() if is_secret_name(name) or secret_values({name: text})]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellRecord:
-    """What a shell was given to run, by a job file or alone.
+    """Saved launch of shell commands, by a job file or by ``exec``.
 
     Attributes:
-        cwd: the folder in which it was launched.
-        env: its variables, but for those that are secret.
-        lacks_env, lacks_secrets: variables, and secrets, whose values are not kept.
-        joined: whether it went to a pool that was up before.
-        why_not: why it cannot be run again.
+        cwd: Working folder of the client.
+        env: Variables, except secret ones.
+        lacks_env, lacks_secrets: Names of variables and secrets whose values are not saved.
+        joined: Whether the run used an existing pool.
+        why_not: Reason why it cannot run again; "" if it can.
     """
 
-    TAG: ClassVar[str]  # under which it is kept
+    TAG: ClassVar[str]  # key in the saved record
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  read by ``parse_saved``
 
     cwd: Path
@@ -56,28 +53,28 @@ class ShellRecord:
 
     @property
     def label(self) -> str:
-        """What it is called."""
+        """Name for messages."""
         raise NotImplementedError
 
     def missing_variables(self, env: Overrides, secrets: Overrides) -> dict[str, str]:
-        """What has a value neither in what is given nor among this process's variables: the option for it, by name."""
+        """Return the option for each variable without a value, neither given nor in this process's environment."""
         wanted = {name: "--env" for name in self.lacks_env if name not in env}
         wanted |= {name: "--secret" for name in self.lacks_secrets if name not in secrets}
         return {name: option for name, option in wanted.items() if name not in os.environ}
 
     def values(self, env: Overrides, secrets: Overrides) -> tuple[Overrides, Overrides]:
-        """Its variables, and its secrets, to be run again with; None stands for this process's value.
+        """Return the variables and secrets for another run; None stands for the value in this process's environment.
 
         Args:
-            env, secrets: in place of those that are kept, or of those that are not.
+            env, secrets: Values that replace or complete the saved ones.
 
         Raises:
-            UsageError: it cannot be run again, or a secret has no value.
+            UsageError: If it cannot run again, or a secret has no value.
         """
         self.check_rerunnable()
         for name, option in self.missing_variables(env, secrets).items():
             raise UsageError(
-                f"{name} of {self.label} is a secret, of which no value is kept: give {option} {name}, which takes "
+                f"{name} of {self.label} is a secret whose value is not saved. Give {option} {name}, which takes "
                 "this shell's variable of that name"
             )
         return (
@@ -86,13 +83,15 @@ class ShellRecord:
         )
 
     def check_rerunnable(self) -> None:
-        """See whether it can be run again.
+        """Check that it can run again.
 
         Raises:
-            UsageError: it cannot.
+            UsageError: If it cannot.
         """
         if self.why_not:
-            raise UsageError(f"the text of {self.label} is not kept, for {self.why_not}: launch it again yourself")
+            raise UsageError(
+                f"{self.label} cannot be rerun: its text was not saved because {self.why_not}. Launch it by hand"
+            )
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"cwd": str(self.cwd)}
@@ -100,11 +99,11 @@ class ShellRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandRecord(ShellRecord):
-    """A command that was run.
+    """Saved launch of a shell command.
 
     Attributes:
-        words: it; none where ``why_not`` says why that is not kept.
-        nodes: how many of the pool's nodes ran it, or which; None for all.
+        words: Words of the command; empty if ``why_not`` states why they are not saved.
+        nodes: Number or indexes of the nodes that ran it; None for all.
     """
 
     TAG = "command"
@@ -122,7 +121,7 @@ class CommandRecord(ShellRecord):
 
     @property
     def command_line(self) -> str:
-        """It, as a shell reads it."""
+        """Command as text for a shell."""
         return self.words[0] if len(self.words) == 1 else shlex.join(self.words)
 
     @classmethod
@@ -133,13 +132,13 @@ class CommandRecord(ShellRecord):
         secrets: Mapping[str, str],
         nodes: int | tuple[int, ...] | None,
     ) -> CommandRecord:
-        """Of a command that is about to run on a pool.
+        """Return the record of a command that is about to run on a pool.
 
         Args:
-            env, secrets: its variables.
+            env, secrets: Variables of the command.
         """
         hidden = secret_names(env)
-        kept = cls(
+        record = cls(
             words=tuple(words),
             nodes=nodes,
             cwd=require_current_folder(),
@@ -151,27 +150,27 @@ class CommandRecord(ShellRecord):
         text = "\n".join(words)
         values = [*(env[name] for name in hidden), *secrets.values(), *secret_values(os.environ)]
         if url_secrets(text):
-            return replace(kept, words=(), why_not="a password stands in a URL in it")
+            return replace(record, words=(), why_not="a URL in it contains a password")
         if Redactor(values).redact_bytes(text.encode()) != text.encode():
-            return replace(kept, words=(), why_not="the value of a secret stands in it")
-        return kept
+            return replace(record, words=(), why_not="it contains the value of a secret")
+        return record
 
 
-JOBS_FOLDER = "jobs"  # a folder below the home: texts of jobs that are launched again, and that stand nowhere else
+JOBS_FOLDER = "jobs"  # folder in the state folder: texts of rerun jobs whose files changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord(ShellRecord):
-    """A job file that was launched.
+    """Saved launch of a job file.
 
     Attributes:
-        path: of the file, as it was named.
-        text: what stood in it, without secrets; "" where ``why_not`` says why that is not kept.
-        digest: of all that stood in it.
-        provider, settings, budget, wait_for_capacity, idle_timeout, plugins, plugin_settings: of the request.
-        setup: whether its ``setup`` was run.
-        run_alone: whether its ``run`` alone was, as ``exec`` does.
-        down: whether the pool was to be torn down behind it.
+        path: Path of the file, as the user gave it.
+        text: Content of the file without secrets; "" if ``why_not`` states why it is not saved.
+        digest: Hash of the whole content.
+        provider, settings, budget, wait_for_capacity, idle_timeout, plugins, plugin_settings: As in the request.
+        setup: Whether ``setup`` ran.
+        run_alone: Whether only ``run`` ran, as with ``exec``.
+        down: Whether the pool was torn down afterwards.
     """
 
     TAG = "job"
@@ -195,19 +194,19 @@ class JobRecord(ShellRecord):
         return self.path
 
     @classmethod
-    def from_job(cls, job: JobFile, request: JobRequest | None = None, **said: Any) -> JobRecord:
-        """Of a job that is about to be launched.
+    def from_job(cls, job: JobFile, request: JobRequest | None = None, **values: Any) -> JobRecord:
+        """Return the record of a job that is about to be launched.
 
         Args:
-            job: it.
-            request: what was said of a pool that is made for it; None for one that is up.
-            said: other fields.
+            job: The job.
+            request: Request for the new pool; None for an existing pool.
+            values: Further fields.
         """
         hidden = secret_names(job.envs)
         if request is not None:
-            said |= {name: getattr(request.options, name) for name in JOB_OPTIONS}
-            said["idle_timeout"] = request.idle_timeout
-        kept = cls(
+            values |= {name: getattr(request.options, name) for name in JOB_OPTIONS}
+            values["idle_timeout"] = request.idle_timeout
+        record = cls(
             path=str(job.path),
             cwd=require_current_folder(),
             digest=_digest(job.text),
@@ -215,33 +214,32 @@ class JobRecord(ShellRecord):
             lacks_env=tuple(hidden),
             lacks_secrets=tuple(job.secrets),
             joined=request is None,
-            **said,
+            **values,
         )
         from skyward_core.tasks.job_files.yaml_document import strip_secrets
 
         try:
-            return replace(kept, text=strip_secrets(job.text, hidden, job.blanked))
+            return replace(record, text=strip_secrets(job.text, hidden, job.blanked))
         except JobFileError as error:
-            return replace(kept, why_not=str(error))
+            return replace(record, why_not=str(error))
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether the file is there, and says what it said."""
+        """Whether the file exists and its content has not changed."""
         try:
             return _digest(read_text(self.cwd / self.path)) == self.digest
         except (OSError, UnicodeDecodeError):
             return False
 
     def load_job(self, env: Overrides, secrets: Overrides) -> JobFile:
-        """The job again; paths in it are seen from the current folder.
+        """Return the job; its paths are relative to the current folder.
 
         Args:
-            env, secrets: variables in place of those that are kept, or of those that are not; what lacks a value has
-                this process's.
+            env, secrets: Values that replace or complete the saved ones; otherwise this process's environment applies.
 
         Raises:
-            UsageError: its text is not kept, or a secret has no value.
-            JobFileError: it cannot be used any more.
+            UsageError: If its text is not saved, or a secret has no value.
+            JobFileError: If the file is no longer valid.
         """
         from skyward_core.tasks.job_files.job import JobFile
 
@@ -249,25 +247,25 @@ class JobRecord(ShellRecord):
         return JobFile.from_text(self.text, Path(self.path), env=envs, secrets=hidden)
 
     def to_job_request(self, job: JobFile, pool: str | None) -> JobRequest:
-        """What is asked for again, on a pool of that name, or of a name made up."""
-        said = {name: getattr(self, name) for name in JOB_OPTIONS}
-        return JobRequest.from_options(job, pool=pool, idle_timeout=self.idle_timeout, **said)
+        """Return the request for a rerun, on a pool of that name, or of a generated name."""
+        options = {name: getattr(self, name) for name in JOB_OPTIONS}
+        return JobRequest.from_options(job, pool=pool, idle_timeout=self.idle_timeout, **options)
 
     def write_file(self, run: str) -> Path:
-        """A file with the text that was kept, without secrets.
+        """Write the saved text, without secrets, to a file.
 
         Args:
-            run: the run that it is kept with.
+            run: Run that it belongs to.
 
         Raises:
-            UsageError: it cannot be written.
+            UsageError: If the file cannot be written.
         """
         target = state_home() / JOBS_FOLDER / f"{run}.yaml"
         try:
             target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_atomic(target, self.text.encode())
         except OSError as error:
-            raise UsageError(f"what was kept of {self.path} cannot be written to {target}: {error}") from error
+            raise UsageError(f"the saved text of {self.path} cannot be written to {target}: {error}") from error
         return target
 
 

@@ -1,4 +1,4 @@
-"""What a request comes to: the call, the pool, and problems that are known before the launch."""
+"""Launch plan of a request: the call, the pool, and the problems that are known before the launch."""
 
 from __future__ import annotations
 
@@ -69,26 +69,26 @@ if TYPE_CHECKING:
     from skyward_core.tasks.task_and_blob_values import Task
     from skyward_core.views.pool_view import PoolView
 
-# Of ranks beside the app. Eight that print as fast as they can on two processors delay its loop by 5 ms then, and by
-# 15 to 50 ms with 0 (95th percentile).
+# Niceness of ranks beside the app. Eight ranks that print as fast as possible on two processors delay the app's event
+# loop by 5 ms with it, and by 15 to 50 ms without (95th percentile).
 NICE = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
-    """A request, checked.
+    """Validated request.
 
     Attributes:
-        request: the request.
-        interpreter: the one that it is loaded with.
-        packages: what a file of the project says that ranks have; None where none is named.
-        function: what is called; of a whole script, what stands for it.
-        values: its arguments, as values by name; of a sweep those of the first combination.
-        combinations: of a sweep, the arguments of each.
-        sheet: of a sweep, what of it is run.
-        pool: what is asked of the one that is made, or the one that is up and is used.
-        plugins: those of the pool.
-        plugin_values: what they were given, by the plugin's name and the parameter's.
+        request: The request.
+        interpreter: Interpreter that loads the script.
+        packages: Packages that a file of the project lists for the ranks; None if no file is named.
+        function: The function to call; for a whole script, a stand-in.
+        values: Arguments of the function by name; for a sweep, those of the first combination.
+        combinations: Arguments of each combination of a sweep.
+        sheet: Trials of a sweep that run.
+        pool: Specification of a new pool, or an existing pool.
+        plugins: Plugins of the pool.
+        plugin_values: Parameters of the plugins, by the names of plugin and parameter.
     """
 
     request: LaunchRequest
@@ -104,51 +104,50 @@ class LaunchPlan:
 
     @property
     def script(self) -> Path:
-        """Path of the script."""
         return Path(self.request.script)
 
     @property
     def whole(self) -> bool:
-        """Whether it is a whole script; then its ``args`` and its ``module`` are the values."""
+        """Whether a whole script runs; ``values`` then contains its ``args`` and its ``module``."""
         return self.request.script_args is not None
 
     @property
     def keep(self) -> bool:
-        """Whether the pool stays up afterwards."""
+        """Whether the pool stays up after the run."""
         return self.request.keep or self.request.detach
 
     def on_pool(self, pool: PoolView) -> LaunchPlan:
-        """The same on a pool that is up, which has the plugins and the Python that it was made with.
+        """Return the plan for an existing pool, with the plugins and the Python of that pool.
 
         Raises:
-            SkywardError: one of them is not installed here, or the script is for another Python.
+            SkywardError: If a plugin is not installed here, or the script needs another Python.
         """
         with set_error_field("plugins"):
             plugins = tuple(by_name(name) for name in plugin_names(pool))
         if (of_pool := pool_interpreter(pool.spec)) is not None:
             runs_here = isinstance(provider_class(pool.provider), RunsHere)
-            with set_error_field("python"):  # before an environment is made that would be of no use
+            with set_error_field("python"):  # check before an environment is created in vain
                 require_compatible(self.function.name, pool.name, self.interpreter, of_pool, here=runs_here)
         return replace(self, pool=pool, plugins=plugins, plugin_values={})
 
     def describe_python_change(self, before: Interpreter | None) -> str:
-        """How its Python differs from the one of an earlier launch, in words; "" where it does not, or nobody knows."""
+        """Describe how the interpreter differs from that of an earlier launch; "" if it does not, or is unknown."""
         now = self.interpreter
         same = before is None or (
             now.minor in ("", before.minor)
             and before.chosen == now.chosen
             and (before.prefix == now.prefix or not now.chosen)
         )
-        return "" if same else f"it had {before}, and this one has {now}"
+        return "" if same else f"Python was {before}, is now {now}"
 
     def with_prompts(self) -> LaunchPlan:
-        """The same, with a provider that asks the person where it can, such as about a host's key."""
+        """Return the plan with a provider that can ask the user, for example about a host key."""
         if self.spec is None or not isinstance(self.spec.provider, Asks):
             return self
         return replace(self, pool=replace(self.spec, provider=self.spec.provider.asking()))
 
     def with_low_priority(self) -> LaunchPlan:
-        """The same, with ranks that leave the terminal which shows them alive, where they use the same processors."""
+        """Return the plan with ranks of low priority, so that the terminal of this machine stays responsive."""
         spec = self.spec
         if spec is None or not isinstance(spec.provider, RunsHere):
             return self
@@ -156,14 +155,14 @@ class LaunchPlan:
 
     @property
     def max_nodes(self) -> int:
-        """How many nodes the pool has, or may get."""
+        """Maximum number of nodes of the pool."""
         return len(self.pool.nodes) if not isinstance(self.pool, PoolSpec) else self.pool.most_nodes
 
     def with_gangs(self) -> LaunchPlan:
-        """The same, with gangs of nodes where it said how many ranks, once it is seen that the pool has room for them.
+        """Return the plan with ``gang_ranks`` converted to nodes, after checking that the pool has enough of them.
 
         Raises:
-            UsageError: it has fewer nodes, or none of them has as many ranks as that takes.
+            UsageError: If the pool has fewer nodes, or its nodes do not have that many ranks.
         """
         if self.sheet is None:
             return self
@@ -177,35 +176,35 @@ class LaunchPlan:
         if nodes > self.max_nodes:
             with set_error_field(name):
                 raise UsageError(
-                    f"each combination is to run on {nodes} nodes, and pool {self.pool.name} has {self.max_nodes}"
+                    f"each combination needs {nodes} nodes, but pool {self.pool.name} has {self.max_nodes}"
                 )
         return replace(self, sheet=replace(self.sheet, nodes=nodes))
 
     @property
     def _ranks_per_node(self) -> int:
-        """How many ranks a node of the pool has; 0 where nobody knows before it is up."""
+        """Ranks on each node of the pool; 0 if unknown before the pool is up."""
         if not isinstance(self.pool, PoolSpec):
             return self.pool.ranks_per_node
         return self.pool.ranks_per_node if isinstance(self.pool.worker.ranks_per_node, int) else 0
 
     @property
     def spec(self) -> PoolSpec | None:
-        """What is asked of the pool that is made; None where one is used that is up."""
+        """Specification of the new pool; None for an existing pool."""
         return self.pool if isinstance(self.pool, PoolSpec) else None
 
     @property
     def hosts(self) -> Sequence[str]:
-        """The machines that the pool is made of, where they have names already."""
+        """Machines of the new pool, if their names are already known."""
         if self.spec is None or not isinstance(self.spec.provider, HasHosts):
             return ()
         hosts = self.spec.provider.hosts
         if self.uses_single_gpus:
-            return hosts  # of which it has those that have enough free ones
+            return hosts  # any of these with enough free GPUs
         return hosts[: self.spec.nodes] if isinstance(self.spec.nodes, int) else hosts
 
     @property
     def uploaded_packages(self) -> list[LocalPackage]:
-        """Packages of this machine's folders that go to other machines beside the working folder."""
+        """Local packages that are sent to other machines in addition to the working folder."""
         if self.spec is None or isinstance(self.spec.provider, RunsHere):
             return []
         image = self.packages.add_to_image({}) if self.packages is not None else {}
@@ -213,13 +212,13 @@ class LaunchPlan:
         return packages_to_send(found, str(self.spec.image.workdir or require_current_folder()))
 
     def rental_plan(self, *, may_remember: bool = False) -> RentalPlan:
-        """What the launch rents, in the order in which it is tried; nothing is made. Asks the provider.
+        """Return the offers that the launch tries to rent, in order. Queries the provider, but rents nothing.
 
         Args:
-            may_remember: whether what it said a minute ago will do.
+            may_remember: Whether an answer of the provider up to a minute old is acceptable.
 
         Raises:
-            UsageError: nothing fits; says what comes nearest.
+            UsageError: If no offer matches. Names the nearest one.
         """
         return (
             RentalPlan(nodes=0, attempts=())
@@ -229,50 +228,50 @@ class LaunchPlan:
 
     @property
     def price_hourly(self) -> float:
-        """Dollars an hour that the launch adds."""
+        """Additional cost of the launch in dollars per hour."""
         if self.spec is None or not isinstance(self.spec.provider, Priced):
             return 0.0
         return self.spec.provider.price_hourly * self.spec.most_nodes
 
     @property
     def has_unknown_price(self) -> bool:
-        """Whether the launch costs money of which nobody says how much."""
+        """Whether the launch has a cost that is unknown."""
         return self.spec is not None and isinstance(self.spec.provider, Rents)
 
     @property
     def has_rental_plan(self) -> bool:
-        """Whether its provider looks for machines that are as they should be, and says which."""
+        """Whether the provider selects machines by their properties and can list them."""
         return self.spec is not None and isinstance(self.spec.provider, Plans)
 
     @property
     def uses_single_gpus(self) -> bool:
-        """Whether it takes single GPUs of machines that others use, too."""
+        """Whether the pool uses single GPUs of machines that others also use."""
         provider = None if self.spec is None else self.spec.provider
         return isinstance(provider, TakesGpus) and provider.rank_per_gpu
 
     @property
     def file_loss_warning(self) -> str:
-        """What becomes of files that ranks write, where the pool's machines end with it; "" where none is lost."""
+        """Warning about output files that are lost when the pool's machines end; "" if none are lost."""
         if self.spec is None or self.keep or isinstance(self.spec.provider, HasHosts | RunsHere):
             return ""
         most = format_size(float(self.spec.options.keep_outputs))
         named = " and ".join(self.spec.image.outputs)
         kept = f"{named}, and the newest {most} of the rest" if named else f"the newest {most}, as no outputs are named"
-        return f"its machines end with the pool, and with them what ranks write there. Before that comes home: {kept}"
+        return f"files of the ranks are lost when the pool ends, except those downloaded before: {kept}"
 
     @property
     def missing_frameworks(self) -> list[str]:
-        """Frameworks that the script imports and that are not installed where it is loaded.
+        """Frameworks that the script imports and its interpreter lacks.
 
         Raises:
-            ScriptError: The script cannot be read any more.
+            ScriptError: If the script can no longer be read.
         """
         return missing_frameworks(self.script, self.interpreter)
 
     @property
     def missing_packages(self) -> list[str]:
-        """Packages that the script imports, and that its ranks on this machine will not have: they have our own Python,
-        and nobody says what is installed."""
+        """Packages that the script imports and ranks on this machine lack, because they run with this program's
+        Python."""
         runs_here = self.spec is not None and isinstance(self.spec.provider, RunsHere)
         if not runs_here or self.packages is not None or not is_own_environment(self.interpreter.prefix):
             return []
@@ -280,19 +279,20 @@ class LaunchPlan:
 
     @property
     def python_mismatch(self) -> tuple[str, str]:
-        """Versions of Python that the script's project asks for, and its file, where nobody chose a Python and our own
-        is none of these; else "" each."""
+        """Python versions that the script's project requires and its file, if our own Python is used and does not
+        match."""
         if self.interpreter.chosen:
             return "", ""
         try:
             wanted, name = image_python_version(Image(project=True), str(self.script.absolute().parent))
-        except SpecError:  # there is no such file, or who asks for it is told what is wrong with it
+        except SpecError:  # without such a file; an invalid file is reported where it is used
             return "", ""
         return ("", "") if satisfies(self.interpreter.version, wanted) else (wanted, name)
 
     @property
     def missing_plugins(self) -> list[str]:
-        """Frameworks that the script imports and whose ranks will not meet, as the pool lacks their plugins."""
+        """Frameworks that the script imports and whose ranks will train separately, because the pool lacks their
+        plugins."""
         has = {plugin.name for plugin in self.plugins}
         return [name for name in find_gang_frameworks(self.script, whole=self.whole) if name not in has]
 
@@ -300,19 +300,18 @@ class LaunchPlan:
         self,
         *,
         echo: bool = False,
-        said: Callable[[str], None] | None = None,
+        report: Callable[[str], None] | None = None,
         stop: CancellationToken | None = None,
     ) -> list[Task]:
-        """Load the script in a child process, and make its calls tasks: one, or of a sweep one for each combination
-        that the sheet says is run.
+        """Load the script in a child process and pickle its call, or each selected combination of a sweep.
 
         Args:
-            echo: pass on what the script prints meanwhile.
-            said: takes the lines of whoever makes the script's environment; None prints them with ``echo``.
-            stop: ends it, from another thread.
+            echo: Whether to forward the output of the loading script.
+            report: Receives lines about the creation of the script's environment; None prints them if ``echo`` is true.
+            stop: Cancels the loading from another thread.
 
         Raises:
-            SkywardError: as ``discovery.build_tasks``.
+            SkywardError: As :func:`build_tasks`.
         """
         sheet = self.sheet
         tasks = build_tasks(
@@ -322,7 +321,7 @@ class LaunchPlan:
             plugins=self.plugins,
             echo=echo,
             interpreter=self.interpreter,
-            said=said,
+            report=report,
             stop=stop,
         )
         timeout = self.request.timeout
@@ -330,35 +329,35 @@ class LaunchPlan:
 
 
 def pool_interpreter(spec: Mapping[str, Any]) -> Interpreter | None:
-    """The one that a pool was made with, by its spec as it is kept; None where that is not known."""
-    told = spec.get("interpreter")
-    return Interpreter.from_json(told) if told else None
+    """Return the interpreter of a pool from its saved specification; None if unknown."""
+    saved = spec.get("interpreter")
+    return Interpreter.from_json(saved) if saved else None
 
 
 def plugin_names(pool: PoolView) -> list[str]:
-    """The names of the plugins that a pool was made with."""
+    """Return the names of the plugins of a pool."""
     names = pool.spec.get("plugins")
     return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def make_plan(request: LaunchRequest, *, launching: bool = False, name: str = "") -> LaunchPlan:
-    """Return what a request will run, and on what; nothing of the script is executed.
+    """Return the plan of a request; nothing of the script is executed.
 
     Args:
-        launching: whether the launch has begun. Before, its interpreter is not run either.
-        name: name of the pool if the request has none; "" to make one up.
+        launching: Whether the launch has begun. Otherwise the script's interpreter is not run either.
+        name: Name of the pool if the request has none; "" to generate one.
 
     Raises:
-        SkywardError: A value is invalid; its ``field`` names the field.
+        SkywardError: If a value is invalid. Its ``field`` names the field of the request.
     """
     _check_gang_options(request)
     timeout = request.timeout
     if timeout is not None and not (isinstance(timeout, int | float) and 0 < timeout < inf):
         with set_error_field("timeout"):
-            raise UsageError(f"a rank may take a number of seconds, not {timeout!r:.40}")
+            raise UsageError(f"--timeout must be a positive number of seconds, not {timeout!r:.40}")
     if request.sweep and request.one:
         with set_error_field("one"):
-            raise UsageError("each combination of a sweep runs on one rank anyway: leave --one out")
+            raise UsageError("each combination of a sweep already runs on one rank. Remove --one")
     function, values = resolve_call(request)
     texts = expand_combinations(request.arguments) if request.sweep else []
     spec, interpreter, packages = make_spec(request, launching=launching, name=name)
@@ -378,47 +377,45 @@ def make_plan(request: LaunchRequest, *, launching: bool = False, name: str = ""
 
 
 def _check_gang_options(request: LaunchRequest) -> None:
-    """Check that a request names one way to run a sweep by gangs, and one that is possible.
+    """Check that a request names at most one way to run a sweep as gangs, with a valid value.
 
     Raises:
-        UsageError: It does not; ``field`` says which option is wrong.
+        UsageError: If it does not. Its ``field`` names the wrong option.
     """
-    asked = [name for name in WAYS if request.is_given(name)]
-    if not asked:
+    given = [name for name in WAYS if request.is_given(name)]
+    if not given:
         return
-    name, *others = reversed(asked)
-    what = f"{OPTIONS[name].name} has each combination of a sweep run on {WAYS[name]}, and"
+    name, *others = reversed(given)
+    option = OPTIONS[name].name
     with set_error_field(name):
-        many, of = getattr(request, name), name.removeprefix("gang_")
-        if name != "gang" and (not isinstance(many, int) or isinstance(many, bool) or many < 1):
-            raise UsageError(f"each combination runs on a number of {of}, 1 at least, not on {many!r:.40}")
+        count, unit = getattr(request, name), name.removeprefix("gang_")
+        if name != "gang" and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
+            raise UsageError(f"{option} must be a number of {unit}, at least 1, not {count!r:.40}")
         if not request.sweep:
-            raise UsageError(f"{what} goes with --sweep")
+            raise UsageError(f"{option} needs --sweep")
         if request.detach:
-            raise UsageError(f"{what} needs its client to the end: leave --detach out")
+            raise UsageError(f"{option} cannot be combined with --detach: the client starts the trials")
         if others:
-            raise UsageError(f"{what} {OPTIONS[others[0]].name} on {WAYS[others[0]]}: leave one of the two out")
+            raise UsageError(f"{option} and {OPTIONS[others[0]].name} cannot be combined. Remove one of the two")
 
 
 def resolve_call(request: LaunchRequest) -> tuple[FunctionInfo, dict[str, Any]]:
-    """Return the function of a request, and its arguments as values; of a whole script, what stands for them.
+    """Return the function of a request and its arguments by name; for a whole script, a stand-in and its arguments.
 
     Raises:
-        UsageError: There is no such function, or it takes no such arguments; ``field`` says which.
+        UsageError: If the function does not exist or does not take the arguments. Its ``field`` names the option.
     """
     if request.script_args is not None:
         more = {"torchrun": True} if request.torchrun else {}
         return _script_function(request), {"args": list(request.script_args), "module": request.module, **more}
     if request.torchrun:
         with set_error_field("torchrun"):
-            raise UsageError(
-                f"{OPTIONS['torchrun'].name} is for a script that is run as a whole, and a function of it is called"
-            )
+            raise UsageError(f"{OPTIONS['torchrun'].name} is for whole scripts, but a function is called")
     with set_error_field("script"):
         function = find_function(Path(request.script), request.function)
     if request.sweep and function.is_generator:
         with set_error_field("sweep"):
-            raise UsageError(f"{function.name} is a generator function, and a sweep wants one result of each call")
+            raise UsageError(f"{function.name} is a generator function, but a sweep needs one result per call")
     with set_error_field("arguments"):
         every = expand_combinations(request.arguments) if request.sweep else [request.arguments]
         return function, next(parse_arguments(function, each) for each in every)
@@ -427,49 +424,51 @@ def resolve_call(request: LaunchRequest) -> tuple[FunctionInfo, dict[str, Any]]:
 def _script_function(request: LaunchRequest) -> FunctionInfo:
     if request.sweep:
         with set_error_field("sweep"):
-            raise UsageError("a sweep is of a function's arguments, and a whole script is run: leave one of them out")
+            raise UsageError(
+                "a whole script cannot be swept, only a function's arguments. Name a function, or remove --sweep"
+            )
     with set_error_field("script"):
         if not request.module and (commands := list_commands(Path(request.script))):
             raise UsageError(
-                f"{commands[0].name} of {request.script} is a command of sky.app, which brings its own machines up: "
-                f"`python -m skyward_core {request.script}` runs it, and the command `run`"
+                f"{commands[0].name} of {request.script} is a command of sky.app, which starts its own pools. Run "
+                f"`python -m skyward_core {request.script}`, or the command `run`"
             )
         if request.function is not None:
             raise UsageError(
-                f"{request.script}:{request.function} is a function, and what stands behind -- goes to a whole script: "
-                "leave one of them out"
+                f"Arguments after -- are for whole scripts, but {request.script}:{request.function} names a function. "
+                "Remove one of the two"
             )
         if request.arguments:
-            raise UsageError(f"{request.script} is run as a whole, and takes no --arg: what is its own goes behind --")
+            raise UsageError(f"{request.script} runs as a whole and takes no --arg. Give its arguments after --")
         return describe_script(Path(request.script), request.module)
 
 
 def make_spec(
     request: LaunchRequest, *, launching: bool = False, name: str = ""
 ) -> tuple[PoolSpec, Interpreter, PackageSpecs | None]:
-    """Return the requested pool, the interpreter of the script, and the packages that a file of its project names.
+    """Return the requested pool, the interpreter of the script, and the packages that a file of its project lists.
 
     Args:
-        launching, name: as of :func:`make_plan`.
+        launching, name: As in :func:`make_plan`.
 
     Raises:
-        SkywardError: A value is invalid; its ``field`` says which: that of a setting is ``settings.NAME``.
+        SkywardError: If a value is invalid. Its ``field`` names the option, or ``settings.NAME`` for a setting.
     """
     script = Path(request.script)
     with set_error_field("provider"):
         provider = _make_provider(request)
     plugins = make_plugins(request)
-    asked = parse_image_options(request.image_settings)
-    secrets = asked.read_secrets()
-    image = _make_image(request, asked, secrets)
-    asked.check_files(Path(choose_workdir(script) or "."), travels=not isinstance(provider, RunsHere))
-    said = make_options(request, provider) | ({"secrets": list(secrets.values())} if secrets else {})
+    image_options = parse_image_options(request.image_settings)
+    secrets = image_options.read_secrets()
+    image = _make_image(request, image_options, secrets)
+    image_options.check_files(Path(choose_workdir(script) or "."), travels=not isinstance(provider, RunsHere))
+    options = make_options(request, provider) | ({"secrets": list(secrets.values())} if secrets else {})
     try:
         spec = pool_planning.make_pool_spec(
             request.script,
             name=request.pool or name or None,
             provider=provider,
-            options=Options(**said) if said else None,
+            options=Options(**options) if options else None,
             image=image,
             plugins=plugins,
             worker=Worker(ranks_per_node=1 if request.ranks_per_node is None else request.ranks_per_node),
@@ -488,9 +487,9 @@ def _make_provider(request: LaunchRequest) -> Any:
     found = provider_class(request.provider or DEFAULT_PROVIDER)
     for each in declared_settings(found):
         if each.required and each.name not in request.settings:
-            how = " ".join(format_setting(each, each.name, each.example or "VALUE"))
+            example = " ".join(format_setting(each, each.name, each.example or "VALUE"))
             with set_error_field(f"settings.{each.name}"):
-                raise UsageError(f"which {each.name}? {each.help}: {how}")
+                raise UsageError(f"setting {each.name} is required ({each.help}). Set it with {example}")
     return make_provider(found, request.settings)
 
 
@@ -498,7 +497,7 @@ def make_plugins(request: LaunchRequest) -> list[Any]:
     """Return the plugins of a request.
 
     Raises:
-        SkywardError: There is no such plugin, or it does not take the given parameters.
+        SkywardError: If a plugin does not exist, or does not take the given parameters.
     """
     with set_error_field("plugins"):
         given = parse_parameters(request.plugins, request.plugin_settings)
@@ -509,28 +508,27 @@ def make_options(request: LaunchRequest, provider: Any) -> dict[str, Any]:
     """Return the given options of the pool by name.
 
     Raises:
-        UsageError: The provider cannot honor one.
+        UsageError: If the provider cannot honor an option.
     """
     given = {name: getattr(request, name) for name in options_of("options") if getattr(request, name) is not None}
     for name in given:
         with set_error_field(name):
             if OPTIONS[name].needs == "price" and not costs_money(provider):
-                raise UsageError(f"machines of provider {provider.name} cost nothing: leave the budget out")
+                raise UsageError(f"machines of provider {provider.name} are free of charge. Remove --budget")
             if OPTIONS[name].needs == "offers" and not isinstance(provider, Offers):
-                raise UsageError(
-                    f"provider {provider.name} takes machines as they are, and waits for none: leave the wait out"
-                )
+                raise UsageError(f"provider {provider.name} cannot wait for machines. Remove --wait-for-capacity")
     return given
 
 
-def _make_image(request: LaunchRequest, asked: ImageOptions, secrets: Mapping[str, str]) -> Image:
+def _make_image(request: LaunchRequest, options: ImageOptions, secrets: Mapping[str, str]) -> Image:
     given: dict[str, Any] = {name: getattr(request, name) for name in options_of("image") if request.is_given(name)}
     for name in given:
-        if OPTIONS[name].metavar == "FILE":  # as the shell has it; an image's own begins in the ranks' working folder
+        # relative to the current folder; an image's own path is relative to the ranks' working folder
+        if OPTIONS[name].metavar == "FILE":
             given[name] = str(expand_user(given[name]).absolute())
-    given |= {name: asked.list_values(name) for name in LISTS}
+    given |= {name: options.list_values(name) for name in LISTS}
     try:
-        return Image(env={**asked.env, **secrets}, workdir=choose_workdir(Path(request.script)), **given)
+        return Image(env={**options.env, **secrets}, workdir=choose_workdir(Path(request.script)), **given)
     except SpecError as error:
         raise option_error(error) from error
 
@@ -538,32 +536,33 @@ def _make_image(request: LaunchRequest, asked: ImageOptions, secrets: Mapping[st
 def script_python(
     script: Path, python: str | None, spec: PoolSpec, *, launching: bool = False
 ) -> tuple[Interpreter, PackageSpecs | None]:
-    """The interpreter of a launch's script, and what a file of the project says that its image names; nothing is made.
+    """Return the interpreter of a launch's script, and the packages of the project file that its image names.
 
-    Where nobody chose one, or the one that was found is of another version than that file is for, it is that of an
-    environment of the file's packages; and of what plugins bring, where nobody chose one and it lacks what the script
-    imports as it is loaded.
+    Nothing is created. If the user chose no interpreter, or the project's file requires another version, the result is
+    an
+    environment with the packages of the file. If the user chose none and the found one lacks frameworks that the script
+    imports while loading, the result is an environment with the packages of the plugins.
 
     Args:
-        python: what the person says; then it is that one.
-        spec: the pool that is asked for.
-        launching: whether the launch has begun. Before, nothing is run to learn a version: it may be a project's.
+        python: The user's choice, which takes precedence.
+        spec: The requested pool.
+        launching: Whether the launch has begun. Otherwise no interpreter is run, because it may belong to a project.
 
     Raises:
-        SkywardError: it cannot be used; ``field`` says who chose it.
+        SkywardError: If the interpreter cannot be used. Its ``field`` names the option that selected it.
     """
     with set_error_field("script" if python is None else "python"):
         found = choose_interpreter(script, python, ask=_version_probe(launching))
     if spec.image.packages_by:
-        return _project_python(found, spec.image, is_said=python is not None, ask=_version_probe(launching))
+        return _project_python(found, spec.image, is_explicit=python is not None, ask=_version_probe(launching))
     elsewhere = found.chosen and not is_own_environment(found.prefix)
     if elsewhere or not spec.plugins or not missing_frameworks(script, found):
         return found, None
-    brought = transform_image(spec.plugins, Image(), spec).describe()
-    if not brought["pip"]:
+    described = transform_image(spec.plugins, Image(), spec).describe()
+    if not described["pip"]:
         return found, None
     names = ", ".join(plugin.name for plugin in spec.plugins)
-    environment = {name: list(brought[name]) for name in ("pip", "pip_indexes") if brought[name]}
+    environment = {name: list(described[name]) for name in ("pip", "pip_indexes") if described[name]}
     return make_interpreter(own_base_python(), environment, f"plugins of the pool: {names}"), None
 
 
@@ -572,19 +571,19 @@ def _version_probe(launching: bool) -> QueryPython:
 
 
 def _project_python(
-    found: Interpreter, image: Image, *, is_said: bool, ask: QueryPython
+    found: Interpreter, image: Image, *, is_explicit: bool, ask: QueryPython
 ) -> tuple[Interpreter, PackageSpecs | None]:
     folder = str(image.workdir or "")
     wanted, source = image_python_version(image, folder)
     fits = satisfies(found.version, wanted)
-    if found.chosen and (fits or is_said or found.base):
+    if found.chosen and (fits or is_explicit or found.base):
         return found, read_image_packages(image, folder, found.version)
     with set_error_field(image.packages_by):
         base = find_base(wanted, source, ask=ask)
     packages = read_image_packages(image, folder, base.version)
     if packages is None:
         return found, None
-    was = found.source if found.chosen else "this program's own Python"
-    notes = () if fits else (f"{was} was passed over: it is {found.version}, and {source} asks for Python {wanted}",)
+    skipped = found.source if found.chosen else "this program's own Python"
+    notes = () if fits else (f"{skipped} was skipped: it is {found.version}, but {source} requires Python {wanted}",)
     name = Path(packages.source).name
     return make_interpreter(base, packages.add_to_image({}), name, (*found.notes, *notes)), packages

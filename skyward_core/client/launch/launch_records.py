@@ -1,4 +1,4 @@
-"""Launches of runs as they are saved: the request, and the folder it was made in."""
+"""Saved launches of runs: the request, and the folder of the launch."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRecord:
-    """A launch that was kept.
+    """Saved launch of a script.
 
     Attributes:
-        request: what was asked for; its paths are seen from ``cwd``.
-        cwd: the folder in which it was asked for.
-        joined: whether it went to a pool that was up before.
-        source: what the script was then.
+        request: The request; its paths are relative to ``cwd``.
+        cwd: Working folder of the client.
+        joined: Whether the run used an existing pool.
+        source: State of the script.
     """
 
     request: LaunchRequest
@@ -42,7 +42,7 @@ class LaunchRecord:
     source: ScriptState = field(default_factory=ScriptState)
 
     def absolute_request(self) -> LaunchRequest:
-        """What was asked for, with whole paths."""
+        """Return the request with absolute paths."""
         request = self.request
         paths = {name: getattr(request, name) for name in ("script", "lock", "requirements")}
         paths["python"] = request.python if os.sep in (request.python or "") else None
@@ -50,52 +50,52 @@ class LaunchRecord:
         return replace(request, **whole)
 
     def with_arguments(self, arguments: Sequence[str], script_args: Sequence[str] | None) -> LaunchRecord:
-        """The same with other arguments.
+        """Return the launch with other arguments.
 
         Args:
-            arguments: texts ``name=value``, in place of those of the same names.
-            script_args: a whole script's own words, in place of all of them; None for the same.
+            arguments: Texts ``name=value``, which replace those of the same names.
+            script_args: New words of a whole script, which replace all of them; None keeps them.
 
         Raises:
-            UsageError: the run was of a whole script, and takes no named arguments, or the other way round.
+            UsageError: If the arguments do not match the kind of run, a whole script or a function.
         """
         request = self.request
         if arguments and request.script_args is not None:
-            raise UsageError("the run was of a whole script, which takes no --arg: what is its own goes behind --")
+            raise UsageError("the run executed a whole script, which takes no --arg. Give its arguments after --")
         if script_args is not None and request.script_args is None:
-            raise UsageError("the run was of a function: give its arguments as --arg NAME=VALUE, not behind --")
+            raise UsageError("the run called a function. Give its arguments as --arg NAME=VALUE, not after --")
         named = {text.partition("=")[0]: text for text in (*request.arguments, *arguments)}
         words = request.script_args if script_args is None else tuple(script_args)
         return replace(self, request=replace(request, arguments=tuple(named.values()), script_args=words))
 
 
 def save_launch_record(pool: str, run: str, request: LaunchRequest, *, joined: bool, source: ScriptState) -> None:
-    """Keep what a run was launched with.
+    """Save the launch of a run.
 
     Args:
-        pool: its key.
-        joined: whether the pool was up before.
-        source: what its script was.
+        pool: Key of the pool.
+        joined: Whether the pool existed before.
+        source: State of the script.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: If it cannot be written.
     """
-    told = {
+    record = {
         "request": asdict(request),
         "cwd": str(require_current_folder()),
         "joined": joined,
         "source": {"script": source.script, "commit": source.commit, "changed": source.changed},
         "cut": source.cut,
     }
-    pool_folder.save_launch(pool, run, told)
+    pool_folder.save_launch(pool, run, record)
     if source.diff:
         pool_folder.save_diff(pool, run, source.diff)
 
 
 def save_before_launch(pool: str, run: str, request: LaunchRequest | ShellRecord, *, joined: bool) -> None:
-    """Keep what a run is about to be launched with, without asking git: should this process end now, it is known.
+    """Save a launch before it starts, without calling git, so that it is known even if the client dies.
 
-    What cannot be kept hinders no launch; who keeps all of it afterwards is told.
+    Errors are ignored: the save after the launch reports them.
     """
     with suppress(OSError):
         if not isinstance(request, LaunchRequest):
@@ -104,55 +104,55 @@ def save_before_launch(pool: str, run: str, request: LaunchRequest | ShellRecord
 
 
 def delete_launch_record(pool: str, run: str) -> None:
-    """A launch came to nothing."""
+    """Delete the record of a launch that failed to start."""
     pool_folder.remove_launch(pool, run)
 
 
 def diff_path(ledger: Ledger, row: RunRow) -> Path:
-    """The file with what differed from the commit when a run was launched; there is one where something did."""
+    """Return the file with the uncommitted changes at launch, which exists only if there were any."""
     return pool_folder.diff_path(ledger.pool(row.token).key, row.run)
 
 
 def load_launch_record(ledger: Ledger, row: RunRow) -> LaunchRecord:
-    """What a run of a script was launched with.
+    """Return the saved launch of a run of a script.
 
     Raises:
-        UsageError: nothing is kept of it that could be launched again, or it is a step of a job.
-        LedgerError: the ledger cannot be read.
+        UsageError: If the run has no saved launch, or is a step of a job or a command.
+        LedgerError: If the ledger cannot be read.
     """
     found = load_any_record(ledger, row)
     if not isinstance(found, LaunchRecord):
-        raise UsageError(f"run {row.run} is of {found.label}, and no run of a script")
+        raise UsageError(f"run {row.run} executed {found.label}, not a script")
     return found
 
 
 def load_any_record(ledger: Ledger, row: RunRow) -> LaunchRecord | JobRecord | CommandRecord:
-    """What a run was launched with, or the job that it was a step of, or the command that it was.
+    """Return the saved launch of a run: of its script, its job or its command.
 
     Raises:
-        UsageError: nothing is kept of it that could be launched again.
-        LedgerError: the ledger cannot be read.
+        UsageError: If the run has no saved launch.
+        LedgerError: If the ledger cannot be read.
     """
     try:
         key = ledger.pool(row.token).key
-        told, diff = pool_folder.read_launch(key, row.run), pool_folder.read_diff(key, row.run)
+        record, diff = pool_folder.read_launch(key, row.run), pool_folder.read_diff(key, row.run)
     except (OSError, ValueError) as error:
-        raise UsageError(f"what run {row.run} was launched with cannot be read: {error}") from error
-    if told is None:
+        raise UsageError(f"the saved launch of run {row.run} cannot be read: {error}") from error
+    if record is None:
         raise UsageError(
-            f"nothing is kept of how run {row.run} was launched: nothing is of runs that a script dispatched itself, "
-            "and what is kept goes with the logs"
+            f"Run {row.run} has no saved launch. Launches by scripts are not saved, and saved launches are deleted "
+            "with the logs."
         )
     try:
-        return _parse_launch_record(told, diff) if "request" in told else _parse_shell_record(told)
+        return _parse_launch_record(record, diff) if "request" in record else _parse_shell_record(record)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(
-            f"run {row.run} was launched by another version, in words that this one does not know ({error})"
+            f"the launch of run {row.run} was saved by another version in an unknown format ({error})"
         ) from error
 
 
 def invalid_fields(kind: type, data: Any) -> list[str]:
-    """Return the names of a dataclass's fields for which saved data has no valid value, and of values for no field."""
+    """Return the names of dataclass fields that saved data has invalid values for, and of values without a field."""
     try:
         _validate(kind, data)
     except ValueError as error:
@@ -164,12 +164,12 @@ def parse_saved(kind: type[T], data: Any) -> T:
     """Return the dataclass that saved data describes.
 
     Raises:
-        ValueError: A value has another type, or is for no field.
+        ValueError: If a value has another type, or belongs to no field.
     """
-    if any("\0" in text for text in texts_in(data)):  # which no path and no command line may have
+    if any("\0" in text for text in texts_in(data)):  # not allowed in paths and command lines
         raise ValueError("a zero byte")
-    if wrong := invalid_fields(kind, data):
-        raise ValueError(", ".join(wrong))
+    if invalid := invalid_fields(kind, data):
+        raise ValueError(", ".join(invalid))
     return _validate(kind, data)
 
 
@@ -189,17 +189,17 @@ def texts_in(data: Any) -> Iterator[str]:
         yield from data if isinstance(data, dict) else ()
 
 
-def _parse_shell_record(told: Mapping[str, Any]) -> JobRecord | CommandRecord:
+def _parse_shell_record(record: Mapping[str, Any]) -> JobRecord | CommandRecord:
     from skyward_core.client.launch.job_records import CommandRecord, JobRecord
 
-    return parse_saved(JobRecord, told["job"]) if "job" in told else parse_saved(CommandRecord, told["command"])
+    return parse_saved(JobRecord, record["job"]) if "job" in record else parse_saved(CommandRecord, record["command"])
 
 
-def _parse_launch_record(told: Mapping[str, Any], diff: bytes) -> LaunchRecord:
-    source = parse_saved(ScriptState, told["source"] | {"cut": bool(told.get("cut"))})
+def _parse_launch_record(record: Mapping[str, Any], diff: bytes) -> LaunchRecord:
+    source = parse_saved(ScriptState, record["source"] | {"cut": bool(record.get("cut"))})
     return LaunchRecord(
-        request=parse_saved(LaunchRequest, told["request"]),
-        cwd=parse_saved(Path, told["cwd"]),
-        joined=bool(told["joined"]),
+        request=parse_saved(LaunchRequest, record["request"]),
+        cwd=parse_saved(Path, record["cwd"]),
+        joined=bool(record["joined"]),
         source=replace(source, diff=diff),
     )

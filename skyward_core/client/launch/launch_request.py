@@ -24,19 +24,19 @@ class Option(Value):
     """Declaration of a launch option.
 
     Attributes:
-        name: option of the command line.
-        metavar: placeholder of its value in the help.
-        help: help of the command line.
-        short: short option.
-        part: part of the pool that the option shapes, or "" if it shapes none: "provider", "machines", "plugins",
+        name: Option of the command line.
+        metavar: Placeholder of its value in the help.
+        help: Help text of the command line.
+        short: Short option.
+        part: Part of the pool that the option shapes, or "" if it shapes none: "provider", "machines", "plugins",
             "worker", "environment", "image" or "options".
-        needs: capability of the provider without which the option has no meaning: "offers" or "price".
-        row: row of the launch form with its field; "" if the form has none of its own.
-        label: label of the field, behind others in its row.
-        placeholder: text of the empty field; names of keys in braces are filled in.
-        choices: the values of a field that is a list, as (label, value); "" stands for the default.
-        plan: heading and text of the plan's row; the text has the value in braces.
-        type: annotation of the field.
+        needs: Capability of the provider that the option requires: "offers" or "price".
+        row: Row of the launch form with its field; "" if the form has no field for it.
+        label: Label of the field, if it is not the first in its row.
+        placeholder: Text of the empty field; names of keys in braces are filled in.
+        choices: Values of a field with a list of choices, as (label, value); "" stands for the default.
+        plan: Heading and text of the plan's row; the value replaces the braces in the text.
+        type: Annotation of the field.
     """
 
     name: str
@@ -75,46 +75,47 @@ def _flag(name: str, help: str, **more: Any) -> Any:
 
 @value(kw_only=True, frozen=True)
 class LaunchRequest(Value):
-    """A function of a script, its arguments, and the pool; None where the user gave nothing.
+    """A function of a script, its arguments, and the pool; None for values that the user did not give.
 
-    Nothing is looked up, loaded or checked here: ``launch_plan.make_plan`` and ``make_spec`` reject invalid values.
+    Values are not validated here: ``launch_plan.make_plan`` and ``make_spec`` reject invalid ones.
 
     Attributes:
-        script: path of the script.
-        function: its name; None for the script's only one.
-        arguments: texts ``name=value``.
-        sweep: whether values there are lists (``lr=0.1,0.01``, ``seed=1..5``), of which each combination is a task of
-            its own on one rank.
-        gang: whether each combination of a sweep runs on every rank instead, one after the other.
-        gang_nodes: number of nodes on which each runs instead, as many at a time as the pool has room for.
-        gang_ranks: the same as a number of ranks: the nodes that have so many.
-        script_args: the script's own arguments if it is run as a whole; None to call a function of it.
-        module: name of the module if it is run as ``python -m`` does; the script is its file then.
-        python: path of the interpreter that loads the script, or its name in PATH; None for the one that is chosen
-            for it.
-        pool: name of the pool; an existing pool of that name is used as it is. None for a new pool with a made-up name.
-        provider: name of the provider.
-        settings: texts of the provider's settings by name.
-        nodes: number of machines, or text such as "2:8" for as many as are available; None for the provider's default.
-        ranks_per_node: ranks on each machine; "gpu" for one per GPU.
-        accelerator: accelerator of each machine, such as "A100-80GB:8".
+        script: Path of the script.
+        function: Name of the function; None for the script's only one.
+        arguments: Texts ``name=value``.
+        sweep: Whether values in ``arguments`` are lists (``lr=0.1,0.01``, ``seed=1..5``), each combination of which
+            is a task on one rank.
+        gang: Whether each combination of a sweep runs on every rank instead, one after the other.
+        gang_nodes: Number of nodes for each combination instead; as many run at a time as the pool has room for.
+        gang_ranks: The same as a number of ranks, converted to the nodes with as many.
+        script_args: Arguments of the script if it runs as a whole; None to call a function of it.
+        module: Name of the module if it runs as with ``python -m``; the script is its file then.
+        python: Interpreter that loads the script, as a path or a name in PATH; None for automatic selection.
+        pool: Name of the pool; an existing pool of that name is used unchanged. None for a new pool with a generated
+            name.
+        provider: Name of the provider.
+        settings: Texts of the provider's settings by name.
+        nodes: Number of machines, or a range such as "2:8" for as many as are available; None for the provider's
+            default.
+        ranks_per_node: Ranks on each machine; "gpu" for one per GPU.
+        accelerator: Accelerator of each machine, such as "A100-80GB:8".
         allocation: "on-demand", "spot", "spot-if-available" or "cheapest" of both.
-        max_hourly_cost: limit in dollars for an hour of one machine, with disk and address.
+        max_hourly_cost: Limit in dollars per hour and machine, including disk and address.
         selection: "cheapest" first, or the "first" region.
-        budget: limit in dollars for the pool.
-        wait_for_capacity: duration for which a start retries if no machines are available, as a text ("2h").
-        debug_wait: duration for which a rank waits at a breakpoint for a debugger, as a text ("10m").
-        plugins: names, in order of entry.
-        plugin_settings: texts of the plugins' parameters, by names such as "torch.backend".
-        image_settings: the ranks' environment, texts such as "pip=einops": see ``launch.image_options``.
-        lock, requirements: paths, seen from the current folder, of the files that the ranks' packages are installed by.
-        project: whether they are the dependencies of the project's ``pyproject.toml``.
-        outputs: patterns of files that ranks write and that are downloaded, such as "out/**".
-        one: whether it runs on one node only.
-        torchrun: whether a whole script finds torchrun's variables even on a single rank.
-        keep: whether the pool stays up afterwards.
-        detach: whether to leave as soon as the function runs.
-        timeout: limit in seconds for a rank.
+        budget: Limit in dollars for the pool.
+        wait_for_capacity: Duration of retries if no machines are available, as a text ("2h").
+        debug_wait: Duration for which a rank waits at a breakpoint for a debugger, as a text ("10m").
+        plugins: Names, in order of entry.
+        plugin_settings: Texts of the plugins' parameters, by names such as "torch.backend".
+        image_settings: Environment of the ranks as texts such as "pip=einops"; see ``launch.image_options``.
+        lock, requirements: Package files for the ranks, relative to the current folder.
+        project: Whether to install the dependencies of the project's ``pyproject.toml``.
+        outputs: Patterns of the output files to download, such as "out/**".
+        one: Whether the function runs on one node only.
+        torchrun: Whether a whole script has torchrun's variables even on a single rank.
+        keep: Whether the pool stays up afterwards.
+        detach: Whether the client leaves as soon as the function runs.
+        timeout: Time limit of a rank in seconds.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  for saved requests
@@ -177,7 +178,7 @@ class LaunchRequest(Value):
     budget: float | None = _option(
         "--budget", "$", "Limit the total cost of the pool.",
         part="options", needs="price", row="Budget $", placeholder="none",
-        plan=("budget", "${:,.2f} in all; when it is spent {then}"),
+        plan=("budget", "${:,.2f} in total; when spent, {then}"),
     )  # fmt: skip
     wait_for_capacity: str | None = _option(
         "--wait-for-capacity", "TIME", "Keep retrying for TIME if no machines are available, such as 2h.",
@@ -236,26 +237,26 @@ class LaunchRequest(Value):
         hosts: str | None = None,
         settings: Sequence[str] = (),
         plugin_settings: Sequence[str] = (),
-        **said: Any,
+        **values: Any,
     ) -> LaunchRequest:
         """Return the request of a command line.
 
         Args:
-            target: the script, or ``script:function``.
-            hosts: value of ``--hosts``: for a provider of ours, unless another one is named.
-            settings: texts ``name=value`` of ``--set``.
-            plugin_settings: texts ``plugin.name=value`` of ``--plugin-set``.
-            said: the other fields by name.
+            target: The script, or ``script:function``.
+            hosts: Value of ``--hosts``, for a built-in provider unless another one is named.
+            settings: Texts ``name=value`` of ``--set``.
+            plugin_settings: Texts ``plugin.name=value`` of ``--plugin-set``.
+            values: The other fields by name.
 
         Raises:
-            UsageError: A text is not of that form, or the provider takes no hosts.
+            UsageError: If a text does not have that form, or the provider takes no hosts.
         """
         from skyward_core.tasks.script_inspection import split_target
 
         script, function = split_target(target)
-        said["provider"], texts = parse_provider_settings(said.get("provider"), hosts, settings)
+        values["provider"], texts = parse_provider_settings(values.get("provider"), hosts, settings)
         of_plugins = dict(map(_parse_plugin_setting, plugin_settings))
-        return cls(script=str(script), function=function, settings=texts, plugin_settings=of_plugins, **said)
+        return cls(script=str(script), function=function, settings=texts, plugin_settings=of_plugins, **values)
 
     @property
     def shapes_pool(self) -> list[str]:
@@ -263,44 +264,44 @@ class LaunchRequest(Value):
         return [each.name for name, each in OPTIONS.items() if each.part and self.is_given(name)]
 
     def is_given(self, name: str) -> bool:
-        """Return whether an option has a value."""
+        """Check whether an option has a value."""
         given = getattr(self, name)
         return given is not False and given not in (None, (), {})
 
     def on_pool(self, name: str) -> LaunchRequest:
-        """Return the same request on an existing pool, which is used as it is and stays."""
+        """Return the same request for an existing pool, which is used unchanged and stays up."""
         return replace(self, pool=name, keep=False, **{name: DEFAULTS[name] for name in options_of()})
 
     # -- as a command line ---------------------------------------------------------------------------------
 
     def to_argv(self, *, called: str | None = None) -> list[str]:
-        """Return the words of a command line, behind the program's name and its command.
+        """Return the words of a command line, after the names of the program and the command.
 
         Args:
-            called: name of the script there, if it is not its path.
+            called: Name of the script in the command line, if it is not its path.
 
         Raises:
-            UsageError: A command line would be understood otherwise.
+            UsageError: If the command line would have another meaning.
         """
         from skyward_core.client.launch.image_options import parse_image_options
 
-        parse_image_options(self.image_settings)  # no secret is written out
+        parse_image_options(self.image_settings)  # rejects texts with secrets, which must not be written
         words = [word for name, option in OPTIONS.items() for word in self._option_words(name, option.name)]
         target = self._target_word(called)
         behind = ["--", *self.script_args] if self.script_args is not None else []
         if target.startswith("-"):
-            target = f"./{target}"  # no option, and no word behind --
+            target = f"./{target}"  # neither an option nor a word after --
         return [*(("-m", self.module) if self.module else (target,)), *words, *behind]
 
     def command_line(self, *program: str, called: str | None = None) -> str:
-        """Return the same as a line for a shell.
+        """Return the command line as text for a shell.
 
         Args:
-            program: its name, and its command.
-            called: as of :meth:`to_argv`.
+            program: Name of the program, and name of its command.
+            called: As in :meth:`to_argv`.
 
         Raises:
-            UsageError: as :meth:`to_argv`.
+            UsageError: As :meth:`to_argv`.
         """
         return shlex.join([*program, *self.to_argv(called=called)])
 
@@ -311,7 +312,7 @@ class LaunchRequest(Value):
         understood = split_target(self.script + behind)
         if understood != (Path(self.script), self.function):
             meant = " and its function ".join(map(str, filter(None, understood)))
-            raise UsageError(f"on a command line {self.script}{behind} means {meant}; give the file another name")
+            raise UsageError(f"on a command line {self.script}{behind} means {meant}. Rename the file")
         return (called or self.script) + behind
 
     def _option_words(self, name: str, option: str) -> Iterator[str]:
@@ -337,14 +338,14 @@ class LaunchRequest(Value):
             declared = {}
         for name, text in self.settings.items():
             if not name.isidentifier():
-                raise UsageError(f"no setting of a provider is called {name!r}")
+                raise UsageError(f"{name!r} is not a valid name of a provider setting")
             yield from format_setting(declared.get(name), name, text)
 
     def _plugin_words(self, option: str) -> Iterator[str]:
         for name, text in self.plugin_settings.items():
             found, _, parameter = name.rpartition(".")
             if not (found.strip() and parameter.isidentifier()) or "=" in found or found != found.strip():
-                raise UsageError(f"no parameter of a plugin is called {name!r}")
+                raise UsageError(f"{name!r} is not a valid name of a plugin parameter")
             yield from (option, f"{name}={text}")
 
 
@@ -353,25 +354,25 @@ OPTIONS: Mapping[str, Option] = {
     for each in fields(LaunchRequest)
     if "option" in each.metadata
 }
-"""The options by the names of their fields, in the order in which they are written on a command line."""
+"""Options by the names of their fields, in their order on a command line."""
 
 DEFAULTS: Mapping[str, Any] = {
     each.name: getattr(LaunchRequest(script=""), each.name) for each in fields(LaunchRequest)
 }
-"""Values of the fields for which the user gave nothing."""
+"""Default values of all fields."""
 
 WAYS: Mapping[str, str] = {"gang": "every rank", "gang_nodes": "some nodes", "gang_ranks": "some ranks"}
-"""Fields of a request that run each combination by a gang, and where."""
+"""Fields of a request that run each combination of a sweep as a gang, with a description of the gang."""
 
 PACKAGES = ("lock", "requirements", "project")
-"""Fields of an image, each of which names a file of the project with its packages."""
+"""Fields of an image that name a package file of the project."""
 
 HOSTS = "--hosts"
-"""The one setting of providers that has an option of its own on a command line."""
+"""Provider setting with its own command-line option."""
 
 
 JOB_OPTIONS = ("provider", "settings", "budget", "wait_for_capacity", "plugins", "plugin_settings")
-"""Options that a job file may be launched with, too."""
+"""Options that also apply to a job file."""
 
 _RUN_ONLY = ("arguments", "sweep", *WAYS, "nodes", "ranks_per_node", "one", "torchrun", "timeout")
 COMMANDS: Mapping[str, Sequence[str]] = {
@@ -379,16 +380,16 @@ COMMANDS: Mapping[str, Sequence[str]] = {
     "torchrun": tuple(name for name in OPTIONS if name not in _RUN_ONLY),
     "launch": JOB_OPTIONS,
 }
-"""The options that commands take."""
+"""Options of each command."""
 
 
 def options_of(*parts: str) -> list[str]:
-    """Return the names of the options that shape parts of a pool; without parts, of all that shape one."""
+    """Return the names of the options that shape parts of a pool; without arguments, of all such options."""
     return [name for name, each in OPTIONS.items() if (each.part in parts if parts else each.part)]
 
 
 def format_setting(setting: Setting | None, name: str, text: str) -> tuple[str, str]:
-    """Return a setting as words of a command line."""
+    """Return a setting as two words of a command line."""
     if setting is not None and setting.option == HOSTS:
         return HOSTS, text
     return OPTIONS["settings"].name, f"{name}={text}"
@@ -397,22 +398,22 @@ def format_setting(setting: Setting | None, name: str, text: str) -> tuple[str, 
 def parse_provider_settings(
     provider: str | None, hosts: str | None, settings: Sequence[str]
 ) -> tuple[str | None, dict[str, str]]:
-    """Return the provider that a command line means, and its settings.
+    """Return the provider that a command line selects, and its settings.
 
     Args:
-        provider: its name; None if the user gave none.
-        hosts: value of ``--hosts``: for a provider of ours, unless another one is named.
-        settings: texts ``name=value``.
+        provider: Name of the provider; None if the user gave none.
+        hosts: Value of ``--hosts``, for a built-in provider unless another one is named.
+        settings: Texts ``name=value``.
 
     Raises:
-        UsageError: A setting is not of that form, or the provider takes no hosts.
+        UsageError: If a setting does not have that form, or the provider takes no hosts.
     """
     texts = dict(map(_parse_setting, settings))
     if hosts is not None:
         provider = provider or _default_hosts_provider()
         own = [each.name for each in _provider_settings(provider) if each.option == HOSTS]
         if not own:
-            raise UsageError(f"--hosts are reached over SSH, not by provider {provider}: leave one of them out")
+            raise UsageError(f"--hosts cannot be combined with provider {provider}. Remove one of them")
         texts[own[0]] = hosts
     return provider, texts
 
@@ -427,7 +428,7 @@ def _provider_settings(provider: str | None) -> Sequence[Setting]:
 def _parse_setting(text: str) -> tuple[str, str]:
     name, equals, given = text.partition("=")
     if not equals:
-        raise UsageError(f"--set {text}: write a setting of the provider as KEY=VALUE")
+        raise UsageError(f"--set {text}: invalid setting. Write KEY=VALUE")
     return name.strip(), given
 
 
@@ -435,17 +436,15 @@ def _parse_plugin_setting(text: str) -> tuple[str, str]:
     name, equals, given = text.partition("=")
     plugin, _, parameter = name.strip().rpartition(".")
     if not (equals and plugin and parameter):
-        raise UsageError(
-            f"{OPTIONS['plugin_settings'].name} {text}: write a parameter of a plugin as PLUGIN.NAME=VALUE"
-        )
+        raise UsageError(f"{OPTIONS['plugin_settings'].name} {text}: invalid plugin parameter. Write PLUGIN.NAME=VALUE")
     return name.strip(), given
 
 
 def _default_hosts_provider() -> str:
-    """Return the provider of ours that takes hosts if the user names none."""
+    """Return the built-in provider that takes hosts."""
     from skyward_core.providers import built_in_names
 
     for name in built_in_names():
         if any(each.option == HOSTS for each in _provider_settings(name)):
             return name
-    raise UsageError(f"{HOSTS} goes with a provider: name it with --provider")
+    raise UsageError(f"{HOSTS} needs a provider. Name it with --provider")

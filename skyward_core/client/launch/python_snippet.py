@@ -1,4 +1,4 @@
-"""A launch as a Python script that does the same."""
+"""Python script equivalent to a launch."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ if TYPE_CHECKING:
 
 _PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes)
 _BRACKETS: Mapping[type, str] = {list: "[{}]", tuple: "({},)", set: "{{{}}}", frozenset: "frozenset([{}])"}
-_OURS = {"sky", "pool", "print", "value", "values"}  # names that the script has anyway
+_OURS = {"sky", "pool", "print", "value", "values"}  # names that every snippet defines
 _TEARDOWN_COMMENT = "# The pool ends with the block; the launch would leave it up.\n"
 
 
 def write_snippet(request: LaunchRequest, live: PoolView | None = None) -> str:
-    """Return a request as a Python script, to be run in this folder.
+    """Return a request as a Python script for the current folder.
 
     Args:
-        live: the existing pool that is used.
+        live: The existing pool that the launch uses.
 
     Raises:
-        SkywardError: A value is invalid, or cannot be written so; its ``field`` names the field.
+        SkywardError: If a value is invalid, or has no Python form. Its ``field`` names the field.
     """
     plan = make_plan(request)
     if request.sweep:
         with set_error_field("sweep"):
-            how = " >> pool"
+            operator = " >> pool"
             if request.gang:
-                how = " @ pool"
-            elif (many := request.gang_nodes or request.gang_ranks) is not None:
-                how = f".with_{'nodes' if request.gang_nodes else 'ranks'}({many}) @ pool"
-            raise UsageError(f"as Python a sweep is written sky.sweep(FUNCTION, NAME=[...]){how}")
+                operator = " @ pool"
+            elif (count := request.gang_nodes or request.gang_ranks) is not None:
+                operator = f".with_{'nodes' if request.gang_nodes else 'ranks'}({count}) @ pool"
+            raise UsageError(f"in Python, write a sweep as sky.sweep(FUNCTION, NAME=[...]){operator}")
     if live is not None:
         plan = plan.on_pool(live)
     source = _Source(parse_image_options(request.image_settings).secrets)
@@ -69,25 +69,25 @@ def write_snippet(request: LaunchRequest, live: PoolView | None = None) -> str:
     called = _script(plan, source) if plan.whole else f"{function}({arguments})"
     ran = f"{called} {'>>' if request.one else '@'} pool"
     script = f"{source.import_lines()}\n{imported}\n{kept}with {pool} as pool:\n{_result_lines(plan, ran)}"
-    # Nothing in a script says by which Python it is started.
+    # A script cannot set the Python that runs it.
     return script if request.python is None else f"# To be run with {plan.interpreter.path}\n{script}"
 
 
 class _Source:
-    """Expressions, and the modules that they need."""
+    """Python expressions, with the modules that they import."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
         self.modules = {"sys"}
-        self.secrets = secrets  # names of variables whose values are the shell's
+        self.secrets = secrets  # names of variables whose values come from the environment
 
     def import_lines(self) -> str:
         return "".join(f"import {name}\n" for name in sorted(self.modules)) + "\nimport skyward_core as sky\n"
 
     def expression(self, value: Any) -> str:
-        """An expression that gives the value.
+        """Return an expression for a value.
 
         Raises:
-            UsageError: there is none.
+            UsageError: If it has none.
         """
         kind = type(value)
         if kind in _BRACKETS and value:
@@ -102,11 +102,11 @@ class _Source:
         if isinstance(value, date):
             self.modules.add("datetime")
         elif not _is_plain(value):
-            raise UsageError(f"{value!r:.80} is of a type that has to be made in the script itself")
+            raise UsageError(f"{value!r:.80} has a type that only the script itself can create")
         return repr(value)
 
     def variables(self, env: Mapping[str, str]) -> str:
-        """A dictionary of variables, in which secrets are named."""
+        """Return a dict expression of variables, which reads secrets from the environment."""
         pairs = [
             f"{name!r}: {self.shell_variable(name) if name in self.secrets else repr(value)}"
             for name, value in env.items()
@@ -114,15 +114,15 @@ class _Source:
         return f"{{{', '.join(pairs)}}}"
 
     def shell_variable(self, name: str) -> str:
-        """A variable as the shell has it."""
+        """Return an expression that reads an environment variable."""
         self.modules.add("os")
         return f"os.environ[{name!r}]"
 
     def call(self, made: type, values: Mapping[str, Any], written: Mapping[str, str] | None = None) -> str:
-        """A call of a class: one of ours by its public name.
+        """Return a call of a class, by its public name if it is one of this library.
 
         Args:
-            written: more of what it is given, as expressions.
+            written: Further keyword arguments, as expressions.
         """
         if _is_ours(made.__module__):
             name = f"sky.{made.__name__}"
@@ -138,7 +138,7 @@ def _is_ours(module: str) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether what a value looks like gives it again."""
+    """Check whether the ``repr`` of a value evaluates to the value."""
     return type(value) in _PLAIN or (type(value) in _BRACKETS and not value)
 
 
@@ -179,7 +179,7 @@ def _compute(plan: LaunchPlan, spec: PoolSpec, source: _Source) -> Iterator[str]
 
 
 def _plugin(plugin: Plugin, given: Mapping[str, Any], source: _Source) -> str:
-    """How people write one of ours; one of another package is had by its name."""
+    """Return the call that creates a plugin; plugins of other packages are created by name."""
     ours = type(plugin).__module__.startswith(f"{built_in.__name__}.")
     parameters = [f"{name}={source.expression(value)}" for name, value in given.items()]
     made = f"sky.plugins.{plugin.name}" if ours else "sky.plugins.by_name"
@@ -187,11 +187,11 @@ def _plugin(plugin: Plugin, given: Mapping[str, Any], source: _Source) -> str:
 
 
 def _function(plan: LaunchPlan, source: _Source) -> tuple[str, str]:
-    """How the function is had, and what it is called then."""
+    """Return the lines that import the function, and its name in the snippet."""
     module, name = plan.script.stem, plan.function.name
     taken = module in sys.stdlib_module_names or _is_ours(module)
     if plan.script.suffix != ".py" or not _is_name(module) or taken:
-        raise UsageError(f"{plan.script.name} cannot be imported by its name; give the file another one")
+        raise UsageError(f"{plan.script.name} cannot be imported by name. Rename the file")
     alias = name if name not in _OURS | {each.partition(".")[0] for each in source.modules} else f"{name}_"
     lines = [
         f"sys.path.insert(0, {str(resolve_path(plan.script).parent)!r})",
@@ -203,7 +203,7 @@ def _function(plan: LaunchPlan, source: _Source) -> tuple[str, str]:
 
 
 def _script(plan: LaunchPlan, source: _Source) -> str:
-    """The call of a whole script."""
+    """Return the call of a whole script."""
     module, args = plan.values["module"], plan.values["args"]
     given = [source.expression(module or str(plan.script)), *([source.expression(args)] if args else [])]
     given += ["module=True"] if module else []
@@ -213,13 +213,13 @@ def _script(plan: LaunchPlan, source: _Source) -> str:
 
 
 def _arguments(plan: LaunchPlan, source: _Source) -> Iterator[str]:
-    """Those of ``*args``, and what stands before them, by position; all others by name."""
+    """Yield the arguments of the call, positional ones before ``*args``, all others by name."""
     values = dict(plan.values)
     rest = next((each.name for each in plan.function.params if each.kind == "var_positional"), None)
     by_position = values.pop(rest, []) if rest else []
     for each in _leading(plan) if by_position else _positional_only(plan):
         if each not in values:
-            raise UsageError(f"give {each} of {plan.function.name}, too: what comes behind it goes by its place")
+            raise UsageError(f"argument {each} of {plan.function.name} is required: later arguments are positional")
         yield source.expression(values.pop(each))
     yield from map(source.expression, by_position)
     for name, value in values.items():
@@ -232,7 +232,7 @@ def _leading(plan: LaunchPlan) -> Iterator[str]:
 
 
 def _positional_only(plan: LaunchPlan) -> list[str]:
-    """Up to the last one that is given."""
+    """Return the positional-only parameters up to the last given one."""
     names = [
         each.arg
         for node in ast.walk(parse_script(plan.script))
@@ -249,7 +249,7 @@ def _is_name(text: str) -> bool:
 
 
 def _result_lines(plan: LaunchPlan, ran: str) -> str:
-    """What is done with what it gives."""
+    """Return the lines that print the results."""
     if plan.request.one and not plan.function.is_generator:
         return f"    print({ran})\n"
     if plan.request.one or not plan.function.is_generator:

@@ -56,18 +56,18 @@ if TYPE_CHECKING:
     from skyward_core.model.setting_descriptors import Setting
 
 
-# Those whose ranks meet only through the plugin of that name.
+# Frameworks whose ranks connect only through the plugin of the same name.
 GANG_FRAMEWORKS = ("torch", "jax")
 
 
 def packages_for(script: Path) -> list[PackageFile]:
-    """The files of a script's project that say what its ranks could have, of each kind the nearest."""
+    """Return the package files of a script's project, the nearest of each kind."""
     folder = choose_workdir(script) or current_folder()
     return [] if folder is None else list_package_files(script, Path(folder))
 
 
 def has_own_block(script: Path) -> bool:
-    """Whether a script says itself what it needs (PEP 723), be it in a way that cannot be used."""
+    """Check whether a script has inline metadata (PEP 723), valid or not."""
     try:
         return read_inline_metadata(script) is not None
     except ScriptError:
@@ -75,7 +75,7 @@ def has_own_block(script: Path) -> bool:
 
 
 def _imported_packages(nodes: Iterable[ast.AST]) -> set[str]:
-    """The top-level packages that these import."""
+    """Return the top-level packages that import statements name."""
     roots = set()
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -86,16 +86,16 @@ def _imported_packages(nodes: Iterable[ast.AST]) -> set[str]:
 
 
 def missing_frameworks(script: Path, interpreter: Interpreter | None = None) -> list[str]:
-    """The frameworks that loading a script imports, and that its interpreter does not have; see :func:`advice`. None
-    where there is no interpreter for it: whoever chooses one tells why.
+    """Return the frameworks that a script imports while loading and that its interpreter lacks.
 
-    What only its functions import is not among them: their ranks have an environment, for which plugins see.
+    Frameworks that only functions import are not included: the ranks' environment gets them from plugins. The result is
+    empty if there is no interpreter; choosing one reports the reason.
 
     Args:
-        interpreter: None for the one that is chosen for it.
+        interpreter: None to choose the interpreter of the script.
 
     Raises:
-        ScriptError: it cannot be read, or is no Python.
+        ScriptError: If the script cannot be read, or is not Python.
     """
     needs = _imported_packages(_load_time_nodes(parse_script(script)))
     try:
@@ -106,20 +106,22 @@ def missing_frameworks(script: Path, interpreter: Interpreter | None = None) -> 
 
 
 def lacks_module(interpreter: Interpreter, module: str) -> bool:
-    """Whether an interpreter has no such module, by running it; one whose environment is still to be made has none.
+    """Run an interpreter to check whether it lacks a module; an environment that does not exist yet lacks all.
 
     Raises:
-        ScriptError: it does not say; tells why.
+        ScriptError: If the interpreter does not answer.
     """
     return bool(interpreter.base) or not has_module(interpreter, module)
 
 
 def missing_imports(script: Path, *, whole: bool) -> list[str]:
-    """The packages that a script imports and that our own Python does not have, nor the script's folder or the current
-    one; of one that is not run as a whole, those that it imports as it is loaded.
+    """Return the packages that a script imports and that neither our Python nor its folder nor the current folder has.
+
+    Args:
+        whole: Whether the script runs as a whole; otherwise, only imports while loading count.
 
     Raises:
-        ScriptError: it cannot be read, or is no Python.
+        ScriptError: If the script cannot be read, or is not Python.
     """
     tree = parse_script(script)
     names = _imported_packages(ast.walk(tree) if whole else _load_time_nodes(tree)) - sys.stdlib_module_names - {""}
@@ -129,63 +131,63 @@ def missing_imports(script: Path, *, whole: bool) -> list[str]:
 
 
 def find_gang_frameworks(script: Path, *, whole: bool = False) -> list[str]:
-    """The frameworks that a script imports and whose ranks meet only through the plugin of that name.
+    """Return the frameworks that a script imports and whose ranks connect only through the plugin of the same name.
 
     Args:
-        whole: whether it is run as a whole: one for PyTorch finds what it finds below torchrun.
+        whole: Whether the script runs as a whole, in which case PyTorch finds the variables of torchrun.
 
     Raises:
-        ScriptError: it cannot be read, or is no Python.
+        ScriptError: If the script cannot be read, or is not Python.
     """
     tree = parse_script(script)
     imported = _imported_packages(ast.walk(tree))
-    meets = whole or _makes_process_group(tree)
-    return [name for name in GANG_FRAMEWORKS if name in imported and not (name == "torch" and meets)]
+    connects = whole or _makes_process_group(tree)
+    return [name for name in GANG_FRAMEWORKS if name in imported and not (name == "torch" and connects)]
 
 
 def _makes_process_group(module: ast.Module) -> bool:
-    """Whether it makes the process group itself, for which ranks have what torchrun gives."""
+    """Check whether a script creates the process group itself, which works with the variables of torchrun."""
     named = (each.attr if isinstance(each, ast.Attribute) else getattr(each, "id", "") for each in ast.walk(module))
     return "init_process_group" in named
 
 
 def _load_time_nodes(module: ast.Module) -> Iterator[ast.AST]:
-    """All of a module but what stands in functions."""
-    left: list[ast.AST] = [module]
-    while left:
-        node = left.pop()
+    """Yield all nodes of a module outside functions."""
+    remaining: list[ast.AST] = [module]
+    while remaining:
+        node = remaining.pop()
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
-            left += ast.iter_child_nodes(node)
+            remaining += ast.iter_child_nodes(node)
 
 
 def parameter_fields(names: Iterable[str]) -> list[ArgumentField]:
-    """A field for each parameter of plugins; one that cannot be had has none.
+    """Return a form field for each parameter of plugins; unavailable plugins have none.
 
     Args:
-        names: of the plugins.
+        names: Names of the plugins.
     """
     return [field for name in names for field in _plugin_fields(name)]
 
 
 def parse_parameters(names: Sequence[str], texts: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """What a person wrote for plugins' parameters, as values: by the plugin's name, then the parameter's.
+    """Parse the texts of plugin parameters to values, by the names of plugin and parameter.
 
     Args:
-        names: of the plugins that there are to be.
-        texts: name of a parameter and what was written.
+        names: Plugins of the launch.
+        texts: Texts by parameter, such as "torch.backend".
 
     Raises:
-        UsageError: there is no such plugin among them, it has no such parameter, or a text is none of its values.
-        PluginError: an installed plugin cannot be imported.
+        UsageError: If a text names another plugin or an unknown parameter, or does not match the parameter's type.
+        PluginError: If an installed plugin cannot be imported.
     """
     given: dict[str, list[str]] = {}
     for key, text in texts.items():
         name, _, parameter = key.rpartition(".")
         with set_error_field("plugin_settings"):
             if name not in names:
-                there = ", ".join(names) if names else "there are none"
-                raise UsageError(f"{key} is a parameter of no plugin of this launch: {there}")
+                plugins = ", ".join(names) if names else "none"
+                raise UsageError(f"{key} is not a parameter of a plugin of this launch ({plugins})")
         given.setdefault(name, []).append(f"{parameter}={text}")
     return {name: _parse_plugin_parameters(name, pairs) for name, pairs in given.items()}
 
@@ -197,23 +199,25 @@ def _parse_plugin_parameters(name: str, pairs: Sequence[str]) -> dict[str, Any]:
         for pair in pairs:
             if (parameter := pair.partition("=")[0]) in secret:
                 raise UsageError(
-                    f"{parameter} of plugin {name} is a secret, and would be kept as it was written: give it in Python"
+                    f"{parameter} of plugin {name} is a secret, and launches are saved. Set it in a Python script"
                 )
         try:
             values = parse_arguments(_as_function(name, made), pairs)
         except UsageError as error:
-            error.field = "plugin_settings"  # and no argument of what is called
+            error.field = "plugin_settings"  # the arguments are not those of the launched function
             raise
         for parameter, value in values.items():
             if isinstance(value, RawArgument):
-                raise UsageError(f"{parameter} of plugin {name} is of a type that no text says: give it in Python")
+                raise UsageError(
+                    f"{parameter} of plugin {name} has a type that cannot be given as text. Set it in a Python script"
+                )
     return values
 
 
 def _plugin_fields(name: str) -> Iterator[ArgumentField]:
     try:
         made = factory(name)
-    except SkywardError:  # who asks for the plugin is told
+    except SkywardError:  # planning the launch reports the error
         return
     helps = {each.name: str(each.metadata.get("help", "")) for each in _init_fields(made)}
     for found in argument_fields(_as_function(name, made)):
@@ -221,7 +225,7 @@ def _plugin_fields(name: str) -> Iterator[ArgumentField]:
 
 
 def _as_function(name: str, made: Any) -> FunctionInfo:
-    """A plugin's class as arguments of functions are read and shown."""
+    """Describe a plugin's class as a function, so that the same code parses and shows its parameters."""
     params = tuple(map(_to_param, (each for each in _init_fields(made) if each.repr)))
     module = vars(sys.modules[made.__module__]) if params else {}
     types = {alias: kind for alias, kind in module.items() if get_origin(kind) is not None}
@@ -245,14 +249,14 @@ def _to_param(each: Field[Any]) -> Param:
 
 @dataclass(frozen=True, slots=True)
 class ProviderInfo:
-    """A provider that can be asked for.
+    """Description of a provider for forms.
 
     Attributes:
-        name: how people name it.
-        about: what it is, in a few words; "" of one that cannot be had.
-        settings: what a person may choose.
-        chooses: whether it has offers to choose from: markets, prices, regions.
-        costs: whether its machines may cost money.
+        name: Name of the provider.
+        about: Short description; "" if the provider is unavailable.
+        settings: Settings that the user can change.
+        chooses: Whether it has offers to choose from (markets, prices, regions).
+        costs: Whether its machines may cost money.
     """
 
     name: str
@@ -263,27 +267,24 @@ class ProviderInfo:
 
     @property
     def label(self) -> str:
-        """Its name, and what it is."""
+        """Name and description."""
         return f"{self.name}: {self.about}" if self.about else self.name
 
     @property
     def has_named_machines(self) -> bool:
-        """Whether settings name the machines, and so how many there are."""
+        """Whether a setting names the machines, and thus determines their number."""
         return any(setting.names_machines for setting in self.settings)
 
 
 def available() -> list[ProviderInfo]:
-    """The providers that come with this library, then those that other packages declare, by name.
-
-    One that cannot be had is listed, too.
-    """
+    """Return the built-in providers, then those of other packages by name, including unavailable ones."""
     return [_info(name) for name in provider_names()]
 
 
 def _info(name: str) -> ProviderInfo:
     try:
         found = provider_by_name(name)
-    except SkywardError:  # planning a launch on it says why
+    except SkywardError:  # planning a launch on it reports the error
         return ProviderInfo(name)
     costs = costs_money(found)
     return ProviderInfo(name, found.about, declared_settings(found), isinstance(found, Offers), costs)
