@@ -1,7 +1,7 @@
-"""The user's settings in the ``skyward.toml`` of the home, and what the app remembers from one start to the next.
+"""User settings in the ``skyward.toml`` of the state folder, and saved state of the app.
 
-A project's file, which somebody else may have written, has no say in the settings: they name a command to run, and the
-key that accepts something.
+The file of a project cannot contain settings, because another user may have written it: settings name a command to run,
+and the key that accepts a prompt.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from skyward_core.util.user_files import (
 if TYPE_CHECKING:
     from skyward_core.client.settings_file import TomlValue
 
-KEYS_TABLE = "keys"  # the table of the app's keys, which knows what they may be
+KEYS_TABLE = "keys"  # table of the app's keys, which the app validates
 SETTINGS_TABLES = ("app", KEYS_TABLE, "notify")
 MAX_MEGABYTES = 64_000
 
@@ -38,37 +38,35 @@ T = TypeVar("T")
 
 
 def _setting(default: Any, kind: SettingKind, help: str) -> Any:
-    """Declare a setting that the user may write; its name in the file is that of the field."""
+    """Declare a setting; its name in the file is that of the field."""
     return field(default=default, metadata={"kind": kind, "help": help})
 
 
 @dataclass(frozen=True)
 class NotifySettings:
-    """The table ``notify``: how the user hears that a run has ended, or needs them."""
+    """Table ``notify``: notifications about ended runs and prompts."""
 
-    command: tuple[str, ...] = _setting(
-        (), "command", "A command of yours that is run when a run has ended, or needs you"
-    )
-    bell: bool = _setting(True, "flag", "Ring the terminal's bell then")
-    terminal: bool = _setting(True, "flag", "Have the terminal show a notification then, where it knows that")
-    after: float = _setting(10.0, "seconds", "What took no longer is not told to who looks at the terminal")
+    command: tuple[str, ...] = _setting((), "command", "Command to run when a run has ended or needs you")
+    bell: bool = _setting(True, "flag", "Ring the terminal's bell")
+    terminal: bool = _setting(True, "flag", "Show a notification of the terminal, if supported")
+    after: float = _setting(10.0, "seconds", "Shorter runs do not notify while you watch")
 
 
 @dataclass(frozen=True)
 class UserSettings:
-    """The table ``app``, and the others; of a value that cannot be used, the default.
+    """Tables ``app``, ``notify`` and ``keys``; invalid values are replaced by defaults.
 
     Attributes:
-        notify: The table ``notify``.
-        keys: Keys of the app by the id of their action, unchecked.
-        refused: Messages about values that are not used; text of others.
+        notify: Table ``notify``.
+        keys: Keys of the app by action ID, not validated.
+        refused: Messages about rejected values.
     """
 
-    theme: str = _setting("", "theme", "The app's colours; what is chosen in the palette holds until this changes")
-    ascii: bool = _setting(False, "flag", "Paint plain ASCII, and nothing else")
-    motion: bool = _setting(True, "flag", "What has just changed stands out for a moment, and lists scroll smoothly")
+    theme: str = _setting("", "theme", "Colour theme (the palette's choice wins until you change this)")
+    ascii: bool = _setting(False, "flag", "Use plain ASCII characters only")
+    motion: bool = _setting(True, "flag", "Highlight recent changes and scroll lists smoothly")
     memory_of_logs: float = _setting(
-        64.0, "megabytes", "What lines of a pool's logs may take in memory; files hold all"
+        64.0, "megabytes", "Memory for the log lines of a pool, in MB; files keep all lines"
     )
     notify: NotifySettings = NotifySettings()
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -76,7 +74,7 @@ class UserSettings:
 
 
 class UserSetting(NamedTuple):
-    """A setting with the name of its table, such as ``notify.bell``, and its default as the user would write it."""
+    """Setting with the name of its table, such as ``notify.bell``, and its default as the user would write it."""
 
     name: str
     kind: SettingKind
@@ -96,20 +94,20 @@ SETTINGS = tuple(
 
 
 def load_user_settings() -> UserSettings:
-    """Return what the user has set in the ``skyward.toml`` of the home alone.
+    """Return the settings in the ``skyward.toml`` of the state folder.
 
     Raises:
-        UsageError: There is no home.
+        UsageError: If there is no state folder.
     """
     return read_user_settings(state_home() / SETTINGS_FILE, Path(SETTINGS_FILE))
 
 
 def read_user_settings(own: Path, project: Path) -> UserSettings:
-    """Read the settings. Problems of a file are listed in ``refused``, and keep nothing from starting.
+    """Read the settings. Problems of a file are listed in ``refused`` and do not prevent a start.
 
     Args:
         own: The user's file; it may not exist.
-        project: A folder's file, which cannot hold settings.
+        project: File of a folder, which cannot contain settings.
     """
     reader = _SettingsFile(own)
     keys = {name: reader.take(KEYS_TABLE, name, None, str) for name in list(reader.tables[KEYS_TABLE])}
@@ -123,7 +121,7 @@ def read_user_settings(own: Path, project: Path) -> UserSettings:
 
 
 class _SettingsFile:
-    """The tables of a file, and its problems."""
+    """Tables of a settings file, and its problems."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -133,13 +131,13 @@ class _SettingsFile:
             try:
                 found = _read_toml(path)
             except (OSError, ValueError) as error:
-                self.problems.append(f"{path} is not used: {error}")
+                self.problems.append(f"{path} is ignored: {error}")
         self.tables = {name: self._table(name, found.get(name, {})) for name in SETTINGS_TABLES}
 
     def _table(self, name: str, found: Any) -> dict[str, Any]:
         if isinstance(found, dict):
             return dict(found)
-        self.problems.append(f"{self.path}: {name} has to be a table, [{name}]")
+        self.problems.append(f"{self.path}: {name} must be a table, [{name}]")
         return {}
 
     def take_fields(self, table: str, kind: type[T]) -> T:
@@ -152,29 +150,29 @@ class _SettingsFile:
         )
 
     def take(self, table: str, key: str, default: Any, kind: Callable[[Any], Any]) -> Any:
-        """Remove a value from its table and return it; the default if it is missing or invalid."""
+        """Remove a value from its table and return it; return the default if it is missing or invalid."""
         if key not in self.tables[table]:
             return default
         try:
             return parse_value(kind, self.tables[table].pop(key))
         except ValueError as error:
-            self.problems.append(f"{self.path}: {table}.{key} is not used: {error}")
+            self.problems.append(f"{self.path}: {table}.{key} is ignored: {error}")
             return default
 
     def reject_unknown(self) -> None:
-        """Add a problem for each value that nothing took."""
+        """Add a problem for each remaining value."""
         for name, rest in self.tables.items():
-            self.problems.extend(f"{self.path}: there is no setting {name}.{key}" for key in rest)
+            self.problems.extend(f"{self.path}: unknown setting {name}.{key}" for key in rest)
 
 
 def parse_value(kind: Callable[[Any], Any], value: Any) -> Any:
-    """A value as it is used.
+    """Return the value of a setting from its value in the file.
 
     Raises:
-        ValueError: it is none of that kind.
+        ValueError: If it has the wrong type or is invalid.
     """
     if isinstance(kind, type) and not isinstance(value, kind):
-        raise ValueError(f"it has to be {_KIND_LABELS[kind]}")
+        raise ValueError(f"it must be {_KIND_LABELS[kind]}")
     return kind(value)
 
 
@@ -183,22 +181,22 @@ _KIND_LABELS = {str: "a text in quotes", bool: "true or false"}
 
 def _parse_command(command: Any) -> tuple[str, ...]:
     if not isinstance(command, str):
-        raise ValueError("it has to be a text in quotes")
+        raise ValueError("it must be a text in quotes")
     words = shlex.split(command)
     if "\0" in command:
-        raise ValueError("it holds a character that no command can")
+        raise ValueError("it contains a zero byte")
     return tuple(words)
 
 
 def _parse_seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not (isfinite(value) and value >= 0):
-        raise ValueError("it has to be a number of seconds, 0 or more")
+        raise ValueError("it must be a number of seconds, 0 or more")
     return float(value)
 
 
 def _parse_megabytes(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= MAX_MEGABYTES:
-        raise ValueError(f"it has to be a number of megabytes, from 1 to {MAX_MEGABYTES:,}")
+        raise ValueError(f"it must be a number of megabytes, from 1 to {MAX_MEGABYTES:,}")
     return float(value)
 
 
@@ -209,36 +207,36 @@ _PARSERS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
-    """What a file holds.
+    """Return the content of a TOML file.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is too large, or no TOML.
+        OSError: If it cannot be read.
+        ValueError: If it is too large, or not TOML.
     """
     return parse_toml(read_text(path, most=MAX_SETTINGS_BYTES))
 
 
 def _user_only_problems(own: Path, project: Path) -> list[str]:
-    """What a folder's file says that only the person may say."""
+    """Return messages about settings in a folder's file, which only the user's file may contain."""
     if not is_file(project) or resolve_path(own) == resolve_path(project):
         return []
     try:
         found = _read_toml(project)
     except (OSError, ValueError):
-        return []  # who wants hosts of it is told
-    said = [f"[{name}]" for name in SETTINGS_TABLES if name in found]
-    if not said:
+        return []  # reading its hosts reports the error
+    tables = [f"[{name}]" for name in SETTINGS_TABLES if name in found]
+    if not tables:
         return []
-    return [f"{' and '.join(said)} of {project.absolute()} is not used: that is taken from {own} alone"]
+    return [f"{' and '.join(tables)} in {project.absolute()} is ignored. Move it to {own}"]
 
 
 def settings_path() -> Path:
-    """Return the path of the user's settings; there may be no such file yet."""
+    """Return the path of the user's settings file, which may not exist yet."""
     return state_home() / SETTINGS_FILE
 
 
 def limit_log_memory(megabytes: float) -> None:
-    """Limit the memory for the lines of each pool's logs in this process."""
+    """Limit the memory for the log lines of each pool in this process."""
     from skyward_core.views.log_buffer import MemoryBudget
 
     MemoryBudget.total_bytes = int(megabytes * 1e6)
@@ -248,7 +246,7 @@ def user_values() -> dict[str, Any]:
     """Return the values that the user has set by table and name, valid or not.
 
     Raises:
-        UsageError: The file cannot be read or used.
+        UsageError: If the file cannot be read or used.
     """
     from skyward_core.client.settings_file import parse_settings, read_settings_text
 
@@ -263,29 +261,29 @@ def user_values() -> dict[str, Any]:
 
 
 def change(name: str, value: TomlValue) -> None:
-    """Change a setting in the user's file, and nothing else in it.
+    """Change one setting in the user's file, without other changes.
 
     Args:
-        name: Name of a setting; or ``keys.`` and the id of an action, whose key is written unchecked.
+        name: Name of a setting; or ``keys.`` and an action ID, whose key is not validated.
 
     Raises:
-        UsageError: The setting does not exist, cannot have this value, or the file cannot be used or changed.
-        OSError: The file cannot be written; it is unchanged.
+        UsageError: If the setting does not exist, the value is invalid, or the file cannot be used or changed.
+        OSError: If the file cannot be written; it is unchanged.
     """
     table, _, key = name.partition(".")
     if table != KEYS_TABLE:
         setting = next((each for each in SETTINGS if each.name == name), None)
         if setting is None:
-            raise UsageError(f"there is no setting {name}")
+            raise UsageError(f"unknown setting {name}")
         try:
             parse_value(_PARSERS[setting.kind], value)
         except ValueError as error:
-            raise UsageError(f"{name} cannot be that: {error}") from None
+            raise UsageError(f"invalid value of {name}: {error}") from None
     _write_table(table, {key: value})
 
 
 def reset(name: str) -> None:
-    """Remove a setting from the user's file, so that its default holds; raises as :func:`change`."""
+    """Remove a setting from the user's file, so that its default applies; raises as :func:`change`."""
     table, _, key = name.partition(".")
     _write_table(table, {}, without=key)
 
@@ -300,22 +298,22 @@ def _write_table(table: str, values: dict[str, TomlValue], without: str = "") ->
 
 
 def load_state(name: str) -> str:
-    """The text that :func:`save_state` was last given for a name.
+    """Return the text last saved by :func:`save_state` under a name.
 
     Raises:
-        OSError: there is none, or it cannot be read.
-        UnicodeDecodeError: somebody else wrote it.
+        OSError: If it does not exist or cannot be read.
+        UnicodeDecodeError: If the file was damaged.
     """
     return read_text(_state_path(name))
 
 
 def save_state(name: str, text: str) -> None:
-    """Keep a text in the person's own folder, for nobody else to read; the old one stays until the new one is whole.
+    """Save a text in the state folder, readable by the user only; the write is atomic.
 
     Raises:
-        OSError: it cannot be written, or another process is just writing it.
+        OSError: If it cannot be written, or another process is writing it.
     """
-    from skyward_core.store.atomic_file import write_atomic  # late: the app reads its keys while it starts
+    from skyward_core.store.atomic_file import write_atomic  # imported late: the app reads its keys during its start
 
     write_atomic(_state_path(name), text.encode())
 

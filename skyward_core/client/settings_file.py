@@ -1,4 +1,4 @@
-"""Editing of ``skyward.toml`` in place: its layout and comments stay."""
+"""In-place edits of ``skyward.toml`` that keep its layout and comments."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 def read_settings_text(path: Path) -> str:
-    """What a file holds; nothing where there is none.
+    """Return the content of a file; "" if it does not exist.
 
     Raises:
-        UsageError: it cannot be read, or somebody else could have written it.
+        UsageError: If it cannot be read, or another user could have written it.
     """
     if reason := distrust_reason(str(path)):
-        raise UsageError(f"{path} is not believed: {reason}. Work in a folder of your own")
+        raise UsageError(f"Refusing to read {path}: {reason}. Run from a folder that only you can write to")
     try:
-        return read_bytes(path, MAX_SETTINGS_BYTES).decode()  # its ends of lines stay
+        return read_bytes(path, MAX_SETTINGS_BYTES).decode()  # line ends are kept
     except FileNotFoundError:
         return ""
     except OSError as error:
@@ -38,10 +38,10 @@ def read_settings_text(path: Path) -> str:
 
 
 def parse_settings(path: Path, text: str) -> dict[str, Any]:
-    """Return what a text says.
+    """Parse the text of a file.
 
     Raises:
-        UsageError: It is not TOML; names the file.
+        UsageError: If it is not TOML. Names the file.
     """
     try:
         return parse_toml(text)
@@ -50,7 +50,7 @@ def parse_settings(path: Path, text: str) -> dict[str, Any]:
 
 
 def settings_paths() -> list[Path]:
-    """Return the paths of the user's file, and of the one in the working folder, which counts more."""
+    """Return the paths of the user's file, and of the one in the working folder, which takes precedence."""
     return [state_home() / SETTINGS_FILE, *current_paths(SETTINGS_FILE)]
 
 
@@ -58,7 +58,7 @@ def read_table(path: Path, name: str) -> tuple[str, dict[str, Any]]:
     """Return the text of a file, and one of its tables.
 
     Raises:
-        UsageError: The file cannot be read or used, somebody else could have written it, or that is not a table.
+        UsageError: If the file cannot be read or used, another user could have written it, or the value is not a table.
     """
     text = read_settings_text(path)
     table = parse_settings(path, text).get(name, {})
@@ -68,22 +68,22 @@ def read_table(path: Path, name: str) -> tuple[str, dict[str, Any]]:
 
 
 def write_table(path: Path, text: str, names: Sequence[str], values: Mapping[str, TomlValue]) -> None:
-    """Have a table hold these values and no others; without values, remove it.
+    """Set the values of a table, replacing all others; without values, remove the table.
 
     Args:
-        text: The text of the file, as it was read.
+        text: Text of the file, as it was read.
 
     Raises:
-        UsageError: The file has changed since, or is written so that the table cannot be changed.
-        OSError: The file cannot be written; it is unchanged.
+        UsageError: If the file has changed since, or its layout does not allow the edit.
+        OSError: If the file cannot be written; it is unchanged.
     """
     replace_text(path, text, set_table(text, names, values) if values else remove_table(text, names))
 
 
 def replace_text(path: Path, before: str, text: str) -> None:
-    """Write a file if it still holds what was read; a link stays one. Raises as :func:`write_table`."""
+    """Write a file if it still has the text that was read; a link stays a link. Raises as :func:`write_table`."""
     if read_settings_text(path) != before:
-        raise UsageError(f"{path} was just changed by somebody else: try again")
+        raise UsageError(f"{path} was changed by another process. Try again")
     target = resolve_path(path)
     mode = target.stat().st_mode & 0o777 if exists(target) else 0o666
     write_atomic(target, text.encode(), mode=mode)
@@ -95,14 +95,14 @@ TomlValue = str | bool | int | float | Sequence[str] | Mapping[str, str]
 
 
 def set_table(text: str, path: Sequence[str], values: Mapping[str, TomlValue]) -> str:
-    """Return the text with a table that holds these values and no others; layout and comments of the rest stay.
+    """Return the text with the given values in a table, replacing all others; the rest stays unchanged.
 
     Args:
-        text: A whole TOML document.
+        text: Whole TOML document.
         path: Names of the table, outermost first.
 
     Raises:
-        UsageError: The table is written in a way that cannot be changed, or a value cannot be written.
+        UsageError: If the layout of the table does not allow the edit, or a value cannot be written.
     """
     import tomlkit
 
@@ -124,7 +124,7 @@ def set_table(text: str, path: Sequence[str], values: Mapping[str, TomlValue]) -
 
 
 def rename_entry(text: str, path: Sequence[str], old: str, new: str) -> str:
-    """Return the text with another name for one of a table's values, which stays in its place.
+    """Return the text with one key of a table renamed, in its place.
 
     Raises:
         UsageError: As :func:`set_table`.
@@ -145,10 +145,10 @@ def rename_entry(text: str, path: Sequence[str], old: str, new: str) -> str:
 
 
 def remove_table(text: str, path: Sequence[str]) -> str:
-    """Return the text without a table and its values; comments above the next header stay.
+    """Return the text without a table; comments above the next header stay.
 
     Raises:
-        UsageError: The table does not exist, or is written in a way that cannot be changed.
+        UsageError: If the table does not exist, or its layout does not allow the edit.
     """
     document = _parse_document(text, path)
     found = _require_table(document, path)
@@ -163,7 +163,7 @@ def remove_table(text: str, path: Sequence[str]) -> str:
 
 
 def _parse_document(text: str, path: Sequence[str]) -> TOMLDocument:
-    import tomlkit  # late: most commands change no settings
+    import tomlkit  # imported late: most commands change no settings
 
     try:
         return tomlkit.parse(text)
@@ -172,11 +172,11 @@ def _parse_document(text: str, path: Sequence[str]) -> TOMLDocument:
 
 
 TablePath = list[tuple["Container", int]]
-"""The container and the index of a table, behind those of the tables around it, the outermost first."""
+"""Containers and indexes of nested tables, the outermost first."""
 
 
 def _find_table(container: Container, path: Sequence[str]) -> TablePath:
-    """Return where a table with a header is declared; nothing if it is not."""
+    """Return the location of a table that has a header; empty if there is none."""
     from tomlkit.items import Table
 
     for index, (key, item) in enumerate(container.body):
@@ -196,7 +196,7 @@ def _require_table(document: Container, path: Sequence[str]) -> TablePath:
 
 
 def _update_table(table: Any, values: Mapping[str, TomlValue], line_end: str) -> None:
-    """Change a table in place. New values are inserted behind its last own value, before comments and tables."""
+    """Change a table in place. New values go after its last own value, before comments and tables."""
     import tomlkit
     from tomlkit.items import AoT, Array, Table
 
@@ -228,7 +228,7 @@ def _inline_item(value: TomlValue) -> Item:
 
 
 def _update_array(array: Any, wanted: Any) -> bool:
-    """Replace, remove or append items of a list so that comments of the others stay; return whether it is as wanted."""
+    """Update a list in place, so that comments of unchanged items stay; return whether it has the wanted items."""
     if len(array) == len(wanted):
         for at, item in enumerate(wanted):
             if array[at] != item:
@@ -242,7 +242,7 @@ def _update_array(array: Any, wanted: Any) -> bool:
 
 
 def _trailing_trivia(table: Any) -> list[Any]:
-    """Return the empty lines and comments at a table's end: they stand above the next header."""
+    """Return the empty lines and comments at a table's end, which are above the next header."""
     body = table.value.body
     while body and isinstance(body[-1][1], type(table)):
         body = body[-1][1].value.body
@@ -255,24 +255,24 @@ def _line_end(text: str) -> str:
 
 
 def _verify_edit(made: str, before: str, path: Sequence[str], wanted: object) -> str:
-    """Return the edited text if it holds what was wanted, and all else is unchanged."""
+    """Return the edited text if it has the wanted values and all others are unchanged."""
     try:
-        told, told_before = tomllib.loads(made), tomllib.loads(before)
+        parsed, parsed_before = tomllib.loads(made), tomllib.loads(before)
         made.encode()
     except UnicodeEncodeError as error:
-        raise UsageError(f"{'.'.join(path)} holds what no text file can: {error.reason}") from error
+        raise UsageError(f"{'.'.join(path)} contains a character that cannot be saved: {error.reason}") from error
     except ValueError as error:
         raise _edit_error(path) from error
-    if _pop_table(told, path) != wanted:
+    if _pop_table(parsed, path) != wanted:
         raise _edit_error(path)
-    _pop_table(told_before, path)
-    if told != told_before:
+    _pop_table(parsed_before, path)
+    if parsed != parsed_before:
         raise _edit_error(path)
     return made
 
 
 def _pop_table(document: dict[str, Any], path: Sequence[str]) -> object:
-    """Remove a table from a document, and tables around it that hold nothing else; return what it held."""
+    """Remove a table from a document, with outer tables that become empty; return its value."""
     inner: Any = document
     around = []
     for name in path[:-1]:
@@ -288,6 +288,4 @@ def _pop_table(document: dict[str, Any], path: Sequence[str]) -> object:
 
 
 def _edit_error(path: Sequence[str]) -> UsageError:
-    return UsageError(
-        f"{path[-1]} is not written there as a table of its own, [{'.'.join(path)}]: change it in an editor"
-    )
+    return UsageError(f"{path[-1]} is not a separate table [{'.'.join(path)}] in the file. Edit the file by hand")

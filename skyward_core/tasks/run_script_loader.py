@@ -203,7 +203,7 @@ def _write_stderr(line: str) -> None:
 
 
 def _ignore_line(line: str) -> None:
-    """Nobody wants to know."""
+    """Ignore a progress line."""
 
 
 def _run_loader(command: Sequence[str], folder: Path, request: bytes, sink: int, stop: CancellationToken) -> int:

@@ -90,7 +90,7 @@ def script_types(classes: Sequence[ast.ClassDef]) -> dict[str, Any]:
 
 
 def list_type(kind: Any) -> Any:
-    """The type of the list that ``*args`` of a type make."""
+    """Return the type of the list of a ``*args`` parameter."""
     return list[kind]
 
 

@@ -62,7 +62,7 @@ def test_a_folder_s_settings_run_nothing(shared: Cli) -> None:
         said = shared("run", "endings.py:fine", "--pool", "dev").stderr
     finally:
         project.unlink()
-    assert f"[notify] of {project} is not used: that is taken from " in said
+    assert f"[notify] in {project} is ignored. Move it to " in said
     assert not list(shared.folder.rglob("gotcha"))
 
 

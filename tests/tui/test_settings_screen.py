@@ -67,7 +67,7 @@ async def test_all_that_can_be_set_is_there_and_says_whose_wish_it_is(app: Skywa
             app,
             pilot,
             "app.motion  false (set by you)",
-            "lists scroll smoothly",
+            "scroll lists smoothly",
             str(settings.settings_path()),
         )
         await stand_on(app, pilot, "notify.command")
@@ -142,10 +142,10 @@ async def test_escape_leaves_a_key_as_it_is(app: SkywardApp) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("notify.after", "soon", "it has to be a number of seconds, 0 or more"),
-        ("notify.after", "-1", "it has to be a number of seconds, 0 or more"),
+        ("notify.after", "soon", "it must be a number of seconds, 0 or more"),
+        ("notify.after", "-1", "it must be a number of seconds, 0 or more"),
         ("notify.command", "say 'so", "No closing quotation"),
-        ("app.memory_of_logs", "0", "it has to be a number of megabytes, from 1 to 64,000"),
+        ("app.memory_of_logs", "0", "it must be a number of megabytes, from 1 to 64,000"),
     ],
 )
 async def test_what_cannot_be_is_refused_and_nothing_written(app: SkywardApp, name: str, text: str, words: str) -> None:

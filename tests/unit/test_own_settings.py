@@ -41,20 +41,20 @@ def test_what_is_set_holds(own: Path, project: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("[notify]\ncommand = 5", "notify.command is not used: it has to be a text in quotes"),
-        ('[notify]\ncommand = "notify-send \'a"', "notify.command is not used: No closing quotation"),
+        ("[notify]\ncommand = 5", "notify.command is ignored: it must be a text in quotes"),
+        ('[notify]\ncommand = "notify-send \'a"', "notify.command is ignored: No closing quotation"),
         (
             '[notify]\ncommand = "a\\u0000b"',
-            "notify.command is not used: it holds a character that no command can",
+            "notify.command is ignored: it contains a zero byte",
         ),
         ("[notify]\nbell = 1", "notify.bell is not used: it has to be true or false"),
-        ("[notify]\nafter = -1", "notify.after is not used: it has to be a number of seconds, 0 or more"),
-        ("[notify]\nafter = inf", "notify.after is not used: it has to be a number of seconds, 0 or more"),
-        ("[notify]\nafter = true", "notify.after is not used: it has to be a number of seconds, 0 or more"),
-        ("[notify]\ncomand = 'x'", "there is no setting notify.comand"),
-        ("notify = 7", "notify has to be a table, [notify]"),
-        ("[keys]\n'app.help' = 7", "keys.app.help is not used: it has to be a text in quotes"),
-        ("[app]\ntheme = 7", "app.theme is not used: it has to be a text in quotes"),
+        ("[notify]\nafter = -1", "notify.after is ignored: it must be a number of seconds, 0 or more"),
+        ("[notify]\nafter = inf", "notify.after is ignored: it must be a number of seconds, 0 or more"),
+        ("[notify]\nafter = true", "notify.after is ignored: it must be a number of seconds, 0 or more"),
+        ("[notify]\ncomand = 'x'", "unknown setting notify.comand"),
+        ("notify = 7", "notify must be a table, [notify]"),
+        ("[keys]\n'app.help' = 7", "keys.app.help is not used: it must be a text in quotes"),
+        ("[app]\ntheme = 7", "app.theme is not used: it must be a text in quotes"),
         ("[app]\nascii = 'yes'", "app.ascii is not used: it has to be true or false"),
     ],
 )
@@ -83,7 +83,7 @@ def test_a_project_has_no_say(own: Path, project: Path) -> None:
     """Who is given somebody's project to look at would else run their command, by their keys."""
     project.write_text('[notify]\ncommand = "rm -rf /"\n[keys]\n"hostkey.accept" = "enter"\n[hosts]\nlab = ["a"]\n')
     assert read_user_settings(own, project) == UserSettings(
-        refused=(f"[keys] and [notify] of {project} is not used: that is taken from {own} alone",)
+        refused=(f"[keys] and [notify] in {project} is ignored. Move it to {own}",)
     )
     project.write_text('[hosts]\nlab = ["a"]\n')
     assert read_user_settings(own, project) == UserSettings()
