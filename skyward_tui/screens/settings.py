@@ -287,7 +287,7 @@ def _value(setting: UserSetting, text: str) -> str | float:
 def _remark(name: str, refused: tuple[str, ...]) -> str:
     """Return the reason why a setting is not in effect, or ""."""
     for each in refused:
-        _, is_of_it, reason = each.partition(f": {name} is not used: ")
+        _, is_of_it, reason = each.partition(f": {name} is ignored: ")
         if is_of_it:
             return reason
         if each.startswith(f"{name}: "):

@@ -216,7 +216,7 @@ async def test_what_the_file_says_and_cannot_be_used_is_marked(app: SkywardApp) 
     settings.settings_path().write_text('[notify]\nbell = "loud"\n[keys]\n"pools.hosts" = "q"\n')
     async with opened(app) as pilot:
         await stand_on(app, pilot, "notify.bell")
-        await said(app, pilot, "✗ it has to be true or false")
+        await said(app, pilot, "✗ it must be true or false")
         await pilot.press("d")
         await said(app, pilot, "notify.bell  true (default)")
         await stand_on(app, pilot, "keys.pools.hosts")

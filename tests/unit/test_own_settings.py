@@ -47,15 +47,15 @@ def test_what_is_set_holds(own: Path, project: Path) -> None:
             '[notify]\ncommand = "a\\u0000b"',
             "notify.command is ignored: it contains a zero byte",
         ),
-        ("[notify]\nbell = 1", "notify.bell is not used: it has to be true or false"),
+        ("[notify]\nbell = 1", "notify.bell is ignored: it must be true or false"),
         ("[notify]\nafter = -1", "notify.after is ignored: it must be a number of seconds, 0 or more"),
         ("[notify]\nafter = inf", "notify.after is ignored: it must be a number of seconds, 0 or more"),
         ("[notify]\nafter = true", "notify.after is ignored: it must be a number of seconds, 0 or more"),
         ("[notify]\ncomand = 'x'", "unknown setting notify.comand"),
         ("notify = 7", "notify must be a table, [notify]"),
-        ("[keys]\n'app.help' = 7", "keys.app.help is not used: it must be a text in quotes"),
-        ("[app]\ntheme = 7", "app.theme is not used: it must be a text in quotes"),
-        ("[app]\nascii = 'yes'", "app.ascii is not used: it has to be true or false"),
+        ("[keys]\n'app.help' = 7", "keys.app.help is ignored: it must be a text in quotes"),
+        ("[app]\ntheme = 7", "app.theme is ignored: it must be a text in quotes"),
+        ("[app]\nascii = 'yes'", "app.ascii is ignored: it must be true or false"),
     ],
 )
 def test_what_cannot_be_used_is_told_and_the_default_holds(own: Path, project: Path, content: str, said: str) -> None:
@@ -70,13 +70,13 @@ def test_what_cannot_be_used_is_told_and_the_default_holds(own: Path, project: P
 def test_a_file_that_makes_no_sense_is_told(own: Path, project: Path, content: bytes) -> None:
     own.write_bytes(content)
     (said,) = read_user_settings(own, project).refused
-    assert said.startswith(f"{own} is not used: ")
+    assert said.startswith(f"{own} is ignored: ")
 
 
 def test_a_file_that_cannot_be_read_is_told(own: Path, project: Path) -> None:
     own.mkdir()
     (said,) = read_user_settings(own, project).refused
-    assert said.startswith(f"{own} is not used: ")
+    assert said.startswith(f"{own} is ignored: ")
 
 
 def test_a_project_has_no_say(own: Path, project: Path) -> None:
