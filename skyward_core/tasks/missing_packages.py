@@ -1,19 +1,26 @@
-"""Advice on how to install a package that a script needs."""
+"""Packages that a script imports and its interpreter lacks, and advice on how to install them."""
 
 from __future__ import annotations
 
+import ast
 import sys
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 from skyward_core.model.errors import DISTRIBUTIONS
 from skyward_core.model.script_interpreter import Interpreter
+from skyward_core.store.state_folder import current_folder
 from skyward_core.tasks.client_interpreter import is_own_environment
+from skyward_core.tasks.script_inspection import parse_script
+from skyward_core.util.user_files import is_dir, is_file, resolve_path
 
 FRAMEWORKS = (
     "torch", "jax", "flax", "keras", "tensorflow", "transformers", "accelerate", "datasets", "sklearn", "joblib",
     "numpy", "pandas",
 )  # fmt: skip
+# Frameworks whose ranks connect only through the plugin of the same name.
+GANG_FRAMEWORKS = ("torch", "jax")
 from_metadata = False
 """Whether this process runs in the environment created from a script's inline metadata."""
 
@@ -47,3 +54,71 @@ def _install_command(package: str) -> str:
     if is_missing("pip"):
         return f"uv pip install --python {sys.executable} {package}"
     return f"{sys.executable} -m pip install {package}"
+
+
+def imported_frameworks(script: Path) -> list[str]:
+    """Return the frameworks that a script imports while loading.
+
+    Raises:
+        ScriptError: If the script cannot be read, or is not Python.
+    """
+    imported = _imported_packages(_load_time_nodes(parse_script(script)))
+    return [name for name in FRAMEWORKS if name in imported]
+
+
+def missing_imports(script: Path, *, whole: bool) -> list[str]:
+    """Return the packages that a script imports and that neither our Python nor its folder nor the current folder has.
+
+    Args:
+        whole: Whether the script runs as a whole; otherwise, only imports while loading count.
+
+    Raises:
+        ScriptError: If the script cannot be read, or is not Python.
+    """
+    tree = parse_script(script)
+    names = _imported_packages(ast.walk(tree) if whole else _load_time_nodes(tree)) - sys.stdlib_module_names - {""}
+    folders = [each for each in (resolve_path(script).parent, current_folder()) if each is not None]
+    beside = {name for name in names for at in folders if is_dir(at / name) or is_file(at / f"{name}.py")}
+    return sorted(filter(is_missing, names - beside))
+
+
+def find_gang_frameworks(script: Path, *, whole: bool = False) -> list[str]:
+    """Return the frameworks that a script imports and whose ranks connect only through the plugin of the same name.
+
+    Args:
+        whole: Whether the script runs as a whole, in which case PyTorch finds the variables of torchrun.
+
+    Raises:
+        ScriptError: If the script cannot be read, or is not Python.
+    """
+    tree = parse_script(script)
+    imported = _imported_packages(ast.walk(tree))
+    connects = whole or _makes_process_group(tree)
+    return [name for name in GANG_FRAMEWORKS if name in imported and not (name == "torch" and connects)]
+
+
+def _makes_process_group(module: ast.Module) -> bool:
+    """Check whether a script creates the process group itself, which works with the variables of torchrun."""
+    named = (each.attr if isinstance(each, ast.Attribute) else getattr(each, "id", "") for each in ast.walk(module))
+    return "init_process_group" in named
+
+
+def _load_time_nodes(module: ast.Module) -> Iterator[ast.AST]:
+    """Yield all nodes of a module outside functions."""
+    remaining: list[ast.AST] = [module]
+    while remaining:
+        node = remaining.pop()
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+            remaining += ast.iter_child_nodes(node)
+
+
+def _imported_packages(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the top-level packages that import statements name."""
+    roots = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            roots |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            roots.add((node.module or "").partition(".")[0])
+    return roots

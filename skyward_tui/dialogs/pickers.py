@@ -17,7 +17,7 @@ from textual.content import Content
 from textual.widgets import Input, Static
 
 from skyward_core import accelerators
-from skyward_core.client.launch.script_plugin_provider_discovery import (
+from skyward_core.client.launch.launch_catalog import (
     InterpreterOption,
     UnusablePython,
     choose_interpreter,

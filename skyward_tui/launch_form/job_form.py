@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skyward_core.client.launch.script_plugin_provider_discovery import DEFAULT_PROVIDER
+from skyward_core.client.launch.launch_catalog import DEFAULT_PROVIDER
 from skyward_core.model.errors import JobFileError, SkywardError, UsageError
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.pool_view import PoolView
@@ -28,7 +28,7 @@ from skyward_tui.text.number_and_time_format import NO_RUN, count, count_range
 if TYPE_CHECKING:
     from skyward_core.client.launch.job_launch import JobFile, JobRequest
     from skyward_core.client.launch.job_records import ShellRecord
-    from skyward_core.client.launch.script_plugin_provider_discovery import ArgumentField, Task
+    from skyward_core.client.launch.launch_catalog import ArgumentField, Task
     from skyward_core.model.specs import PoolSpec
 
 _UNKNOWN = "asked for when it is launched"  # placeholder of a secret before the launch
@@ -63,7 +63,7 @@ class JobPlan:
 def variables(script: str) -> list[ArgumentField]:
     """Return the variables of a job file as fields; empty if the file is invalid, which its plan reports."""
     from skyward_core.client.launch.job_launch import read_variables
-    from skyward_core.client.launch.script_plugin_provider_discovery import ArgumentField
+    from skyward_core.client.launch.launch_catalog import ArgumentField
 
     try:
         envs, _ = read_variables(path_of(script))

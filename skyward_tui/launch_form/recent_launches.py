@@ -11,7 +11,7 @@ from typing import Any
 from textual.content import Content
 
 from skyward_core.client import settings
-from skyward_core.client.launch.script_plugin_provider_discovery import missing_frameworks
+from skyward_core.client.launch.launch_catalog import missing_frameworks
 from skyward_core.model.errors import ScriptError
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import expand_user, parse_json

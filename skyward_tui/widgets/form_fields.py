@@ -26,7 +26,7 @@ from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.header_and_hints import Panel, TextLine
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.script_plugin_provider_discovery import PluginInfo
+    from skyward_core.client.launch.launch_catalog import PluginInfo
     from skyward_core.model.setting_descriptors import Setting
 
 

@@ -18,10 +18,10 @@ from textual.widgets import Input, Select
 
 import skyward_core as sky
 from skyward_core import providers
+from skyward_core.client.launch.launch_catalog import available
 from skyward_core.client.launch.launch_plan import LaunchPlan, make_spec
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.client.launch.python_snippet import write_snippet
-from skyward_core.client.launch.script_plugin_provider_discovery import available
 from skyward_core.model.errors import UsageError
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.launch_form import form as launch_form

@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 import pytest
 
 import skyward_core as sky
+from skyward_core.client.launch.launch_catalog import choose_interpreter, missing_frameworks
 from skyward_core.client.launch.launch_plan import script_python
-from skyward_core.client.launch.script_plugin_provider_discovery import choose_interpreter, missing_frameworks
 from skyward_core.client.session import Session
 from skyward_core.model.errors import PoolError, ScriptError, ScriptFailed, UsageError
 from skyward_core.model.script_interpreter import Interpreter
@@ -262,7 +262,7 @@ def test_a_script_with_inline_metadata_gets_an_environment_of_its_own(inline: Pa
 def test_what_a_plugin_brings_loads_a_script_and_is_what_its_ranks_have(
     project: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skyward_core.client.launch.script_plugin_provider_discovery.FRAMEWORKS", ("skytiny",))
+    monkeypatch.setattr("skyward_core.tasks.missing_packages.FRAMEWORKS", ("skytiny",))
     for name, value in from_folder(wheels).items():
         monkeypatch.setenv(name, value)
     script = project / "needs.py"

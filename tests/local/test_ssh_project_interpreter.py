@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.client.launch.script_plugin_provider_discovery import build_task, choose_interpreter
+from skyward_core.client.launch.launch_catalog import build_task, choose_interpreter
 from skyward_core.client.session import Session
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.script_interpreter import Interpreter

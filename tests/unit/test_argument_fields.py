@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from skyward_core import plugins
 from skyward_core.client.launch.image_options import IMAGE_FIELDS, field_texts, split_by_field
-from skyward_core.client.launch.script_plugin_provider_discovery import (
+from skyward_core.client.launch.launch_catalog import (
     ArgumentField,
     argument_fields,
     available_plugins,
@@ -313,7 +313,7 @@ class Mine(Plugin):
 @pytest.fixture
 def mine(monkeypatch: pytest.MonkeyPatch) -> None:
     usual = plugins.factory
-    for module in ("skyward_core.plugins", "skyward_core.client.launch.script_plugin_provider_discovery"):
+    for module in ("skyward_core.plugins", "skyward_core.client.launch.launch_catalog"):
         monkeypatch.setattr(f"{module}.factory", lambda name: Mine if name == "mine" else usual(name))
 
 
@@ -378,7 +378,7 @@ def test_a_text_is_a_value_of_the_parameter_s_type(key: str, text: str, value: A
         ({"mine.word": "a", "mine.token": "x"}, "token of plugin mine is a secret, and launches are saved"),
         ({"mine.word": "a", "mine.made": "1"}, "plugin mine has no argument 'made'"),
         ({"mine.wrd": "a"}, "plugin mine has no argument 'wrd'. Did you mean 'word'"),
-        ({"word": "a"}, "word is not a parameter of a plugin of this launch (mine)"),
+        ({"word": "a"}, "word is not a parameter of a plugin of this launch \\(mine"),
     ],
 )
 def test_what_it_does_not_take_is_refused_in_words(mine: None, texts: Mapping[str, str], words: str) -> None:

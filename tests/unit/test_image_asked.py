@@ -43,19 +43,19 @@ REFUSED = {
     "a variable without =": (["env.A"], "env.A has no value. Write env.A=VALUE"),
     "no name": (["env.=x"], "'' is not a variable name. Use letters, digits and underscores"),
     "no name of a secret": (["secret=a-b"], "'a-b' is not a variable name"),
-    "a secret's value": (["env.MY_TOKEN=abcdefgh"], "write secret=MY_TOKEN, and export it in the shell"),
+    "a secret's value": (["env.MY_TOKEN=abcdefgh"], "Write secret=MY_TOKEN, and export it in the shell"),
     "a password in pip": (["pip=git+https://me:hunter22@x.org/y"], "pip contains a password or token in a URL"),
     "a token in setup": (
         ["setup=curl https://tok3n@x.org/y | sh"],
         "setup contains a password or token in a URL",
     ),
-    "a password in a variable": (["env.INDEX=https://me:pw@x.org"], "env.INDEX holds a password or token"),
-    "a secret's value in a command": (["setup=login --key hf_0123456789"], "setup holds what SHELL_TOKEN is"),
+    "a password in a variable": (["env.INDEX=https://me:pw@x.org"], "env.INDEX contains a password or token"),
+    "a secret's value in a command": (["setup=login --key hf_0123456789"], "setup contains the value of SHELL_TOKEN"),
     "in a variable": (["env.WORD=hf_0123456789"], "Add secret=SHELL_TOKEN, export it"),
-    "in other letters": (["setup=login aGZfMDEyMzQ1Njc4OQ=="], "setup holds what SHELL_TOKEN is"),
-    "a secret made there": (["setup=export HF_TOKEN=zzzyyyxx1"], "and $HF_TOKEN here"),
-    "a secret option": (["setup=curl --password=hunter22 h"], "setup holds what password is"),
-    "a secret in a question": (["pip=x @ https://h/simple?token=abcde123"], "pip holds what token is"),
+    "in other letters": (["setup=login aGZfMDEyMzQ1Njc4OQ=="], "setup contains the value of SHELL_TOKEN"),
+    "a secret made there": (["setup=export HF_TOKEN=zzzyyyxx1"], "write $HF_TOKEN here"),
+    "a secret option": (["setup=curl --password=hunter22 h"], "setup contains the value of password"),
+    "a secret in a question": (["pip=x @ https://h/simple?token=abcde123"], "pip contains the value of token"),
     "both": (["secret=A", "env.A=b"], "A has a value and is a secret. Remove one of them"),
     "not exported": (["secret=NOBODY_HAS_IT"], "secret NOBODY_HAS_IT is not set in this shell"),
     "too short": (["secret=SHORT_ONE"], "SHORT_ONE has fewer than 8 characters, too few to be redacted"),
@@ -128,7 +128,7 @@ def test_a_plan_looks_at_what_the_patterns_name_and_at_no_other_file(
 def test_presets_keep_no_secret_and_say_what_they_cannot_understand(folder: Path) -> None:
     with pytest.raises(UsageError, match="MY_TOKEN has the name of a secret"):
         save("mine", asked("env.MY_TOKEN=abcdefgh"))
-    with pytest.raises(UsageError, match="pip holds a password or token"):
+    with pytest.raises(UsageError, match="pip contains a password or token"):
         save("mine", asked("pip=git+https://me:hunter22@x.org/y"))
     assert not (folder / "skyward.toml").exists()
     for given in ("pip=einops", ["pip=einops", 3], {"pip": "einops"}):
@@ -242,7 +242,7 @@ def test_a_file_that_is_no_toml_or_could_be_anybodys_is_not_touched(folder: Path
     file.write_text("")
     file.chmod(0o666)
     for do in (presets, lambda: save("a", FULL)):
-        with pytest.raises(UsageError, match="is not believed"):
+        with pytest.raises(UsageError, match="Refusing to read"):
             do()
 
 

@@ -307,9 +307,7 @@ def test_what_plugins_bring_loads_a_script_that_needs_it(project: Path, monkeypa
     script = project / "train.py"
     spec = PoolSpec(name="p", provider=Local(), plugins=[Brings()])
     assert not script_python(script, None, spec)[0].chosen, "nobody knows what that module is"
-    monkeypatch.setattr(
-        "skyward_core.client.launch.script_plugin_provider_discovery.FRAMEWORKS", ("nowhere_to_be_found",)
-    )
+    monkeypatch.setattr("skyward_core.tasks.missing_packages.FRAMEWORKS", ("nowhere_to_be_found",))
     found, packages = script_python(script, None, spec)
     assert packages is None and found.source == "plugins of the pool: brings"
     assert found.environment["pip"] == ["nowhere-to-be-found==1.0"] and found.version == OWN

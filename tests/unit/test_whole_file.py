@@ -331,7 +331,7 @@ def test_what_cannot_be_is_refused_in_words(environment: Path, tmp_path: Path) -
     with pytest.raises(UsageError, match=r"Cannot find the packages of .*: No such file or directory$"):
         skyward_alias.install(str(tmp_path / "nothing"))
     for text, why in {"echo no; exit 3": "it exited with status 3", "echo hello": "unexpected output",
-                      "echo oh >&2; exit 1": "it ended with status 1: oh"}.items():  # fmt: skip
+                      "echo oh >&2; exit 1": "it exited with status 1: oh"}.items():  # fmt: skip
         (other := tmp_path / "other").write_text(f"#!/bin/sh\n{text}\n")
         other.chmod(0o755)
         with pytest.raises(UsageError, match=rf"does not say where its packages are: {why}"):

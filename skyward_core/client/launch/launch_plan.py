@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.client.launch.image_options import LISTS, ImageOptions, option_error, parse_image_options
-from skyward_core.client.launch.launch_request import OPTIONS, WAYS, LaunchRequest, format_setting, options_of
-from skyward_core.client.launch.script_plugin_provider_discovery import (
+from skyward_core.client.launch.launch_catalog import (
     FunctionInfo,
     build_tasks,
     find_gang_frameworks,
@@ -18,6 +17,7 @@ from skyward_core.client.launch.script_plugin_provider_discovery import (
     missing_imports,
     parse_parameters,
 )
+from skyward_core.client.launch.launch_request import OPTIONS, WAYS, LaunchRequest, format_setting, options_of
 from skyward_core.model.errors import SpecError, UsageError, set_error_field
 from skyward_core.model.offers import RentalPlan
 from skyward_core.model.provider_capabilities import (

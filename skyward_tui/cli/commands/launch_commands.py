@@ -107,7 +107,7 @@ def torchrun(
     All options of torchrun are accepted. Options without a meaning here are reported or rejected. Words after the
     script are the script's own arguments.
     """
-    from skyward_core.client.launch.script_plugin_provider_discovery import DEFAULT_PROVIDER
+    from skyward_core.client.launch.launch_catalog import DEFAULT_PROVIDER
     from skyward_tui.cli.commands import run
 
     notes = list(ignored_option_notes(said))

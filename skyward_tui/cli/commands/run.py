@@ -19,9 +19,7 @@ import click
 from click.core import ParameterSource
 
 from skyward_core.client import settings
-from skyward_core.client.launch.launch_plan import LaunchPlan, make_plan
-from skyward_core.client.launch.launch_request import LaunchRequest, parse_provider_settings
-from skyward_core.client.launch.script_plugin_provider_discovery import (
+from skyward_core.client.launch.launch_catalog import (
     Interpreter,
     Task,
     choose_interpreter,
@@ -29,6 +27,8 @@ from skyward_core.client.launch.script_plugin_provider_discovery import (
     query_python,
     split_target,
 )
+from skyward_core.client.launch.launch_plan import LaunchPlan, make_plan
+from skyward_core.client.launch.launch_request import LaunchRequest, parse_provider_settings
 from skyward_core.client.run_history import Receipt
 from skyward_core.client.session import Session
 from skyward_core.client.session_interface import SessionInterface

@@ -72,9 +72,9 @@ from skyward_tui.widgets.form_fields import Choice, Toggles, update_label
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
 
 if TYPE_CHECKING:
+    from skyward_core.client.launch.launch_catalog import FunctionInfo, Interpreter, Task
     from skyward_core.client.launch.launch_plan import LaunchPlan
     from skyward_core.client.launch.presets import Preset
-    from skyward_core.client.launch.script_plugin_provider_discovery import FunctionInfo, Interpreter, Task
     from skyward_core.client.session_interface import SessionInterface
     from skyward_core.model.offers import OfferList
     from skyward_tui.app import SkywardApp
@@ -457,8 +457,8 @@ class LaunchScreen(BaseScreen[None]):
 
     def _choose_plugins(self) -> None:
         """Check the plugins that the script needs, until the user changes them; an existing pool has its own."""
+        from skyward_core.client.launch.launch_catalog import find_gang_frameworks
         from skyward_core.client.launch.launch_plan import plugin_names
-        from skyward_core.client.launch.script_plugin_provider_discovery import find_gang_frameworks
 
         toggles = self.query_one("#plugins", Toggles)
         if not self._plugins_touched:
@@ -511,7 +511,7 @@ class LaunchScreen(BaseScreen[None]):
 
     def _detect_sweep(self, called: FunctionInfo, form: Form) -> bool:
         """Switch on the sweep option for lists of values, unless the user has switched it off."""
-        from skyward_core.client.launch.script_plugin_provider_discovery import argument_fields
+        from skyward_core.client.launch.launch_catalog import argument_fields
 
         if self._sweeps and not form.sweep:
             self._swept = form.arguments

@@ -1,8 +1,10 @@
-"""Scripts, plugins and providers that can be launched."""
+"""Catalog of scripts, plugins and providers for a launch.
+
+The app may not import ``tasks``, so this module also exports the names of ``tasks`` that the app needs.
+"""
 
 from __future__ import annotations
 
-import ast
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
@@ -19,7 +21,12 @@ from skyward_core.providers import provider_class as provider_by_name
 from skyward_core.store.state_folder import choose_workdir, current_folder
 from skyward_core.tasks.argument_parsing import RawArgument, argument_values
 from skyward_core.tasks.bounded_subprocess import CancellationToken
-from skyward_core.tasks.missing_packages import FRAMEWORKS, install_advice, is_missing
+from skyward_core.tasks.missing_packages import (
+    find_gang_frameworks,
+    imported_frameworks,
+    install_advice,
+    missing_imports,
+)
 from skyward_core.tasks.packages.image_packages import PackageFile, list_package_files
 from skyward_core.tasks.packages.inline_metadata import read_inline_metadata
 from skyward_core.tasks.run_script_loader import build_task, build_tasks
@@ -33,7 +40,6 @@ from skyward_core.tasks.script_inspection import (
     list_commands,
     list_functions,
     parse_arguments,
-    parse_script,
     split_target,
 )
 from skyward_core.tasks.script_interpreters import (
@@ -48,16 +54,11 @@ from skyward_core.tasks.script_interpreters import (
 )
 from skyward_core.tasks.source_annotations import parse_source
 from skyward_core.tasks.task_and_blob_values import Task
-from skyward_core.util.user_files import is_dir, is_file, resolve_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from skyward_core.model.setting_descriptors import Setting
-
-
-# Frameworks whose ranks connect only through the plugin of the same name.
-GANG_FRAMEWORKS = ("torch", "jax")
 
 
 def packages_for(script: Path) -> list[PackageFile]:
@@ -74,17 +75,6 @@ def has_own_block(script: Path) -> bool:
         return True
 
 
-def _imported_packages(nodes: Iterable[ast.AST]) -> set[str]:
-    """Return the top-level packages that import statements name."""
-    roots = set()
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            roots |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            roots.add((node.module or "").partition(".")[0])
-    return roots
-
-
 def missing_frameworks(script: Path, interpreter: Interpreter | None = None) -> list[str]:
     """Return the frameworks that a script imports while loading and that its interpreter lacks.
 
@@ -97,12 +87,12 @@ def missing_frameworks(script: Path, interpreter: Interpreter | None = None) -> 
     Raises:
         ScriptError: If the script cannot be read, or is not Python.
     """
-    needs = _imported_packages(_load_time_nodes(parse_script(script)))
+    imported = imported_frameworks(script)
     try:
         interpreter = interpreter or choose_interpreter(script)
     except (ScriptError, UsageError):
         return []
-    return find_missing_modules(interpreter, [name for name in FRAMEWORKS if name in needs])
+    return find_missing_modules(interpreter, imported)
 
 
 def lacks_module(interpreter: Interpreter, module: str) -> bool:
@@ -112,53 +102,6 @@ def lacks_module(interpreter: Interpreter, module: str) -> bool:
         ScriptError: If the interpreter does not answer.
     """
     return bool(interpreter.base) or not has_module(interpreter, module)
-
-
-def missing_imports(script: Path, *, whole: bool) -> list[str]:
-    """Return the packages that a script imports and that neither our Python nor its folder nor the current folder has.
-
-    Args:
-        whole: Whether the script runs as a whole; otherwise, only imports while loading count.
-
-    Raises:
-        ScriptError: If the script cannot be read, or is not Python.
-    """
-    tree = parse_script(script)
-    names = _imported_packages(ast.walk(tree) if whole else _load_time_nodes(tree)) - sys.stdlib_module_names - {""}
-    folders = [each for each in (resolve_path(script).parent, current_folder()) if each is not None]
-    beside = {name for name in names for at in folders if is_dir(at / name) or is_file(at / f"{name}.py")}
-    return sorted(filter(is_missing, names - beside))
-
-
-def find_gang_frameworks(script: Path, *, whole: bool = False) -> list[str]:
-    """Return the frameworks that a script imports and whose ranks connect only through the plugin of the same name.
-
-    Args:
-        whole: Whether the script runs as a whole, in which case PyTorch finds the variables of torchrun.
-
-    Raises:
-        ScriptError: If the script cannot be read, or is not Python.
-    """
-    tree = parse_script(script)
-    imported = _imported_packages(ast.walk(tree))
-    connects = whole or _makes_process_group(tree)
-    return [name for name in GANG_FRAMEWORKS if name in imported and not (name == "torch" and connects)]
-
-
-def _makes_process_group(module: ast.Module) -> bool:
-    """Check whether a script creates the process group itself, which works with the variables of torchrun."""
-    named = (each.attr if isinstance(each, ast.Attribute) else getattr(each, "id", "") for each in ast.walk(module))
-    return "init_process_group" in named
-
-
-def _load_time_nodes(module: ast.Module) -> Iterator[ast.AST]:
-    """Yield all nodes of a module outside functions."""
-    remaining: list[ast.AST] = [module]
-    while remaining:
-        node = remaining.pop()
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
-            remaining += ast.iter_child_nodes(node)
 
 
 def parameter_fields(names: Iterable[str]) -> list[ArgumentField]:
