@@ -24,10 +24,19 @@ from skyward_core.model.provider_capabilities import hourly_price
 from skyward_core.protocol.node_paths import ERR, METRICS, OUT
 from skyward_core.store import pool_folder
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.ledger_rows import Bill, PoolRow, Receipt, RetainedResults, RunRow, make_bills
+from skyward_core.store.ledger_rows import Bill, make_bills
+from skyward_core.store.ledger_rows import PoolRow as PoolRow
+from skyward_core.store.ledger_rows import Receipt as Receipt
+from skyward_core.store.ledger_rows import RetainedResults as RetainedResults
+from skyward_core.store.ledger_rows import RunRow as RunRow
 from skyward_core.store.pool_folder import fill_last_metrics, has_metrics, log_files, parse_rank
-from skyward_core.store.pruning import prune_clones, prune_environments, prune_pools
-from skyward_core.store.run_logs import LineBatch, LogRange, RunLogs, StoredLines, ring_tail
+from skyward_core.store.pruning import prune_clones as prune_clones
+from skyward_core.store.pruning import prune_environments as prune_environments
+from skyward_core.store.pruning import prune_pools as prune_pools
+from skyward_core.store.run_logs import LineBatch, LogRange
+from skyward_core.store.run_logs import RunLogs as RunLogs
+from skyward_core.store.run_logs import StoredLines as StoredLines
+from skyward_core.store.run_logs import ring_tail as ring_tail
 from skyward_core.store.state_folder import pool_path
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.log_buffer import join_lines
@@ -805,9 +814,3 @@ def _make_match(rank: int, number: int | None, line: str, words: Sequence[str]) 
     first = max(0, min(places.values()) - CONTEXT_CHARS) if len(text) > MAX_MATCH_CHARS else 0
     shown = f"{'… ' if first else ''}{text[first : first + MAX_MATCH_CHARS].strip()}"
     return LineMatch(rank, number, shown, tuple(sorted(places, key=lambda word: places[word])))
-
-
-__all__ = [
-    "PoolRow", "Receipt", "RetainedResults", "RunLogs", "RunRow", "StoredLines", "prune_clones", "prune_environments",
-    "prune_pools", "ring_tail",
-]  # fmt: skip

@@ -17,14 +17,13 @@ from skyward_core.store import pool_folder
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import RunRow
 from skyward_core.tasks.task_and_blob_values import Task
-from skyward_core.views.pool_view import RunView, TaskView, TrialSheet
+from skyward_core.views.pool_view import RunView, TaskView
+from skyward_core.views.pool_view import TrialSheet as TrialSheet
 from skyward_core.views.sweep_trials import TrialTableSource, representative_task
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.launch_request import LaunchRequest
     from skyward_core.pool.pool import Pool
-
-__all__ = ["TrialSheet", "gang_runs", "launch_trials", "missing_trials", "resume_sweep", "trial_table_source"]
 
 
 async def launch_trials(

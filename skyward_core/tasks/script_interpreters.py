@@ -353,7 +353,7 @@ def list_interpreters(script: Path | None, environ: Mapping[str, str]) -> list[I
 def _find_interpreters(script: Path | None, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     venv, _ = (None, ()) if script is None else _find_project_venv(script)
     folders = [(venv, _venv_source(venv))] if venv else []
-    folders += [(Path(folder), name) for name in ENVIRONMENT_VARIABLES if (folder := environ.get(name))]
+    folders += [(Path(text), name) for name in ENVIRONMENT_VARIABLES if (text := environ.get(name))]
     for folder, source in folders:
         if (program := find_program(folder)) is not None:
             yield str(program), source

@@ -62,11 +62,11 @@ class JobPlan:
 
 def variables(script: str) -> list[ArgumentField]:
     """Return the variables of a job file as fields; empty if the file is invalid, which its plan reports."""
-    from skyward_core.client.launch.job_launch import read_variables
+    from skyward_core.client.launch.job_launch import read_job_variables
     from skyward_core.client.launch.launch_catalog import ArgumentField
 
     try:
-        envs, _ = read_variables(path_of(script))
+        envs, _ = read_job_variables(path_of(script))
     except SkywardError:
         return []
     return [
@@ -90,14 +90,14 @@ def job_plan(
     Raises:
         FieldError: If a field, or a line of the job file, is invalid.
     """
-    from skyward_core.client.launch.job_launch import JobFile, JobRequest, read_variables
+    from skyward_core.client.launch.job_launch import JobRequest, read_job_file, read_job_variables
 
     path = path_of(form.script)
     given = parse_arguments(form.arguments)
     if given is None:
         raise FieldError("arguments", "missing closing quotation mark")
     try:
-        envs, hidden = read_variables(path)
+        envs, hidden = read_job_variables(path)
         here: dict[str, str | None] = {name: None for name, text in envs.items() if text is None and name in os.environ}
         open_ones = [name for name, text in hidden.items() if text is None]
         lacks = tuple(name for name in open_ones if name not in os.environ)
@@ -106,7 +106,7 @@ def job_plan(
         missing = [name for name, text in envs.items() if text is None and name not in {**here, **given}]
         if missing:
             raise FieldError("arguments", f"{missing[0]} has no value: enter one in its field", missing[0])
-        job = JobFile.from_yaml(path, env=here | given, secrets=values)
+        job = read_job_file(path, here | given, values)
         if form.pool:
             used = next((pool for pool in pools if pool.key == form.pool and pool.is_live), None)
             if used is None:

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input, Select
 
-from skyward_core.client.launch.job_launch import JobFile, JobRequest
+from skyward_core.client.launch.job_launch import JobRequest
 from skyward_core.client.launch.job_records import JobRecord
 from skyward_core.client.launch.launch_records import LaunchRecord
 from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.tasks.job_files.job import JobFile
 from skyward_core.views import events
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.launch_form.recent_launches import recent_forms

@@ -14,7 +14,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core import Options, SpecError
-from skyward_core.client.launch.job_launch import JobFile, JobRequest
+from skyward_core.client.launch.job_launch import JobRequest
 from skyward_core.client.launch.job_records import CommandRecord, JobRecord
 from skyward_core.client.launch.launch_records import parse_saved
 from skyward_core.model.errors import JobFileError, LedgerError, UsageError
@@ -28,6 +28,7 @@ from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt, RetainedResults
 from skyward_core.store.pruning import prune_environments, prune_pools, prune_when_due
 from skyward_core.store.state_folder import ENVIRONMENTS_FOLDER, PRUNED_FILE, ensure_pool_folder, state_home
+from skyward_core.tasks.job_files.job import JobFile
 from skyward_core.tasks.job_files.yaml_document import strip_secrets
 from skyward_core.util.redaction import Redactor
 from skyward_tui.launch_form.job_form import form_from_shell

@@ -19,34 +19,38 @@ from skyward_core.model.specs import Image, Options, PoolSpec, Spec
 from skyward_core.providers import DEFAULT_PROVIDER, provider_class, provider_names
 from skyward_core.providers.pool_planning import make_pool_spec
 from skyward_core.providers.provider import make_provider
-from skyward_core.store.pruning import (
-    TASKS_FOLDER,
-    make_clone_folder,
-    make_process_folder,
-    remove_clone,
-    remove_dead_folders,
-    temporary_folder,
-)
+from skyward_core.store.pruning import TASKS_FOLDER as TASKS_FOLDER
+from skyward_core.store.pruning import make_clone_folder, remove_clone
+from skyward_core.store.pruning import make_process_folder as make_process_folder
+from skyward_core.store.pruning import remove_dead_folders as remove_dead_folders
+from skyward_core.store.pruning import temporary_folder as temporary_folder
 from skyward_core.store.state_folder import state_home
 from skyward_core.tasks.function_pickling import make_task
-from skyward_core.tasks.shell_and_script_calls import resolve_variables, shell
+from skyward_core.tasks.shell_and_script_calls import resolve_variables as resolve_variables
+from skyward_core.tasks.shell_and_script_calls import shell
 from skyward_core.util.redaction import MIN_SECRET_LENGTH, strip_credentials
 
 if TYPE_CHECKING:
     from skyward_core.model.function import PendingFunction
-    from skyward_core.tasks.job_files.job import JobFile, read_variables
+    from skyward_core.tasks.job_files.job import JobFile as JobFile
+    from skyward_core.tasks.job_files.job import Overrides
     from skyward_core.tasks.job_files.yaml_document import WantedMachine
     from skyward_core.tasks.task_and_blob_values import Task
     from skyward_core.views.pool_view import PoolView
 
 
-def __getattr__(name: str) -> Any:
-    """Import names of job files on demand: they load pydantic and yaml, which shell commands do not need."""
-    if name not in {"JobFile", "read_variables"}:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from skyward_core.tasks.job_files import job
+def read_job_file(path: str | os.PathLike[str], env: Overrides, secrets: Overrides) -> JobFile:
+    """Read a job file, as ``JobFile.from_yaml``."""
+    from skyward_core.tasks.job_files.job import JobFile  # late: shell commands need neither pydantic nor yaml
 
-    return getattr(job, name)
+    return JobFile.from_yaml(path, env=env, secrets=secrets)
+
+
+def read_job_variables(path: str | os.PathLike[str]) -> tuple[dict[str, str | None], dict[str, str | None]]:
+    """Return the ``envs`` and ``secrets`` of a job file, as ``job_files.job.read_variables``."""
+    from skyward_core.tasks.job_files.job import read_variables  # late, as above
+
+    return read_variables(path)
 
 
 def shell_task(words: Sequence[str], env: Mapping[str, str], secrets: Mapping[str, str]) -> Task:
@@ -349,19 +353,3 @@ def _url_credentials(url: str) -> tuple[str, str] | None:
     if parts.scheme not in ("http", "https") or not parts.password:
         return None
     return unquote(parts.username or ""), unquote(parts.password)
-
-
-__all__ = [
-    "TASKS_FOLDER",
-    "JobFile",
-    "JobRequest",
-    "job_tasks",
-    "make_process_folder",
-    "parse_variables",
-    "pool_job_tasks",
-    "read_variables",
-    "remove_dead_folders",
-    "resolve_variables",
-    "shell_task",
-    "temporary_folder",
-]

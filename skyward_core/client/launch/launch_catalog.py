@@ -11,54 +11,52 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_origin
 
+from skyward_core import plugins
 from skyward_core.model.errors import ScriptError, SkywardError, UsageError, set_error_field
 from skyward_core.model.provider_capabilities import Offers, costs_money, declared_settings
-from skyward_core.model.script_interpreter import Interpreter
-from skyward_core.plugins import PluginInfo, factory
-from skyward_core.plugins import available as available_plugins
-from skyward_core.providers import DEFAULT_PROVIDER, provider_names
+from skyward_core.model.script_interpreter import Interpreter as Interpreter
+from skyward_core.plugins import PluginInfo as PluginInfo
+from skyward_core.plugins import factory
+from skyward_core.providers import DEFAULT_PROVIDER as DEFAULT_PROVIDER
 from skyward_core.providers import provider_class as provider_by_name
+from skyward_core.providers import provider_names
 from skyward_core.store.state_folder import choose_workdir, current_folder
-from skyward_core.tasks.argument_parsing import RawArgument, argument_values
-from skyward_core.tasks.bounded_subprocess import CancellationToken
-from skyward_core.tasks.missing_packages import (
-    find_gang_frameworks,
-    imported_frameworks,
-    install_advice,
-    missing_imports,
-)
+from skyward_core.tasks.argument_parsing import RawArgument as RawArgument
+from skyward_core.tasks.argument_parsing import argument_values as argument_values
+from skyward_core.tasks.bounded_subprocess import CancellationToken as CancellationToken
+from skyward_core.tasks.missing_packages import find_gang_frameworks as find_gang_frameworks
+from skyward_core.tasks.missing_packages import imported_frameworks
+from skyward_core.tasks.missing_packages import install_advice as install_advice
+from skyward_core.tasks.missing_packages import missing_imports as missing_imports
 from skyward_core.tasks.packages.image_packages import PackageFile, list_package_files
 from skyward_core.tasks.packages.inline_metadata import read_inline_metadata
-from skyward_core.tasks.run_script_loader import build_task, build_tasks
-from skyward_core.tasks.script_inspection import (
-    ArgumentField,
-    FunctionInfo,
-    Param,
-    argument_fields,
-    find_function,
-    has_functions,
-    list_commands,
-    list_functions,
-    parse_arguments,
-    split_target,
-)
-from skyward_core.tasks.script_interpreters import (
-    InterpreterOption,
-    UnusablePython,
-    choose_interpreter,
-    find_missing_modules,
-    has_module,
-    list_interpreters,
-    query_python,
-    read_python,
-)
-from skyward_core.tasks.source_annotations import parse_source
-from skyward_core.tasks.task_and_blob_values import Task
+from skyward_core.tasks.run_script_loader import build_task as build_task
+from skyward_core.tasks.run_script_loader import build_tasks as build_tasks
+from skyward_core.tasks.script_inspection import ArgumentField as ArgumentField
+from skyward_core.tasks.script_inspection import FunctionInfo as FunctionInfo
+from skyward_core.tasks.script_inspection import Param, parse_arguments
+from skyward_core.tasks.script_inspection import argument_fields as argument_fields
+from skyward_core.tasks.script_inspection import find_function as find_function
+from skyward_core.tasks.script_inspection import has_functions as has_functions
+from skyward_core.tasks.script_inspection import list_commands as list_commands
+from skyward_core.tasks.script_inspection import list_functions as list_functions
+from skyward_core.tasks.script_inspection import split_target as split_target
+from skyward_core.tasks.script_interpreters import InterpreterOption as InterpreterOption
+from skyward_core.tasks.script_interpreters import UnusablePython as UnusablePython
+from skyward_core.tasks.script_interpreters import choose_interpreter as choose_interpreter
+from skyward_core.tasks.script_interpreters import find_missing_modules, has_module
+from skyward_core.tasks.script_interpreters import list_interpreters as list_interpreters
+from skyward_core.tasks.script_interpreters import query_python as query_python
+from skyward_core.tasks.script_interpreters import read_python as read_python
+from skyward_core.tasks.source_annotations import parse_source as parse_source
+from skyward_core.tasks.task_and_blob_values import Task as Task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from skyward_core.model.setting_descriptors import Setting
+
+available_plugins = plugins.available
 
 
 def packages_for(script: Path) -> list[PackageFile]:
@@ -231,42 +229,3 @@ def _info(name: str) -> ProviderInfo:
         return ProviderInfo(name)
     costs = costs_money(found)
     return ProviderInfo(name, found.about, declared_settings(found), isinstance(found, Offers), costs)
-
-
-__all__ = [
-    "DEFAULT_PROVIDER",
-    "ArgumentField",
-    "CancellationToken",
-    "FunctionInfo",
-    "Interpreter",
-    "InterpreterOption",
-    "PluginInfo",
-    "RawArgument",
-    "Task",
-    "UnusablePython",
-    "argument_fields",
-    "argument_values",
-    "available",
-    "available_plugins",
-    "build_task",
-    "build_tasks",
-    "choose_interpreter",
-    "find_function",
-    "find_gang_frameworks",
-    "has_functions",
-    "has_own_block",
-    "install_advice",
-    "lacks_module",
-    "list_commands",
-    "list_functions",
-    "list_interpreters",
-    "missing_frameworks",
-    "missing_imports",
-    "packages_for",
-    "parameter_fields",
-    "parse_parameters",
-    "parse_source",
-    "query_python",
-    "read_python",
-    "split_target",
-]

@@ -75,7 +75,7 @@ def exec_(
     if is_file:
         if nodes is not None:
             raise click.UsageError(f"{words[0]} sets its number of nodes with num_nodes. Remove --nodes")
-        job = job_launch.JobFile.from_yaml(Path(words[0]), env=given, secrets=hidden)
+        job = job_launch.read_job_file(Path(words[0]), given, hidden)
         return execute(pool, (), console, job=job, env={}, secrets={}, detach=detach, watch=watch)
     variables = job_launch.resolve_variables("--env", given)
     blanked = job_launch.resolve_variables("--secret", hidden)

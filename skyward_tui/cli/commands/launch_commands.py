@@ -170,7 +170,7 @@ def launch(
     if detach and down and idle_minutes is None:
         raise click.UsageError("--detach cannot be combined with --down, which ends the running job. Add -i MIN")
     given, hidden = job_launch.parse_variables("--env", env), job_launch.parse_variables("--secret", secrets)
-    job = job_launch.JobFile.from_yaml(Path(file), env=given, secrets=hidden)
+    job = job_launch.read_job_file(Path(file), given, hidden)
     idle = None if idle_minutes is None else idle_minutes * 60
     request = job_launch.JobRequest(job=job, options=LaunchRequest.from_options(file, **said), idle_timeout=idle)
     ends = down and idle is None
