@@ -103,7 +103,7 @@ async def test_a_file_that_cannot_be_used_is_said_and_a_refusal_changes_nothing(
     async with opened(app) as pilot:
         await pilot.press("a")
         await answer(app, pilot, "Host to add", "gpu1")
-        await shows(app, pilot, "gpu1 is in lab already")
+        await shows(app, pilot, "gpu1 is already in lab")
         file.write_text("[hosts")
         await pilot.press("r")
         await shows(app, pilot, "does not parse")

@@ -112,11 +112,11 @@ def test_the_working_folder_has_its_own_file(file: Path) -> None:
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
-        (lambda: named("lab").add_host("gpu1"), "gpu1 is in lab already"),
-        (lambda: named("lab").add_host("@desk"), "is no host"),
-        (lambda: named("lab").add_host("a\x1b[2J"), "is no host"),
+        (lambda: named("lab").add_host("gpu1"), "gpu1 is already in lab"),
+        (lambda: named("lab").add_host("@desk"), "is not a host"),
+        (lambda: named("lab").add_host("a\x1b[2J"), "is not a host"),
         (lambda: named("one").remove_host("alone"), "the last host of one. Remove the group"),
-        (lambda: named("lab").rename("desk"), "has a group desk already"),
+        (lambda: named("lab").rename("desk"), "already has a group desk"),
         (lambda: named("lab").rename("a b"), "a group's name"),
         (lambda: new_group("lab", "gpu1"), "group lab already exists"),
         (lambda: resolve_hosts(["@none"], groups()), "no group 'none'"),

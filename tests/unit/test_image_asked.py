@@ -63,7 +63,7 @@ REFUSED = {
     "from the root": (["includes=/etc/pass*"], "includes: '/etc/pass*' leads out of the working folder"),
     "no files": (["excludes=."], "excludes: '.' names no files"),
     "no pattern": (["includes=**x"], "includes: '**x' names no files"),
-    "nothing of that name": (["includes=nosuch/**", "includes=train.py"], "is named by nosuch/**"),
+    "nothing of that name": (["includes=nosuch/**", "includes=train.py"], "matches nosuch/**"),
 }
 
 

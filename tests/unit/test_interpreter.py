@@ -228,7 +228,7 @@ def test_what_a_person_says_is_never_passed_over(
         ("python9", "PATH has no such program. Give a path"),
         (other.version, f"PATH has no such program. Give {other.path}"),
         ("3.1", "Give a path: Python 3.1 was not found"),
-        ("", " names no interpreter"),
+        ("", " is empty"),
         (f"{tmp_path}/none", "No such file"),
         (str(program(tmp_path / "hello", "hello")), "it is not a usable Python"),
         (

@@ -219,7 +219,7 @@ def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
     found = (
         ("none.yaml", "No such file"),
         ("bytes.yaml", "it is not text"),
-        ("a.py", "run .*a.py` runs it"),
+        ("a.py", "Run it with `run .*a.py`"),
     )
     for name, words in found:
         with pytest.raises(JobFileError, match=words):

@@ -233,7 +233,7 @@ def test_links_and_what_is_no_file_are_refused_before_anything_is_copied(tmp_pat
 
 @pytest.mark.parametrize("path", ["..", "../x", "a/../b", "/a/..", "~/../x"])
 def test_no_path_leads_up(path: str) -> None:
-    with pytest.raises(sky.UsageError, match=r"without \.\."):
+    with pytest.raises(sky.UsageError, match=r"contains \.\."):
         node_file_copy._check_remote_path(path)
     assert [node_file_copy._check_remote_path(each) for each in ("~", "~/a", "/b", "a..b")] == [
         "",
@@ -263,7 +263,7 @@ def test_a_place_here_is_a_new_one_or_a_file(tmp_path: Path) -> None:
     for path, is_folder, why in (
         (tmp_path / "link", False, "as a link"),
         (tmp_path / "file", True, "as another file or folder"),
-        (tmp_path / "none" / "x", False, "no folder"),
+        (tmp_path / "none" / "x", False, "does not exist on this machine"),
     ):
         with pytest.raises(sky.UsageError, match=why):
             node_file_copy._local_target(path, "x", is_folder)

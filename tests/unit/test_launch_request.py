@@ -381,7 +381,7 @@ def test_arguments_go_the_way_that_the_function_takes_them(
         (
             LaunchRequest(script="train_it.py", function="placed", arguments=["first=1", "rest=1"]),
             "arguments",
-            "give second",
+            "argument second of placed is required",
         ),
         (LaunchRequest(script="train it.py", function="train"), "script", "cannot be imported by name"),
     ],
@@ -453,7 +453,7 @@ def test_a_list_is_written_with_commas_only_where_it_is_read_so_again() -> None:
         ({"arguments": ["epochs=x"]}, "arguments.epochs", "epochs"),
         ({"pool": "No Good"}, "pool", "pool: 'No Good' is not a pool name"),
         ({"provider": "shh"}, "provider", "did you mean 'ssh'"),
-        ({"provider": "ssh"}, "settings.hosts", "which hosts?"),
+        ({"provider": "ssh"}, "settings.hosts", "setting hosts is required"),
         (
             {"provider": "ssh", "settings": {"hosts": "a", "port": "x"}},
             "settings.port",
@@ -500,7 +500,7 @@ def test_a_list_is_written_with_commas_only_where_it_is_read_so_again() -> None:
                 ("pipp=x", "unknown image option 'pipp'"),
                 ("pip", "pip has no value. Write pip=VALUE"),
                 ("env.a b=c", "'a b' is not a variable name"),
-                ("env.MY_TOKEN=abcdefgh", "MY_TOKEN has the name of a secret: write secret=MY_TOKEN"),
+                ("env.MY_TOKEN=abcdefgh", "MY_TOKEN has the name of a secret. Write secret=MY_TOKEN"),
                 ("secret=NOBODY_HAS_IT", "secret NOBODY_HAS_IT is not set in this shell"),
                 ("pip=git+https://me:hunter22@x.org/y", "contains a password or token in a URL"),
                 ("includes=data/**", "Remove includes"),
@@ -509,7 +509,7 @@ def test_a_list_is_written_with_commas_only_where_it_is_read_so_again() -> None:
         (
             {"provider": "ssh", "settings": {"hosts": "a"}, "image_settings": ["includes=nosuch/**"]},
             "image_settings",
-            "is named by nosuch/**",
+            "matches nosuch/**",
         ),
     ],
 )

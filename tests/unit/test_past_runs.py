@@ -305,7 +305,7 @@ def test_the_command_shows_both_and_tells_programs(two_runs: Ledger) -> None:
     assert told["runs"] == ["first", "second"] and told["arguments"]["lr"]["differs"] is True
     assert told["numbers"]["loss"]["left"] == {"last": pytest.approx(0.3), "least": 0.1, "most": 1.0}
     assert told["facts"]["took"]["left"] == 60.0 and len(told["results"]) == 2
-    assert "name two" in CliRunner().invoke(cli, ["compare", "first", "first"]).stderr
+    assert "Name two" in CliRunner().invoke(cli, ["compare", "first", "first"]).stderr
 
 
 # Ranks' results beside each other: arrays by their content, who disagrees, two of them value by value, as files.

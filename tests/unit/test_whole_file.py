@@ -286,7 +286,7 @@ def test_the_real_one_comes_later(environment: Path) -> None:
     real.mkdir()
     (real / "__init__.py").write_text("")
     try:
-        with pytest.raises(UsageError, match=r"another package skyward, at .*/skyward/__init__.py, which scripts get"):
+        with pytest.raises(UsageError, match=r"another package skyward, at .*/skyward/__init__.py, which takes precedence"):
             skyward_alias.install(python)
         assert skyward_alias.remove(python).changed and not shim.path.exists() and real.exists()
     finally:
@@ -307,7 +307,7 @@ def test_the_real_one_in_the_persons_own_packages(environment: Path, tmp_path: P
         (own / "skyward.py").write_text("")
         try:
             assert own.is_relative_to(tmp_path)
-            with pytest.raises(UsageError, match=r"has another package skyward, at .*which scripts get"):
+            with pytest.raises(UsageError, match=r"has another package skyward, at .*which takes precedence"):
                 skyward_alias.install(python)
         finally:
             seen.write_text(before)
@@ -334,7 +334,7 @@ def test_what_cannot_be_is_refused_in_words(environment: Path, tmp_path: Path) -
                       "echo oh >&2; exit 1": "it exited with status 1: oh"}.items():  # fmt: skip
         (other := tmp_path / "other").write_text(f"#!/bin/sh\n{text}\n")
         other.chmod(0o755)
-        with pytest.raises(UsageError, match=rf"does not say where its packages are: {why}"):
+        with pytest.raises(UsageError, match=rf"Cannot find the packages of .*: {why}"):
             skyward_alias.install(str(other))
     bare = tmp_path / "bare"
     venv.create(bare, symlinks=True)

@@ -648,9 +648,9 @@ def test_no_state_folder_is_copied_or_mounted(folder: Path, tmp_path: Path, part
     ours = state(folder / "home") / part
     (tmp_path / "link").symlink_to(ours)
     assert not [each for each in node_file_copy._local_entries(folder) if each.parts[:1] == ("home",)]
-    with pytest.raises(UsageError, match="home is a state folder of skyward, which holds keys"):
+    with pytest.raises(UsageError, match="home is a state folder of skyward, which contains keys"):
         node_file_copy._local_entries(ours)
-    with pytest.raises(JobFileError, match="home is a state folder of skyward, which holds keys"):
+    with pytest.raises(JobFileError, match="home is a state folder of skyward, which contains keys"):
         make_mount_call({"/there": tmp_path / "link"})
     ((packed,), _) = make_mount_call({"/there": folder}).args, None
     with tarfile.open(fileobj=io.BytesIO(packed["/there"])) as tar:
