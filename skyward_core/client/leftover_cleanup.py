@@ -8,6 +8,7 @@ from dataclasses import field, replace
 from typing import Any
 
 from skyward_core import providers
+from skyward_core.client.launch.launch_request import parse_setting
 from skyward_core.model.errors import PoolError, SkywardError, UsageError, error_message
 from skyward_core.model.machines import Inventory
 from skyward_core.pool import leftover_verdicts
@@ -76,18 +77,6 @@ def find_accounts(ledger: Ledger, asked: Mapping[str, Sequence[str]] | None = No
         named[name] = [make_provider(kind, dict(map(parse_setting, settings)))]
     # Accounts of pools are excluded for providers with settings, which select an account explicitly.
     return leftover_verdicts.accounts_of([row for row in rows if not asked.get(row["provider"], True)], named)
-
-
-def parse_setting(text: str) -> tuple[str, str]:
-    """Return the name and the value of a provider's setting, ``KEY=VALUE``.
-
-    Raises:
-        UsageError: If the text does not have that form.
-    """
-    name, equals, given = text.partition("=")
-    if not (name and equals):
-        raise UsageError(f"--set {text}: invalid setting. Write KEY=VALUE")
-    return name, given
 
 
 async def scan_accounts(

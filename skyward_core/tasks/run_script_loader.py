@@ -136,7 +136,7 @@ def build_tasks(
     from skyward_core.tasks.task_and_blob_values import read_tasks
 
     chosen = own_interpreter() if interpreter is None else interpreter
-    report = report or (_write_stderr if echo else _ignore_line)
+    report = report or (_write_stderr if echo else lambda line: None)
     for line in interpreter_notes(chosen):
         report(line)
     stop = stop or CancellationToken()
@@ -200,10 +200,6 @@ def _is_full(folder: Path) -> bool:
 
 def _write_stderr(line: str) -> None:
     sys.stderr.write(f"{terminal_safe_text.sanitize_line(line)}\n")
-
-
-def _ignore_line(line: str) -> None:
-    """Ignore a progress line."""
 
 
 def _run_loader(command: Sequence[str], folder: Path, request: bytes, sink: int, stop: CancellationToken) -> int:

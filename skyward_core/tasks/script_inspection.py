@@ -300,17 +300,13 @@ def _top_level_statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
     for statement in body:
         yield statement
         if isinstance(statement, ast.If):
-            if not _is_main_guard(statement.test):
+            if ast.unparse(statement.test) not in ("__name__ == '__main__'", "'__main__' == __name__"):
                 yield from _top_level_statements(statement.body)
             yield from _top_level_statements(statement.orelse)
         elif isinstance(statement, ast.Try | ast.TryStar):
             for block in (statement.body, *(h.body for h in statement.handlers), statement.orelse):
                 yield from _top_level_statements(block)
             yield from _top_level_statements(statement.finalbody)
-
-
-def _is_main_guard(test: ast.expr) -> bool:
-    return ast.unparse(test) in ("__name__ == '__main__'", "'__main__' == __name__")
 
 
 def _find_bindings(tree: ast.Module, wanted: Sequence[str] = DECORATOR_NAMES) -> tuple[set[str], set[str]]:

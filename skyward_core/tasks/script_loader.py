@@ -94,7 +94,7 @@ def load_script(path: Path) -> ModuleType:
                 raise LoadError("failed", f"{where} while loading. {advice}") from error
             except BaseException as error:
                 where = f"{path} failed at line {_error_line(error, filename)}"
-                message = f"{where}: {_error_summary(error)}{_error_advice(error)}"
+                message = f"{where}: {traceback.format_exception_only(error)[-1].strip()}{_error_advice(error)}"
                 raise LoadError("failed", message, _format_traceback(error, filename)) from error
     finally:
         loading = False
@@ -307,7 +307,3 @@ def _error_line(error: BaseException, filename: str) -> int | str:
 
 def _format_traceback(error: BaseException, filename: str) -> str:
     return "".join(traceback.format_exception(type(error), error, _script_traceback(error, filename)))
-
-
-def _error_summary(error: BaseException) -> str:
-    return traceback.format_exception_only(error)[-1].strip()

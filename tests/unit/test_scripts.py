@@ -183,7 +183,7 @@ def test_one_of_several_functions_has_to_be_named(script: Any) -> None:
     assert find_function(path, "test").name == "test"
     with pytest.raises(ScriptError, match=r"no function 'trian'. Did you mean 'train'"):
         find_function(path, "trian")
-    with pytest.raises(ScriptError, match="no function 'zzz'. It has train, test"):
+    with pytest.raises(ScriptError, match=r"no function 'zzz'. It has train, test"):
         find_function(path, "zzz")
 
 

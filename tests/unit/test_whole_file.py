@@ -286,7 +286,7 @@ def test_the_real_one_comes_later(environment: Path) -> None:
     real.mkdir()
     (real / "__init__.py").write_text("")
     try:
-        with pytest.raises(UsageError, match=r"another package skyward, at .*/skyward/__init__.py, which takes precedence"):
+        with pytest.raises(UsageError, match=r"at .*/skyward/__init__.py, which takes precedence"):
             skyward_alias.install(python)
         assert skyward_alias.remove(python).changed and not shim.path.exists() and real.exists()
     finally:

@@ -39,7 +39,6 @@ from skyward_core.plugins.plugin import transform_image
 from skyward_core.providers import DEFAULT_PROVIDER, pool_planning, provider_class
 from skyward_core.providers.provider import make_provider
 from skyward_core.store.state_folder import choose_workdir, require_current_folder
-from skyward_core.tasks import script_interpreters
 from skyward_core.tasks.argument_parsing import expand_combinations
 from skyward_core.tasks.client_interpreter import is_own_environment, require_compatible
 from skyward_core.tasks.packages.image_packages import image_python_version, read_image_packages
@@ -58,6 +57,8 @@ from skyward_core.tasks.script_interpreters import (
     find_base,
     make_interpreter,
     own_base_python,
+    query_python,
+    read_python,
 )
 from skyward_core.util.byte_sizes import format_size
 from skyward_core.util.user_files import expand_user
@@ -551,10 +552,11 @@ def script_python(
     Raises:
         SkywardError: If the interpreter cannot be used. Its ``field`` names the option that selected it.
     """
+    ask = query_python if launching else read_python
     with set_error_field("script" if python is None else "python"):
-        found = choose_interpreter(script, python, ask=_version_probe(launching))
+        found = choose_interpreter(script, python, ask=ask)
     if spec.image.packages_by:
-        return _project_python(found, spec.image, is_explicit=python is not None, ask=_version_probe(launching))
+        return _project_python(found, spec.image, is_explicit=python is not None, ask=ask)
     elsewhere = found.chosen and not is_own_environment(found.prefix)
     if elsewhere or not spec.plugins or not missing_frameworks(script, found):
         return found, None
@@ -564,10 +566,6 @@ def script_python(
     names = ", ".join(plugin.name for plugin in spec.plugins)
     environment = {name: list(described[name]) for name in ("pip", "pip_indexes") if described[name]}
     return make_interpreter(own_base_python(), environment, f"plugins of the pool: {names}"), None
-
-
-def _version_probe(launching: bool) -> QueryPython:
-    return script_interpreters.query_python if launching else script_interpreters.read_python
 
 
 def _project_python(

@@ -408,7 +408,7 @@ def parse_provider_settings(
     Raises:
         UsageError: If a setting does not have that form, or the provider takes no hosts.
     """
-    texts = dict(map(_parse_setting, settings))
+    texts = dict(map(parse_setting, settings))
     if hosts is not None:
         provider = provider or _default_hosts_provider()
         own = [each.name for each in _provider_settings(provider) if each.option == HOSTS]
@@ -425,9 +425,14 @@ def _provider_settings(provider: str | None) -> Sequence[Setting]:
     return declared_settings(provider_class(provider or DEFAULT_PROVIDER))
 
 
-def _parse_setting(text: str) -> tuple[str, str]:
+def parse_setting(text: str) -> tuple[str, str]:
+    """Return the name and the value of a provider's setting, ``KEY=VALUE``.
+
+    Raises:
+        UsageError: If the text does not have that form.
+    """
     name, equals, given = text.partition("=")
-    if not equals:
+    if not (name.strip() and equals):
         raise UsageError(f"--set {text}: invalid setting. Write KEY=VALUE")
     return name.strip(), given
 

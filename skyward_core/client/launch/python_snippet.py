@@ -101,7 +101,7 @@ class _Source:
             return f"pathlib.Path({str(value)!r})"
         if isinstance(value, date):
             self.modules.add("datetime")
-        elif not _is_plain(value):
+        elif kind not in _PLAIN and kind not in _BRACKETS:  # an empty collection has a plain repr
             raise UsageError(f"{value!r:.80} has a type that only the script itself can create")
         return repr(value)
 
@@ -135,11 +135,6 @@ class _Source:
 
 def _is_ours(module: str) -> bool:
     return module.partition(".")[0] == __name__.partition(".")[0]
-
-
-def _is_plain(value: Any) -> bool:
-    """Check whether the ``repr`` of a value evaluates to the value."""
-    return type(value) in _PLAIN or (type(value) in _BRACKETS and not value)
 
 
 def _compute(plan: LaunchPlan, spec: PoolSpec, source: _Source) -> Iterator[str]:
@@ -217,7 +212,8 @@ def _arguments(plan: LaunchPlan, source: _Source) -> Iterator[str]:
     values = dict(plan.values)
     rest = next((each.name for each in plan.function.params if each.kind == "var_positional"), None)
     by_position = values.pop(rest, []) if rest else []
-    for each in _leading(plan) if by_position else _positional_only(plan):
+    positional = [each.name for each in plan.function.params if each.kind == "positional"]
+    for each in positional if by_position else _positional_only(plan):
         if each not in values:
             raise UsageError(f"argument {each} of {plan.function.name} is required: later arguments are positional")
         yield source.expression(values.pop(each))
@@ -225,10 +221,6 @@ def _arguments(plan: LaunchPlan, source: _Source) -> Iterator[str]:
     for name, value in values.items():
         given = source.expression(value)
         yield f"{name}={given}" if _is_name(name) else f"**{{{name!r}: {given}}}"
-
-
-def _leading(plan: LaunchPlan) -> Iterator[str]:
-    return (each.name for each in plan.function.params if each.kind == "positional")
 
 
 def _positional_only(plan: LaunchPlan) -> list[str]:

@@ -177,16 +177,12 @@ def format_lock(image: Mapping[str, Any], installed: Mapping[str, str], heading:
             names and versions are used; addresses are those of the image.
         heading: First line, from :func:`lock_heading`.
     """
-    exact = {name: line for line in _lock_lines(image) for name in package_names([line])}
+    lines = [line for group in image.get(PINNED) or () for line in group["lines"]]
+    exact = {name: line for line in lines for name in package_names([line])}
     asked = {name: line for line in image.get("pip") or () if direct_address(line) for name in package_names([line])}
     kept = [_requirement_line(name, version, exact, asked) for name, version in sorted(installed.items())]
     text = "\n".join([f"# {heading}", *_index_lines(image), *kept]) + "\n"
     return strip_credentials(text)
-
-
-def _lock_lines(image: Mapping[str, Any]) -> Iterator[str]:
-    for group in image.get(PINNED) or ():
-        yield from group["lines"]
 
 
 def _requirement_line(name: str, version: str, exact: Mapping[str, str], asked: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 import click
 
 from skyward_core.client import offers_and_capacity
-from skyward_core.client.leftover_cleanup import parse_setting
+from skyward_core.client.launch.launch_request import parse_setting
 from skyward_core.client.offers_and_capacity import list_blocks, list_offers, save_listed_blocks
 from skyward_core.client.run_history import PoolCost
 from skyward_core.client.run_history import costs as add_up
