@@ -30,7 +30,7 @@ VARIABLE = (
 )
 
 
-@pytest.mark.proof("1 s of a processor for each command", after=3)
+@pytest.mark.proof("1 s of a processor for each command", after=4)
 @pytest.mark.parametrize("page", PAGES)
 def test_sessions_print_what_the_page_shows(page: str, tmp_path: Path) -> None:
     text = (ROOT / page).read_text("utf-8")
