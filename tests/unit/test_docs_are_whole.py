@@ -83,6 +83,13 @@ def test_commands_and_their_options_exist(page: str, monkeypatch: pytest.MonkeyP
             assert "does not exist" in error.message, line  # a file of the reader
 
 
+@pytest.mark.parametrize("matrix", ["failure-matrix", "attack-matrix"])
+def test_matrices_name_tests_that_exist(matrix: str) -> None:
+    page = (DOCS / "internals" / f"{matrix}.md").read_text("utf-8")
+    named = set(re.findall(r"`(test_\w+\.py)`", page))
+    assert named and named <= {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+
+
 def test_contributing_tells_how_to_add_what_can_be_added() -> None:
     contributing = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     for part in ("provider", "plugin", "panel", "screen", "frame"):
