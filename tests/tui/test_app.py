@@ -473,7 +473,7 @@ async def test_cancel_of_a_run_that_ended_says_so(app: SkywardApp, session: Fake
         await pilot.press("tab", "enter")
         await until(pilot, lambda: "ended (done) before the cancellation" in hints(app))
         await pilot.press("C")
-        await until(pilot, lambda: "there is nothing to cancel" in hints(app))
+        await until(pilot, lambda: "has already ended (done)" in hints(app))
         assert isinstance(app.screen, RunScreen)
 
 

@@ -158,7 +158,7 @@ async def test_the_screen_ends_what_is_left_of_a_pool_once_its_name_is_typed(
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "! 2 machines ($34.27/h) and 1 other thing left" in screen_text(app))
         await pilot.press("w")
-        await until(pilot, lambda: "ap-south-1 could not be looked at" in screen_text(app))
+        await until(pilot, lambda: "could not check ap-south-1" in screen_text(app))
         await until(pilot, lambda: session.looks[-1] == ({"aws": (), "slurm": ()}, False, ()))
         await pilot.press("X")  # on the first, whose pool is up
         assert isinstance(app.screen, LeftoversScreen)

@@ -126,7 +126,7 @@ async def test_two_that_are_marked_are_compared(app: SkywardApp, session: FakeSe
         await pilot.press("H")
         await until(pilot, lambda: "▶" in screen_text(app) and isinstance(app.screen, HistoryScreen))
         await pilot.press("c")
-        await until(pilot, lambda: "mark two runs with space" in screen_text(app))
+        await until(pilot, lambda: "mark two runs to compare (space: mark)" in screen_text(app))
         await pilot.press("space", "down", "space", "c")
         await until(pilot, lambda: isinstance(app.screen, CompareScreen) and "loss, median" in screen_text(app))
         assert session.compared == [(past[0].run, past[2].run)]

@@ -153,7 +153,7 @@ async def test_a_preset_of_a_stranger_s_folder_fills_fields_with_text_alone(
     async with app.run_test(size=(160, 48)) as pilot:
         await launch_form(app, pilot, "")
         for keys, shown in (
-            (["f4"], "Pick a preset"), (["enter"], "preset E"), (["f3"], "Save as preset"), (["escape"], ""),
+            (["f4"], "Pick a preset"), (["enter"], "preset E"), (["f3"], "Name of the preset"), (["escape"], ""),
             (["f4"], "Pick a preset"), (["ctrl+x"], "Delete preset"), (["escape"], "Pick a preset"),
             (["escape"], ""), (["ctrl+y"], "copied"),
         ):  # fmt: skip

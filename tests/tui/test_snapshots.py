@@ -280,7 +280,7 @@ async def test_launch(app: SkywardApp, session: FakeSession, snap: Snap, size: t
 async def test_launch_plugins(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     Path("train.py").write_text("import skyward_core as sky\n\n@sky.function\ndef train(): ...\n")
     session.check_ups["local"] = done([Check("local", "ok", "8 cores")])
-    keys = ["n", Text("train.py"), *["tab"] * 10, "space", Seen("environment  defaults"), "tab", "enter"]
+    keys = ["n", Text("train.py"), *["tab"] * 10, "space", Seen("Plugin parameters  defaults"), "tab", "enter"]
     keys += [Seen("torch.backend"), "tab", Text("gloo")]
     await show(app, snap, "launch-plugins", size, keys, "torch (backend=gloo)")
 
