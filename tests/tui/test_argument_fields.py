@@ -57,7 +57,7 @@ async def test_fields_and_line_say_the_same(app: SkywardApp) -> None:
         )
         await pilot.press("tab", "tab", "tab", "tab")
         await until(pilot, lambda: " how often all data is seen" in screen_text(app))
-        assert screen_text(app).count("int, needed") == 1, "the empty field says it"
+        assert screen_text(app).count("int, required") == 1, "the empty field says it"
         await typed(app, pilot, "x")
         await until(pilot, lambda: "✗ must be int, got 'x'" in screen_text(app))
         assert line.value == "epochs=x lr=1e-2 warmup=3"

@@ -143,7 +143,7 @@ async def test_what_the_environment_holds(app: SkywardApp) -> None:
         await typed(app, pilot, "make -C data && echo made")
         await pilot.press("down")
         await typed(app, pilot, "WORD=x HF_TOKEN=y")
-        await until(pilot, lambda: "▾ Image and environment  ✗ HF_TOKEN is a secret by" in screen_text(app))
+        await until(pilot, lambda: "▾ Image and environment  ✗ HF_TOKEN has the name" in screen_text(app))
         assert "✗ HF_TOKEN has the name of a secret. Write secret=HF_TOKEN" in screen_text(app)
         await pilot.press(*["backspace"] * len(" HF_TOKEN=y"))
         asked = ("pip=einops", "pip=rich>=13", "setup=make -C data && echo made", "env.WORD=x")

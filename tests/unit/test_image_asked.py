@@ -61,8 +61,8 @@ REFUSED = {
     "too short": (["secret=SHORT_ONE"], "SHORT_ONE has fewer than 8 characters, too few to be redacted"),
     "out of the folder": (["includes=../x"], "includes: '../x' leads out of the working folder"),
     "from the root": (["includes=/etc/pass*"], "includes: '/etc/pass*' leads out of the working folder"),
-    "no files": (["excludes=."], "excludes: '.' names no files"),
-    "no pattern": (["includes=**x"], "includes: '**x' names no files"),
+    "no files": (["excludes=."], "excludes: '.' matches no files"),
+    "no pattern": (["includes=**x"], "includes: '**x' matches no files"),
     "nothing of that name": (["includes=nosuch/**", "includes=train.py"], "matches nosuch/**"),
 }
 
@@ -134,7 +134,9 @@ def test_presets_keep_no_secret_and_say_what_they_cannot_understand(folder: Path
     for given in ("pip=einops", ["pip=einops", 3], {"pip": "einops"}):
         entry = {"script": "train.py", "image_settings": given}
         request, said = Preset("mine", folder, entry).request()
-        assert request == LaunchRequest(script="train.py") and said[0].startswith("image_settings is a list of texts")
+        assert request == LaunchRequest(script="train.py") and said[0].startswith(
+            "image_settings must be a list of texts"
+        )
     entry = {"script": "train.py", "image_settings": ["pip=ein\x1b[2Jops"]}
     request, said = Preset("mine", folder, entry).request()
     assert request.image_settings == () and "cannot be shown" in said[0]

@@ -337,7 +337,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-SAID = r"imports helper, package from its folder, which cannot be sent to other machines \(.* holds your home"
+SAID = r"imports helper, package from its folder, which cannot be sent to other machines \(.* contains your home"
 
 
 def test_what_it_imports_from_there_is_named_before_anything_is_asked_for(script: Path) -> None:
