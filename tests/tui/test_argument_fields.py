@@ -62,7 +62,7 @@ async def test_fields_and_line_say_the_same(app: SkywardApp) -> None:
         await until(pilot, lambda: "✗ must be int, got 'x'" in screen_text(app))
         assert line.value == "epochs=x lr=1e-2 warmup=3"
         await pilot.press("backspace", "3")
-        await until(pilot, lambda: "int, needed  how often all data is seen" in screen_text(app))
+        await until(pilot, lambda: "int, required  how often all data is seen" in screen_text(app))
         await pilot.press("tab", "tab", "space")
         await until(pilot, lambda: line.value == "epochs=3 lr=1e-2 resume=true warmup=3")
         await pilot.press("tab", "enter", "down", "down", "enter")
