@@ -90,6 +90,15 @@ def test_matrices_name_tests_that_exist(matrix: str) -> None:
     assert named and named <= {path.name for path in (ROOT / "tests").rglob("test_*.py")}
 
 
+def test_quoted_ssh_messages_exist() -> None:
+    table = (DOCS / "where" / "ssh.md").read_text("utf-8").partition("## Troubleshooting")[2]
+    quoted = re.findall(r'^\| "([^"]+)"', table, re.MULTILINE)
+    sources = "".join(path.read_text("utf-8") for path in (ROOT / "skyward_core").rglob("*.py"))
+    for message in quoted:
+        fixed = max(re.split(r"[\d:(]+| \.\.\.", message), key=len).strip()  # numbers and details vary
+        assert fixed in sources, message
+
+
 def test_contributing_tells_how_to_add_what_can_be_added() -> None:
     contributing = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     for part in ("provider", "plugin", "panel", "screen", "frame"):
