@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.compiled import compile_before
 from tests.support.have_uv import have_uv
+from tests.support.proof_days import is_due
 
 # How long an example takes is for the benchmarks: here a busy machine would fail tests.
 PATIENT: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
@@ -45,6 +46,9 @@ TURNS = (
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--chaos-seconds", type=float, default=5.0, help="how long each storm of faults lasts")
     parser.addoption("--proofs", action="store_true", help="run tests marked as proof, too, and all examples")
+    parser.addoption(
+        "--proofs-of", type=int, metavar="DAY", help="run the seventh of the proofs that is due on a day, too"
+    )
     parser.addoption("--chaos-seed", type=int, default=1, help="what a storm of faults chooses by")
 
 
@@ -153,7 +157,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             case = item.nodeid.partition("[")[0]
             cases[case] += 1
             written = "snap" in getattr(item, "fixturenames", ()) and os.environ.get("UPDATE_SNAPSHOTS")
-            if cases[case] > proof.kwargs.get("after", 0) and not (config.getoption("--proofs") or written):
+            runs = config.getoption("--proofs") or written or is_due(item.nodeid, config.getoption("--proofs-of"))
+            if cases[case] > proof.kwargs.get("after", 0) and not runs:
                 reason = f"run with --proofs: needs {', '.join(proof.args)}"
                 item.add_marker(pytest.mark.skip(reason=reason))
         if item.path.name == "test_chaos.py":  # what it is asked to last is no hang
