@@ -116,6 +116,16 @@ def test_the_readers_tour_names_functions_that_exist() -> None:
             assert function in _functions(ROOT / file), f"{file} has no {function}"
 
 
+def test_the_architecture_names_modules_and_members_that_exist() -> None:
+    page = (DOCS / "internals" / "architecture.md").read_text("utf-8")
+    roots = (ROOT, ROOT / "skyward_core", ROOT / "skyward_tui")
+    modules = set(re.findall(r"`([\w/]+/\w+\.py)`", page))
+    assert {name for name in modules if not any((root / name).exists() for root in roots)} == set()
+    words = {word for root in roots[1:] for path in root.rglob("*.py") for word in re.findall(r"\w+", path.read_text())}
+    members = set(re.findall(r"`([A-Z][A-Za-z]+\.\w+)`", page))
+    assert {name for name in members if not set(name.split(".")) <= words} == set()
+
+
 def _functions(path: Path) -> set[str]:
     """Return the names of the functions and methods of a module."""
     tree = ast.parse(path.read_text("utf-8"))
