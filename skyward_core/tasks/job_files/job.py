@@ -198,11 +198,11 @@ class JobFile(Value):
         Args:
             text: Text of the file.
             path: Name of the file.
-            env: As in :meth:`from_yaml`.
-            secrets: As in :meth:`from_yaml`.
+            env: As in ``from_yaml``.
+            secrets: As in ``from_yaml``.
 
         Raises:
-            JobFileError: As :meth:`from_yaml`.
+            JobFileError: As ``from_yaml``.
         """
         document = YamlDocument(text, str(path))
         notes = list(_check_keys(document, document.values, JobKeys, ()))
@@ -287,7 +287,7 @@ class JobFile(Value):
         """Return the call of its ``run``; None if it has none.
 
         Args:
-            cwd: As in :meth:`setup_call`.
+            cwd: As in ``setup_call``.
         """
         if not self.run.strip():
             return None
@@ -298,10 +298,10 @@ class JobFile(Value):
 
         Args:
             setup: Whether to include ``setup``.
-            cwd: As in :meth:`setup_call`.
+            cwd: As in ``setup_call``.
 
         Raises:
-            JobFileError: As :meth:`files_call`.
+            JobFileError: As ``files_call``.
         """
         made = [self.files_call(), self.setup_call(cwd) if setup else None]
         for call in filter(None, made):
@@ -327,7 +327,7 @@ class JobFile(Value):
             setup: Whether to run ``setup``.
 
         Raises:
-            JobFileError: As :meth:`files_call`, or if the pool has another working folder.
+            JobFileError: As ``files_call``, or if the pool has another working folder.
             RunError: If a node failed; later calls do not start.
         """
         if self.git is not None:
