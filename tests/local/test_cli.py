@@ -164,7 +164,10 @@ def test_logs_and_results_outlive_the_pool(cli: Cli) -> None:
     rows = cli.json("logs", found["run"], "--collapse")["rows"]
     said = [rank for row in rows for rank in row["ranks"] if (row["stream"], row["text"]) == ("err", "to stderr")]
     assert sorted(said) == [0, 1]
-    assert "leave --rank" in cli("logs", found["run"], "--collapse", "--rank", 1, status=2).stderr
+    assert (
+        "--collapse cannot be combined with --rank"
+        in cli("logs", found["run"], "--collapse", "--rank", 1, status=2).stderr
+    )
     assert cli.json("logs", found["run"], "--rank", 1) == {
         "run": found["run"], "logs": [{"rank": 1, "out": "seen by rank 1\n", "err": "to stderr\n"}],
     }  # fmt: skip
@@ -238,9 +241,9 @@ BAD = {
         (["syntax.py"], 2, r"syntax\.py, line 2 does not parse"),
         (["plain.py", "--arg", "n=1"], 2, r"plain\.py runs as a whole and takes no --arg"),
         (["plain.py:f"], 2, r"no function decorated with @sky\.function"),
-        (["two.py"], 2, r"two\.py has 2 functions; name one"),
-        (["two.py:c"], 2, r"no function 'c'; it has a, b"),
-        (["typed.py"], 2, r"f needs n: it is f\(n: int\)"),
+        (["two.py"], 2, r"two\.py has 2 functions\. Name one"),
+        (["two.py:c"], 2, r"no function 'c'\. It has a, b"),
+        (["typed.py"], 2, r"f needs n\. Its signature is f\(n: int\)"),
         (["typed.py", "--arg", "n=many"], 2, r"argument n of f must be int, got 'many'"),
         (["typed.py", "--arg", "m=1"], 2, r"f has no argument 'm'"),
         (["typed.py", "--arg", "n"], 2, r"Write name=value"),

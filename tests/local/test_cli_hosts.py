@@ -62,7 +62,7 @@ async def test_trust_shows_asks_accepts_and_refuses_another_key(host: Host, cli:
     assert "written to" in await asyncio.to_thread(answer, "y")
     known = (cli.folder / "home" / "known_hosts").read_text()
     assert known.startswith(f"[127.0.0.1]:{host.port} ssh-ed25519 ")
-    assert "known already" in (await run(cli, "trust", name)).stderr
+    assert "already trusted" in (await run(cli, "trust", name)).stderr
 
     await host.stop()
     host.key = asyncssh.generate_private_key("ssh-ed25519")

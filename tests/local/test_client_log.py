@@ -55,7 +55,7 @@ def test_without_it_nothing_is_written(cli: Cli) -> None:
 def test_a_level_that_is_none_is_refused_by_every_command(cli: Cli) -> None:
     cli.env["SKYWARD_LOG"] = "loud"
     for command in ("ls", "doctor", "examples"):
-        assert "SKYWARD_LOG='loud' is no level" in cli(command, status=2).stderr
+        assert "Unknown log level SKYWARD_LOG='loud'" in cli(command, status=2).stderr
 
 
 def test_a_log_that_cannot_be_written_is_told_of_and_the_command_goes_on(cli: Cli) -> None:

@@ -141,7 +141,7 @@ def test_what_a_source_raises_is_the_cause(pool: sky.Compute) -> None:
 
     with pytest.raises(LookupError, match="no more pages"):
         total(source()) @ pool
-    with pytest.raises(sky.NotPicklableError, match="value 1 of argument 'values' cannot travel"):
+    with pytest.raises(sky.NotPicklableError, match="Cannot pickle value 1 of argument 'values'"):
         total(value for value in (1, threading.Lock())) >> pool
 
 
@@ -193,7 +193,7 @@ def test_who_asks_for_what_is_no_more_is_told() -> None:
     feeding.on_want(want | {"next": 0, "until": 32, "again": True})
     index, about, data = sent[-1]
     assert (index, about["seq"], about["ends"]) == (0, 0, "error")
-    assert "value 0 of argument 'values' was given to an earlier attempt" in str(pickle.loads(data))
+    assert "value 0 of argument 'values' was consumed by an earlier attempt" in str(pickle.loads(data))
     feeding.on_want(want | {"next": 52, "until": 84})
     with come:
         assert come.wait_for(lambda: sent[-1][1]["seq"] == 83, 30)

@@ -212,7 +212,7 @@ def test_nodes_must_have_the_same_number(driver: pytest.MonkeyPatch, tmp_path: P
         pass
     said = str(caught.value)
     assert "has: node 0 2, node 1 3; " in said or "has: node 0 3, node 1 2; " in said
-    assert said.endswith("ranks_per_node=2, say")
+    assert said.endswith("for example ranks_per_node=2.")
 
 
 @pytest.mark.proof("1 s of a processor", after=1)
@@ -265,7 +265,7 @@ async def test_a_host_counts_its_own_gpus(library: Path, tmp_path: Path) -> None
         transport = SSHTransport(one_host.target(host, known), "gpus.0")
         async with one_host.running(transport):
             with pytest.raises(
-                PoolError, match=r"127\.0\.0\.1 cannot run the agent: ranks_per_node=\"gpu\" needs a GPU"
+                PoolError, match=r"127\.0\.0\.1 cannot run the agent: ranks_per_node=\"gpu\" requires a GPU"
             ):
                 await transport.prepare(one_host.config(ranks_per_node="gpu"), one_host.Reports())
             env = {"LD_LIBRARY_PATH": str(library), "FAKE_GPUS": "wnw"}

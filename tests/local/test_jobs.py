@@ -246,15 +246,15 @@ def test_what_would_be_made_is_told(cli: Cli) -> None:
 @pytest.mark.parametrize(
     "words, said",
     [
-        (("launch", "task.yaml", "-c", "job", "--plugin", "mpi"), "leave out --plugin"),
+        (("launch", "task.yaml", "-c", "job", "--plugin", "mpi"), "Remove --plugin"),
         (("launch", "task.yaml", "--plugin", "mpy"), "unknown plugin 'mpy'; did you mean mpi?"),
         (("launch", "none.yaml"), "none.yaml cannot be read: No such file or directory"),
         (("launch", "bad.yaml"), "bad.yaml, line 2: unknown key 'nodes'. Did you mean num_nodes?"),
         (("launch", "large.yaml", "-c", "job"), "large.yaml needs 9 nodes, but pool job has 2"),
         (("exec", "job", "large.yaml"), "large.yaml needs 9 nodes, but pool job has 2"),
-        (("launch", "task.yaml", "-c", "job", "--set", "a=b", "-i", "5"), "leave out --set, -i"),
+        (("launch", "task.yaml", "-c", "job", "--set", "a=b", "-i", "5"), "Remove --set, -i"),
         (("launch", "empty.yaml", "--detach", "--down"), "Add -i MIN"),
-        (("launch", "empty.yaml", "--budget", "5"), "machines of provider local cost nothing"),
+        (("launch", "empty.yaml", "--budget", "5"), "machines of provider local are free of charge"),
         (("exec", "job", "empty.yaml"), "empty.yaml has no run"),
         (("exec", "job", "task.yaml", "--env", "A=1"), "options of exec must precede the pool"),
         (("exec", "job", "--nodes", "1", "true"), "options of exec must precede the pool"),

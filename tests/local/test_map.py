@@ -230,7 +230,7 @@ def test_a_rank_that_dies_is_named_and_another_client_sees_one_run(pool: sky.Com
         newest = next(reversed(pool.pool.view.runs))
         wait_until(lambda: other.view.runs[newest].state == "done", what="the end of it elsewhere")
         assert sum(task.items for task in other.view.runs[newest].tasks.values()) == 300
-        with pytest.raises(sky.PoolError, match="is a map"):
+        with pytest.raises(sky.PoolError, match="results of a map"):
             other.wait(newest)
         with pytest.raises(sky.RunError, match="status 7"):
             list(pool.map(lambda number: os._exit(7), range(3)))

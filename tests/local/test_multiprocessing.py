@@ -256,7 +256,7 @@ def test_a_forked_child_ends_by_itself_and_leaves_the_pool_to_its_parent(tmp_pat
         "values: 36",
         "receipt: True",
     ], done.stdout + done.stderr
-    assert "cannot be used here; sky.attach('forking')" in done.stdout
+    assert "cannot be used after a fork. Connect this process with sky.attach('forking')" in done.stdout
     assert done.stderr.count("Traceback") == done.stderr.count("ValueError: in the child") == 1, done.stderr
 
 

@@ -300,7 +300,7 @@ def test_a_node_that_answers_and_sends_nothing_of_a_file_is_given_up(
     settled(pool)
     monkeypatch.setattr(Link, "fetch_output", never)
     monkeypatch.setattr(output_files, "STALL_TIMEOUT", 0.5)
-    with pytest.raises(PoolError, match=r"stalled/a, stalled/b of node .*nothing of it has come"):
+    with pytest.raises(PoolError, match=r"stalled/a, stalled/b of node .*has sent nothing"):
         pool.fetch("stalled/**", to=tmp_path)
     assert len(through_ssh) == 1, "nor are its other files waited for"
 

@@ -125,7 +125,7 @@ def test_a_lock_is_what_ranks_have_and_what_was_installed_is_one(project: Path) 
     assert kept_lock(project).splitlines()[1:] == lines
     text = (project / "run.lock").read_text()
     (project / "run.lock").write_text(text.replace(lines[1][-64:], "0" * 64))
-    with pytest.raises(sky.PoolError, match=r"(?s)cannot be made on this machine.*skytiny"):
+    with pytest.raises(sky.PoolError, match=r"(?s)Cannot create the image's environment on this machine.*skytiny"):
         compute(project, lock="run.lock").__enter__()
 
 

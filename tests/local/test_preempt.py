@@ -125,7 +125,7 @@ def test_callbacks_run_on_all_ranks_and_results_in_time_count(pool: sky.Compute,
     node = pool.pool.view.nodes[1]
     assert node.notice == "terminate" and node.notice_ends_at is not None
     assert 40 < node.notice_ends_at - time.time() < 61
-    assert "node 1's machine is taken back by its provider in 60 s (terminate)" in pool.pool.view.detail
+    assert "the machine of node 1 is preempted in 60 s (terminate)" in pool.pool.view.detail
 
     # Callbacks of one call are none of the next, which hears of the notice itself.
     def listen() -> list[int]:

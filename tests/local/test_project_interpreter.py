@@ -421,5 +421,5 @@ def test_an_environment_of_somebody_else_is_not_run_and_named(project: Path, tmp
     (project / "plain.py").write_text("import skyward_core as sky\n@sky.function\ndef f(): return 'here'\n")
     done = command("plain.py")
     assert done.returncode == 0 and "'here'" in done.stdout, done.stderr
-    assert f"{project}/.venv was skipped: {project}/.venv belongs to somebody else" in done.stderr
+    assert f"{project}/.venv was skipped: {project}/.venv belongs to another user" in done.stderr
     assert not (tmp_path / "was-run").exists()

@@ -164,5 +164,5 @@ def test_the_command_packs_a_pool_that_is_up_and_a_run_of_it(tmp_path: Path) -> 
     lines = [json.loads(line) for line in cli("replay", "run.skyrec", "--dump").stdout.splitlines()]
     assert lines == list(RecordingReader.read(cli.folder / "run.skyrec").entries()) and len(lines) > 10
     (cli.folder / "cut").write_bytes((cli.folder / "mine.skyrec").read_bytes() + b"blk")
-    assert "cut was cut off" in cli("replay", "cut", "--dump").stderr
+    assert "cut is truncated" in cli("replay", "cut", "--dump").stderr
     assert "the app needs a terminal" in cli("replay", "run.skyrec", status=2).stderr

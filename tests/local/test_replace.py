@@ -251,7 +251,7 @@ def test_a_client_that_leaves_is_told_where_its_run_goes_on(home: Path, tmp_path
             PoolError, match=rf"The run continues. Get its results with sky.attach\(.*\).wait\('{run}'\) gives"
         ):
             running.result(30)
-        with pytest.raises(PoolError, match="of its 99 tasks had been sent to no node"):
+        with pytest.raises(PoolError, match="of 99 tasks had not been sent"):
             many.result(30)
         (tmp_path / "go").touch()
         with sky.attach(compute.name) as again:

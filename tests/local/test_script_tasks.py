@@ -319,12 +319,12 @@ def test_mains_of_click_typer_and_hydra_are_as_alone(pool, cli, script, words, s
 def test_what_is_no_script_is_refused_before_it_travels(cli, monkeypatch):
     monkeypatch.chdir(cli.folder)
     cli.write("broken.py", "x = (\n")
-    for path, says in (("trian.py", "did you mean 'train.py'"), ("broken.py", "does not parse")):
+    for path, says in (("trian.py", "Did you mean 'train.py'"), ("broken.py", "does not parse")):
         with pytest.raises(sky.ScriptError, match=says):
             sky.script(path)
     with pytest.raises(sky.UsageError, match=r"such as \['--epochs', '3'\]"):
         sky.script("train.py", "--epochs 3")
-    with pytest.raises(sky.ScriptError, match="no name of a module"):
+    with pytest.raises(sky.ScriptError, match="is not a module name"):
         sky.script("train.py/x", module=True)
 
 
@@ -351,4 +351,4 @@ def test_the_command_line_runs_one_with_words_of_its_own(cli):
     said = cli("logs", found["run"], "--rank", first).stdout
     assert '"argv": ["train.py", "--epochs", "3", "--how", "4"]' in said
     refused = cli("run", "train.py", "--epochs", 3, status=2).stderr
-    assert "goes behind --: train.py -- --epochs 3" in refused
+    assert "must follow --. Write: train.py -- --epochs 3" in refused

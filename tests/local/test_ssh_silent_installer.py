@@ -83,7 +83,7 @@ async def test_it_ends_with_the_start(
             await coming
     elif how == "too late":
         background_loop().call_soon_threadsafe(limits[0].reschedule, 0.0)
-        with pytest.raises(PoolError, match=r"did not start within 12345 s: node 0 installed \(looking at the"):
+        with pytest.raises(PoolError, match=r"did not start within 12345 s: node 0 installed \(checking"):
             await coming
     else:
         await asyncio.to_thread(session.detach)

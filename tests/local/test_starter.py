@@ -99,7 +99,7 @@ async def test_its_death_is_told_to_who_waits_and_to_who_comes_later(tmp_path: P
         waiting = asyncio.create_task(starter.start(config(tmp_path, 0)))
         await asyncio.sleep(0)
         os.kill(process.pid, signal.SIGKILL)
-        with pytest.raises(PoolError, match="it said nothing"):
+        with pytest.raises(PoolError, match="no output"):
             await waiting
         with pytest.raises(PoolError, match="did not start"):
             await starter.start(config(tmp_path, 1))

@@ -88,8 +88,8 @@ def test_each_combination_is_a_row_and_what_failed_is_run_again_alone(cli: Cli) 
     assert "have results" in cli("rerun", second, "--missing").stderr
     assert len(cli.pools()["dev"]["runs"]) == 2
     plain = run_of_plain(cli("run", "swept.py:train", "--pool", "dev").stderr)
-    assert "is no sweep" in cli("rerun", plain, "--missing", status=2).stderr
-    assert "is no sweep" in cli("results", plain, "--sort", "lr", status=2).stderr
+    assert "is not a sweep" in cli("rerun", plain, "--missing", status=2).stderr
+    assert "is not a sweep" in cli("results", plain, "--sort", "lr", status=2).stderr
     cli("down", "dev")
 
 
@@ -333,8 +333,8 @@ def test_more_gangs_than_a_pool_has_in_memory_are_all_told(cli: Cli) -> None:
             ["--gang-ranks", "3", "--nodes", "2", "--ranks-per-node", "2", "-a", "lr=1,2"],
             "has 2. Take 2 or 4 ranks",
         ),
-        (["--gang-ranks", "2", "--detach", "-a", "lr=1,2"], "leave --detach out"),
-        (["--gang-ranks", "2", "--ranks-per-node", "gpu", "-a", "lr=1,2"], "use a pool that is up"),
+        (["--gang-ranks", "2", "--detach", "-a", "lr=1,2"], "cannot be combined with --detach"),
+        (["--gang-ranks", "2", "--ranks-per-node", "gpu", "-a", "lr=1,2"], "use a running pool"),
         (["-a", "lr=1,x"], "argument lr of train must be float, got 'x'"),
         (["-a", "lr=1,1"], "1 is repeated"),
         (["-a", "seed=1..9999"], "more than 4,096"),
