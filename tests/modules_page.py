@@ -1,4 +1,4 @@
-"""docs/internals/modules.md, made from what each module says of itself: ``python -m tests.modules_page`` writes it."""
+"""Generator of docs/internals/modules.md from module docstrings: ``python -m tests.modules_page`` writes it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ PACKAGES = ("skyward_core", "skyward_tui")
 
 HEAD = """# Module by module
 
-What each module is for, in its own words; [Architecture](architecture.md) tells how they work together.
-This page is made from the first paragraph of each module's docstring: `python -m tests.modules_page` writes it, and a
-test compares it.
+This page lists the purpose of each module; [Architecture](architecture.md) describes how they work together. It is
+generated from the first paragraph of each module's docstring: `python -m tests.modules_page` writes it, and a test
+compares it.
 """
 
 
