@@ -12,7 +12,7 @@ SHARING = {"tests/aws": 2}
 # Files that share what one process makes: rules that each look at all sources, which are read and parsed once
 # (`sources.py`); and what loads PyTorch, which takes two seconds of a processor.
 TOGETHER = {
-    "sources": ("frame_reads", "hints", "house", "node_paths", "protocol"),
+    "sources": ("errors", "frame_reads", "house", "node_paths", "protocol"),
     "torch": ("metrics_log", "plugins_others", "reference", "sampler", "shard"),
 }
 PLACES = {f"tests/unit/test_{name}.py": place for place, names in TOGETHER.items() for name in names}

@@ -34,21 +34,6 @@ FIGURES = ("bandwidth_gbs", "fp16_tflops", "bf16_tflops")
 
 
 class TestCatalogue:
-    def test_covers_every_maker_in_depth(self) -> None:
-        by_maker = {m: sum(e.maker == m for e in ENTRIES) for m in ("NVIDIA", "AMD", "Google", "AWS", "Intel")}
-        assert len(ENTRIES) >= 130
-        assert sum(by_maker.values()) == len(ENTRIES)
-        assert by_maker["NVIDIA"] >= 100
-        assert all(count >= 3 for count in by_maker.values())
-        assert {"data centre", "workstation", "consumer"} == {e.segment for e in ENTRIES}
-
-    def test_holds_what_people_rent(self) -> None:
-        rented = """
-            K80 P100 V100 T4 A100 A10G L4 L40S H100 H200 B200 GB200 B300 GB300 RTX-4090 RTX-5090 RTX-A6000
-            RTX-6000-Ada MI250X MI300X MI355X TPU-v5e TPU-v6e Trainium Trainium2 Inferentia2 Gaudi2 Gaudi3
-        """
-        assert set(rented.split()) <= {entry.name for entry in ENTRIES}
-
     def test_names_and_aliases_are_told_apart(self) -> None:
         keys = [key(n) for e in ENTRIES for n in (e.name, *e.aliases)]
         assert len(keys) == len(set(keys))
@@ -103,45 +88,6 @@ class TestCatalogue:
         old = [v for e, v in VARIANTS if e.capability and version(e.capability) < (8, 0)]
         assert old
         assert all(variant.bf16_tflops is None for variant in old)
-
-    @pytest.mark.parametrize(
-        ("figure", "rising"),
-        [
-            ("fp16_tflops", "P100 V100 A100 H100 B200 GB200"),
-            ("fp16_tflops", "RTX-2080-Ti RTX-3090 RTX-4090 RTX-5090"),
-            ("fp16_tflops", "RTX-4070 RTX-4070-Ti RTX-4080 RTX-4090"),
-            ("fp16_tflops", "RTX-5070 RTX-5070-Ti RTX-5080 RTX-5090"),
-            (
-                "fp16_tflops",
-                "RTX-A2000 RTX-A4000 RTX-A4500 RTX-A5000 RTX-A5500 RTX-A6000 RTX-6000-Ada RTX-PRO-6000",
-            ),
-            ("fp16_tflops", "MI25 MI50 MI60 MI100 MI250X MI300A MI300X MI350X MI355X"),
-            ("bf16_tflops", "TPU-v2 TPU-v3 TPU-v5e TPU-v4 TPU-v5p TPU-v6e TPU7x"),
-            ("bf16_tflops", "Inferentia Trainium Trainium2 Trainium3"),
-            ("bf16_tflops", "Gaudi Gaudi2 Gaudi3"),
-            ("bandwidth_gbs", "K80 M40 P100 V100 A100 H100 H200 B200"),
-            ("bandwidth_gbs", "MI25 MI50 MI100 MI210 MI300X MI325X MI355X"),
-            ("bandwidth_gbs", "GTX-1060 GTX-1070 GTX-1080 GTX-1080-Ti"),
-        ],
-    )
-    def test_figures_rise_within_a_family(self, figure: str, rising: str) -> None:
-        values = [getattr(accelerators.find(name).variants[0], figure) for name in rising.split()]
-        assert None not in values
-        assert values == sorted(values)
-        assert len(set(values)) == len(values)
-
-    def test_figures_are_dense(self) -> None:
-        """Some documents print twice as much, with sparsity, beside these figures or instead of them."""
-        dense = {
-            "A100": 312,
-            "H100": 989.5,
-            "H200": 989.5,
-            "B200": 2250,
-            "L4": 121,
-            "RTX-4090": 165.2,
-            "MI300X": 1307.4,
-        }
-        assert {name: accelerators.find(name).variants[0].bf16_tflops for name in dense} == dense
 
     def test_every_row_of_the_file_is_used(self) -> None:
         data = json.loads(Path(accelerators.__file__).with_name("catalogue.json").read_text(encoding="utf-8"))
@@ -205,7 +151,7 @@ class TestParse:
             ("tranium2", "Trainium2"),
             ("", "no accelerator"),
             (":8", "no accelerator"),
-            ("zzzz", "search"),
+            ("zzzz", "in the catalogue: search"),
             ("A100-60GB", "40GB or 80GB, not 60GB"),
             ("A100:0", "whole number from 1"),
             ("A100:-1", "not a number of accelerators"),
@@ -294,12 +240,6 @@ class TestFactories:
         with pytest.raises(sky.UsageError, match="42 is not an accelerator"):
             accelerators.resolve(42)  # type: ignore[arg-type]
 
-    def test_a_pool_takes_what_people_write(self) -> None:
-        for given in ("a100:8", accelerators.A100(count=8)):
-            assert sky.Compute(accelerator=given).spec.accelerator == Accelerator("A100", 8)
-        with pytest.raises(sky.UsageError, match="did you mean H100"):
-            sky.Compute(accelerator="H10O")
-
 
 class TestSearch:
     def test_finds_by_any_word(self) -> None:
@@ -362,13 +302,6 @@ assert not heavy, heavy
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert done.stdout.split() == [f"{bundle}/skyward_core/model/accelerators/__init__.py", "H100:8"]
-
-
-def test_a_name_like_no_other_is_told_where_names_are() -> None:
-    with pytest.raises(
-        sky.UsageError, match=r"no accelerator 'foo' in the catalogue: search .* sky\.accelerators\.search\("
-    ):
-        accelerators.parse("foo")
 
 
 # Which GPUs of hosts that people share a pool takes, and what is said of the others.

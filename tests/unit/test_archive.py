@@ -91,14 +91,6 @@ EVENTS: list[events.Event] = [
 ]
 
 
-def test_events_come_back_in_order(archive: PoolFolder) -> None:
-    for event in EVENTS:
-        archive.add_event(event)
-    assert list(read_events(archive.folder)) == []
-    archive.flush()
-    assert list(read_events(archive.folder)) == EVENTS
-
-
 def test_one_client_writes_the_journal_until_it_leaves(world: Path) -> None:
     first, second = PoolFolder("p.t2"), PoolFolder("p.t2")
     second.add_event(EVENTS[1])
@@ -130,9 +122,7 @@ READERS = {
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_lines_of_a_journal_that_are_none_of_ours_are_left_out(
-    reader: str, world: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invalid_journal_lines_are_skipped(reader: str, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skyward_core.store.pool_folder.MAX_EVENT_BYTES", 10_000)
     told = [events.NodePhase(pool="p", node=0, phase="ready", detail=each, at=3.0) for each in "ab"]
     first, last = (json.dumps(events.to_json(event)).encode() for event in told)
@@ -165,9 +155,7 @@ def test_lines_of_a_journal_that_are_none_of_ours_are_left_out(
         (2, "outcome", {"index": "0"}), (2, "outcome", None), (2, "run", "../x"),
     ],
 )  # fmt: skip
-def test_a_pool_is_recalled_as_if_lines_that_cannot_be_were_not_there(
-    world: Path, event: int, field: str, value: object
-) -> None:
+def test_damaged_events_do_not_change_the_recalled_pool(world: Path, event: int, field: str, value: object) -> None:
     """The file may be damaged, or of somebody else."""
     ledger = Ledger()
     row = ledger.record_intent("token", "p", {"provider": "local"}, {"provider": "local", "nodes": 1})

@@ -126,9 +126,7 @@ def test_a_choice_is_found_by_its_value_too(fields: dict[str, ArgumentField]) ->
     assert fields["check"].match_choice("yes") == "true"
 
 
-def test_a_path_that_is_not_there_is_told(
-    fields: dict[str, ArgumentField], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_path_error(fields: dict[str, ArgumentField], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.csv").touch()
     data, script = fields["data"], tmp_path / "train.py"

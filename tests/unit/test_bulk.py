@@ -10,6 +10,7 @@ import select
 import socket
 import ssl
 import struct
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ import pytest
 
 from skyward_core.node.agent import blob_server
 from skyward_core.node.agent.blob_server import ACCEPT_RETRY_DELAY, MAX_UNAUTHENTICATED, BlobServer
-from skyward_core.plugins.certificates import Authority, TlsCredentials, node_name
+from skyward_core.plugins.certificates import Authority, node_name
 from skyward_core.protocol import tls_stream
 from skyward_core.protocol.tls_stream import (
     CLIENT,
@@ -71,69 +72,76 @@ def hosts(tmp_path: Path, authority: Authority) -> Iterator[list[Host]]:
         host.peers.close()
 
 
-@pytest.fixture
-def ours(authority: Authority) -> ssl.SSLContext:
-    return make_ssl_context(ssl.PROTOCOL_TLS_CLIENT, authority.issue(CLIENT).to_json())
+class Client:
+    """A client's transfers with nodes, over idle streams that it keeps."""
+
+    def __init__(self, authority: Authority) -> None:
+        self.context = make_ssl_context(ssl.PROTOCOL_TLS_CLIENT, authority.issue(CLIENT).to_json())
+        self.streams = IdleStreams(2)
+
+    def connect(self, host: Host) -> TlsConnection:
+        return TlsConnection.connect(host.place, self.context)
+
+    def transfer(self, node: Endpoint) -> Transfer:
+        return Transfer(node, self.context, self.streams)
+
+    def upload(self, node: Endpoint, name: str = NAME, data: bytes = DATA) -> None:
+        with tempfile.NamedTemporaryFile() as source:
+            source.write(data)
+            source.flush()
+            self.transfer(node).upload(Path(source.name), name)
+
+    def download(self, node: Endpoint, target: Path, size: int = len(DATA)) -> bytes:
+        self.transfer(node).download_result(RESULT, ResultDownload(target, size))
+        data = target.read_bytes()
+        target.unlink()
+        return data
 
 
 @pytest.fixture
-def kept() -> Iterator[IdleStreams]:
-    kept = IdleStreams(2)
-    yield kept
-    kept.close()
+def client(authority: Authority) -> Iterator[Client]:
+    client = Client(authority)
+    yield client
+    client.streams.close()
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
-    path = tmp_path / "source"
-    path.write_bytes(DATA)
-    return path
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "target"
 
 
 def files(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir()]
 
 
-def test_a_blob_comes_to_the_node(hosts: list[Host], ours: ssl.SSLContext, kept: IdleStreams, source: Path) -> None:
-    Transfer(hosts[0].node, ours, kept).upload(source, NAME)
+def test_upload(hosts: list[Host], client: Client) -> None:
+    client.upload(hosts[0].node)
     assert files(hosts[0].blobs) == [NAME]
     assert (hosts[0].blobs / NAME).read_bytes() == DATA
 
 
-def test_another_content_than_the_name_says_is_refused_and_not_kept(
-    hosts: list[Host], ours: ssl.SSLContext, kept: IdleStreams, source: Path
-) -> None:
-    source.write_bytes(b"X" + DATA[1:])
+def test_upload_with_wrong_content_fails(hosts: list[Host], client: Client) -> None:
     with pytest.raises(RefusedByPeer, match="content does not match"):
-        Transfer(hosts[0].node, ours, kept).upload(source, NAME)
+        client.upload(hosts[0].node, data=b"X" + DATA[1:])
     assert not files(hosts[0].blobs)
 
 
 @pytest.mark.parametrize("there", [0, 1, 1_500_000, len(DATA)])
-def test_a_result_comes_here_from_where_an_earlier_attempt_stopped(
-    hosts: list[Host], ours: ssl.SSLContext, kept: IdleStreams, tmp_path: Path, there: int
-) -> None:
-    target = tmp_path / "target"
+def test_download_resumes_after_a_partial_file(hosts: list[Host], client: Client, target: Path, there: int) -> None:
     if there:
         target.write_bytes(b"-" * there)
-    Transfer(hosts[0].node, ours, kept).download_result(RESULT, ResultDownload(target, len(DATA)))
-    assert target.read_bytes() == b"-" * there + DATA[there:]
+    assert client.download(hosts[0].node, target) == b"-" * there + DATA[there:]
 
 
-def test_a_result_of_another_size_is_not_taken(
-    hosts: list[Host], ours: ssl.SSLContext, kept: IdleStreams, tmp_path: Path
-) -> None:
+def test_result_of_unexpected_size_is_refused(hosts: list[Host], client: Client, target: Path) -> None:
     with pytest.raises(TlsConnectionError, match="unexpected size of the result: 3,000,001 bytes instead of 3,000,000"):
-        Transfer(hosts[0].node, ours, kept).download_result(RESULT, ResultDownload(tmp_path / "target", len(DATA) - 1))
-    assert not (tmp_path / "target").exists()
+        client.download(hosts[0].node, target, len(DATA) - 1)
+    assert not target.exists()
 
 
-def test_a_node_may_neither_put_nor_read_results(hosts: list[Host], authority: Authority) -> None:
+def test_node_may_neither_upload_nor_download_results(hosts: list[Host], authority: Authority) -> None:
     papers = make_ssl_context(ssl.PROTOCOL_TLS_CLIENT, authority.issue(node_name(1)).to_json())
-    for request in (
-        {"t": "put", "name": NAME, "size": len(DATA)},
-        {"t": "result", "name": RESULT, "at": 0},
-    ):
+    for request in ({"t": "put", "name": NAME, "size": len(DATA)}, {"t": "result", "name": RESULT, "at": 0}):
         with (
             TlsConnection.connect(hosts[0].place, papers) as line,
             pytest.raises(RefusedByPeer, match="node 1 is not the client"),
@@ -159,43 +167,38 @@ def test_a_node_may_neither_put_nor_read_results(hosts: list[Host], authority: A
     ],
     ids=str,
 )
-def test_nothing_else_is_given_or_taken(hosts: list[Host], ours: ssl.SSLContext, request_: dict[str, object]) -> None:
-    with TlsConnection.connect(hosts[0].place, ours) as line, pytest.raises(RefusedByPeer):
+def test_invalid_requests_are_refused(hosts: list[Host], client: Client, request_: dict[str, object]) -> None:
+    with client.connect(hosts[0]) as line, pytest.raises(RefusedByPeer):
         line.request(request_)
     assert not files(hosts[0].blobs)
 
 
-def test_a_node_that_answers_in_place_of_another_is_told_nothing(
-    hosts: list[Host], ours: ssl.SSLContext, kept: IdleStreams, source: Path
-) -> None:
+def test_wrong_node_at_the_address_gets_no_blob(hosts: list[Host], client: Client) -> None:
     with pytest.raises(TlsConnectionError, match="node 0 answers instead of node 1"):
-        Transfer(Endpoint(hosts[0].place, node_name(1)), ours, kept).upload(source, NAME)
+        client.upload(Endpoint(hosts[0].place, node_name(1)))
     assert not files(hosts[0].blobs)
 
 
-def test_a_client_of_another_authority_is_refused(hosts: list[Host], source: Path, kept: IdleStreams) -> None:
-    stranger = make_ssl_context(ssl.PROTOCOL_TLS_CLIENT, Authority("p").issue(CLIENT).to_json())
+def test_client_of_another_authority_is_refused(hosts: list[Host]) -> None:
     with pytest.raises(TlsConnectionError):
-        Transfer(hosts[0].node, stranger, kept).upload(source, NAME)
+        Client(Authority("p")).upload(hosts[0].node)
     assert not files(hosts[0].blobs)
 
 
-def test_nobody_at_the_port_is_a_line_error(ours: ssl.SSLContext, kept: IdleStreams, tmp_path: Path) -> None:
+def test_refused_connection_is_a_connection_error(client: Client, target: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         place = gone.getsockname()
     with pytest.raises(TlsConnectionError, match="refused"):
-        Transfer(Endpoint(place, node_name(0)), ours, kept).download_result(
-            RESULT, ResultDownload(tmp_path / "target", len(DATA))
-        )
-    assert not (tmp_path / "target").exists()
+        client.download(Endpoint(place, node_name(0)), target)
+    assert not target.exists()
 
 
 class Half:
     """A put to the first node, stopped in the middle: what came is there for others, the rest is in our hand."""
 
-    def __init__(self, hosts: list[Host], ours: ssl.SSLContext) -> None:
+    def __init__(self, hosts: list[Host], client: Client) -> None:
         self.blobs = hosts[0].blobs
-        self.line = TlsConnection.connect(hosts[0].place, ours)
+        self.line = client.connect(hosts[0])
         self.line.request({"t": "put", "name": NAME, "size": len(DATA)})
         self.line.write(DATA[:2_000_000])
 
@@ -205,8 +208,8 @@ def arrived(host: Host) -> int:
     return sum(path.stat().st_blocks for path in host.blobs.glob(f".{NAME}.*"))
 
 
-def test_a_blob_is_handed_on_while_it_still_comes(hosts: list[Host], ours: ssl.SSLContext) -> None:
-    half = Half(hosts, ours)
+def test_node_fetches_a_blob_that_still_arrives(hosts: list[Host], client: Client) -> None:
+    half = Half(hosts, client)
     with ThreadPoolExecutor(1) as beside:
         pulling = beside.submit(hosts[1].peers.fetch, NAME, len(DATA), hosts[0].place)
         wait_until(lambda: arrived(hosts[1]) * 512 >= 1 << 20)
@@ -220,8 +223,8 @@ def test_a_blob_is_handed_on_while_it_still_comes(hosts: list[Host], ours: ssl.S
         assert (host.blobs / NAME).read_bytes() == DATA
 
 
-def test_a_blob_that_breaks_off_is_kept_nowhere(hosts: list[Host], ours: ssl.SSLContext) -> None:
-    half = Half(hosts, ours)
+def test_interrupted_blob_is_kept_nowhere(hosts: list[Host], client: Client) -> None:
+    half = Half(hosts, client)
     with ThreadPoolExecutor(1) as beside:
         pulling = beside.submit(hosts[1].peers.fetch, NAME, len(DATA), hosts[0].place)
         wait_until(lambda: arrived(hosts[1]) * 512 >= 1 << 20)
@@ -232,8 +235,8 @@ def test_a_blob_that_breaks_off_is_kept_nowhere(hosts: list[Host], ours: ssl.SSL
     assert not files(hosts[1].blobs)
 
 
-def test_a_wrong_blob_is_kept_nowhere(hosts: list[Host], ours: ssl.SSLContext) -> None:
-    half = Half(hosts, ours)
+def test_blob_with_wrong_content_is_kept_nowhere(hosts: list[Host], client: Client) -> None:
+    half = Half(hosts, client)
     with ThreadPoolExecutor(1) as beside:
         pulling = beside.submit(hosts[1].peers.fetch, NAME, len(DATA), hosts[0].place)
         wait_until(lambda: arrived(hosts[1]) > 0)
@@ -246,14 +249,11 @@ def test_a_wrong_blob_is_kept_nowhere(hosts: list[Host], ours: ssl.SSLContext) -
     assert not files(hosts[0].blobs) and not files(hosts[1].blobs)
 
 
-def test_a_transfer_ends_when_it_is_told_to(
-    authority: Authority, ours: ssl.SSLContext, kept: IdleStreams, tmp_path: Path
-) -> None:
-    """The node is one that says nothing."""
+def test_stop_ends_a_transfer_with_a_silent_node(authority: Authority, client: Client, target: Path) -> None:
     theirs = make_ssl_context(ssl.PROTOCOL_TLS_SERVER, authority.issue(node_name(0)).to_json())
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as beside:
-        transfer = Transfer(Endpoint(listener.getsockname(), node_name(0)), ours, kept)
-        getting = beside.submit(transfer.download_result, RESULT, ResultDownload(tmp_path / "target", len(DATA)))
+        transfer = client.transfer(Endpoint(listener.getsockname(), node_name(0)))
+        getting = beside.submit(transfer.download_result, RESULT, ResultDownload(target, len(DATA)))
         with TlsConnection(listener.accept()[0], theirs, server=True) as line:
             assert line.receive_frame() == {"t": "result", "name": RESULT, "at": 0}
             transfer.stop()
@@ -261,12 +261,12 @@ def test_a_transfer_ends_when_it_is_told_to(
                 getting.result()
 
 
-# -- lines that wait for the next file ---------------------------------------------------------------------
+# -- connections kept for the next file ---------------------------------------------------------------------
 
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[TlsConnection]:
-    """The lines that were made, in their order."""
+    """The connections that were made, in order."""
     made: list[TlsConnection] = []
     to = TlsConnection.connect
 
@@ -278,60 +278,40 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[TlsConnection]:
     return made
 
 
-def get(node: Endpoint, ours: ssl.SSLContext, kept: IdleStreams, target: Path) -> bytes:
-    Transfer(node, ours, kept).download_result(RESULT, ResultDownload(target, len(DATA)))
-    data = target.read_bytes()
-    target.unlink()
-    return data
-
-
-def test_files_go_over_one_line_one_after_another(
-    hosts: list[Host],
-    ours: ssl.SSLContext,
-    kept: IdleStreams,
-    tmp_path: Path,
-    source: Path,
-    made: list[TlsConnection],
-) -> None:
-    node, target = hosts[0].node, tmp_path / "target"
-    assert get(node, ours, kept, target) == DATA
-    Transfer(node, ours, kept).upload(source, NAME)
+def test_files_share_one_connection(hosts: list[Host], client: Client, target: Path, made: list[TlsConnection]) -> None:
+    assert client.download(hosts[0].node, target) == DATA
+    client.upload(hosts[0].node)
     assert (hosts[0].blobs / NAME).read_bytes() == DATA
-    assert get(node, ours, kept, target) == DATA
+    assert client.download(hosts[0].node, target) == DATA
     assert len(made) == 1
-    assert get(hosts[1].node, ours, kept, target) == DATA
+    assert client.download(hosts[1].node, target) == DATA
     assert len(made) == 2
 
 
-def test_a_line_is_kept_neither_after_a_refusal_nor_after_a_failure(
-    hosts: list[Host],
-    ours: ssl.SSLContext,
-    kept: IdleStreams,
-    tmp_path: Path,
-    source: Path,
-    made: list[TlsConnection],
+def test_connection_is_dropped_after_refusals_and_failures(
+    hosts: list[Host], client: Client, target: Path, made: list[TlsConnection]
 ) -> None:
     node = hosts[0].node
     with pytest.raises(RefusedByPeer, match="content does not match"):
-        Transfer(node, ours, kept).upload(source, "0" * 32)
+        client.upload(node, "0" * 32)
     with pytest.raises(TlsConnectionError):
-        Transfer(node, ours, kept).download_result(RESULT, ResultDownload(tmp_path / "target", len(DATA) - 1))
+        client.download(node, target, len(DATA) - 1)
     with pytest.raises(OSError, match="No such file"):
-        Transfer(node, ours, kept).download_result(RESULT, ResultDownload(tmp_path / "no" / "target", len(DATA)))
-    assert kept.acquire(node) is None
-    assert get(node, ours, kept, tmp_path / "target") == DATA
+        client.download(node, target / "in no folder")
+    assert client.streams.acquire(node) is None
+    assert client.download(node, target) == DATA
     assert len(made) == 4
 
 
 class Fickle:
-    """A node that hangs up where its script says: after so many bytes of each line's last answer."""
+    """A node that hangs up after the given number of bytes of each connection's last answer."""
 
     def __init__(self, authority: Authority, *script: list[int]) -> None:
         self._papers = make_ssl_context(ssl.PROTOCOL_TLS_SERVER, authority.issue(node_name(0)).to_json())
         self._script = script
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.node = Endpoint(self._listener.getsockname(), node_name(0))
-        self.set_current: list[int] = []
+        self.offsets: list[int] = []
         self._beside = ThreadPoolExecutor(1)
         self._serving = self._beside.submit(self._serve)
 
@@ -340,7 +320,7 @@ class Fickle:
             with TlsConnection(self._listener.accept()[0], self._papers, server=True) as line:
                 for count in line_script:
                     at = int(line.receive_frame()["at"])
-                    self.set_current.append(at)
+                    self.offsets.append(at)
                     if count:
                         line.send_frame({"t": "comes", "size": len(PICKLE)})
                         line.write(PICKLE[at : at + count])
@@ -354,46 +334,40 @@ class Fickle:
 
 
 @pytest.mark.parametrize("in_place", [False, True], ids=["file", "memory"])
-def test_what_a_line_breaks_off_that_had_waited_goes_on_over_a_new_one(
-    authority: Authority, ours: ssl.SSLContext, kept: IdleStreams, tmp_path: Path, in_place: bool
+def test_download_continues_over_a_new_connection_if_an_idle_one_breaks(
+    authority: Authority, client: Client, tmp_path: Path, in_place: bool
 ) -> None:
     whole = len(PICKLE)
     fickle = Fickle(authority, [whole], [whole, 2_000_000], [whole])
-    landing = ResultDownload(tmp_path / "first", whole)
-    Transfer(fickle.node, ours, kept).download_result(RESULT, landing)
-    for name in (
-        "second",
-        "third",
-    ):  # the node has hung up before the one, and does in the midst of the other
+    client.download(fickle.node, tmp_path / "first", whole)
+    for name in ("second", "third"):  # the node has hung up before the second download, and does during the third
         landing = ResultDownload(tmp_path / name, whole, in_place=in_place)
-        Transfer(fickle.node, ours, kept).download_result(RESULT, landing)
+        client.transfer(fickle.node).download_result(RESULT, landing)
         assert landing.load() == DATA
     fickle.end()
-    first, *asked = fickle.set_current
+    first, *asked = fickle.offsets
     assert (first, asked[:2]) == (0, [0, 0])
     assert 1_000_000 < asked[2] <= 2_000_000 and len(asked) == 3
 
 
-def test_a_new_line_that_breaks_is_no_good_and_not_tried_twice(
-    authority: Authority, ours: ssl.SSLContext, kept: IdleStreams, tmp_path: Path
-) -> None:
+def test_new_connection_that_breaks_is_not_retried(authority: Authority, client: Client, target: Path) -> None:
     fickle = Fickle(authority, [2_000_000])
-    landing = ResultDownload(tmp_path / "target", len(PICKLE))
+    landing = ResultDownload(target, len(PICKLE))
     with pytest.raises(TlsConnectionError, match="closed the connection"):
-        Transfer(fickle.node, ours, kept).download_result(RESULT, landing)
+        client.transfer(fickle.node).download_result(RESULT, landing)
     fickle.end()
     assert 1_000_000 < landing.at <= 2_000_000
 
 
-def test_a_transfer_that_is_told_to_end_makes_no_new_line(
-    authority: Authority, ours: ssl.SSLContext, kept: IdleStreams, tmp_path: Path, made: list[TlsConnection]
+def test_stopped_transfer_makes_no_new_connection(
+    authority: Authority, client: Client, target: Path, made: list[TlsConnection]
 ) -> None:
     fickle = Fickle(authority, [len(PICKLE), 0])
-    Transfer(fickle.node, ours, kept).download_result(RESULT, ResultDownload(tmp_path / "first", len(PICKLE)))
-    transfer = Transfer(fickle.node, ours, kept)
+    client.download(fickle.node, target, len(PICKLE))
+    transfer = client.transfer(fickle.node)
     with ThreadPoolExecutor(1) as beside:
-        getting = beside.submit(transfer.download_result, RESULT, ResultDownload(tmp_path / "target", len(PICKLE)))
-        wait_until(lambda: len(fickle.set_current) == 2)
+        getting = beside.submit(transfer.download_result, RESULT, ResultDownload(target, len(PICKLE)))
+        wait_until(lambda: len(fickle.offsets) == 2)
         transfer.stop()
         with pytest.raises(TlsConnectionError):
             getting.result()
@@ -402,24 +376,20 @@ def test_a_transfer_that_is_told_to_end_makes_no_new_line(
     assert len(made) == 1
 
 
-def test_a_node_ends_a_line_that_asks_nothing_more(
-    hosts: list[Host],
-    ours: ssl.SSLContext,
-    kept: IdleStreams,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_node_closes_idle_connections(
+    hosts: list[Host], client: Client, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blob_server, "IDLE_TIMEOUT", 0.001)
-    assert get(hosts[0].node, ours, kept, tmp_path / "target") == DATA
-    wait_until(lambda: not [each for each in threading.enumerate() if "_serve" in each.name])
+    assert client.download(hosts[0].node, target) == DATA
+    wait_until(lambda: threads_of_servers() == 0)
     monkeypatch.undo()
-    assert get(hosts[0].node, ours, kept, tmp_path / "target") == DATA
+    assert client.download(hosts[0].node, target) == DATA
 
 
-def test_as_many_lines_wait_as_may_and_as_long_as_they_may(hosts: list[Host], ours: ssl.SSLContext) -> None:
-    kept = IdleStreams(2)
+def test_idle_streams_are_bounded_in_number_and_age(hosts: list[Host], client: Client) -> None:
+    kept = client.streams
     node, other = hosts[0].node, hosts[1].node
-    lines = [TlsConnection.connect(node.place, ours) for _ in range(3)]
+    lines = [client.connect(hosts[0]) for _ in range(3)]
     for line in lines:
         kept.release(node, line)
     with pytest.raises(TlsConnectionError):
@@ -435,11 +405,11 @@ def test_as_many_lines_wait_as_may_and_as_long_as_they_may(hosts: list[Host], ou
     for line in lines[:2]:
         with pytest.raises(TlsConnectionError):
             line.send_frame({"t": "result", "name": RESULT, "at": 0})
-    old = TlsConnection.connect(node.place, ours)
+    old = client.connect(hosts[0])
     old.connected_at -= MAX_AGE
     kept.release(node, old)
     assert kept.acquire(node) is None
-    last = TlsConnection.connect(node.place, ours)
+    last = client.connect(hosts[0])
     kept.close()
     kept.release(node, last)
     assert kept.acquire(node) is None
@@ -451,133 +421,92 @@ def no_thread_raises(recwarn: pytest.WarningsRecorder) -> Iterator[None]:
     assert not [w for w in recwarn if w.category is pytest.PytestUnhandledThreadExceptionWarning]
 
 
-# Blobs from node to node: who is served, who is not, and that a wrong content is never kept.
-
-BLOB = b"payload" * 300_000
-BLOB_NAME = hash_bytes(BLOB)
+# Blobs from node to node: node 1 fetches from node 0.
 
 
 @pytest.fixture
-def head(tmp_path: Path, authority: Authority) -> Iterator[BlobServer]:
-    blobs = tmp_path / "head"
-    blobs.mkdir()
-    (blobs / BLOB_NAME).write_bytes(BLOB)
-    (tmp_path / "secret").write_text("not a blob")
-    peers = BlobServer(blobs, tmp_path / "spool", "127.0.0.1", authority.issue(node_name(0)).to_json())
-    yield peers
-    peers.close()
+def head(hosts: list[Host]) -> Host:
+    (hosts[0].blobs / NAME).write_bytes(DATA)
+    return hosts[0]
 
 
-def other(tmp_path: Path, papers: TlsCredentials) -> BlobServer:
-    blobs = tmp_path / "other"
-    blobs.mkdir()
-    return BlobServer(blobs, tmp_path / "spool", "127.0.0.1", papers.to_json())
+def test_missing_blob_and_invalid_name_are_refused(hosts: list[Host], head: Host) -> None:
+    for name, size, reason in (("0" * 32, 5, "no such blob"), ("../secret.result", 10, "not a blob name")):
+        with pytest.raises(OSError, match=reason):
+            hosts[1].peers.fetch(name, size, head.place)
+    assert not files(hosts[1].blobs)
 
 
-def test_a_blob_goes_from_node_to_node(tmp_path: Path, head: BlobServer, authority: Authority) -> None:
-    node = other(tmp_path, authority.issue(node_name(1)))
-    node.fetch(BLOB_NAME, len(BLOB), ("127.0.0.1", head.port))
-    assert [path.name for path in (tmp_path / "other").iterdir()] == [BLOB_NAME]
-    assert (tmp_path / "other" / BLOB_NAME).read_bytes() == BLOB
-    node.close()
-
-
-def test_what_is_not_there_and_what_is_no_blob_is_refused(
-    tmp_path: Path, head: BlobServer, authority: Authority
-) -> None:
-    node = other(tmp_path, authority.issue(node_name(1)))
-    with pytest.raises(OSError, match="no such blob"):
-        node.fetch("0" * 32, 5, ("127.0.0.1", head.port))
-    with pytest.raises(OSError, match="not a blob name"):
-        node.fetch("../secret", 10, ("127.0.0.1", head.port))
-    assert not list((tmp_path / "other").iterdir())
-    node.close()
-
-
-def test_another_content_than_the_name_says_is_not_kept(tmp_path: Path, head: BlobServer, authority: Authority) -> None:
-    (tmp_path / "head" / BLOB_NAME).write_bytes(b"X" + BLOB[1:])
-    node = other(tmp_path, authority.issue(node_name(1)))
+def test_fetched_blob_with_wrong_content_is_not_kept(hosts: list[Host], head: Host) -> None:
+    (head.blobs / NAME).write_bytes(b"X" + DATA[1:])
     with pytest.raises(OSError, match="content does not match"):
-        node.fetch(BLOB_NAME, len(BLOB), ("127.0.0.1", head.port))
-    assert not list((tmp_path / "other").iterdir())
-    node.close()
+        hosts[1].peers.fetch(NAME, len(DATA), head.place)
+    assert not files(hosts[1].blobs)
 
 
-def test_a_node_of_another_pool_gets_nothing_and_gives_nothing(
-    tmp_path: Path, head: BlobServer, authority: Authority
-) -> None:
-    stranger = other(tmp_path, Authority("p").issue(node_name(1)))  # the same name, another authority
-    with pytest.raises(OSError, match="fetch from peer"):
-        stranger.fetch(BLOB_NAME, len(BLOB), ("127.0.0.1", head.port))
-    with pytest.raises(OSError, match="fetch from peer"):
-        head.fetch("1" * 32, 5, ("127.0.0.1", stranger.port))
-    assert not list((tmp_path / "other").iterdir())
-    stranger.close()
+def test_node_of_another_pool_is_refused(tmp_path: Path, head: Host) -> None:
+    stranger = Host(tmp_path / "stranger", 1, Authority("p"))  # the same name, another authority
+    for node, name, place in ((stranger, NAME, head.place), (head, "1" * 32, stranger.place)):
+        with pytest.raises(OSError, match="fetch from peer"):
+            node.peers.fetch(name, len(DATA), place)
+    assert not files(stranger.blobs)
+    stranger.peers.close()
 
 
 @pytest.mark.parametrize("speaks_tls", [True, False], ids=["tls without a certificate", "no tls"])
-def test_whoever_shows_no_certificate_gets_no_byte_of_a_blob(head: BlobServer, speaks_tls: bool) -> None:
+def test_peer_without_certificate_gets_no_byte_of_a_blob(head: Host, speaks_tls: bool) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     got = b""
-    with socket.create_connection(("127.0.0.1", head.port), timeout=10) as plain:
+    with socket.create_connection(head.place, timeout=10) as plain:
         try:
             line = context.wrap_socket(plain) if speaks_tls else plain
-            line.sendall(BLOB_NAME.encode() + b"\n")
+            line.sendall(NAME.encode() + b"\n")
             while data := line.recv(1 << 16):
                 got += data
         except (ssl.SSLError, ConnectionError):
             pass  # refused, as it should be
-    assert b"payload" not in got and struct.pack("!Q", len(BLOB)) not in got
+    assert DATA[:8] not in got and struct.pack("!Q", len(DATA)) not in got
 
 
-def test_nobody_is_served_after_the_end(head: BlobServer) -> None:
-    head.close()
+def test_closed_server_accepts_no_connection(head: Host) -> None:
+    head.peers.close()
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", head.port), timeout=10)
+        socket.create_connection(head.place, timeout=10)
 
 
-def threads_of(peers: BlobServer) -> int:
+def threads_of_servers() -> int:
     return sum(thread.name.endswith("(_serve)") for thread in threading.enumerate())
 
 
-def test_strangers_neither_keep_a_peer_out_nor_cost_more_than_a_few_threads(
-    tmp_path: Path, head: BlobServer, authority: Authority
-) -> None:
+def test_strangers_cost_few_threads_and_block_no_peer(hosts: list[Host], head: Host) -> None:
     strangers = []
     try:
         for _ in range(3 * MAX_UNAUTHENTICATED):
-            strangers.append(socket.create_connection(("127.0.0.1", head.port), timeout=60))
-        wait_until(lambda: len(head._unauthenticated) == MAX_UNAUTHENTICATED)
-        wait_until(lambda: threads_of(head) <= MAX_UNAUTHENTICATED)
-        node = other(tmp_path, authority.issue(node_name(1)))
-        node.fetch(BLOB_NAME, len(BLOB), ("127.0.0.1", head.port))
-        node.close()
-        assert (tmp_path / "other" / BLOB_NAME).read_bytes() == BLOB
+            strangers.append(socket.create_connection(head.place, timeout=60))
+        wait_until(lambda: len(head.peers._unauthenticated) == MAX_UNAUTHENTICATED)
+        wait_until(lambda: threads_of_servers() <= MAX_UNAUTHENTICATED)
+        hosts[1].peers.fetch(NAME, len(DATA), head.place)
+        assert (hosts[1].blobs / NAME).read_bytes() == DATA
     finally:
         for stranger in strangers:
             stranger.close()
-    wait_until(lambda: threads_of(head) == 0)
+    wait_until(lambda: threads_of_servers() == 0)
 
 
-def test_a_stranger_that_keeps_talking_has_its_time_like_others(
-    head: BlobServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_handshake_times_out(head: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tls_stream, "HANDSHAKE_TIMEOUT", 0.3)
     record = b"\x16\x03\x01\x02\x00" + bytes(512)  # of a handshake; a byte of it comes now and then
-    said = 0
-    with socket.create_connection(("127.0.0.1", head.port), timeout=60) as stranger, suppress(OSError):
-        while said < len(record) and not select.select([stranger], [], [], 0.02)[0]:
-            said += stranger.send(record[said : said + 1])
-    assert said < len(record)
-    wait_until(lambda: threads_of(head) == 0)
+    sent = 0
+    with socket.create_connection(head.place, timeout=60) as stranger, suppress(OSError):
+        while sent < len(record) and not select.select([stranger], [], [], 0.02)[0]:
+            sent += stranger.send(record[sent : sent + 1])
+    assert sent < len(record)
+    wait_until(lambda: threads_of_servers() == 0)
 
 
-def test_it_listens_again_when_there_are_descriptors_again(
-    tmp_path: Path, head: BlobServer, authority: Authority, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node = other(tmp_path, authority.issue(node_name(1)))
+def test_server_accepts_again_after_running_out_of_descriptors(hosts: list[Host], head: Host) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     waiting = socket.socket()
     highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
@@ -587,7 +516,7 @@ def test_it_listens_again_when_there_are_descriptors_again(
         with pytest.raises(OSError, match="Too many open files"):
             while True:
                 held.append(os.dup(0))
-        waiting.connect(("127.0.0.1", head.port))  # nobody can take it
+        waiting.connect(head.place)  # the server cannot accept it
         with pytest.raises(OSError, match="Too many open files"):
             os.dup(0)
         time.sleep(3 * ACCEPT_RETRY_DELAY)
@@ -596,5 +525,4 @@ def test_it_listens_again_when_there_are_descriptors_again(
         for descriptor in held:
             os.close(descriptor)
         waiting.close()
-    node.fetch(BLOB_NAME, len(BLOB), ("127.0.0.1", head.port))
-    node.close()
+    hosts[1].peers.fetch(NAME, len(DATA), head.place)

@@ -163,9 +163,7 @@ def test_without_what_asks_an_nvidia_driver_its_absence_is_said() -> None:
     assert done.stderr.strip().endswith("PoolError: this machine has no NVIDIA driver")
 
 
-def test_an_archive_is_packed_once_and_kept_beside_the_code(
-    unpacked: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_archive_is_packed_once_and_cached(unpacked: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle.cache_clear()
     first = bundle().archive
     assert [path.name for path in kept.iterdir()] == ["plain"]
@@ -195,9 +193,7 @@ def test_a_kept_archive_that_is_not_what_was_packed_is_packed_anew(spoilt: str, 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be a stranger for a moment")
 @pytest.mark.parametrize("left", ["by us", "by who let others write", "by a stranger"])
-def test_an_archive_that_a_stranger_may_have_changed_is_none(
-    left: str, kept: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_archive_writable_by_others_is_ignored(left: str, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory() as folder:  # which a stranger can enter
         Path(folder).chmod(0o755)
         monkeypatch.setattr(bundle_builder, "_path", lambda variant: f"{folder}/{variant}")
@@ -239,9 +235,7 @@ def test_what_a_killed_process_leaves_of_one_is_gone_with_the_next_packing(unpac
 
 
 @pytest.mark.parametrize("why", ["no bytecode is written", "none is there", "no folder"])
-def test_none_is_kept_where_bytecode_is_not(
-    why: str, unpacked: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_archive_is_cached_if(why: str, unpacked: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if why == "no bytecode is written":
         monkeypatch.setattr(sys, "dont_write_bytecode", True)
     elif why == "none is there":
@@ -255,26 +249,11 @@ def test_none_is_kept_where_bytecode_is_not(
 
 def test_worker_side_modules_import_with_the_bundle_alone(unpacked: Path) -> None:
     script = (
-        "import sys, importlib; sys.path.insert(0, sys.argv[1])\n"
+        "import importlib\n"
         "for name in sys.argv[2:]: importlib.import_module(name)\n"
         "print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     )
-    command = [sys.executable, "-I", "-S", "-c", script, str(unpacked), *WORKER_SIDE]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert not CLIENT_SIDE & set(done.stdout.split())
-
-
-def test_bytecode_that_travels_is_used_and_right(unpacked: Path) -> None:
-    script = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "import pynvml, skyward_core.protocol.frame_codec as wire, skyward_core.plugins.built_in.jax as jax\n"
-        "print(wire.__file__, jax.__file__, pynvml.__file__)"
-    )
-    command = [sys.executable, "-I", "-S", "-c", script, str(unpacked)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    names = ("skyward_core/protocol/frame_codec.pyc", "skyward_core/plugins/built_in/jax.pyc", "pynvml.pyc")
-    assert done.stdout.split() == [f"{unpacked}/{name}" for name in names]
+    assert not CLIENT_SIDE & set(run_in_bundle(unpacked, script, *WORKER_SIDE).split())
 
 
 def test_any_program_can_read_it_and_all_is_in_one_of_the_two_files(unpacked: Path, tmp_path: Path) -> None:
@@ -369,9 +348,7 @@ def test_one_that_lies_there_is_never_replaced(tmp_path: Path, monkeypatch: pyte
     assert list(tmp_path.iterdir()) == [tmp_path / "bundle-0"]
 
 
-def test_two_that_have_one_pid_do_not_write_into_each_others_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_writers_with_equal_pids_use_separate_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive, written = zlib.compress(b"whole"), []
     unpack = host_command_server.unpack
 
@@ -390,16 +367,13 @@ def test_two_that_have_one_pid_do_not_write_into_each_others_file(
 
 
 @pytest.mark.parametrize("compiles", [True, False])
-def test_frames_of_ours_are_left_out_of_what_users_see(
-    compiles: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_worker_frames_are_hidden_from_users(compiles: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not compiles:
         monkeypatch.setattr(importlib.util, "cache_from_source", lambda path: f"{path}.none")
     bundle.cache_clear()
     path = tmp_path / bundle().name
     host_command_server.unpack(bundle().archive, str(path))
     script = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from skyward_core.node.worker.worker import WorkerProcess\n"
         "from skyward_core.node.worker.returned_exceptions import describe_error\n"
         "class Mine(WorkerProcess):\n"
@@ -410,55 +384,53 @@ def test_frames_of_ours_are_left_out_of_what_users_see(
         "    error = error.with_traceback(error.__traceback__.tb_next)\n"
         "    print(describe_error(error)[0]['traceback'])\n"
     )
-    command = [sys.executable, "-I", "-S", "-c", script, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    said = run_in_bundle(path, script)
+    assert "in <lambda>" in said and "worker.py" not in said
+
+
+def run_in_bundle(path: Path, script: str, *words: str) -> str:
+    """Run a script that finds the standard library and the bundle alone; return what it prints."""
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        "-B",
+        "-c",
+        f"import sys; sys.path.insert(0, sys.argv[1])\n{script}",
+        str(path),
+    ]
+    done = subprocess.run([*command, *words], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert "in <lambda>" in done.stdout and "worker.py" not in done.stdout
+    return done.stdout
+
+
+LOADED = (
+    "ours = [m for n, m in sys.modules.items() if n.startswith(('skyward_core', 'cloudpickle', 'pynvml'))]\n"
+    "print(*(getattr(m, '__file__', '') for m in ours))"
+)
 
 
 @pytest.mark.parametrize(
-    "start",
+    ("start", "by_all"),
     [
-        "from skyward_core.node.agent.__main__ import preload_modules as preload; preload()",
-        "import skyward_core.node.worker.worker, skyward_core.runtime.instance_info, cloudpickle",
-        "import skyward_core.node.bootstrap.host_commands",
+        ("from skyward_core.node.agent.__main__ import preload_modules as preload; preload()", True),
+        ("import skyward_core.node.worker.worker, skyward_core.runtime.instance_info, cloudpickle", True),
+        ("import skyward_core.node.bootstrap.host_commands", True),
+        ("import skyward_core.node.agent.blob_server, skyward_core.protocol.tls_stream", False),
+        ("import skyward_core.node.bootstrap.image_environment, skyward_core.plugins.built_in.torch", False),
+        ("import skyward_core.plugins.built_in.jax, pynvml", False),
     ],
 )
-def test_what_nodes_load_when_they_start_comes_compiled(start: str, unpacked: Path) -> None:
-    script = (
-        f"import sys; sys.path.insert(0, sys.argv[1])\n{start}\n"
-        "ours = [m for n, m in sys.modules.items() if n.startswith(('skyward_core', 'cloudpickle'))]\n"
-        "print(*(getattr(m, '__file__', '') for m in ours))"
-    )
-    command = [sys.executable, "-I", "-S", "-B", "-c", script, str(unpacked)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    loaded = done.stdout.split()
+def test_modules_that_nodes_load_come_compiled(start: str, by_all: bool, unpacked: Path) -> None:
+    """All nodes load some of them when they start: those are stored without compression."""
+    loaded = run_in_bundle(unpacked, f"{start}\n{LOADED}").split()
     assert loaded
-    assert [path for path in loaded if not path.endswith(".pyc")] == []
-    with zipfile.ZipFile(unpacked) as archive:
-        for path in loaded:
-            entry = archive.getinfo(path.removeprefix(f"{unpacked}/"))
-            assert entry.compress_type == zipfile.ZIP_STORED, path
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "node.agent.blob_server",
-        "protocol.tls_stream",
-        "node.bootstrap.image_environment",
-        "plugins.built_in.torch",
-    ],
-)
-def test_what_some_nodes_load_comes_compiled(name: str, unpacked: Path) -> None:
-    script = (
-        f"import sys; sys.path.insert(0, sys.argv[1]); import skyward_core.{name}\n"
-        "ours = [m for n, m in sys.modules.items() if n.startswith('skyward_core')]\n"
-        "print(*(m.__file__ for m in ours))"
-    )
-    command = [sys.executable, "-I", "-S", "-c", script, str(unpacked)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert [path for path in done.stdout.split() if not path.endswith(".pyc")] == []
+    assert [path for path in loaded if not (path.startswith(f"{unpacked}/") and path.endswith(".pyc"))] == []
+    if by_all:
+        with zipfile.ZipFile(unpacked) as archive:
+            for path in loaded:
+                entry = archive.getinfo(path.removeprefix(f"{unpacked}/"))
+                assert entry.compress_type == zipfile.ZIP_STORED, path
 
 
 def test_an_agent_that_listens_has_loaded_nothing_of_that(unpacked: Path, tmp_path: Path) -> None:

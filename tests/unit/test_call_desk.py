@@ -92,9 +92,7 @@ async def test_an_outcome_goes_to_its_owner_and_those_who_watch_once(desk: Desk)
     )
 
 
-async def test_what_was_given_and_what_came_of_it_is_in_the_journal_until_it_is_acknowledged(
-    config: AgentConfig, desk: Desk
-) -> None:
+async def test_journal_keeps_calls_and_outcomes_until_acknowledged(config: AgentConfig, desk: Desk) -> None:
     first, path = desk.call(), config.spool / "journal"
     asked: Any = {}
     second = Call("r2", 0, asked, b"", desk.owner)
@@ -144,7 +142,7 @@ def told_by_one_that_is_killed(config: AgentConfig) -> bytes:
         return there.recv(1 << 16)
 
 
-async def test_an_agent_that_is_killed_before_it_has_told_what_waits_leaves_it_to_the_next(
+async def test_next_agent_delivers_outcomes_of_a_killed_one(
     config: AgentConfig,
 ) -> None:
     assert told_by_one_that_is_killed(config) == b""
@@ -165,27 +163,21 @@ async def test_the_file_of_a_result_goes_with_its_acknowledgement(config: AgentC
     assert not (config.spool / "r1.0.result").exists()
 
 
-async def test_what_came_of_a_call_waits_for_another_client(desk: Desk) -> None:
+@pytest.mark.parametrize(
+    ("outcome", "result", "size"),
+    [
+        ({"kind": "returned", "size": 7}, b"", 7),
+        ({"kind": "returned", "summary": NONE_SUMMARY, "size": len(PICKLED_NONE)}, b"", 0),
+        ({"kind": "raised"}, b"pickled", 7),
+    ],
+)
+async def test_unfetched_size_until_claimed(desk: Desk, outcome: Any, result: bytes, size: int) -> None:
     call = desk.call()
     desk.desk.on_client_gone(desk.owner)
-    desk.desk.finish(call, returned(call, size=7))
-    assert desk.owner.told == [] and desk.desk.unfetched_sizes() == {"r1": 7}
+    desk.desk.finish(call, call.make_outcome(outcome), result)
+    assert desk.owner.told == [] and desk.desk.unfetched_sizes() == {"r1": size}
     desk.desk.claim(desk.other, call, {"t": "claim", "run": "r1"})
     assert [told["t"] for told in desk.other.told] == ["outcome"] and desk.desk.unfetched_sizes() == {}
-
-
-async def test_none_needs_no_fetching_and_is_told_of_all_the_same(desk: Desk) -> None:
-    call = desk.call()
-    desk.desk.on_client_gone(desk.owner)
-    desk.desk.finish(call, returned(call, summary=NONE_SUMMARY, size=len(PICKLED_NONE)))
-    assert desk.desk.unfetched_sizes() == {"r1": 0}
-
-
-async def test_an_exception_is_something_to_fetch_though_no_header_tells_its_size(desk: Desk) -> None:
-    call = desk.call()
-    desk.desk.on_client_gone(desk.owner)
-    desk.desk.finish(call, call.make_outcome({"kind": "raised"}), b"pickled")
-    assert desk.desk.unfetched_sizes() == {"r1": 7}
 
 
 async def test_a_call_of_a_gang_that_is_no_more_is_handed_back_and_forgotten(desk: Desk) -> None:
@@ -236,9 +228,7 @@ async def test_a_call_that_was_stopped_is_told_as_that_whatever_its_worker_says(
         (15, "its gang was replaced", "Stopped"),
     ],
 )
-async def test_what_ends_as_its_machine_is_taken_back_is_lost_to_that(
-    desk: Desk, status: int, killed: str, kind: str
-) -> None:
+async def test_outcome_of_worker_death_after_preemption(desk: Desk, status: int, killed: str, kind: str) -> None:
     desk.state.is_preempted = True
     process = Process(1)
     process.kill_reason, process.is_script, process.connection = killed, True, Peer()
@@ -300,17 +290,6 @@ def outcome(index: int, kind: str = "returned") -> Any:
     return {"t": "outcome", "i": index, "kind": kind}
 
 
-def test_calls_are_found_by_run_and_index() -> None:
-    register = CallRegistry()
-    a, b, c = call("r1", 0), call("r1", 1), call("r2", 0)
-    assert [register.add(each) for each in (a, b, c)] == [True, False, True]
-    assert register.calls == {("r1", 0): a, ("r1", 1): b, ("r2", 0): c}
-    assert register.calls_of_run("r1") == [a, b]
-    assert register.select_calls("r1", [1, 7]) == [b]
-    assert register.calls_of_run("r9") == register.select_calls("r9", [0]) == []
-    assert register.active == 3
-
-
 def test_an_ended_call_waits_to_be_acknowledged() -> None:
     register, one = CallRegistry(), call("r1", 0)
     register.add(one)
@@ -325,16 +304,6 @@ def test_an_ended_call_waits_to_be_acknowledged() -> None:
     assert register.calls == {}
     assert register.calls_of_run("r1") == []
     assert list(register.records) == ["r1"]
-
-
-def test_a_record_tells_who_comes_later() -> None:
-    register = CallRegistry()
-    for index in range(2):
-        register.add(call("r1", index))
-    register.record_outcome(register.calls["r1", 1], outcome(1, "raised"))
-    record = register.records["r1"].to_json()
-    assert (record["run"], record["function"], record["kind"], record["total"]) == ("r1", "f", "broadcast", 4)
-    assert (record["outcomes"], record["active"]) == ([outcome(1, "raised")], 1)
 
 
 def test_a_large_gather_is_remembered_by_its_failures() -> None:
@@ -389,14 +358,6 @@ def test_only_so_many_runs_are_remembered_and_every_active_one() -> None:
     assert f"r{2 * MAX_RECORDS - 1}" in register.records
     assert "r0" not in register.records
     register.record_outcome(busy, outcome(0))
-
-
-def test_what_a_call_says_of_itself() -> None:
-    assert call("r", 2).key == ("r", 2)
-    assert call("r", 0, gang=True).is_gang_call
-    assert not call("r", 0).is_gang_call
-    assert call("r", 0, timeout=5).timeout == 5
-    assert call("r", 0).timeout is None
 
 
 def test_what_the_journal_says_of_a_call_is_a_frame_with_all_that_the_next_agent_needs() -> None:
@@ -466,9 +427,7 @@ async def test_only_what_is_a_notice_is_told_and_once(tmp_path: Path) -> None:
     desk.stop()
 
 
-async def test_a_program_that_ends_or_never_stops_talking_is_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failing_notice_program_is_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preemption_notices, "RESTART_DELAYS", (0.01, 0.02))
     starts = tmp_path / "starts"
     for number, text in enumerate(("raise SystemExit(3)", "while True: print('x' * 9999, end='')")):
@@ -518,9 +477,7 @@ def running() -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("sent", [False, True])
-async def test_an_agent_that_died_before_it_sent_the_signal_has_the_next_one_do_that(
-    tmp_path: Path, sent: bool
-) -> None:
+async def test_next_agent_sends_the_signal_that_a_killed_one_owed(tmp_path: Path, sent: bool) -> None:
     node = Node(tmp_path, notices="import sys; sys.stdin.read()")
     file = Path(node.state.config.paths.notices)
     with running() as rank:
@@ -713,9 +670,7 @@ async def test_who_comes_later_sees_the_past_and_goes_on_where_it_was(meter_node
     await until(lambda: again.values() == [0, 1, 2, 3, 4])
 
 
-async def test_what_is_kept_no_more_is_passed_over_and_another_machines_cursor_too(
-    meter_node: Metered, idle: None
-) -> None:
+async def test_dropped_samples_and_foreign_cursors_are_skipped(meter_node: Metered, idle: None) -> None:
     for n in range(100):
         meter_node.record.append({"n": n})
     late = Reader(meter_node.meter)
@@ -748,9 +703,7 @@ async def test_one_that_is_stopped_is_replaced(meter_node: Metered) -> None:
     await until(lambda: not meter_node.processes)
 
 
-async def test_what_cannot_be_started_is_told_and_given_up(
-    meter_node: Metered, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_sampler_that_cannot_start_is_given_up(meter_node: Metered, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     reader = Reader(meter_node.meter)
     await until(lambda: [why for why in reader.whys() if why.endswith("; it will not be restarted")])
@@ -764,9 +717,7 @@ async def test_nothing_is_measured_before_somebody_asks(meter_node: Metered) -> 
     assert meter_node.processes == []
 
 
-async def test_a_folder_of_packages_may_have_a_colon_in_its_name(
-    meter_node: Metered, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_package_folder_with_colon(meter_node: Metered, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = Path(metrics_sampler_process.__file__).parents[2]
     folder = tmp_path / "14:55"
     folder.mkdir()

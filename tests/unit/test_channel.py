@@ -218,7 +218,7 @@ async def test_those_that_watch_hear_of_a_run_and_of_its_record(node: Served) ->
     assert deaf.told() == []
 
 
-async def test_a_call_for_a_rank_of_another_node_ends_the_connection_and_is_not_remembered(
+async def test_call_for_a_rank_of_another_node_ends_the_connection(
     node: Served,
 ) -> None:
     client = node.client()
@@ -282,7 +282,7 @@ async def test_what_is_acknowledged_is_forgotten(node: Served) -> None:
     assert not node.state.registry.calls
 
 
-async def test_blobs_stay_while_another_client_uses_the_pool_and_while_a_call_needs_them(
+async def test_dropped_blobs_stay_while_a_client_or_call_needs_them(
     node: Served,
 ) -> None:
     used, spare = BLOB, "cd" * 16

@@ -229,14 +229,6 @@ def line(*points: tuple[float, float]) -> Trace:
     return Trace(array("d", [at for at, _ in ordered]), array("d", [value for _, value in ordered]))
 
 
-def test_one_line_of_256_that_lags_is_in_the_band() -> None:
-    lines = [line(*((float(at), 1.0) for at in range(100))) for _ in range(255)]
-    lines.insert(77, line(*((float(at), 9.0 if at == 50 else 1.0) for at in range(100))))
-    found = compute_band(lines, 10)  # ten seconds to a column: what happened inside of one is seen
-    assert max(found.high) == 9.0 and found.high.index(9.0) == 5
-    assert set(found.low) == set(found.middle) == {1.0}
-
-
 def test_a_line_counts_with_its_last_value_until_a_pause_after_its_end() -> None:
     seldom, often = line((0.0, 5.0), (4.0, 7.0)), line(*((float(at), 1.0) for at in range(11)))
     found = compute_band([seldom, often], 10)

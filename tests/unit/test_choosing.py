@@ -399,15 +399,6 @@ T4 = Offer(
     provider="aws", instance_type="g4dn.12xlarge", region="us-east-1", zone="us-east-1a", accelerator="T4", count=4,
     memory_each_gb=16, vcpus=48, memory_gb=192, hourly=3.912, beside_hourly=0.02,
 )  # fmt: skip
-PLAIN = Offer(
-    provider="aws",
-    instance_type="m7i.large",
-    region="us-east-1",
-    zone="us-east-1a",
-    vcpus=2,
-    memory_gb=8,
-    hourly=0.1,
-)
 
 
 @pytest.mark.parametrize(
@@ -422,7 +413,7 @@ PLAIN = Offer(
         (MachineRequirements(accelerator=Accelerator("T4", 1)), "has 4 T4"),
         (MachineRequirements(accelerator=Accelerator("A100", 4)), "has 4 T4"),
         (MachineRequirements(), "has 4 T4"),
-        (MachineRequirements(instance_type="g4dn.xlarge"), "is no g4dn.xlarge"),
+        (MachineRequirements(instance_type="g4dn.xlarge"), "is not g4dn.xlarge"),
         (MachineRequirements(accelerator=Accelerator("T4", 4), vcpus=49), "has 48 vCPUs"),
         (MachineRequirements(accelerator=Accelerator("T4", 4), memory_gb=192.5), "has 192 GB of memory"),
         (MachineRequirements(accelerator=Accelerator("T4", 4), architecture="arm64"), "is x86_64"),

@@ -53,7 +53,7 @@ from skyward_tui.cli import follow_run, pool_and_run_lookup
 from skyward_tui.cli.commands import cancel_down_prune, ls_logs_results_files
 from skyward_tui.cli.commands.run import PoolCommand, run
 from skyward_tui.cli.console import Console, LogPrinter
-from skyward_tui.cli.follow_run import Follower, Interrupted, LiveStatus, Row, status_rows
+from skyward_tui.cli.follow_run import Follower, LiveStatus, Row, status_rows
 from skyward_tui.cli.main import cli
 from skyward_tui.cli.output_stream import StandardStream
 from skyward_tui.cli.run_report import aggregate_lines, failure_lines, run_table
@@ -108,7 +108,7 @@ def test_any_text_goes_out_in_any_encoding(text: str, encoding: str) -> None:
             assert character in written
 
 
-def test_after_its_first_failure_an_output_takes_no_time_and_no_memory(
+def test_output_stops_after_its_first_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reading, writing = os.pipe()
@@ -359,13 +359,7 @@ def test_a_teardown_that_fails_is_unverified(capfd: pytest.CaptureFixture[str]) 
     assert "error: no answer" in capfd.readouterr().err
 
 
-def test_a_pool_that_is_not_ours_stays(capfd: pytest.CaptureFixture[str]) -> None:
-    session = Session(a_run(returned(0, 1)), GONE)
-    assert execute(session, ours=False) == 0
-    assert session.calls == ["launch", "wait"]
-
-
-def test_a_pool_that_cannot_come_up_is_taken_down_even_if_it_were_kept(
+def test_failed_start_tears_down_a_pool_that_was_to_be_kept(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     session = Session(None, GONE, created=PoolError("no machines"))
@@ -374,31 +368,32 @@ def test_a_pool_that_cannot_come_up_is_taken_down_even_if_it_were_kept(
     assert json.loads(capfd.readouterr().out)["error"]["message"] == "no machines"
 
 
-def test_a_signal_while_the_pool_comes_up_takes_it_down(capfd: pytest.CaptureFixture[str]) -> None:
-    session = Session(None, GONE, created=None, signals={"create": signal.SIGTERM})
-    assert execute(session, keep=True) == 130
-    assert session.calls == ["create", "down"]
-
-
-def test_a_signal_leaves_a_pool_of_that_name_alone_that_is_somebody_elses(
-    capfd: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(
+    ("state", "created", "signals", "keep", "status", "calls"),
+    [
+        ("done", UP, {}, False, 0, ["create", "launch", "wait", "down"]),
+        (None, None, {"create": signal.SIGTERM}, True, 130, ["create", "down"]),
+        (None, PoolExistsError("'p' is up"), {"create": signal.SIGTERM}, False, 130, ["create"]),
+        ("running", UP, {"wait": signal.SIGINT}, True, 130, ["create", "launch", "wait", "cancel"]),
+        (
+            "running", UP, {"wait": signal.SIGINT, "cancel": signal.SIGINT}, True, 130,
+            ["create", "launch", "wait", "cancel", "down"],
+        ),
+    ],
+    ids=["none", "while starting", "of a name in use", "while running", "twice"],
+)  # fmt: skip
+def test_calls_of_a_run_by_signals(
+    state: Any, created: Any, signals: dict[str, signal.Signals], keep: bool, status: int, calls: list[str]
 ) -> None:
-    taken = PoolExistsError("a pool named p is already up")
-    session = Session(None, GONE, created=taken, signals={"create": signal.SIGTERM})
-    assert execute(session) == 130
-    assert session.calls == ["create"]
+    session = Session(a_run(returned(0, 1), state=state) if state else None, GONE, created=created, signals=signals)
+    assert execute(session, keep=keep) == status
+    assert session.calls == calls
 
 
-def test_a_signal_cancels_and_a_kept_pool_stays(capfd: pytest.CaptureFixture[str]) -> None:
-    session = Session(a_run(state="running"), signals={"wait": signal.SIGINT})
-    assert execute(session, keep=True) == 130
-    assert session.calls == ["create", "launch", "wait", "cancel"]
-
-
-def test_two_signals_take_the_pool_down_though_it_was_to_be_kept(capfd: pytest.CaptureFixture[str]) -> None:
-    session = Session(a_run(state="running"), GONE, signals={"wait": signal.SIGINT, "cancel": signal.SIGINT})
-    assert execute(session, keep=True) == 130
-    assert session.calls == ["create", "launch", "wait", "cancel", "down"]
+def test_pool_of_another_client_stays_up() -> None:
+    session = Session(a_run(returned(0, 1)), GONE)
+    assert execute(session, ours=False) == 0
+    assert session.calls == ["launch", "wait"]
 
 
 class Terminal(Console):
@@ -465,20 +460,13 @@ def test_ignored_signals_stay_ignored(capfd: pytest.CaptureFixture[str]) -> None
         signal.signal(signal.SIGHUP, before)
 
 
-def test_what_a_node_waits_for_is_said(capfd: pytest.CaptureFixture[str]) -> None:
-    follower = Follower(Console())
-    follower.on_event(NodePhase(pool="p", node=2, phase="running", detail="no capacity", retry_at=1.0))
-    follower.wait(done(None))
-    assert capfd.readouterr().err == "n2 running: no capacity, retrying\n"
-
-
 def test_that_a_machine_is_taken_back_is_said_at_once(capfd: pytest.CaptureFixture[str]) -> None:
     follower = Follower(Console())
     said = describe_notice(1, {"kind": "terminate", "left": 119.6})
     follower.on_event(NodeNotice(pool="p", node=1, kind="terminate", ends_at=1.0))
     follower.on_event(PoolState(pool="p", state="up", detail=said))
     follower.wait(done(None))
-    assert capfd.readouterr().err.startswith("pool p up: node 1's machine is taken back by its provider in 120 s (te")
+    assert capfd.readouterr().err.startswith("pool p up: the machine of node 1 is preempted in 120 s (terminate)")
     view = PoolView("p")
     apply(view, PoolOpened(pool="p", spec={"nodes": 2}, created_at=0.0))
     apply(view, NodeNotice(pool="p", node=1, kind="terminate", ends_at=7.0))
@@ -534,9 +522,7 @@ def test_no_line_waits_behind_news_that_prints_nothing(monkeypatch: pytest.Monke
             thread.join()
 
 
-def test_a_pool_whose_end_the_list_itself_has_found_is_told_in_words(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_ls_reports_a_pool_found_ended(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     over: Future[list[PoolView]] = Future()
     over.set_result([PoolView("made", "ssh", "gone")])
     session = SimpleNamespace(
@@ -564,10 +550,6 @@ def test_down_ends_with_the_truth(
     found = json.loads(said.out)["receipts"]
     assert [r["pool"] for r in found] == (["p"] if isinstance(receipt, Receipt) else [])
     assert "leftovers of ended pools: 1 machine ($?/h); skyward-tui leftovers" in said.err
-
-
-def test_interrupted_tells_which_signal() -> None:
-    assert Interrupted(signal.SIGTERM).number == signal.SIGTERM
 
 
 @pytest.mark.parametrize(
@@ -603,11 +585,6 @@ def test_the_help_of_run_writes_values_as_they_are_taken() -> None:
     assert "such as ssh" in said and "such as torch" in said
 
 
-def test_the_help_of_logs_says_where_its_output_goes() -> None:
-    said = " ".join(CliRunner().invoke(cli, ["logs", "--help"]).output.split())
-    assert "standard error of the ranks to standard error." in said
-
-
 def test_an_older_command_name_works_and_names_the_newer_one() -> None:
     done = CliRunner().invoke(cli, ["sweep", "--help"])
     assert done.exit_code == 0 and "Use `leftovers`" in done.stderr and "--all-regions" in done.stdout
@@ -616,9 +593,7 @@ def test_an_older_command_name_works_and_names_the_newer_one() -> None:
 # Packaged examples as the command line shows, copies and names them.
 
 
-def test_examples_are_listed_shown_and_copied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_examples_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli.main(["examples"], standalone_mode=False) == 0
     listed = capfd.readouterr().out
@@ -821,7 +796,7 @@ def test_what_is_printed_stands_above_it_and_nothing_of_it_stays(monkeypatch: py
     assert shown(screen) == ["a note", "two"]
 
 
-def test_more_than_fits_is_cut_and_a_narrower_terminal_leaves_no_rests(
+def test_live_status_fits_the_terminal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     screen = terminal_in_place(monkeypatch)

@@ -77,9 +77,7 @@ def test_a_home_in_which_others_may_put_things_is_none(world: Path, bits: int, h
 @AS_ROOT
 @pytest.mark.parametrize("named", [True, False], ids=["by SKYWARD_HOME", "by default"])
 @pytest.mark.parametrize("bits", [0o700, 0o755, 0o777])
-def test_a_home_of_somebody_else_is_none(
-    world: Path, tmp_path: Path, bits: int, named: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_foreign_home(world: Path, tmp_path: Path, bits: int, named: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not named:
         monkeypatch.delenv("SKYWARD_HOME")
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
@@ -188,9 +186,7 @@ TAKEN = [_open_to_others, _a_link, Path.touch, pytest.param(_somebody_elses, mar
 
 
 @pytest.mark.parametrize("take", TAKEN)
-def test_nobody_takes_the_place_of_our_sockets(
-    bases: Path, runtime: Path, tmp_path: Path, take: Callable[[Path], None]
-) -> None:
+def test_socket_folder_of_strangers(bases: Path, runtime: Path, tmp_path: Path, take: Callable[[Path], None]) -> None:
     """Whoever has made a folder of our name in /tmp keeps us from nothing."""
     root = runtime / f"skyward-{os.getuid()}"
     take(root)

@@ -91,9 +91,7 @@ def test_everything_is_in_it_and_no_secret(world: Path, capfd: pytest.CaptureFix
     assert stat.S_IMODE(Path("out.zip").stat().st_mode) == 0o600
 
 
-def test_nothing_is_overwritten(
-    world: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_no_overwrite(world: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     Path("out.zip").write_text("mine")
     Path("link.zip").symlink_to("nowhere.zip")
     for name in ("out.zip", "link.zip", "."):
@@ -117,7 +115,7 @@ def test_a_ledger_that_cannot_be_read_keeps_nothing_else_back(world: Path) -> No
     world.mkdir()
     (world / "ledger.db").mkdir()
     parts = dump()
-    assert "cannot be" in json.loads(parts["ledger.json"])["error"]
+    assert "Cannot open" in json.loads(parts["ledger.json"])["error"]
     assert [c["state"] for c in json.loads(parts["doctor.json"]) if c["subject"] == "ledger"] == ["fail"]
 
 

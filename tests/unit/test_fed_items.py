@@ -65,9 +65,7 @@ class Line:
     readers=st.integers(1, 3),
     piece=st.integers(3, 20),
 )
-def test_each_reader_gets_each_value_once_and_in_order(
-    values: list[bytes], losses: set[int], readers: int, piece: int
-) -> None:
+def test_readers_get_values_once_in_order(values: list[bytes], losses: set[int], readers: int, piece: int) -> None:
     taken = iter(range(1_000_000))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "MAX_INLINE_BYTES", piece)

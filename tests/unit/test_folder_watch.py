@@ -76,9 +76,7 @@ def test_what_a_link_leads_to_is_watched(watch: FolderWatch, file: Path, tmp_pat
     assert not watch.is_quiet
 
 
-def test_where_nobody_can_tell_it_is_never_quiet(
-    watch: FolderWatch, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwatched_files_are_never_quiet(watch: FolderWatch, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not watch.is_quiet, "nothing is watched yet"
     watch.watch([str(file)])
     assert watch.is_quiet
@@ -168,9 +166,7 @@ def test_where_the_kernel_tells_of_nothing_no_file_is_looked_at(project: Project
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_an_edit_of_what_nobody_has_loaded_is_seen_by_the_next_run(
-    project: Project, looks: list[str], which: int
-) -> None:
+def test_next_run_sees_edit_of_unloaded_file(project: Project, looks: list[str], which: int) -> None:
     for edit in range(3):
         for _ in range(MANY):
             assert not project.modules.has_edits
@@ -181,9 +177,7 @@ def test_an_edit_of_what_nobody_has_loaded_is_seen_by_the_next_run(
         project.link.transport.sent = project.as_it_is()
 
 
-def test_where_the_kernel_tells_nothing_files_are_looked_at(
-    project: Project, looks: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_polled_without_inotify(project: Project, looks: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skyward_core.pool.edited_modules.MOST", 0)
     for _ in range(MANY):
         assert not project.modules.has_edits

@@ -428,31 +428,34 @@ class Pickles:
         return self._functions.get(fn, make)
 
 
-def test_a_function_that_stays_as_it_is_is_pickled_once(script: dict[str, Any]) -> None:
-    pickles = Pickles()
+@pytest.mark.parametrize("by_value", [False, True])
+def test_function_that_names_modules_is_pickled_once(
+    script: dict[str, Any], package: types.ModuleType, by_value: bool
+) -> None:
+    if by_value:  # a module that the function does not use
+        cloudpickle.register_pickle_by_value(package)
+    try:
+        pickles = Pickles()
+        made = [pickles.of(script["work"]) for _ in range(100)]  # pickling, or another thread, may load one at first
+        assert made[-1] is made[-2]
+        assert pickle.loads(made[-1])(2.5) == 2 + 3 * 2
+    finally:
+        if by_value:
+            cloudpickle.unregister_pickle_by_value(package)
+
+
+@pytest.fixture
+def pickles() -> Pickles:
+    return Pickles()
+
+
+def test_what_a_function_does_not_use_may_change(script: dict[str, Any], pickles: Pickles) -> None:
     first = pickles.of(script["plain"])
+    script["unused"].append(1)
+    script["more"] = 1
     assert pickles.of(script["plain"]) is first
     assert pickles.made == 1
     assert pickle.loads(first)(2) == 2 + 3 * 2
-
-
-def test_one_that_names_modules_is_pickled_once_for_the_modules_that_are_loaded(
-    script: dict[str, Any],
-) -> None:
-    pickles = Pickles()
-    pickles.of(script["work"])  # pickling, or another thread, may load one
-    made = [pickles.of(script["work"]) for _ in range(100)]
-    assert made[-1] is made[-2]
-    assert pickle.loads(made[-1])(2.5) == 2 + 3 * 2
-
-
-def test_what_a_function_does_not_use_may_change(script: dict[str, Any]) -> None:
-    pickles = Pickles()
-    pickles.of(script["plain"])
-    script["unused"].append(1)
-    script["more"] = 1
-    pickles.of(script["plain"])
-    assert pickles.made == 1
 
 
 CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
@@ -475,9 +478,8 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 def test_it_is_pickled_anew_when_anything_of_it_has_changed(
-    script: dict[str, Any], change: Callable[[dict[str, Any]], object]
+    script: dict[str, Any], change: Callable[[dict[str, Any]], object], pickles: Pickles
 ) -> None:
-    pickles = Pickles()
     before = pickles.of(script["work"])
     change(script)
     after = pickles.of(script["work"])
@@ -486,18 +488,16 @@ def test_it_is_pickled_anew_when_anything_of_it_has_changed(
     assert after != before  # else the change was none
 
 
-def test_it_is_pickled_again_when_the_command_line_has_changed(
-    script: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+def test_changed_argv_causes_a_new_pickle(
+    script: dict[str, Any], monkeypatch: pytest.MonkeyPatch, pickles: Pickles
 ) -> None:
-    pickles = Pickles()
     for words in (["a"], ["a"], ["a", "b"], ["c"]):
         monkeypatch.setattr(sys, "argv", [*words])
         pickles.of(script["plain"])
     assert pickles.made == 3
 
 
-def test_what_it_encloses_counts(script: dict[str, Any]) -> None:
-    pickles = Pickles()
+def test_what_it_encloses_counts(script: dict[str, Any], pickles: Pickles) -> None:
     double, halves = script["made"](2), script["made"]([0.5])
     pickles.of(double)
     pickles.of(double)
@@ -509,8 +509,7 @@ def test_what_it_encloses_counts(script: dict[str, Any]) -> None:
     assert pickle.loads(pickles.of(halves))(1) == [4]
 
 
-def test_a_cell_that_is_empty_yet(script: dict[str, Any]) -> None:
-    pickles = Pickles()
+def test_a_cell_that_is_empty_yet(script: dict[str, Any], pickles: Pickles) -> None:
     inside = script["made"](2)
     del inside.__closure__[0].cell_contents
     pickles.of(inside)
@@ -521,9 +520,10 @@ def test_a_cell_that_is_empty_yet(script: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "value", [[1], {"a": 1}, {1}, lambda: 1, int, types.SimpleNamespace(a=1), types.ModuleType("made_up")]
 )
-def test_a_value_that_may_change_unseen_is_pickled_every_time(script: dict[str, Any], value: object) -> None:
+def test_a_value_that_may_change_unseen_is_pickled_every_time(
+    script: dict[str, Any], value: object, pickles: Pickles
+) -> None:
     script["scale"] = value
-    pickles = Pickles()
     pickles.of(script["work"])
     pickles.of(script["work"])
     assert pickles.made == 2
@@ -540,10 +540,11 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.M
         del sys.modules[name]
 
 
-def test_a_submodule_that_is_loaded_later_goes_with_it(script: dict[str, Any], package: types.ModuleType) -> None:
+def test_a_submodule_that_is_loaded_later_goes_with_it(
+    script: dict[str, Any], package: types.ModuleType, pickles: Pickles
+) -> None:
     exec("def reaches():\n    return package.part.value", script)
     script["package"] = package
-    pickles = Pickles()
     pickles.of(script["reaches"])
     importlib.import_module("package_of_two.part")
     after = pickles.of(script["reaches"])
@@ -551,9 +552,10 @@ def test_a_submodule_that_is_loaded_later_goes_with_it(script: dict[str, Any], p
     assert after == cloudpickle.dumps(script["reaches"], protocol=5)
 
 
-def test_a_module_that_is_to_travel_by_value(script: dict[str, Any], package: types.ModuleType) -> None:
+def test_a_module_that_is_to_travel_by_value(
+    script: dict[str, Any], package: types.ModuleType, pickles: Pickles
+) -> None:
     script["math"] = package
-    pickles = Pickles()
     pickles.of(script["work"])
     cloudpickle.register_pickle_by_value(package)
     try:
@@ -567,31 +569,19 @@ def test_a_module_that_is_to_travel_by_value(script: dict[str, Any], package: ty
         cloudpickle.unregister_pickle_by_value(package)
 
 
-def test_other_modules_that_travel_by_value_do_not_matter(script: dict[str, Any], package: types.ModuleType) -> None:
-    cloudpickle.register_pickle_by_value(package)
-    try:
-        pickles = Pickles()
-        made = [pickles.of(script["work"]) for _ in range(100)]
-        assert made[-1] is made[-2]
-    finally:
-        cloudpickle.unregister_pickle_by_value(package)
-
-
-def test_a_thread_that_imports_at_this_moment_spoils_no_call(
-    script: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+def test_concurrent_import_does_not_fail_the_call(
+    script: dict[str, Any], monkeypatch: pytest.MonkeyPatch, pickles: Pickles
 ) -> None:
     class Changing(dict[str, Any]):
         def __reversed__(self) -> Any:
             raise RuntimeError("dictionary changed size during iteration")
 
-    pickles = Pickles()
     fake = types.SimpleNamespace(modules=Changing(sys.modules), argv=[""])
     monkeypatch.setattr("skyward_core.tasks.function_pickling.sys", fake)
     assert pickle.loads(pickles.of(script["work"]))(2.5) == 2 + 3 * 2
 
 
-def test_others_than_functions_of_a_script() -> None:
-    pickles = Pickles()
+def test_others_than_functions_of_a_script(pickles: Pickles) -> None:
     for thing in (math.floor, json.dumps, Pickles.of, len):
         pickles.of(thing)
         pickles.of(thing)

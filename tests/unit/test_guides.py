@@ -1,4 +1,4 @@
-"""The guides: their excerpts are the examples' lines, their commands parse, their links lead somewhere."""
+"""Guides of frameworks: excerpts are lines of the examples, and commands parse."""
 
 from __future__ import annotations
 
@@ -65,21 +65,6 @@ def parse(command: str) -> click.Context:
     return context
 
 
-def anchors(text: str) -> set[str]:
-    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.S), re.M)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-def broken_links(page: Path) -> list[str]:
-    broken = []
-    for link in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
-        path, _, anchor = link.partition("#")
-        target = (page.parent / path) if path else page
-        if not target.exists() or (anchor and anchor not in anchors(target.read_text(encoding="utf-8"))):
-            broken.append(link)
-    return broken
-
-
 def test_there_is_a_guide_for_each_framework() -> None:
     assert set(EXAMPLE_OF) <= {path.name for path in GUIDES.glob("*.md")}
 
@@ -110,11 +95,6 @@ def test_commands_parse(page: str) -> None:
             parse_arguments(find_function(script, None), values["arguments"])
 
 
-@pages
-def test_links_resolve(page: str) -> None:
-    assert broken_links(GUIDES / page) == []
-
-
 def test_a_stray_line_is_found() -> None:
     source = ["a", "b", "c", "d"]
     assert stray_line(["a", "b", "...", "d"], source) is None
@@ -126,12 +106,6 @@ def test_a_stray_line_is_found() -> None:
 def test_a_wrong_command_is_found() -> None:
     with pytest.raises(click.UsageError):
         parse("skyward-tui run ddp.py --node-count 4")
-
-
-def test_a_broken_link_is_found(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("# A page, here\n[a](#a-page-here) [b](none.md) [c](#none)\n", encoding="utf-8")
-    assert broken_links(page) == ["none.md", "#none"]
 
 
 # The way to a page of a pool's head is made once, however often is asked for it.

@@ -46,11 +46,6 @@ def test_a_key_in_the_file_is_known_and_another_is_changed(file: Path) -> None:
     assert known_hosts.look_up([file], "10.0.0.1", 22).verdict(one) == "known"
 
 
-def test_a_host_in_no_file_is_unknown(file: Path, tmp_path: Path) -> None:
-    file.write_text(line("gpu2", key()))
-    assert known_hosts.look_up([file, tmp_path / "none"], "gpu1", 22).verdict(key()) == "unknown"
-
-
 def test_a_port_of_its_own_is_another_host(file: Path) -> None:
     standard, other = key(), key()
     file.write_text(line("gpu1", standard) + line("[gpu2]:2222", other))
@@ -339,9 +334,7 @@ async def test_what_is_no_key_is_not_believed(tmp_path: Path) -> None:
     assert machine.key.keys == [] and machine.shows == FIRST
 
 
-async def test_a_server_that_goes_on_with_the_first_key_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_server_that_keeps_its_first_key_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instance_ssh, "KEY_ROTATION_TIMEOUT", 0.0)
     machine = Machine(tmp_path / "known")
 

@@ -160,16 +160,14 @@ def after(soft: int, hard: int, nodes: int, least: int) -> str:
         (60, 70, 100, 30, 70),  # for as many as can be had
     ],
 )
-def test_the_soft_limit_is_raised_as_far_as_a_pool_asks(
-    soft: int, hard: int, nodes: int, least: int, is_after: int | range
-) -> None:
+def test_soft_limit_is_raised_as_needed(soft: int, hard: int, nodes: int, least: int, is_after: int | range) -> None:
     now, then = map(int, after(soft, hard, nodes, least).strip("()").split(","))
     assert then == hard and (now == is_after if isinstance(is_after, int) else now in is_after)
 
 
 def test_a_hard_limit_that_is_too_low_is_told_before_anything_is_made() -> None:
     said = after(64, 64, 100, 100)
-    assert "100 nodes need at least" in said and "this process may have 64" in said and "ulimit -Hn" in said
+    assert "100 nodes need at least" in said and "this process is limited to 64" in said and "ulimit -Hn" in said
 
 
 SCRIPT = """
@@ -402,9 +400,7 @@ exec(sys.argv[1])
         ("kept = type('Own', (), {'__del__': lambda self: None, '__module__': '__main__'})()", "thaws"),
     ],
 )
-def test_frozen_objects_are_found_at_the_end_only_if_data_may_be_unwritten(
-    tmp_path: Path, left: str, ends: str
-) -> None:
+def test_objects_are_thawed_at_exit_only_if_needed(tmp_path: Path, left: str, ends: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", AT_THE_END, left], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )

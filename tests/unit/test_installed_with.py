@@ -27,9 +27,7 @@ from skyward_core.plugins.redis_dict_queue_lock import SharedStateConnection
         ("exit 0", "cannot list the installed packages"),
     ],
 )
-def test_an_interpreter_that_does_not_tell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, words: str
-) -> None:
+def test_package_list_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, words: str) -> None:
     monkeypatch.setattr(
         image_environment, "ANSWER_TIMEOUT", 0.2 if "sleep" in says else image_environment.ANSWER_TIMEOUT
     )

@@ -1,4 +1,4 @@
-"""Which interpreter a script is given, and why: the order, whose word is believed, and what is said of a broken one."""
+"""The choice of a script's Python interpreter, and the import path that ranks get."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from skyward_core.model.errors import ScriptError, UsageError
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.local.provider import Local
-from skyward_core.tasks import bounded_subprocess, script_interpreters
+from skyward_core.tasks import bounded_subprocess, client_interpreter, script_interpreters
 from skyward_core.tasks.client_interpreter import (
     OWN_SOURCE,
     incompatibility,
@@ -217,9 +217,7 @@ def program(path: Path, says: str) -> Path:
     return path
 
 
-def test_what_a_person_says_is_never_passed_over(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unusable_python_option_is_an_error(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     venv, other = environment(tmp_path / "venv"), another_python()
     monkeypatch.setattr(script_interpreters, "find_other_pythons", lambda environ: iter([other.path]))
     for said, why in (
@@ -247,12 +245,6 @@ def test_a_name_is_looked_for_in_the_path(project: Path, tmp_path: Path) -> None
     assert chosen(project, "python", PATH=f"{venv}/bin").path == f"{venv}/bin/python"
 
 
-def test_a_real_interpreter_says_what_it_is(project: Path) -> None:
-    other = another_python()
-    found = chosen(project, other.path, query_python)
-    assert (found.path, found.prefix, found.version) == (other.path, other.prefix, other.version)
-
-
 def test_a_script_gets_a_python_that_it_takes(project: Path) -> None:
     other = another_python()
     minor = ".".join(other.version.split(".")[:2])
@@ -271,9 +263,7 @@ def test_its_environment_has_a_name_by_what_it_holds(project: Path) -> None:
     assert len(names) == 2
 
 
-def test_a_script_that_asks_for_what_is_not_here_is_told_what_is(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_python_version_names_those_found(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(script_interpreters, "find_other_pythons", lambda environ: iter(["/x/bin/python", "/y"]))
     script(project).write_text('# /// script\n# requires-python = ">=3.19"\n# ///\n')
 
@@ -346,9 +336,7 @@ OTHER = Interpreter("/p/bin/python", "/p", "3.99.1", ".venv of project p")
         ),
     ],
 )
-def test_what_one_has_pickled_runs_only_where_it_can(
-    task: Interpreter | None, pool: Interpreter | None, here: bool, why: str
-) -> None:
+def test_interpreter_incompatibility(task: Interpreter | None, pool: Interpreter | None, here: bool, why: str) -> None:
     said = incompatibility(task, pool, here=here)
     assert why in said and bool(said) == bool(why)
 
@@ -387,9 +375,7 @@ def test_a_plan_chooses_it_once(project: Path, monkeypatch: pytest.MonkeyPatch) 
     assert read == [script(project)]
 
 
-def test_one_that_hangs_is_named_and_killed_with_what_it_started(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hanging_interpreter_is_named_and_killed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_subprocess, "DEFAULT_TIMEOUT", 5)
     children = hanging_python(project / ".venv")
     for _ in range(4):  # who asks again is not kept waiting again
@@ -412,9 +398,7 @@ def test_one_that_hangs_is_named_and_killed_with_what_it_started(
         ("no program", "it cannot be run: "),
     ],
 )
-def test_one_that_does_not_tell_its_packages_is_no_one_that_has_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, why: str
-) -> None:
+def test_unknown_packages_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, why: str) -> None:
     if "sleep" in text:
         monkeypatch.setattr(bounded_subprocess, "DEFAULT_TIMEOUT", 0.3)
     program = tmp_path / "python"
@@ -430,9 +414,7 @@ def test_what_no_file_can_be_called_is_no_interpreter(project: Path, python: str
         choose_interpreter(script(project), python)
 
 
-def test_what_lies_in_the_folder_that_we_are_in_is_none_of_this_machine_s_pythons(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pythons_in_the_working_folder_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody has asked for it: a form only looks for others, and asks each what it is."""
     monkeypatch.chdir(tmp_path)
     for folder in (tmp_path, tmp_path / "bin"):
@@ -519,3 +501,49 @@ def test_packages_of_an_environment_are_found_in_its_folders(tmp_path: Path) -> 
 )
 def test_a_version_that_is_known_in_part_fits_if_one_of_it_does(version: str, wanted: str, fits: bool) -> None:
     assert satisfies(version, wanted) is fits
+
+
+# The import path that ranks get.
+
+
+LIBRARY = str(Path(os.__file__).parent)
+
+
+@pytest.fixture(autouse=True)
+def no_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_interpreter, "_script_folders", [])
+
+
+def test_what_is_before_the_standard_library_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", ["", "/mine", LIBRARY, "/site"])
+    assert client_interpreter.import_path_entries() == (["", "/mine"], [LIBRARY, "/site"])
+
+
+def test_without_a_standard_library_all_of_it_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", ["/mine", "/site"])
+    assert client_interpreter.import_path_entries() == ([], ["/mine", "/site"])
+
+
+def test_the_latest_script_comes_first_and_our_own_path_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "path", ["/mine", LIBRARY])
+    for folder in ("a", "b", "a"):
+        client_interpreter.add_script_folder(tmp_path / folder / "script.py")
+    assert client_interpreter.import_path_entries() == (
+        [str(tmp_path / "a"), str(tmp_path / "b"), "/mine"],
+        [LIBRARY],
+    )
+    assert sys.path == ["/mine", LIBRARY]
+
+
+def test_folder_of_the_command_is_not_a_script_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "bin"), "/of-pythonpath", LIBRARY])
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "bin" / "skyward-tui")])
+    assert client_interpreter.import_path_entries() == ([str(tmp_path / "bin"), "/of-pythonpath"], [LIBRARY])
+    client_interpreter.add_script_folder(tmp_path / "script.py")
+    assert client_interpreter.import_path_entries() == ([str(tmp_path), "/of-pythonpath"], [LIBRARY])
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "bin" / "own.py")])  # a program that has its modules there
+    assert client_interpreter.import_path_entries()[0] == [
+        str(tmp_path),
+        str(tmp_path / "bin"),
+        "/of-pythonpath",
+    ]

@@ -321,16 +321,12 @@ def test_what_a_host_says_is_filtered_and_only_what_was_bought_is_asked_for() ->
         ({0: None, 1: 0.0, 2: 0.0, 3: 0.0}, set()),
     ],
 )
-def test_a_node_that_nobody_reaches_is_told_from_a_network_that_lets_nobody_through(
-    rates: dict[int, float | None], cut_off: set[int]
-) -> None:
+def test_isolated_node_differs_from_a_blocked_network(rates: dict[int, float | None], cut_off: set[int]) -> None:
     found = {node: MeasuredHardware(neighbour=(node + 1) % len(rates), rate=rate) for node, rate in rates.items()}
     assert MachineVerifier._find_isolated(None, found).keys() == cut_off  # type: ignore[arg-type]
 
 
-def test_a_host_measures_itself_and_takes_what_its_neighbour_sends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_host_benchmark_and_transfer_to_neighbor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware_benchmark, "DISK_BYTES", 8 << 20)
     monkeypatch.setattr(hardware_benchmark, "SEND_SECONDS", 0.1)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -435,7 +431,7 @@ def test_a_driver_that_still_loads_is_asked_again(first: str, tmp_path: Path, mo
     assert hardware_benchmark._list_gpus() == ([("Tesla T4", 15360.0)], "")
 
 
-def test_strangers_that_hold_the_listener_keep_the_neighbour_out_no_longer_than_it_takes_to_say_a_word(
+def test_strangers_at_the_listener_do_not_block_the_neighbor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(hardware_benchmark, "SEND_SECONDS", 0.01)

@@ -430,9 +430,7 @@ def test_a_repository_is_cloned_to_be_the_folder(tmp_path: Path, monkeypatch: py
         JobRequest.from_options(read(f"workdir: {{url: {tmp_path}, ref: v9}}")).spec()
 
 
-def test_a_password_for_a_repository_reaches_it_and_nobody_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_repository_password_reaches_only_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not who sees what programs are started with, and not who reads the screen."""
     asked: list[str] = []
 

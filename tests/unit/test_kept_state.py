@@ -49,11 +49,11 @@ def test_what_makes_no_sense_is_told(text: str) -> None:
 def test_what_cannot_be_read_is_told(home: Path) -> None:
     settings.save_state("app", "{}")
     (home / "app.json").write_bytes(b"\xff")
-    with pytest.raises(InvalidStateFile, match="cannot be read"):
+    with pytest.raises(InvalidStateFile, match="cannot read"):
         load_state()
     (home / "app.json").unlink()
     (home / "app.json").mkdir()
-    with pytest.raises(InvalidStateFile, match="cannot be read"):
+    with pytest.raises(InvalidStateFile, match="cannot read"):
         load_state()
 
 

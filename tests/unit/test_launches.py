@@ -107,9 +107,7 @@ def test_what_makes_no_sense_is_said_so(world: World, text: Any, said: str) -> N
 
 @given(st.data())
 @settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_a_file_that_was_tampered_with_is_refused_or_makes_sense(
-    world: World, tmp_path: Path, data: st.DataObject
-) -> None:
+def test_tampered_record_is_refused_or_usable(world: World, tmp_path: Path, data: st.DataObject) -> None:
     source = ScriptState(script="ab", commit="c" * 40, changed=("a.py",))
     save_launch_record(world.key, "ab12", REQUEST, joined=True, source=source)
     told = json.loads(world.file.read_bytes())
@@ -209,9 +207,7 @@ def test_what_git_names_is_bounded_and_nothing_of_the_repository_is_run(tmp_path
     assert ScriptState.capture(tmp_path / "f000").changes_since(found)[-1].endswith("f000, f001, f002, …")
 
 
-def test_how_files_differed_is_kept_for_its_owner_alone_and_applies(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_saved_diff_is_private_and_applies(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_API_KEY", "s3cr3t-of-mine")
     (tmp_path / "train.py").write_text("x = 1\n")
     (tmp_path / "raw.bin").write_bytes(b"\0" * 100)
@@ -243,9 +239,7 @@ def test_how_files_differed_is_kept_for_its_owner_alone_and_applies(
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_launch_from_a_hook_of_another_repository_tells_of_its_script_s(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_git_variables_of_a_hook_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commits = []
     for name in ("mine", "other"):
         (tmp_path / name).mkdir()

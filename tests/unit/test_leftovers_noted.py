@@ -82,9 +82,7 @@ async def notes(capsys: pytest.CaptureFixture[str], provider: Any = None) -> tup
     return receipt.notes[1:]
 
 
-async def test_what_is_ours_and_over_is_noted_and_nothing_else(
-    account: type[SweptAccount], capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_own_leftovers_are_noted(account: type[SweptAccount], capsys: pytest.CaptureFixture[str]) -> None:
     up = replace(OURS, id="i-up", pool="other", token="t2")
     expired = replace(up, id="i-late", expires=1.0)
     theirs = replace(OURS, id="i-theirs", ours=False, ledger="theirs")
@@ -118,9 +116,7 @@ async def test_unknown_is_told_as_unknown_and_waited_for_no_longer_than_it_may(
         assert note == f"not checked for other leftovers: {said}"
 
 
-async def test_machines_that_cost_nothing_are_not_looked_for(
-    account: type[SweptAccount], capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_free_machines_are_not_scanned(account: type[SweptAccount], capsys: pytest.CaptureFixture[str]) -> None:
     assert await notes(capsys, SimpleNamespace(name="local")) == () and account.looks == []
 
 
@@ -134,9 +130,7 @@ class SilentAccount(SweptAccount):
         raise AssertionError
 
 
-async def test_an_account_that_does_not_answer_hides_no_other(
-    account: type[SweptAccount], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_silent_account_hides_no_other(account: type[SweptAccount], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skyward_core.providers.provider_calls.QUERY_TIMEOUT", 0.05)
     account.holds = lambda: Inventory((OURS,))  # type: ignore[misc,assignment]
     with closing(Ledger()) as ledger:
@@ -289,9 +283,7 @@ async def test_machines_of_a_provider_that_cannot_be_asked_are_named(pool: Any) 
     assert lost == ["unfetched results of run aa (5 kB), run bb (1 bytes)"]
 
 
-async def test_what_went_with_machines_that_ended_themselves_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_losses_of_self_ended_machines_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
 
     class Ended(Provider):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.model.errors import HostKeyError, PoolError, UsageError
+from skyward_core.model.errors import HostKeyError, PoolError
 from skyward_core.pool import agent_link
 from skyward_core.pool.agent_link import Link, describe_client
 from skyward_core.protocol.frame_codec import (
@@ -186,9 +186,7 @@ def asked(run: str, index: int) -> Any:
     return {"t": "call", "run": run, "i": index}
 
 
-async def test_times_of_the_node_are_ours_also_once_our_clock_was_set(
-    link: Link, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_node_times_follow_steps_of_the_client_clock(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
     """It greets once, and may be connected for weeks."""
     ahead = 1e6
     monkeypatch.setattr(agent_link.ClockSteps, "_now", staticmethod(lambda: ahead))
@@ -282,15 +280,13 @@ async def test_acknowledgements_are_gathered_and_outlive_a_drop(link: Link, tran
     assert {"t": "ack", "calls": {"late": [1]}} in [header for header, _ in transport.pipe.sent]
 
 
-async def test_it_tries_until_it_succeeds_and_says_when_next(
-    link: Link, transport: Transport, listener: Listener
-) -> None:
-    transport.errors = [ConnectionRefusedError("refused"), OSError("no route"), WireError("odd")]
+async def test_link_retries_until_it_succeeds(link: Link, transport: Transport, listener: Listener) -> None:
+    transport.errors = [ConnectionRefusedError("refused"), OSError("no route"), WireError("odd"), PoolError("no key")]
     transport.pipe.on_lost(None)
     await until(lambda: link.up)
     said = [detail for up, detail in listener.links if not up]
     assert said[0] == "connection closed"
-    assert [detail.split("; next try in ")[0] for detail in said[1:]] == ["refused", "no route", "odd"]
+    assert [detail.split("; next try in ")[0] for detail in said[1:]] == ["refused", "no route", "odd", "no key"]
 
 
 async def test_a_changed_host_key_ends_the_tries(transport: Transport, listener: Listener) -> None:
@@ -299,15 +295,6 @@ async def test_a_changed_host_key_ends_the_tries(transport: Transport, listener:
     await until(lambda: len(listener.links) == 3)
     assert listener.links[-1] == (False, "the key has changed; not tried again")
     assert len(transport.errors) == 4
-
-
-async def test_a_key_file_that_is_away_for_a_while_does_not_end_the_tries(
-    transport: Transport, listener: Listener
-) -> None:
-    transport.errors = [PoolError("no key"), UsageError("the key file is not there"), PoolError("no key")]
-    transport.pipe.on_lost(None)
-    await until(lambda: listener.links[-1] == (True, ""))
-    assert transport.errors == []
 
 
 async def test_a_link_that_drops_at_the_welcome_is_not_up() -> None:
@@ -386,9 +373,7 @@ async def test_a_question_has_its_own_answer(link: Link, transport: Transport) -
         ("ports", {"t": "known", "ports": [-1]}),
     ],
 )
-async def test_what_is_no_answer_ends_the_connection(
-    link: Link, asked: str, said: Header, transport: Transport
-) -> None:
+async def test_invalid_answer_ends_connection(link: Link, asked: str, said: Header, transport: Transport) -> None:
     waiting = asyncio.create_task(link.ask({"t": asked}))
     await until(lambda: bool(link._pending_requests))
     transport.pipe.say(said | {"id": next(iter(link._pending_requests))})
@@ -400,7 +385,7 @@ async def test_what_is_no_answer_ends_the_connection(
 
 async def test_a_file_is_as_long_as_was_said(link: Link, tmp_path: Path, transport: Transport) -> None:
     for pieces, words in (
-        ([b"x" * 9], "more came than the 8 bytes"),
+        ([b"x" * 9], "received more than the announced 8 bytes"),
         ([b"x" * 7, b""], "only 7 of 8 bytes arrived"),
     ):
         landing = ResultDownload(tmp_path / words, 8)
@@ -476,9 +461,7 @@ def data(request: Header, at: int, last: bool = False, **more: Any) -> Header:
     return {"t": "data", "id": request["id"], "at": at, "last": last} | more
 
 
-async def test_a_file_comes_in_pieces_and_goes_on_after_a_drop(
-    link: Link, tmp_path: Path, transport: Transport
-) -> None:
+async def test_file_download_resumes_after_a_drop(link: Link, tmp_path: Path, transport: Transport) -> None:
     landing = ResultDownload(tmp_path / "x", 10)
     task, request = await fetching(link, landing)
     assert (request["t"], request["f"], request["at"]) == ("fetch", "x.result", 0)
@@ -543,9 +526,7 @@ async def test_a_pipe_that_ends_while_it_is_opened_is_one_failure_and_not_two() 
     assert unheard == []
 
 
-async def test_what_an_agent_cannot_have_said_ends_the_connection_and_is_told(
-    link: Link, transport: Transport, listener: Listener
-) -> None:
+async def test_invalid_frame_ends_the_connection(link: Link, transport: Transport, listener: Listener) -> None:
     for wrong in ({"t": "log", "f": "r0./../../../x", "at": 0}, {"t": "bye"}):
         before = transport.pipe
         transport.pipe.say(wrong)
@@ -556,9 +537,7 @@ async def test_what_an_agent_cannot_have_said_ends_the_connection_and_is_told(
     assert listener.frames == []
 
 
-async def test_what_is_sent_in_answer_to_a_batch_goes_out_in_one_piece_and_in_order(
-    link: Link, transport: Transport, listener: Listener
-) -> None:
+async def test_replies_to_a_batch_are_one_write(link: Link, transport: Transport, listener: Listener) -> None:
     pipe = transport.pipe
     written: list[bytes] = []
 
@@ -575,9 +554,7 @@ async def test_what_is_sent_in_answer_to_a_batch_goes_out_in_one_piece_and_in_or
     assert len(written) == 2, "alone it goes at once"
 
 
-async def test_what_a_batch_made_us_send_is_sent_though_its_end_is_no_frame(
-    link: Link, transport: Transport, listener: Listener
-) -> None:
+async def test_replies_to_a_broken_batch_are_sent(link: Link, transport: Transport, listener: Listener) -> None:
     listener.on_frame = lambda link, header, body: link.call(asked("s", 1), b"")  # type: ignore[method-assign, assignment]
     pipe = transport.pipe
     pipe.on_data(encode_frame(OUTCOME) + encode_frame(OUTCOME | {"i": "no number"}))

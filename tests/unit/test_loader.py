@@ -193,11 +193,6 @@ def test_a_package_that_is_not_there_comes_with_how_to_install_it(build: Any) ->
     assert "install" not in str(caught.value)
 
 
-def test_a_part_of_a_package_says_that_it_is_one(build: Any) -> None:
-    with pytest.raises(ScriptFailed, match=r"no known parent package. The script is part of a package: import by "):
-        build("from .models import Net\n@sky.function\ndef f(): ...\n")
-
-
 @pytest.mark.parametrize(
     "prefix, command",
     [
@@ -212,22 +207,6 @@ def test_packages_are_installed_as_the_tool_was(prefix: str, command: str, monke
     assert missing_packages.install_advice("sklearn").endswith(command)
 
 
-def test_sys_exit_in_a_script_is_an_error(build: Any) -> None:
-    with pytest.raises(ScriptFailed, match=r"calls sys.exit\(3\) at line 3 while loading. Put the call"):
-        build("import sys\nsys.exit(3)\n@sky.function\ndef f(): ...\n")
-
-
-@pytest.mark.parametrize("act, how", [("os._exit(4)", "exit status 4"), ("os.kill(os.getpid(), 9)", "SIGKILL")])
-def test_a_script_that_ends_its_process(build: Any, act: str, how: str) -> None:
-    with pytest.raises(ScriptFailed, match=rf"ended the process that loads it \({how}\)"):
-        build(f"import os\nprint('hm')\n{act}\n@sky.function\ndef f(): ...\n")
-
-
-def test_a_script_that_asks_for_input_finds_none(build: Any) -> None:
-    with pytest.raises(ScriptFailed, match="EOFError"):
-        build("name = input()\n@sky.function\ndef f(): ...\n")
-
-
 def test_threads_and_exit_handlers_of_the_script_do_not_hold_us_up(build: Any) -> None:
     task = build(
         "import atexit, threading\n"
@@ -236,11 +215,6 @@ def test_threads_and_exit_handlers_of_the_script_do_not_hold_us_up(build: Any) -
         "@sky.function\ndef f(): return 1\n"
     )
     assert run(task) == 1
-
-
-def test_an_argument_the_function_does_not_take(build: Any) -> None:
-    with pytest.raises(ScriptError, match=r"f cannot be called with these arguments: .*'b'"):
-        build("@sky.function\ndef f(a): ...\n", a=1, b=2)
 
 
 TYPES = """
@@ -332,19 +306,34 @@ def test_a_text_that_is_no_value_of_the_scripts_type(build: Any, parameter: str,
         build(f"{TYPES}@sky.function\ndef f({parameter}): ...\n", x=RawArgument(text))
 
 
-def test_a_function_hidden_by_another_decorator(build: Any) -> None:
-    with pytest.raises(ScriptError, match=r"f returned int, not a pending call. Make @sky.function its topmost"):
-        build("def hide(fn): return lambda: 3\n@hide\n@sky.function\ndef f(): ...\n")
+F = "@sky.function\ndef f(): ...\n"
 
 
-def test_a_function_that_is_gone_after_loading(build: Any) -> None:
-    with pytest.raises(ScriptError, match="does not define f when loaded"):
-        build("@sky.function\ndef f(): ...\ndel f\n")
-
-
-def test_what_cannot_be_pickled_is_named(build: Any) -> None:
-    with pytest.raises(NotPicklableError, match="LOCK"):
-        build("import threading\nLOCK = threading.Lock()\n@sky.function\ndef f(): return LOCK\n")
+@pytest.mark.parametrize(
+    ("text", "kind", "why"),
+    [
+        (
+            f"from .models import Net\n{F}",
+            ScriptFailed,
+            "The script is part of a package: import by ",
+        ),
+        (f"import sys\nsys.exit(3)\n{F}", ScriptFailed, r"calls sys.exit\(3\) at line 3 while loading. Put the call"),
+        (f"import os\nos._exit(4)\n{F}", ScriptFailed, r"ended the process that loads it \(exit status 4\)"),
+        (f"import os\nos.kill(os.getpid(), 9)\n{F}", ScriptFailed, r"ended the process that loads it \(SIGKILL\)"),
+        (f"name = input()\n{F}", ScriptFailed, "EOFError"),
+        (
+            f"def hide(fn): return lambda: 3\n@hide\n{F}",
+            ScriptError,
+            "f returned int, not a pending call. Make",
+        ),
+        (f"{F}del f\n", ScriptError, "does not define f when loaded"),
+        ("import threading\nLOCK = threading.Lock()\n@sky.function\ndef f(): return LOCK\n", NotPicklableError, "LOCK"),
+        ("@sky.function\ndef f(a): ...\n", ScriptError, r"f cannot be called with these arguments: .*'a'"),
+    ],
+)
+def test_script_that_cannot_be_loaded(build: Any, text: str, kind: type[Exception], why: str) -> None:
+    with pytest.raises(kind, match=why):
+        build(text)
 
 
 def test_an_unpicklable_argument_is_an_error_before_anything_runs(build: Any, tmp_path: Path) -> None:
@@ -368,9 +357,7 @@ def test_large_parts_live_in_files_and_are_removed_with_us(tmp_path: Path) -> No
     assert not Path(name).parent.exists()
 
 
-def test_what_plugins_hold_is_in_no_file_while_a_script_loads_nor_after_it(
-    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plugin_secrets_are_in_no_file(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(home))
     path, found = tmp_path / "looks.py", tmp_path / "found"
     path.write_text(

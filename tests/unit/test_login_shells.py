@@ -140,7 +140,7 @@ def _own_group(python: Path) -> None:
         (_folder_below_a_strangers, False),
     ],
 )  # fmt: skip
-def test_the_clients_path_is_run_only_where_it_is_nobody_elses(
+def test_client_path_owner(
     change: Callable[[Path], None] | None, runs: bool, interpreter: Path, tmp_path: Path
 ) -> None:
     if change is not None:
@@ -239,12 +239,18 @@ SOME = RAISED[::6]
 AWAITS = [
     "resolve", "connect", "create_session", "create_session, the second", "wait_closed",
 ]  # fmt: skip
-FACTS = {
-    "python": sys.executable, "version": [*sys.version_info[:3]], "home": "/root", "hostname": "h", "system": "Linux",
-    "machine": "x86_64", "address": "127.0.0.1", "port": 22, "time": 1.5, "root": "/root/.cache/skyward",
-    "unusable": [], "doubted": "", "gpus": [], "nvml": False, "cpus": 2, "free": 3 << 30, "bundle": True, "rest": True,
+HOST_FACTS: dict[str, Any] = {
+    "python": "/usr/bin/python3", "version": [3, 11, 4], "home": "/root", "hostname": "h", "system": "Linux",
+    "machine": "x86_64", "uid": 0, "address": "10.0.0.1", "port": 22, "time": 1.5, "root": "/root/.cache/skyward",
+    "unusable": [], "doubted": "", "gpus": [], "nvml": False, "cpus": 2, "free": 1, "bundle": True, "rest": True,
     "socket": "/s", "shared": False, "running": False,
 }  # fmt: skip
+FACTS = HOST_FACTS | {
+    "python": sys.executable,
+    "version": [*sys.version_info[:3]],
+    "address": "127.0.0.1",
+    "free": 3 << 30,
+}
 
 
 class Fault:
@@ -402,9 +408,7 @@ async def test_a_login_that_was_begun_early_is_tried_again_by_who_needs_it(fault
 
 
 @pytest.mark.parametrize("fault", [("", OSError())], indirect=True)
-async def test_a_server_that_opens_no_channel_is_not_waited_for_without_end(
-    fault: Fault, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_wait_for_a_channel_is_bounded(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     async def hangs(*_: Any, **more: Any) -> None:
         await asyncio.Event().wait()
 
@@ -424,12 +428,6 @@ async def test_a_server_that_opens_no_channel_is_not_waited_for_without_end(
 
 # What a host says before it has an agent: what is not as it should be is refused before anything acts on it.
 
-HOST_FACTS: dict[str, Any] = {
-    "python": "/usr/bin/python3", "version": [3, 11, 4], "home": "/root", "hostname": "h", "system": "Linux",
-    "machine": "x86_64", "uid": 0, "address": "10.0.0.1", "port": 22, "time": 1.5, "root": "/root/.cache/skyward",
-    "unusable": [], "doubted": "", "gpus": [], "nvml": False, "cpus": 2, "free": 1, "bundle": True, "rest": True,
-    "socket": "/s", "shared": False, "running": False,
-}  # fmt: skip
 STATUS: dict[str, Any] = {"kept": {}, "orphans": [], "left": False, "ended": "", "ended_at": 0.0}
 
 

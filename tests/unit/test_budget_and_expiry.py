@@ -1,4 +1,4 @@
-"""What a pool may cost. The provider and the agents are played; its prices are high, so that nobody waits for long."""
+"""Budgets, costs and expiry times of pools. The provider and the agents are fakes with high prices."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 from datetime import time as clock
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,10 +25,11 @@ from skyward_core.client.launch.launch_plan import LaunchPlan, make_plan
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.client.leftover_cleanup import JudgedLeftover
 from skyward_core.client.run_history import _daily_costs, costs
-from skyward_core.model.errors import LedgerError, SpecError
+from skyward_core.model.errors import LedgerError, PoolError, SpecError
 from skyward_core.model.machines import Leftover, Machine
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import budget_and_expiry
+from skyward_core.pool.budget_and_expiry import EXPIRY_MARGIN, Expiry, expiry_time
 from skyward_core.pool.pool import Pool
 from skyward_core.providers.aws.boto_calls import shared_calls
 from skyward_core.store.ledger import Ledger
@@ -159,9 +161,7 @@ async def test_where_nobody_answers_it_ends(world: Dear, monkeypatch: pytest.Mon
             await until(lambda: watched.states[-1:] == ["spent"])
 
 
-async def test_what_is_spent_is_counted_where_the_clock_is_set_back(
-    world: Dear, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_spending_is_counted_if_clock_is_set_back(world: Dear, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget_and_expiry, "LOOK", 0.01)
     real = time.time
     async with started(world, 40.0) as watched:
@@ -432,3 +432,93 @@ def test_the_command_line_tells_it(ledger: Ledger) -> None:
     assert told["dollars"] == pytest.approx(15.0) and len(told["pools"]) == 2
     wrong = CliRunner().invoke(cli, ["costs", "--since", "yesterday"])
     assert wrong.exit_code == 2 and '"7d"' in wrong.output
+
+
+# Expiry times of machines, as their account is told.
+
+
+@pytest.mark.parametrize(
+    ("ttl", "seconds", "end"),
+    [
+        (None, 1800, 10_000 + 1800 + 600),
+        (50_000, 1800, 10_000 + 1800 + 600),  # the pool's limit is far off
+        (10_000, 1800, 1000 + 10_000),  # born at 1000
+        (10_000, 86_400, 1000 + 10_000),
+        (5, 1800, 10_000 + 600),  # a run goes on beyond it
+    ],
+)
+def test_it_is_the_lease_s_end_or_that_of_the_pool_s_time(ttl: float | None, seconds: float, end: float) -> None:
+    assert expiry_time(10_000, 1000, 600, ttl, seconds) == end + EXPIRY_MARGIN
+
+
+class Account:
+    """A provider that notes what it is told."""
+
+    def __init__(self, refuses: bool = False) -> None:
+        self.told: list[float] = []
+        self.refuses = refuses
+        self.twice = asyncio.Event()
+
+    async def date(self, pool: str, machines: Sequence[Any], at: float) -> None:
+        self.told.append(at)
+        if len(self.told) == 2:
+            self.twice.set()
+        if self.refuses:
+            raise PoolError("the credentials have expired")
+
+
+def of(provider: Any, run: str = "done") -> tuple[Expiry, list[str]]:
+    said: list[str] = []
+    context: Any = SimpleNamespace(
+        name="p", provider=provider, machines=[], row=SimpleNamespace(created_at=1000.0),
+        options=SimpleNamespace(idle_timeout=600.0, ttl=None),
+        view=SimpleNamespace(is_live=True, runs={"r": SimpleNamespace(state=run)}),
+        news=SimpleNamespace(emit_warning=said.append),
+    )  # fmt: skip
+    return Expiry(context), said
+
+
+async def test_it_is_moved_again_and_again_and_a_refusal_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget_and_expiry, "FIRST_DELAY", 0.0)
+    monkeypatch.setattr(budget_and_expiry, "PERIOD", 0.01)
+    account = Account(refuses=True)
+    keeper, said = of(account)
+    keeping = asyncio.create_task(keeper.renew())
+    await asyncio.wait_for(account.twice.wait(), 30)
+    keeping.cancel()
+    assert "in the account: the credentials have expired" in said[0]
+
+
+async def test_who_leaves_gives_runs_that_go_on_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 10_000.0)
+    for run, told in (
+        ("done", []),
+        ("running", [10_000.0 + budget_and_expiry.DETACHED_RUN_TIME + 600 + EXPIRY_MARGIN]),
+    ):
+        account = Account()
+        keeper, _ = of(account, run)
+        await keeper.extend_for_runs()
+        assert account.told == told
+
+
+async def test_detaching_client_does_not_wait_for_a_silent_account(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Stuck(Account):
+        async def date(self, pool: str, machines: Sequence[Any], at: float) -> None:
+            while not self.twice.is_set():
+                with suppress(asyncio.CancelledError):  # as a call of AWS that is under way
+                    await self.twice.wait()
+
+    monkeypatch.setattr(budget_and_expiry, "DETACH_TIMEOUT", 0.01)
+    stuck = Stuck()
+    keeper, _ = of(stuck, "running")
+    await asyncio.wait_for(keeper.extend_for_runs(), 30)
+    stuck.twice.set()
+
+
+async def test_a_provider_without_such_an_account_is_told_nothing() -> None:
+    keeper, said = of(object(), "running")
+    await keeper.renew()
+    await keeper.extend_for_runs()
+    assert said == []

@@ -1,4 +1,4 @@
-"""The order in which clients may start gang runs, and the rendezvous' port."""
+"""Agents of a gang: its lock, ports, leases and fail-fast."""
 
 from __future__ import annotations
 
@@ -30,104 +30,62 @@ from tests.support.waiting import until
 
 
 class Client:
-    """Stands for a client's connection."""
+    """A client's connection; notes what it is sent in a log that all clients share."""
 
-    def __init__(self) -> None:
-        self.told: list[dict[str, Any]] = []
-        self.peer_name = f"client {id(self)}"
-        self.waits_for = ""
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.peer_name, self._log = name, log
 
     def send(self, header: dict[str, Any], body: bytes = b"") -> None:
         if header["t"] == "held":
-            self.waits_for = header["by"]
+            self._log.append(f"{self.peer_name} waits for {header['by']}")
         else:
-            self.told.append(header)
-
-    @property
-    def words(self) -> list[str]:
-        said = [header["t"] + ("!" if header.get("unclean") else "") for header in self.told]
-        self.told.clear()
-        return said
+            self._log.append(f"{self.peer_name} {header['t']}{' unclean' if header.get('unclean') else ''}")
 
 
-def lock_and_clients(count: int) -> tuple[Any, list[Any]]:
-    return GangLock(), [Client() for _ in range(count)]
-
-
-def test_a_client_alone_is_granted_at_once_and_once() -> None:
-    lock, (a,) = lock_and_clients(1)
-    lock.request(a)
-    lock.request(a)
-    assert a.words == ["granted"]
-
-
-def test_others_wait_in_order_and_the_holder_is_told() -> None:
-    lock, (a, b, c) = lock_and_clients(3)
-    for client in (a, b, c):
-        lock.request(client)
-    assert (a.words, b.words, c.words) == (["granted", "wanted", "wanted"], [], [])
-    lock.release(a)
-    assert (b.words, c.words) == (["granted", "wanted"], []), "somebody waits already: told with the grant"
-    lock.release(b)
-    assert (b.words, c.words) == ([], ["granted"])
-
-
-def test_only_the_holder_can_release() -> None:
-    lock, (a, b) = lock_and_clients(2)
-    lock.release(a)
-    lock.request(a)
-    lock.request(b)
-    lock.release(b)
-    assert (a.words, b.words) == (["granted", "wanted"], [])
-    lock.release(a)
-    lock.release(a)
-    lock.request(a)
-    assert (a.words, b.words) == ([], ["granted", "wanted"])
-
-
-def test_a_holder_that_vanishes_leaves_an_unclean_lock() -> None:
-    lock, (a, b, c) = lock_and_clients(3)
-    for client in (a, b, c):
-        lock.request(client)
-    lock.on_client_gone(a)
-    assert b.words == ["granted!", "wanted"]
-    lock.release(b)
-    assert c.words == ["granted"], "whoever was told has cleaned up"
-
-
-def test_the_next_one_is_told_however_late_it_comes() -> None:
-    lock, (a, b) = lock_and_clients(2)
-    lock.request(a)
-    lock.on_client_gone(a)
-    lock.request(b)
-    assert b.words == ["granted!"]
-    lock.on_client_gone(b)
-    lock.request(b)
-    assert b.words == ["granted!"], "it vanished too, perhaps half way through cleaning up"
-
-
-def test_one_that_waited_and_vanished_leaves_nothing_behind() -> None:
-    lock, (a, b, c) = lock_and_clients(3)
-    for client in (a, b, c):
-        lock.request(client)
-    lock.on_client_gone(b)
-    lock.on_client_gone(b)
-    lock.release(a)
-    assert (b.words, c.words) == ([], ["granted"])
-
-
-def test_a_lock_can_be_given_back_unclean() -> None:
-    lock, (a, b, c) = lock_and_clients(3)
-    lock.request(a)
-    lock.release(a, unclean=True)
-    for client in (b, c):
-        lock.request(client)
-    lock.release(b)
-    assert (b.words, c.words) == (["granted!", "wanted"], ["granted"])
-    lock.release(b, unclean=True)
-    lock.release(c)
-    lock.request(b)
-    assert b.words == ["granted"], "who does not hold it has no say"
+@pytest.mark.parametrize(
+    ("steps", "sent"),
+    [
+        ("request a, request a", "a granted"),
+        ("request a, request b", "a granted, a wanted, b waits for a"),
+        ("request a, request b, release a", "a granted, a wanted, b waits for a, b granted"),
+        (
+            "request a, request b, request c, release a, release b",
+            "a granted, a wanted, b waits for a, a wanted, c waits for a, b granted, c waits for b, b wanted, "
+            "c granted",
+        ),
+        # Only the holder can release.
+        ("release a, request a, request b, release b", "a granted, a wanted, b waits for a"),
+        ("request a, request b, release a, release a", "a granted, a wanted, b waits for a, b granted"),
+        ("request a, release b unclean, release a, request b", "a granted, b granted"),
+        # A holder that vanishes leaves the lock unclean, until a later holder has cleaned up.
+        ("request a, gone a, request b", "a granted, b granted unclean"),
+        ("request a, gone a, request b, gone b, request b", "a granted, b granted unclean, b granted unclean"),
+        (
+            "request a, request b, request c, gone a, release b",
+            "a granted, a wanted, b waits for a, a wanted, c waits for a, b granted unclean, c waits for b, b wanted, "
+            "c granted",
+        ),
+        ("request a, release a unclean, request b, release b, request c", "a granted, b granted unclean, c granted"),
+        # A client that waits and vanishes leaves nothing behind.
+        (
+            "request a, request b, request c, gone b, gone b, release a",
+            "a granted, a wanted, b waits for a, a wanted, c waits for a, c granted",
+        ),
+    ],
+)
+def test_gang_lock(steps: str, sent: str) -> None:
+    log: list[str] = []
+    lock, clients = GangLock(), {name: Client(name, log) for name in "abc"}
+    for step in steps.split(", "):
+        verb, name, *unclean = step.split()
+        client: Any = clients[name]
+        if verb == "request":
+            lock.request(client)
+        elif verb == "release":
+            lock.release(client, unclean=bool(unclean))
+        else:
+            lock.on_client_gone(client)
+    assert ", ".join(log) == sent
 
 
 def test_a_gang_tells_its_state() -> None:
@@ -137,18 +95,6 @@ def test_a_gang_tells_its_state() -> None:
     assert Gang(3, broken="rank 1 ended", spent="a script has run").status_frame() == broken
     spent = {"t": "gang", "epoch": 3, "broken": "a script has run", "spent": True}
     assert Gang(3, spent="a script has run").status_frame() == spent
-
-
-def test_a_port_is_kept_for_the_one_who_listens_on_it() -> None:
-    port = ReservedPorts("127.0.0.1")
-    others = [ReservedPorts("127.0.0.1") for _ in range(50)]
-    assert port.number not in {other.number for other in others}
-    with socket.socket() as server:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        server.bind(("127.0.0.1", port.number))
-        server.listen()
-        with socket.create_connection(("127.0.0.1", port.number), timeout=5):
-            pass
 
 
 def listens_at(number: int) -> bool:
@@ -206,15 +152,6 @@ def test_the_number_of_an_epoch_outlives_the_agent(tmp_path: Path) -> None:
         epochs.save(number)
     assert epochs.latest == 12
     assert EpochFile(tmp_path / "epoch").latest == 12
-
-
-def test_who_waits_is_told_who_has_the_lock() -> None:
-    lock, (a, b, c) = lock_and_clients(3)
-    for client in (a, b, c):
-        lock.request(client)
-    assert (a.waits_for, b.waits_for, c.waits_for) == ("", a.peer_name, a.peer_name)
-    lock.on_client_gone(a)
-    assert c.waits_for == b.peer_name
 
 
 # How often time alone changes what is shown of pools.
@@ -345,13 +282,6 @@ def test_a_time_to_live_counts_also_in_use(clock: Clock) -> None:
     assert lease.reason() == "its time to live of 3600 s expired"
 
 
-def test_a_wall_clock_that_jumps_changes_nothing(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    lease = Lease(0.5, None)
-    monkeypatch.setattr(time, "time", lambda: 0.0)
-    assert lease.remaining(in_use=False) == 0.5
-    assert lease.reason() == "idle for 0.5 s"
-
-
 # Agents of a gang stop one another's ranks where no client is there; strangers who reach their port do not.
 
 KEY, EPOCH = "5e" * 32, 3
@@ -423,14 +353,6 @@ def told(key: str = KEY, **changed: Any) -> bytes:
     return encode_frame(said)
 
 
-async def test_who_has_seen_its_rank_fail_has_the_others_stop_theirs(gang: list[Member]) -> None:
-    gang[1].fail()
-    await look_until(gang[1], lambda: gang[0].stopped and gang[2].stopped)
-    for each in (gang[0], gang[2]):
-        assert each.call.outcome is not None
-        assert each.call.outcome["kind"] == "collateral"
-
-
 async def test_of_what_went_well_or_was_stopped_nobody_is_told(gang: list[Member]) -> None:
     gang[1].node.slots.slots[0].queue.clear()
     gang[1].node.desk.finish(gang[1].call, gang[1].call.make_outcome({"kind": "returned"}))
@@ -451,9 +373,7 @@ async def test_a_client_that_is_there_decides_and_where_it_has_gone_they_do(gang
     await look_until(gang[1], lambda: gang[0].stopped)
 
 
-async def test_a_client_that_is_back_in_time_is_not_forestalled(
-    gang: list[Member], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_returning_client_is_left_to_decide(gang: list[Member], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fail_fast, "CLIENT_GRACE", 60.0)
     gang[1].call.owner = gang[1].node.peer
     gang[1].fail()
@@ -511,9 +431,7 @@ async def test_a_stranger_stops_nothing(gang: list[Member], data: bytes) -> None
     assert gang[0].stopped
 
 
-async def test_many_who_say_nothing_keep_nobody_out_and_are_sent_away(
-    gang: list[Member], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_silent_strangers_are_dropped(gang: list[Member], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fail_fast, "PEER_TIMEOUT", 0.3)
     idle = [await asyncio.open_connection(*gang[0].place[1:]) for _ in range(3 * fail_fast.MAX_PEER_CONNECTIONS)]
     gang[1].fail()
@@ -525,9 +443,7 @@ async def test_many_who_say_nothing_keep_nobody_out_and_are_sent_away(
     await until(lambda: not gang[0].fail_fast._unauthenticated)
 
 
-async def test_nothing_stays_open_to_a_node_that_does_not_answer(
-    gang: list[Member], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_connection_to_silent_node_is_closed(gang: list[Member], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fail_fast, "PEER_TIMEOUT", 0.3)
     closed = asyncio.Event()
 

@@ -1,9 +1,10 @@
-"""A machine that is not what was bought is exchanged while its pool starts: machines and agents are played."""
+"""Exchange of faulty machines, silent providers and immediate teardown, with fake machines and agents."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from skyward_core.model.errors import NoCapacity, PoolError
+from skyward_core.model.errors import NoCapacity, PoolError, UsageError
 from skyward_core.model.machines import Machine, OrderedHardware
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import fetch_retained_results, node_recovery, startup, teardown
@@ -91,8 +92,8 @@ async def started(spec: PoolSpec, ledger: Ledger) -> Pool:
     return pool
 
 
-def spec(shop: Shop, nodes: int = 3) -> PoolSpec:
-    return PoolSpec(name="q", provider=shop, nodes=nodes, options=Options(console=False, grace=0.1))
+def spec(world: World, nodes: int = 3) -> PoolSpec:
+    return PoolSpec(name="q", provider=world, nodes=nodes, options=Options(console=False, grace=0.1))
 
 
 async def test_it_is_exchanged_before_any_node_counts_and_the_ledger_knows_of_both(shop: Shop, ledger: Ledger) -> None:
@@ -148,9 +149,7 @@ async def test_a_second_one_ends_the_start_and_nothing_is_left(shop: Shop, ledge
     assert ledger.pool(pool.row.token).ended_at is not None
 
 
-async def test_who_is_torn_down_meanwhile_ends_the_machine_that_nobody_else_has_seen(
-    shop: Shop, ledger: Ledger
-) -> None:
+async def test_teardown_during_exchange_ends_the_new_machine(shop: Shop, ledger: Ledger) -> None:
     shop.gpus["m0"] = 0
 
     async def on_replace(token: str) -> None:
@@ -177,9 +176,7 @@ async def test_where_there_is_no_other_machine_both_reasons_are_told(shop: Shop,
     assert ledger.pool(pool.row.token).ended_at is not None
 
 
-async def test_what_cannot_be_measured_in_time_is_told_and_no_lie(
-    shop: Shop, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_slow_measurement_is_reported(shop: Shop, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(startup, "NODE_PROBE_TIMEOUT", 0.05)
     shop.gpus["m1"] = None
     pool = await started(spec(shop, 2), ledger)
@@ -220,9 +217,7 @@ async def test_who_only_looks_measures_nothing(shop: Shop, ledger: Ledger) -> No
     await pool.detach()
 
 
-async def test_who_looked_first_and_then_uses_it_goes_on_with_the_exchange_that_was_cut_off(
-    shop: Shop, ledger: Ledger
-) -> None:
+async def test_observer_that_becomes_client_continues_the_exchange(shop: Shop, ledger: Ledger) -> None:
     """The one who was at it had asked for the machine: what is asked for again has the same token."""
     pool = await came_to(shop, ledger, 1, observer=True, cut_off="abcd")
     assert len(ledger.replacements("t1")) == 1, "who only looks forgets nothing"
@@ -237,9 +232,7 @@ async def test_who_looked_first_and_then_uses_it_goes_on_with_the_exchange_that_
     assert receipt.created == 3
 
 
-async def test_a_machine_in_a_lost_one_s_place_is_measured_and_exchanged_too(
-    shop: Shop, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_replacement_is_measured_too(shop: Shop, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_recovery, "REPLACEMENT_PAUSES", (0.001, 0.01))
     wanted = PoolSpec(name="q", provider=shop, nodes=2, options=Options(console=False, grace=0.1, on_loss="replace"))
 
@@ -295,12 +288,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Silent:
 
 
 @pytest.mark.parametrize("verbs", [{"describe"}, {"terminate"}, {"describe", "terminate"}])
-async def test_a_teardown_ends_with_the_names_of_what_may_still_run(
-    world: Silent, verbs: set[str], ledger: Ledger
-) -> None:
+async def test_teardown_names_unaccounted_machines(world: Silent, verbs: set[str], ledger: Ledger) -> None:
     world.unanswered = verbs
-    spec = PoolSpec(name="q", provider=world, nodes=2, options=Options(console=False, grace=0.1))
-    pool = await started(spec, ledger)
+    pool = await started(spec(world, 2), ledger)
     said: list[str] = []
     pool.news.subscribe(lambda event: said.append(getattr(event, "detail", "")), None)
     async with asyncio.timeout(60):
@@ -327,8 +317,7 @@ async def test_who_comes_to_a_pool_is_told(world: Silent, ledger: Ledger) -> Non
 
 
 async def test_a_node_that_is_away_is_not_waited_for_without_words(world: Silent, ledger: Ledger) -> None:
-    spec = PoolSpec(name="q", provider=world, nodes=2, options=Options(console=False, grace=0.1))
-    pool = await started(spec, ledger)
+    pool = await started(spec(world, 2), ledger)
     said: list[str] = []
     pool.news.subscribe(lambda event: said.append(getattr(event, "detail", "")), None)
     world.unanswered = {"describe"}
@@ -342,19 +331,15 @@ async def test_a_node_that_is_away_is_not_waited_for_without_words(world: Silent
 
 async def test_what_cannot_be_cleared_up_is_named_and_done_by_the_next_teardown(world: Silent, ledger: Ledger) -> None:
     world.unanswered = {"teardown"}
-    spec = PoolSpec(name="q", provider=world, nodes=1, options=Options(console=False, grace=0.1))
-    pool = await started(spec, ledger)
+    pool = await started(spec(world, 1), ledger)
     async with asyncio.timeout(60):
         receipt = await pool.down()
     assert (receipt.created, receipt.gone) == (1, (0,)) and "other than machines" in receipt.unaccounted[0]
     assert not receipt.ok and ledger.pool(pool.row.token).ended_at is None
 
 
-async def test_what_another_pool_of_that_name_has_stays(
-    world: Silent, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
-) -> None:
-    spec = PoolSpec(name="q", provider=world, nodes=1, options=Options(console=False, grace=0.1))
-    pool = await started(spec, ledger)
+async def test_namesake_pool_is_kept(world: Silent, monkeypatch: pytest.MonkeyPatch, ledger: Ledger) -> None:
+    pool = await started(spec(world, 1), ledger)
     cleared: list[str] = []
     describe = world.describe
 
@@ -363,7 +348,7 @@ async def test_what_another_pool_of_that_name_has_stays(
         seen = await describe(name, known)
         if ledger.pool(pool.row.token).ended_at is None:
             ledger.record_teardown(pool.row.token, Receipt("q", 1, (0,), (), 0.1, ()))
-            ledger.record_intent("another", "q", world.to_json(), spec.describe())
+            ledger.record_intent("another", "q", world.to_json(), spec(world, 1).describe())
         return seen
 
     async def clear(name: str) -> None:
@@ -375,9 +360,7 @@ async def test_what_another_pool_of_that_name_has_stays(
     assert receipt.ok and cleared == []
 
 
-async def test_so_it_does_where_somebody_only_looks(
-    world: Silent, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
-) -> None:
+async def test_observer_keeps_namesake_pool(world: Silent, monkeypatch: pytest.MonkeyPatch, ledger: Ledger) -> None:
     spec, row = intended(world, 1)
     ledger.set_pool_state(row.token, "up")
     cleared: list[str] = []
@@ -421,3 +404,54 @@ async def test_one_that_is_called_off_leaves_it_to_the_next(tmp_path: Path) -> N
     await asyncio.wait_for(the_pool_ends, 10)
     (kept,) = [each for each in tmp_path.rglob("*") if each.is_file()]
     assert "numpy" in kept.read_text()
+
+
+# Immediate teardown (``down --now``).
+
+
+class Abrupt(World):
+    """A provider that can end machines at once, or says why not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.why = ""
+        self.at_once: list[str] = []
+
+    async def why_not_now(self) -> str:
+        return self.why
+
+    async def terminate_now(self, pool: str, machines: Sequence[Machine]) -> None:
+        self.at_once += [each.id for each in machines]
+        self.states |= {each.id: "gone" for each in machines}
+
+
+@asynccontextmanager
+async def running(world: World, ledger: Ledger) -> AsyncIterator[Pool]:
+    pool = await started(spec(world, 2), ledger)
+    yield pool
+    assert (await pool.down()).ok
+
+
+async def test_machines_end_first_and_what_goes_with_them_is_named(ledger: Ledger) -> None:
+    world = Abrupt()
+    async with running(world, ledger) as pool:
+        pool.view.unfetched = {"run-1": 1234}
+        before = len(world.questions)
+        receipt = await pool.down(now=True)
+        assert not {"shutdown", "halt"} & {what for _, what in world.questions[before:]}
+    assert receipt.ok and sorted(set(world.at_once)) == ["m0", "m1"] and world.ended == []
+    assert receipt.lost[0] == "run run-1 (1,234 bytes)" and "unfetched" in receipt.lost[1]
+    assert receipt.notes[0] == "its machines were terminated at once, as requested"
+
+
+async def test_who_cannot_do_that_ends_nothing(ledger: Ledger) -> None:
+    abrupt = Abrupt()
+    abrupt.why = "its library is too old"
+    for world, said in ((World(), "does not support it"), (abrupt, "its library is too old")):
+        async with running(world, ledger) as pool:
+            with pytest.raises(
+                UsageError, match=f"Cannot terminate the machines at once: .*{said}. Tear the pool down without --now"
+            ):
+                await pool.down(now=True)
+            assert not pool.context.leaving and world.ended == []
+            assert pool.view.state == "up"

@@ -1,0 +1,489 @@
+"""The provider of AWS: its images, placement, calls, sessions, tags and policy."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import json
+import os
+import random
+import re
+import shutil
+import threading
+import time
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
+from botocore.loaders import JSONFileLoader
+from botocore.parsers import ResponseParserError
+
+from skyward_core.model.errors import CredentialsRefused, NoCapacity, Unreachable, UsageError
+from skyward_core.model.machines import Machine
+from skyward_core.model.offers import MachineRequirements
+from skyward_core.providers.aws import (
+    account_resources,
+    boto_calls,
+    ec2_errors,
+    instance_lookup_and_end,
+    instance_offers,
+    instance_tags,
+    zones_and_placement,
+)
+from skyward_core.providers.aws.account_resources import SecurityResources
+from skyward_core.providers.aws.boto_calls import AwsAccount, AwsCalls
+from skyward_core.providers.aws.ec2_errors import CallFailed, CapacityRefused
+from skyward_core.providers.aws.instance_launch import InstanceLaunch, LaunchAttempt, LaunchParameters
+from skyward_core.providers.aws.instance_lookup_and_end import to_machine
+from skyward_core.providers.aws.instance_offers import (
+    BilledExtras,
+    BootImage,
+    InstanceType,
+    NoImage,
+    PriceCache,
+    find_image,
+)
+from skyward_core.providers.aws.launch_journal_and_keys import KeyPair, LaunchJournal
+from skyward_core.providers.aws.zones_and_placement import Zone, sort_by_topology
+from skyward_core.providers.pool_key_folder import known_ledger_id, ledger_id
+
+KIND = InstanceType(
+    name="m7i.large", architecture="x86_64", accelerator="", count=0, memory_each_gb=0.0, nvidia=False, vcpus=2,
+    memory_gb=8.0, efa=False,
+)  # fmt: skip
+
+
+class Calls:
+    """EC2, as far as images go."""
+
+    class account:
+        endpoint = "played"
+
+    def __init__(self, **volumes: int) -> None:
+        self.asked = 0
+        self.volumes = {f"/dev/{name}": size for name, size in volumes.items()}
+
+    async def call(self, service: str, region: str, name: str, **params: Any) -> Any:
+        assert name == "describe_images"
+        self.asked += 1
+        if region == "elsewhere":
+            return {"Images": []}
+        listed = [{"DeviceName": name, "Ebs": {"VolumeSize": size}} for name, size in self.volumes.items()]
+        mappings = [*listed, {"DeviceName": "/dev/sdz", "VirtualName": "ephemeral0"}]
+        return {"Images": [{"RootDeviceName": "/dev/sda1", "BlockDeviceMappings": mappings, "Name": "mine"}]}
+
+
+@pytest.fixture(autouse=True)
+def market(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+
+    async def sold(*_: Any) -> list[InstanceType]:
+        return [KIND]
+
+    async def zones(*_: Any) -> dict[str, list[str]]:
+        return {KIND.name: ["here-a"]}
+
+    async def beside(*_: Any) -> dict[str, float]:
+        return {"gb": 0.01, "address": 0.5}
+
+    async def on_demand(*_: Any) -> dict[str, float]:
+        return {KIND.name: 1.0}
+
+    monkeypatch.setattr(instance_offers, "find_instance_types", sold)
+    monkeypatch.setattr(instance_offers, "zones_by_type", zones)
+    monkeypatch.setattr(instance_offers, "extra_prices", beside)
+    monkeypatch.setattr(instance_offers, "on_demand_prices", on_demand)
+
+
+@pytest.mark.parametrize(
+    ("volumes", "wanted", "gb"),
+    [
+        ({"sda1": 8}, 100, 100),
+        ({"sda1": 300}, 100, 300),
+        ({"sda1": 300, "sdb": 50}, 400, 450),
+        ({}, 100, 100),
+    ],
+)
+async def test_the_volumes_are_priced_as_they_will_be_bought(volumes: dict[str, int], wanted: int, gb: int) -> None:
+    calls: Any = Calls(**volumes)
+    extras = BilledExtras(wanted, True, "ami-1")
+    for _ in range(2):
+        (offer,) = (await instance_offers.query_region(calls, "aws", "here", MachineRequirements(), extras)).offers
+        assert offer.beside_hourly == pytest.approx(0.01 * gb + 0.5)
+    assert calls.asked == 1, "an image never changes"
+    image = await find_image(calls, "here", KIND, "ami-1", None)
+    assert max(wanted, image.disk_gb) + volumes.get("sdb", 0) == gb
+
+
+async def test_of_a_published_image_nothing_is_asked_for_a_price() -> None:
+    calls: Any = Calls(sda1=300)
+    (offer,) = (
+        await instance_offers.query_region(calls, "aws", "here", MachineRequirements(), BilledExtras(100, False))
+    ).offers
+    assert offer.beside_hourly == pytest.approx(1.0) and calls.asked == 0
+
+
+async def test_a_region_without_the_image_is_left_out_where_there_are_others() -> None:
+    calls: Any = Calls(sda1=300)
+    extras = BilledExtras(100, False, "ami-1")
+    found = await instance_offers.list_offers(calls, "aws", ["elsewhere", "here"], MachineRequirements(), extras)
+    assert [each.region for each in found.offers] == ["here"]
+    assert any("region elsewhere has no machine image ami-1" in note for note in found.notes)
+    with pytest.raises(UsageError, match="has no machine image ami-1"):
+        await instance_offers.list_offers(calls, "aws", ["elsewhere"], MachineRequirements(), extras)
+    with pytest.raises(NoImage):
+        await extras.total_disk_gb(calls, PriceCache("played"), "elsewhere")
+
+
+# The order of nodes by EC2's network topology, and placement groups.
+
+
+def machines(names: str) -> list[Machine]:
+    return [Machine(name, node, "", "") for node, name in enumerate(names)]
+
+
+@pytest.mark.parametrize(
+    ("paths", "order"),
+    [
+        ({}, "abcdef"),
+        (dict(zip("abcdef", ["xp1", "xp2", "xq1", "xp1", "xp2", "xq1"], strict=True)), "adbecf"),
+        (dict(zip("abcdef", ["x1", "y1", "x2", "y2", "x1", "y1"], strict=True)), "aecbfd"),
+        ({"a": "x1", "d": "x1"}, "adbcef"),
+        ({"b": "", "e": "x", "f": "x"}, "abcdef"),
+    ],
+)
+def test_those_below_one_node_of_the_network_follow_one_another(paths: dict[str, str], order: str) -> None:
+    assert "".join(each.id for each in sort_by_topology(machines("abcdef"), paths)) == order
+
+
+def test_each_layer_s_neighbours_stand_together_however_they_were_launched() -> None:
+    chance = random.Random(7)
+    for _ in range(200):
+        names = "abcdefghij"
+        paths = {name: "".join(chance.choice("xyz") for _ in range(3)) for name in names if chance.random() < 0.9}
+        found = sort_by_topology(machines(names), paths)
+        assert sorted(each.id for each in found) == list(names)
+        for depth in (1, 2, 3):
+            above = [paths.get(each.id, each.id)[:depth] for each in found]
+            changes = [one for one, other in pairwise(above) if one != other]
+            assert len(changes) == len(set(above)) - 1, "no node of the network is come back to"
+
+
+class Full:
+    """EC2 without a machine; what it was asked for is counted."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    async def call(self, service: str, region: str, name: str, **params: Any) -> Any:
+        self.sent.append(params["Placement"].get("GroupName"))
+        raise CapacityRefused("there is none", "InsufficientInstanceCapacity")
+
+
+def launching(
+    calls: Any, monkeypatch: pytest.MonkeyPatch, group: str | None = None
+) -> tuple[InstanceLaunch, LaunchAttempt]:
+    """A launch of two machines in a placement group, of a pool whose key and group are there."""
+
+    async def own(*_: Any) -> SecurityResources:
+        return SecurityResources(key="k", group="sg-1")
+
+    async def image(_: LaunchAttempt) -> BootImage:
+        return BootImage("ami-1", "/dev/sda1", 8, "ubuntu")
+
+    monkeypatch.setattr(account_resources, "create_security_resources", own)
+    kind = InstanceType(
+        name="g5.xlarge", architecture="x86_64", accelerator="A10G", count=1, memory_each_gb=24.0, nvidia=True,
+        vcpus=4, memory_gb=16.0, efa=False, cluster=True,
+    )  # fmt: skip
+    wishes = LaunchParameters(
+        count=2, least=2, token="t1", node=None, ttl=None, boot_deadman=30, deadman=30, own_address="10.0.0.1/32",
+        group=group, profile=None, disk_gb=None, public=True, account="1",
+    )  # fmt: skip
+    place = Zone(zone="r-a", region="r", subnet="subnet-1", vpc="vpc-1")
+    launch = InstanceLaunch(calls, LaunchJournal("p", "t1"), wishes, image, lambda machines: None)
+    return launch, LaunchAttempt(place, kind, grouped=True)
+
+
+@pytest.mark.parametrize(("has_group", "sent"), [(True, ["skyward-p-t1", None]), (False, [None])])
+async def test_launch_requests(
+    has_group: bool, sent: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+
+    async def make(*_: Any) -> None:
+        if not has_group:
+            raise CallFailed("you may not", "UnauthorizedOperation")
+
+    monkeypatch.setattr(zones_and_placement, "create_placement_group", make)
+    calls: Any = Full()
+    launch, attempt = launching(calls, monkeypatch)
+    with pytest.raises(NoCapacity, match="there is none"):
+        await launch.launch_machines([attempt])
+    assert calls.sent == sent
+
+
+class NotYet(Full):
+    """The same, once it knows of what was made for the pool."""
+
+    def __init__(self, *codes: str) -> None:
+        super().__init__()
+        self.codes = list(codes)
+
+    async def call(self, service: str, region: str, name: str, **params: Any) -> Any:
+        if self.codes:
+            code = self.codes.pop(0)
+            raise CallFailed(f"there is none ({code})", code)
+        return await super().call(service, region, name, **params)
+
+
+async def test_machines_wait_for_what_ec2_does_not_know_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def made(*_: Any) -> None:
+        return None
+
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    monkeypatch.setattr(zones_and_placement, "create_placement_group", made)
+    monkeypatch.setattr(ec2_errors, "POLL_PAUSES", (0.0, 0.0))
+    calls = NotYet("InvalidKeyPair.NotFound", "InvalidPlacementGroup.Unknown", "InvalidGroup.NotFound")
+    launch, attempt = launching(calls, monkeypatch)
+    with pytest.raises(NoCapacity):
+        await launch.launch_machines([attempt])
+    assert calls.codes == [] and calls.sent == ["skyward-p-t1", None]
+    launch, attempt = launching(NotYet("InvalidGroup.NotFound"), monkeypatch, group="sg-of-mine")
+    with pytest.raises(CallFailed, match=r"InvalidGroup\.NotFound"):
+        await launch.launch_machines([attempt])
+
+
+# The launch journal, tags and shared resources.
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_clients_that_begin_at_once_are_of_one_ledger(home: Path) -> None:
+    for _ in range(20):
+        gate = threading.Barrier(4)
+        found: list[str] = []
+
+        def begin(gate: threading.Barrier = gate, found: list[str] = found) -> None:
+            gate.wait()
+            found.append(ledger_id("aws"))
+
+        clients = [threading.Thread(target=begin) for _ in range(4)]
+        for each in clients:
+            each.start()
+        for each in clients:
+            each.join()
+        assert len(found) == 4 and set(found) == {known_ledger_id("aws")}
+        (home / "aws" / "ledger-id").unlink()
+
+
+def test_a_user_without_a_name_owns_things_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found: 1234")
+
+    monkeypatch.setattr(getpass, "getuser", nobody)
+    monkeypatch.setattr("os.getuid", lambda: 1234)
+    assert (
+        instance_tags.pool_tags("p", "t")[instance_tags.OWNER]
+        == instance_tags.purchase_tags("t")[instance_tags.OWNER]
+        == "1234"
+    )
+
+
+@pytest.mark.parametrize(("said", "node"), [("3", 3), ("\x1b[2J", 1), ("9" * 30, 1), ("-1", 1), ("²", 1)])
+def test_a_node_s_tag_is_believed_where_it_is_a_number(said: str, node: int) -> None:
+    told = {"InstanceId": "i-1", "AmiLaunchIndex": 1, "Tags": [{"Key": instance_tags.NODE, "Value": said}]}
+    assert to_machine(told, "r", {}).node == node
+
+
+def test_what_a_full_disk_took_the_half_of_hides_nothing_else() -> None:
+    folder = LaunchJournal("p", "t")
+    folder.add("begun")
+    with (folder.path / "asked.jsonl").open("a") as file:
+        file.write('{"what": "ask", "region": "us-e')
+    folder.add("answer", ids=["i-1"])
+    assert [each["what"] for each in folder.notes()] == ["begun", "answer"]
+
+
+def test_a_folder_that_another_client_removes_too_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, really = LaunchJournal("p", "t"), shutil.rmtree
+    folder.add("begun")
+
+    def beside(path: Path) -> None:
+        really(path)
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(shutil, "rmtree", beside)
+    folder.remove()
+    assert not folder.path.exists()
+
+
+class Slow:
+    """EC2 that has a group of which not all of its servers know yet, from a call that nobody heard the answer of."""
+
+    def __init__(self) -> None:
+        self.unknown = {"describe": 2, "authorize_security_group_ingress": 2}
+        self.done: list[str] = []
+
+    def _knows(self, name: str) -> bool:
+        self.unknown[name] = self.unknown.get(name, 0) - 1
+        return self.unknown[name] < 0
+
+    async def call(self, service: str, region: str, name: str, **params: Any) -> Any:
+        if name == "create_security_group":
+            raise CallFailed("it is there", "InvalidGroup.Duplicate")
+        if not self._knows(name):
+            raise CallFailed("there is none", "InvalidGroup.NotFound")
+        self.done.append(name)
+        return {}
+
+    async def call_all(self, *_: Any, **__: Any) -> list[Any]:
+        return [{"GroupId": "sg-1"}] if self._knows("describe") else []
+
+
+async def test_a_group_that_ec2_does_not_know_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ec2_errors, "POLL_PAUSES", (0.0, 0.0))
+    calls: Any = Slow()
+    place, folder = Zone("r", "r-a", "subnet-1", "vpc-1"), LaunchJournal("p", "t")
+    made = await account_resources.create_security_resources(
+        calls, place, folder, KeyPair("", "ssh-ed25519 A"), "10.0.0.1/32", None
+    )
+    assert made == SecurityResources("skyward-p-t", "sg-1")
+    assert calls.done == [
+        "import_key_pair", "authorize_security_group_ingress", "authorize_security_group_egress",
+    ]  # fmt: skip
+
+
+def test_an_answer_that_is_none_of_aws_s_says_nothing_of_what_was_done() -> None:
+    error = ResponseParserError("Unable to parse response: b'<html>sign in\n</html>'")
+    assert ec2_errors.is_retryable(error) and ec2_errors.may_have_succeeded(error)
+    said = ec2_errors.translate_error(error, "ec2", "us-east-1", "run_instances")
+    assert isinstance(said, Unreachable) and "<html>" not in str(said) and "RunInstances" in str(said)
+
+
+class Nowhere:
+    """Calls of an account that has no instances."""
+
+    looks = 0
+
+    async def call_all(self, *_: Any, **__: Any) -> list[Any]:
+        self.looks += 1
+        return []
+
+
+async def test_a_clock_that_was_set_back_makes_nobody_wait_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instance_lookup_and_end, "VISIBILITY_TIMEOUT", 0.2)
+    monkeypatch.setattr(instance_lookup_and_end, "POLL_PAUSE", 0.01)
+    ask = {"what": "ask", "client_token": "c", "count": 1, "region": "r", "pid": os.getpid()}
+    folder: Any = SimpleNamespace(token="t", notes=lambda: [ask | {"at": time.time() + 3600}])
+    calls: Any = Nowhere()
+    assert await asyncio.wait_for(instance_lookup_and_end.find_machines(calls, folder, ["r"]), 10) == []
+    assert calls.looks > 1, "it may show itself yet"
+
+
+# Sessions with AWS.
+
+
+def test_sessions_read_what_describes_a_service_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    (config := tmp_path / "config").write_text("[profile theirs]\nregion = eu-north-1\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    read: list[str] = []
+    load = JSONFileLoader.load_file
+
+    def noted(self: JSONFileLoader, path: str) -> Any:
+        read.append(path)
+        return load(self, path)
+
+    monkeypatch.setattr(JSONFileLoader, "load_file", noted)
+    theirs = AwsCalls(AwsAccount(profile="theirs", endpoint="http://127.0.0.1:9"))
+    theirs.ec2_endpoint("eu-west-1")
+    assert theirs.default_region() == "eu-north-1"
+    read.clear()
+    ours = AwsCalls(AwsAccount(endpoint="http://127.0.0.1:8"))
+    assert ours.ec2_endpoint("eu-west-1") == "http://127.0.0.1:8"
+    theirs._reset_session()
+    assert theirs.default_region() == "eu-north-1"
+    assert theirs.ec2_endpoint("us-east-1") == "http://127.0.0.1:9"
+    assert [path for path in read if "ec2" in path] == []
+    assert ours._client("ec2", "eu-west-1") is not theirs._client("ec2", "eu-west-1")
+
+
+def test_a_profile_that_is_not_there_is_named() -> None:
+    with pytest.raises(UsageError, match="nobodys"):
+        AwsCalls(AwsAccount(profile="nobodys")).default_region()
+
+
+# Calls whose answer is lost.
+
+
+LOST = ReadTimeoutError(endpoint_url="http://ec2")
+NOT_SENT = EndpointConnectionError(endpoint_url="http://ec2")
+
+
+def refused(code: str) -> ClientError:
+    return ClientError({"Error": {"Code": code, "Message": "m"}}, "RunInstances")
+
+
+class Scripted(AwsCalls):
+    """Says one thing after the other, the last again and again."""
+
+    def __init__(self, *said: Exception) -> None:
+        super().__init__(AwsAccount())
+        self.said = list(said)
+
+    def _call(self, *_: Any) -> dict[str, Any]:
+        raise self.said.pop(0) if len(self.said) > 1 else self.said[0]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boto_calls, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(boto_calls, "LONGEST_PAUSE", 0.001)
+    monkeypatch.setattr(boto_calls, "THROTTLE_TIMEOUT", 0.05)
+
+
+async def buys(*said: Exception) -> None:
+    await Scripted(*said).call("ec2", "r", "run_instances", answered=lambda _: None)
+
+
+@pytest.mark.parametrize("code", ["RequestLimitExceeded", "ExpiredToken", "AuthFailure", "UnauthorizedOperation"])
+async def test_who_is_turned_away_at_the_door_does_not_know_what_became_of_a_try_before(code: str) -> None:
+    with pytest.raises(Unreachable, match="an earlier attempt got no answer and may have succeeded"):
+        await buys(LOST, refused(code))
+
+
+async def test_what_was_looked_at_or_never_sent_is_told_as_it_is() -> None:
+    with pytest.raises(CapacityRefused):  # the same token would have brought what the first try made
+        await buys(LOST, refused("InsufficientInstanceCapacity"))
+    with pytest.raises(CredentialsRefused):
+        await buys(NOT_SENT, refused("ExpiredToken"))
+    with pytest.raises(CallFailed, match="after minutes"):
+        await buys(refused("RequestLimitExceeded"))
+    with pytest.raises(CredentialsRefused):  # of what only asks, nobody needs to know
+        await Scripted(LOST, refused("ExpiredToken")).call("ec2", "r", "describe_instances")
+
+
+# The policy in the documentation.
+
+
+DOCS = Path(__file__).parents[2] / "docs" / "where" / "aws.md"
+
+
+def test_the_documentation_s_policy_is_what_the_code_needs() -> None:
+    from tests.aws.policy import policy
+
+    (shown,) = re.findall(r"^```json\n(.*?)^```$", DOCS.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    needed = policy()
+    assert json.loads(shown) == needed, "python -m tests.aws.policy prints it"
+    allowed = {action for each in needed["Statement"] for action in each["Action"]}
+    assert {"ec2:RunInstances", "ec2:TerminateInstances", "ec2:DescribeInstances"} <= allowed
+    for each in needed["Statement"]:
+        ends = [action for action in each["Action"] if ":Delete" in action or ":Terminate" in action]
+        assert not ends or "aws:ResourceTag/skyward:pool" in each["Condition"]["StringLike"]
