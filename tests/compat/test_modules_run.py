@@ -90,7 +90,7 @@ REFUSED = {
     "-m mine.nothing": "error: no module mine.nothing to run",
     "-m mine.train.main": "error: no module mine.train.main to run",
     "-m mine.models": "error: package mine.models has no __main__ to run",
-    "-m mine/train.py": "error: no module mine/train.py: -m takes a module's name",
+    "-m mine/train.py": "error: no module mine/train.py: -m takes the name of a module. Leave -m out for a file",
     "-m .train": "error: no module .train to run",
     "mine/train.py": "mine/train.py is part of a package: run it as a module, with -m PACKAGE.MODULE",
     "home": "error: home is a folder. Name a script in it",

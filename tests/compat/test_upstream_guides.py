@@ -79,18 +79,18 @@ def test_every_guide_that_needs_no_gpu_runs_as_it_is(tmp_path: Path, proofs: boo
 
 # Guides that need what is not here: by their first such statement, and what is said of it.
 STOPS = [
-    ("buckets", "sky.Volume(bucket='b', mount='/data')", "has no attribute 'Volume': .* buckets are not mounted"),
-    ("their storage", "sky.storage.Hyperstack()", "'storage': .* buckets are not mounted"),
-    ("cuML", "sky.plugins.cuml()", "'cuml': .* sky.Image"),
-    ("sharing a GPU", "sky.plugins.Mps()", "'Mps': .* need no setup"),
-    ("consistency of collections", "sky.Consistency", "'Consistency': .* one server and is always consistent"),
+    ("buckets", "sky.Volume(bucket='b', mount='/data')", r"has no attribute 'Volume'\. .* buckets are not mounted"),
+    ("their storage", "sky.storage.Hyperstack()", r"'storage'\. .* buckets are not mounted"),
+    ("cuML", "sky.plugins.cuml()", r"'cuml'\. .* sky.Image"),
+    ("sharing a GPU", "sky.plugins.Mps()", r"'Mps'\. .* need no setup"),
+    ("consistency of collections", "sky.Consistency", r"'Consistency'\. .* one server and is always consistent"),
     ("parts of rented GPUs", "sky.Compute(provider=sky.AWS(region='r'), accelerator=sky.accelerators.L4(count=0.5))",
      "aws rents whole accelerators"),
     ("pools that grow", "sky.Compute(provider=sky.Local(), nodes=sky.Nodes(initial=1, min=1, max=4))",
      "pools that grow or shrink are not supported"),
     ("a daemon", "sky.Compute(provider=sky.Local(), url='http://localhost:7590')", "there is no daemon"),
     ("machines of others", "sky.Compute(provider=sky.Hyperstack())", "renting machines of Hyperstack is not supported"),
-    ("their retries", "sky.Retry", "'Retry': .* calls are not retried"),
+    ("their retries", "sky.Retry", r"'Retry'\. .* calls are not retried"),
 ]  # fmt: skip
 
 

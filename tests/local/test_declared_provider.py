@@ -286,7 +286,7 @@ def test_one_name_that_two_packages_declare_is_neither_s(installed: Path) -> Non
     _forget()
     assert providers.provider_names() == ["aws", "local", "slurm", "ssh", "cupboard"]
     both = r"its_cupboard \(its_cupboard:Cupboard\) and its_other \(its_other:Other\)"
-    with pytest.raises(UsageError, match=rf"'cupboard' is declared by {both}: Uninstall all but one"):
+    with pytest.raises(UsageError, match=rf"'cupboard' is declared by {both}. Uninstall all but one"):
         providers.provider_class("cupboard")
     with pytest.raises(launch_form.FieldError, match="Uninstall all but one"):
         checked()

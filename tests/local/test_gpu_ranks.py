@@ -211,7 +211,7 @@ def test_nodes_must_have_the_same_number(driver: pytest.MonkeyPatch, tmp_path: P
     with pytest.raises(PoolError, match="with equal numbers of GPUs, but pool") as caught, compute:
         pass
     said = str(caught.value)
-    assert "has: node 0 2, node 1 3; " in said or "has: node 0 3, node 1 2; " in said
+    assert "has: node 0 2, node 1 3. " in said or "has: node 0 3, node 1 2. " in said
     assert said.endswith("for example ranks_per_node=2.")
 
 

@@ -488,7 +488,7 @@ def test_several_ranks_per_node(home: Path) -> None:
         assert [trial.value for trial in sweep.with_ranks(4) @ compute] == [whole] * 2, "over both nodes"
         one_node = [(0, 0, 0, 2, 1, True), (0, 1, 1, 2, 1, False)]
         assert [trial.value for trial in sweep.with_ranks(2) @ compute] == [one_node] * 2
-        with pytest.raises(sky.UsageError, match=r"on 3 ranks, and .* has 2\. Take 2 or 4 ranks"):
+        with pytest.raises(sky.UsageError, match=r"on 3 ranks: .* has 2\. Use 2 or 4 ranks"):
             sweep.with_ranks(3) @ compute
 
 

@@ -148,7 +148,7 @@ def test_an_agent_that_is_frozen_keeps_no_client_from_its_pool(home: Path, monke
 
                 on_loop(lambda: other.pool.news.subscribe(note, None))
                 assert other.pool.links[0].up and not other.pool.links[1].up
-                wait_until(lambda: any("has not answered for 1 s" in each for each in said), what="the news")
+                wait_until(lambda: any("sent nothing for 1 s" in each for each in said), what="the news")
                 os.kill(agent, signal.SIGCONT)
                 wait_until(lambda: other.pool.links[1].up, 60, what="the link")
                 assert rank() @ other == [0, 1]

@@ -213,7 +213,7 @@ def test_a_fetch_ends_with_the_pool_that_another_client_ends(
         coming = beside.submit(other.fetch, "ended/**", to=tmp_path)
         wait_until(lambda: through_ssh)
         assert compute.pool is not None and submit(compute.pool.down()).result().ok
-        with pytest.raises(PoolError, match=r"here: ended/a, .*ended/e and 2 more of node 0: .* was ended at"):
+        with pytest.raises(PoolError, match=r"pool ended: ended/a, .*ended/e and 2 more of node 0: .* was ended at"):
             coming.result(50)
     assert len(through_ssh) == 1 and not (tmp_path / PARTS).exists()
 

@@ -97,7 +97,7 @@ def test_two_jobs_run_side_by_side_and_who_does_not_fit_waits_its_turn(cli: Cli)
                     found = becomes(cli, first="running", second="running", wide="waiting", late="waiting")
                     held = both["first"]["nodes"][0]
                     assert found["wide"]["reason"].startswith("queued: needs 2 nodes, 0 free; first (")
-                    assert f") has node {held} for 0:" in found["wide"]["reason"]
+                    assert f") holds node {held} for 0:" in found["wide"]["reason"]
                     assert f"; behind wide ({found['wide']['run']})" in found["late"]["reason"]
                     # A node is free, and would do for the one that came later: it waits its turn all the same.
                     end(cli, "first")

@@ -218,7 +218,7 @@ async def test_keys_that_cannot_be_used_leave_nothing_open(host: Host, target: T
         await dials.open()
         await front.until(came=1, still=1)
         await connection.open_early([target], dials, nothing)
-        with pytest.raises(UsageError, match="cannot be used"):
+        with pytest.raises(UsageError, match="Cannot use a key file"):
             await connection.connect(target, patience=0)
         await dials.close()
         await front.until(came=1, still=0)

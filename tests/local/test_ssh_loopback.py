@@ -375,7 +375,7 @@ async def test_keys_of_the_configuration_that_are_not_there_or_locked_are_passed
     link = await connect.connect(Target("box"), patience=0)
     await link.close()
     missing = Target("box", keys=(str(folder / "not-there"),))
-    with pytest.raises(UsageError, match=r"cannot be used: .*not-there"):
+    with pytest.raises(UsageError, match=r"Cannot use a key file .*not-there"):
         await connect.connect(missing, patience=0)
 
 

@@ -123,7 +123,7 @@ async def test_a_host_without_room_is_not_told_as_a_lost_connection(
     with monkeypatch.context() as patch:
         patch.setattr(bootstrap_channel, "_bootstrap_code", lambda: marshal.dumps([*parts.items()]))
         patch.setattr(way, "_facts", {})  # it is asked again
-        with pytest.raises(PoolError, match=r"no folder .*\(/proc/none"):
+        with pytest.raises(PoolError, match=r"no writable folder .*\(/proc/none"):
             await way.put(source, "d" * 32)
     await way.put(source, "d" * 32)
 

@@ -331,7 +331,7 @@ def test_more_gangs_than_a_pool_has_in_memory_are_all_told(cli: Cli) -> None:
         ),
         (
             ["--gang-ranks", "3", "--nodes", "2", "--ranks-per-node", "2", "-a", "lr=1,2"],
-            "has 2. Take 2 or 4 ranks",
+            "has 2. Use 2 or 4 ranks",
         ),
         (["--gang-ranks", "2", "--detach", "-a", "lr=1,2"], "cannot be combined with --detach"),
         (["--gang-ranks", "2", "--ranks-per-node", "gpu", "-a", "lr=1,2"], "use a running pool"),
