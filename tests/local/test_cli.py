@@ -488,4 +488,4 @@ def test_doctor(cli: Cli) -> None:
     assert "ledger.db.corrupt" in ledger["detail"]
     blocked = call(["doctor"], cli.env | {"SKYWARD_HOME": "/dev/null/x"})
     assert blocked.returncode == 1
-    assert re.search(r"✗ fail +folders .*set SKYWARD_HOME", blocked.stdout)
+    assert re.search(r"✗ fail +folders .*Set SKYWARD_HOME", blocked.stdout)

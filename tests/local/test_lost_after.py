@@ -46,7 +46,7 @@ def test_the_only_node_is_suspected_and_then_lost_with_both_times(home: Path) ->
         wait_until(lambda: "its last words" in log.lines(0, 99), what="what it prints")
         agent = link.welcome["pid"]
         cut(link)
-        wait_until(lambda: "suspected" in node.link_detail, what="the suspicion")
+        wait_until(lambda: "counts as lost at" in node.link_detail, what="the suspicion")
         words = r"unreachable since \d\d:\d\d:\d\d, counts as lost at \d\d:\d\d:\d\d"
         assert re.search(words, node.link_detail), node.link_detail
         error = wait.exception(30)
@@ -69,10 +69,10 @@ def test_a_node_that_answers_in_time_is_suspected_no_longer(home: Path) -> None:
         (link,) = compute.pool.links
         node = compute.pool.view.nodes[0]
         there = cut(link)
-        wait_until(lambda: "suspected" in node.link_detail, what="the suspicion")
+        wait_until(lambda: "counts as lost at" in node.link_detail, what="the suspicion")
         link.transport.socket = there  # type: ignore[attr-defined]
         wait_until(lambda: node.link_up, what="the link")
-        assert "suspected" not in node.link_detail
+        assert "counts as lost at" not in node.link_detail
         on_loop(lambda: None)
         assert not compute.pool.context.recovery.suspects._since
         assert rank() >> compute == 0

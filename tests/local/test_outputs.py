@@ -154,7 +154,7 @@ def test_files_come_once_whole_and_over_nothing_else(pool: sky.Compute, tmp_path
         (another / name).write_text("not yours")
     with pytest.raises(PoolError) as refused:
         pool.fetch("f/?[[]2J", to=another)
-    assert "is there" in str(refused.value) and "\x1b" not in str(refused.value)
+    assert "it is another file" in str(refused.value) and "\x1b" not in str(refused.value)
     with pytest.raises(PoolError, match="it is another file"):
         pool.fetch("f/only", to=another)
     (another / "f/only").write_bytes(b"1234567")  # as large

@@ -159,7 +159,7 @@ def test_what_one_call_made_of_the_signal_is_undone_for_the_next(
     assert (tmp_path / "cleaned").exists()
     sky.function(before)() @ pool
     stopped(pool, tmp_path, blocks)
-    assert "blocking native call" in said(pool)
+    assert "in native code" in said(pool)
 
 
 def forks(begun: Callable[[], None]) -> None:
