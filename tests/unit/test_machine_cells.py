@@ -50,9 +50,7 @@ def test_one_slow_gpu_of_256_is_named() -> None:
     assert outlier_metrics(book) == {(17, 5): ["util"]}
     shown = rows(book, 11.0)
     assert len(shown) == 32 * 9 and all(len(row) == len(HARDWARE_COLUMNS) for row in shown)
-    assert [row for row in shown if row[-1]] == [
-        ("", "5", "12 %", "", "", "62 °C", "", "", "", "unlike the others: util")
-    ]
+    assert [row for row in shown if row[-1]] == [("", "5", "12 %", "", "", "62 °C", "", "", "", "outlier: util")]
     assert shown[0] == ("n0", "", "40 %", "25 %", "", "", "", "", "", "")
 
 
@@ -81,7 +79,7 @@ def test_figures_of_before_are_not_shown_as_of_now() -> None:
     book = gang(1, 1)
     book.set_silence_reason(1, "its agent is from an older release")
     assert [(row[0], row[2], row[-1]) for row in rows(book, 60.0)] == [
-        ("n0", "", "no figures of now"), ("n1", "", "its agent is from an older release")
+        ("n0", "", "no data"), ("n1", "", "its agent is from an older release")
     ]  # fmt: skip
 
 
@@ -90,7 +88,7 @@ def test_figures_of_before_are_not_shown_as_of_now() -> None:
     [
         ({"lost": 1}, "lost by the driver"),
         ({"xid": 79, "ecc": 2}, "Xid 79; 2 ECC errors"),
-        ({"throttle": 0x44}, "slowed: power cap, too hot (hardware)"),
+        ({"throttle": 0x44}, "throttling: power cap, too hot (hardware)"),
         ({"throttle": 0, "ecc": 0, "util": 5}, ""),
         ({"mem_used": 97.0, "mem_total": 100.0}, "memory nearly full"),
         ({"mem_used": 97.0}, ""),
@@ -124,8 +122,10 @@ def f(x: int = 1) -> int:
 POOLS: list[Any] = [sky.Compute(provider=sky.Local(), name="right"), sky.sky]
 
 
-@pytest.mark.parametrize("pool", POOLS, ids=repr)
-@pytest.mark.parametrize("left", [None, {"loss": 1}, 3, numpy.zeros(2), numpy.float64(3), lambda: 0], ids=repr)
+@pytest.mark.parametrize("pool", POOLS, ids=["a pool", "the open pool"])
+@pytest.mark.parametrize(
+    "left", [None, {"loss": 1}, 3, numpy.zeros(2), numpy.float64(3), lambda: 0], ids=lambda left: type(left).__name__
+)
 def test_a_value_left_of_an_operator(pool: Any, left: Any) -> None:
     for sign, operate in {
         ">>": lambda: left >> pool,

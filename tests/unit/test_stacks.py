@@ -426,7 +426,7 @@ def test_a_signal_needs_a_yes_or_the_option(
     assert bool(asked) == (terminal and not signal)
     if not signal:
         assert "rank 1 cannot be read: py-spy is not installed on its node" in err and "EINTR" in err
-        assert ("--signal allows it" in err) == (not terminal)
+        assert ("Pass --signal to allow this" in err) == (not terminal)
     assert ("rank 1 is not: validate, train.py:57" in out) == (sent and not signal)
     assert ("unknown: py-spy is not installed" in out) == (not sent)
 
