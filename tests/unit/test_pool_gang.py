@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -295,24 +294,18 @@ async def test_a_run_that_came_to_some_agents_only_is_stopped(gang: Gang) -> Non
     assert stopped(gang) == ["half"], "once"
 
 
-async def test_a_run_that_was_wholly_started_goes_on_without_its_client(gang: Gang) -> None:
-    # Rank 0 has ended already; nobody here has ever heard of this run.
-    gang.head.runs = {"whole": run(1, 0)}
-    gang.links[1].runs = {"whole": run(1, 1)}
-    gang.links[2].runs = {"whole": run(1, 1)}
-    await held(gang, unclean=True)
-    assert stopped(gang) == []
-
-
-async def test_a_run_that_has_ended_everywhere_is_left_alone(gang: Gang) -> None:
-    gang.head.runs = {"over": run(1, 0)}
-    await held(gang, unclean=True)
-    assert stopped(gang) == []
-
-
-async def test_a_clean_lock_asks_nothing(gang: Gang) -> None:
-    gang.head.runs = {"half": run(1, 1)}
-    await held(gang)
+@pytest.mark.parametrize(
+    ("runs", "unclean"),
+    [
+        ([run(1, 0), run(1, 1), run(1, 1)], True),  # all agents have it, and rank 0 has ended already
+        ([run(1, 0)], True),  # it has ended wherever it began
+        ([run(1, 1)], False),  # the client before us gave the lock back in order
+    ],
+)
+async def test_run_that_needs_no_client_is_not_stopped(gang: Gang, runs: list[Header], unclean: bool) -> None:
+    for link, told in zip(gang.links, runs, strict=False):
+        link.runs = {"other": told}
+    await held(gang, unclean=unclean)
     assert stopped(gang) == []
 
 
@@ -386,75 +379,6 @@ async def test_a_standalone_pool_does_not_wait_for_a_node_that_is_down_or_gone(a
     alone.links[0].up = True
     await alone.keeper.ensure_set_up()
     assert alone.keeper.is_complete
-
-
-# Which nodes are told that what they keep of a run is not needed any more.
-
-
-class NotedLink:
-    """Notes what it is told."""
-
-    gone = False
-
-    def __init__(self, node: int) -> None:
-        self.node = node
-        self.calls: list[int] = []
-        self.acknowledged: list[str] = []
-
-    def call(self, header: dict[str, Any], body: bytes) -> None:
-        self.calls.append(header["i"])
-
-    def acknowledge(self, run: str) -> None:
-        self.acknowledged.append(run)
-
-
-def run_on(links: Sequence[NotedLink]) -> tuple[Run, Any]:
-    """A run of three calls on a pool with these links, and its task."""
-    blob = SimpleNamespace(hash="", size=0, data=b"", sources=())
-    task = SimpleNamespace(
-        name="f",
-        fn=blob,
-        args=blob,
-        timeout=None,
-        stream=False,
-        script=False,
-        feeds=(),
-        nodes=None,
-        job="",
-        width=1,
-    )
-    registry = SimpleNamespace(on_run_end=lambda run: None)
-    context = SimpleNamespace(name="p", links=links, is_standalone=True, registry=registry)
-    return Run(context, "r1", "gather", [task], 3), task  # type: ignore[arg-type, list-item]
-
-
-def test_the_nodes_that_had_calls_of_it_are_told_and_no_others() -> None:
-    links = [NotedLink(node) for node in range(4)]
-    run, task = run_on(links)
-    run._send(links[1], 0, task, {})  # type: ignore[arg-type]
-    run._send(links[2], 1, task, {})  # type: ignore[arg-type]
-    run._send(links[2], 2, task, {})  # type: ignore[arg-type]
-    run._finalize()
-    assert [link.calls for link in links] == [[], [0], [1, 2], []]
-    assert [link.acknowledged for link in links] == [[], ["r1"], ["r1"], []]
-
-
-def test_a_node_whose_call_went_on_elsewhere_is_told_too() -> None:
-    """It may have ended the call before it was lost, and keep what came of it."""
-    links = [NotedLink(node) for node in range(3)]
-    run, task = run_on(links)
-    run._send(links[0], 0, task, {})  # type: ignore[arg-type]
-    run._send(links[1], 0, task, {})  # type: ignore[arg-type]
-    run._finalize()
-    assert [link.acknowledged for link in links] == [["r1"], ["r1"], []]
-
-
-def test_of_a_run_that_another_client_sent_all_nodes_are_told() -> None:
-    links = [NotedLink(node) for node in range(2)]
-    run, _ = run_on(links)
-    run._claimed = True
-    run._finalize()
-    assert [link.acknowledged for link in links] == [["r1"], ["r1"]]
 
 
 # What a node says of a run: only of calls that there are, and that it was given.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -413,35 +412,28 @@ async def test_a_start_that_is_given_up_inside_create_leaves_nothing(finder: Fin
     assert sorted(finder.ended) == ["m0", "m1"]
 
 
-async def test_what_cannot_be_looked_for_is_not_called_gone(finder: Finder, ledger: Ledger) -> None:
+REFUSED = CredentialsRefused("the key has expired")
+IN_USE = PoolError("security group sg-1 is still in use")
+
+
+@pytest.mark.parametrize(
+    ("trouble", "gone", "unaccounted"),
+    [
+        ({"find": REFUSED}, (0, 1), ("unrecorded machines (the key has expired)",)),
+        ({"describe": REFUSED, "terminate": REFUSED}, (), ("m0", "m1")),
+        ({"teardown": IN_USE}, (0, 1), ("security group sg-1 is still in use",)),
+    ],
+)
+async def test_teardown_names_what_a_failing_provider_leaves_and_the_next_one_ends_it(
+    finder: Finder, ledger: Ledger, trouble: dict[str, Exception], gone: tuple[int, ...], unaccounted: tuple[str, ...]
+) -> None:
     pool = await Pool.register(finder_spec(finder), ledger)
     await pool.start(finder_spec(finder))
-    finder.trouble["find"] = CredentialsRefused("the key has expired")
+    finder.trouble = dict(trouble)
     receipt = await pool.down()
-    assert not receipt.ok and receipt.gone == (0, 1)
-    assert receipt.unaccounted == ("unrecorded machines (the key has expired)",)
-    assert ledger.pool(pool.row.token).ended_at is None, "whoever comes next has it ended"
-    finder.trouble.clear()
-    assert (await pool.down()).ok
-
-
-async def test_a_provider_that_refuses_is_no_end_of_a_teardown(finder: Finder, ledger: Ledger) -> None:
-    pool = await Pool.register(finder_spec(finder), ledger)
-    await pool.start(finder_spec(finder))
-    refused = CredentialsRefused("the key has expired")
-    finder.trouble = {"describe": refused, "terminate": refused}
-    receipt = await pool.down()
-    assert receipt.unaccounted == ("m0", "m1") and "the key has expired" in receipt.notes
-    finder.trouble.clear()
-    assert (await pool.down()).ok
-
-
-async def test_what_is_left_beside_machines_is_accounted_for(finder: Finder, ledger: Ledger) -> None:
-    pool = await Pool.register(finder_spec(finder), ledger)
-    await pool.start(finder_spec(finder))
-    finder.trouble["teardown"] = PoolError("security group sg-1 is still in use")
-    receipt = await pool.down()
-    assert receipt.unaccounted == ("security group sg-1 is still in use",)
+    assert not receipt.ok and (receipt.gone, receipt.unaccounted) == (gone, unaccounted)
+    assert ("the key has expired" in receipt.notes) == ("describe" in trouble)
+    assert ledger.pool(pool.row.token).ended_at is None, "the next teardown ends the pool"
     finder.trouble.clear()
     assert (await pool.down()).ok
 
@@ -534,57 +526,54 @@ async def begun(full_world: Full, ledger: Ledger, wait: float | str) -> tuple[Po
     return pool, spec, events
 
 
-async def test_it_is_tried_again_and_each_try_is_seen(full_world: Full) -> None:
-    with closing(Ledger()) as ledger:
-        full_world.full_for = 2
-        pool, spec, events = await begun(full_world, ledger, "1h")
-        await pool.start(spec)
-        assert full_world.tries == 3
-        words = [each.detail for each in events if isinstance(each, ev.PoolState)]
-        assert sum("a in zone b: full; retrying until 20" in each for each in words) == 2
-        again = [each for each in events if isinstance(each, ev.NodePhase) and each.retry_at is not None]
-        assert [each.node for each in again] == [0, 1, 0, 1] and again[0].detail == "no capacity"
-        assert (await pool.down()).ok
+async def test_it_is_tried_again_and_each_try_is_seen(full_world: Full, ledger: Ledger) -> None:
+    full_world.full_for = 2
+    pool, spec, events = await begun(full_world, ledger, "1h")
+    await pool.start(spec)
+    assert full_world.tries == 3
+    words = [each.detail for each in events if isinstance(each, ev.PoolState)]
+    assert sum("a in zone b: full; retrying until 20" in each for each in words) == 2
+    again = [each for each in events if isinstance(each, ev.NodePhase) and each.retry_at is not None]
+    assert [each.node for each in again] == [0, 1, 0, 1] and again[0].detail == "no capacity"
+    assert (await pool.down()).ok
 
 
 @pytest.mark.parametrize("wait", [0, 0.05])
-async def test_when_the_time_is_over_the_last_answer_is_the_error(full_world: Full, wait: float) -> None:
-    with closing(Ledger()) as ledger:
-        pool, spec, _ = await begun(full_world, ledger, wait)
-        with pytest.raises(NoCapacity, match="a in zone b: full"):
-            await pool.start(spec)
-        assert (full_world.tries == 1) == (wait == 0) and ledger.live_pools() == []
+async def test_when_the_time_is_over_the_last_answer_is_the_error(
+    full_world: Full, ledger: Ledger, wait: float
+) -> None:
+    pool, spec, _ = await begun(full_world, ledger, wait)
+    with pytest.raises(NoCapacity, match="a in zone b: full"):
+        await pool.start(spec)
+    assert (full_world.tries == 1) == (wait == 0) and ledger.live_pools() == []
 
 
-async def test_hosts_of_ones_own_become_no_more(full_world: Full) -> None:
-    with closing(Ledger()) as ledger:
-        full_world.says = TooFewHosts("2 nodes and 1 host")
-        pool, spec, _ = await begun(full_world, ledger, "1h")
-        with pytest.raises(TooFewHosts):
-            await pool.start(spec)
-        assert full_world.tries == 1
+async def test_hosts_of_ones_own_become_no_more(full_world: Full, ledger: Ledger) -> None:
+    full_world.says = TooFewHosts("2 nodes and 1 host")
+    pool, spec, _ = await begun(full_world, ledger, "1h")
+    with pytest.raises(TooFewHosts):
+        await pool.start(spec)
+    assert full_world.tries == 1
 
 
-async def test_a_teardown_meanwhile_ends_it(full_world: Full, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_teardown_meanwhile_ends_it(full_world: Full, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(startup, "PAUSES", (60.0, 60.0))
-    with closing(Ledger()) as ledger:
-        pool, spec, _ = await begun(full_world, ledger, "1h")
-        starting = asyncio.create_task(pool.start(spec))
-        await until(lambda: full_world.tries == 1)
-        assert is_starting(ledger.pool(pool.row.token))
-        receipt = await pool.down()
-        with pytest.raises(Cancelled):
-            await starting
-        assert receipt.ok and receipt.created == 0 and full_world.tries == 1
+    pool, spec, _ = await begun(full_world, ledger, "1h")
+    starting = asyncio.create_task(pool.start(spec))
+    await until(lambda: full_world.tries == 1)
+    assert is_starting(ledger.pool(pool.row.token))
+    receipt = await pool.down()
+    with pytest.raises(Cancelled):
+        await starting
+    assert receipt.ok and receipt.created == 0 and full_world.tries == 1
 
 
-async def test_who_comes_meanwhile_knows_that_it_is_still_being_made(full_world: Full) -> None:
-    with closing(Ledger()) as ledger:
-        pool, _, _ = await begun(full_world, ledger, "2h")
-        an_hour_ago = pool.row.created_at - 3600
-        ledger._write([("UPDATE pools SET created_at=? WHERE token=?", (an_hour_ago, pool.row.token))])
-        assert is_starting(ledger.pool(pool.row.token))
-        assert (await pool.down()).ok
+async def test_who_comes_meanwhile_knows_that_it_is_still_being_made(full_world: Full, ledger: Ledger) -> None:
+    pool, _, _ = await begun(full_world, ledger, "2h")
+    an_hour_ago = pool.row.created_at - 3600
+    ledger._write([("UPDATE pools SET created_at=? WHERE token=?", (an_hour_ago, pool.row.token))])
+    assert is_starting(ledger.pool(pool.row.token))
+    assert (await pool.down()).ok
 
 
 # A teardown's word with each agent, without agents.

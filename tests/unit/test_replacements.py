@@ -339,7 +339,10 @@ async def test_a_node_that_is_back_is_not_replaced_because_that_cannot_be_writte
     assert written() == ([], ["m0", f"new-{world.asked[0]}"], ["m1"])
 
 
-async def test_a_useless_machine_that_cannot_be_ended_is_followed_by_another(world: World, client: Client) -> None:
+@pytest.mark.parametrize("ending", ["fails", "hangs"])
+async def test_unusable_machine_that_cannot_be_ended_is_followed_by_another(
+    world: World, client: Client, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
     async def first_is_broken(*_: Any) -> None:
         if len(world.prepared) == 1:
             raise PoolError("no agent can run there")
@@ -347,22 +350,8 @@ async def test_a_useless_machine_that_cannot_be_ended_is_followed_by_another(wor
     async def fails(*_: Any) -> None:
         raise OSError("the shop is closed")
 
-    world.on_prepare, world.on_terminate = first_is_broken, fails
-    await replaced(client)
-    first, second = world.asked
-    assert written() == ([], ["m0", f"new-{second}"], ["m1", f"new-{first}"]), "a teardown ends the former"
-    assert client.renewed == [True]
-
-
-async def test_a_useless_machine_whose_end_does_not_come_is_followed_by_another(
-    world: World, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def first_is_broken(*_: Any) -> None:
-        if len(world.prepared) == 1:
-            raise PoolError("no agent can run there")
-
-    monkeypatch.setattr(node_recovery, "TERMINATE_TIMEOUT", 0.001)
-    world.on_prepare, world.on_terminate = first_is_broken, Held()
+    monkeypatch.setattr(node_recovery, "TERMINATE_TIMEOUT", 0.001 if ending == "hangs" else 60.0)
+    world.on_prepare, world.on_terminate = first_is_broken, fails if ending == "fails" else Held()
     await replaced(client)
     first, second = world.asked
     assert written() == ([], ["m0", f"new-{second}"], ["m1", f"new-{first}"]), "a teardown ends the former"
