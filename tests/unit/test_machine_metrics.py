@@ -290,6 +290,10 @@ class Sampling:
     def last(self) -> dict[str, Any]:
         return (self.samples() or [{}])[-1]
 
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
 
 @pytest.fixture
 def sampling(tmp_path: Path, driver: Path) -> Iterator[Sampling]:
@@ -297,10 +301,7 @@ def sampling(tmp_path: Path, driver: Path) -> Iterator[Sampling]:
     env = {"LD_LIBRARY_PATH": str(driver), "FAKE_GPUS": "ww", "FAKE_GPU_MIB": "81920"}
     found = Sampling(tmp_path, env | {"FAKE_GPU_FILE": str(tmp_path / "gpus")})
     yield found
-    found.process.kill()
-    found.process.wait()
-    assert found.process.stdin is not None
-    found.process.stdin.close()
+    found.kill()
 
 
 @needs_compiler
@@ -387,10 +388,7 @@ def test_every_figure_of_a_gpu_comes(tmp_path: Path, driver: Path) -> None:
             what=lambda: found.last,
         )
     finally:
-        found.process.kill()
-        found.process.wait()
-        assert found.process.stdin is not None
-        found.process.stdin.close()
+        found.kill()
 
 
 @needs_compiler

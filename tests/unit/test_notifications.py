@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from skyward_tui.notifications import Notifier, environment_variables, is_worth_
 from skyward_tui.panels.log import parse_time
 from skyward_tui.source_lookup_and_editor import EditorError, editor_command, find_local
 from tests.support.fake_session import FakeSession, failed_run
+from tests.support.processes import exists
 from tests.support.waiting import wait_until
 
 DONE = Notification("done", "llama-ft", "llama-ft-1", "train", "4/4 returned", 41.0)
@@ -219,17 +219,7 @@ def test_a_command_that_does_not_end_is_killed_with_what_it_started(
     wait_for_commands()
     assert failed == ["it did not end within 0.5 s and was killed"]
     for pid in map(int, pids.read_text().split()):
-        wait_until(gone(pid))
-
-
-def gone(pid: int) -> Callable[[], bool]:
-    def is_gone() -> bool:
-        try:
-            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-        except FileNotFoundError:
-            return True
-
-    return is_gone
+        wait_until(lambda pid=pid: not exists(pid))  # type: ignore[misc]
 
 
 def test_no_more_than_a_few_run_at_once(home: Path, tmp_path: Path) -> None:

@@ -696,13 +696,6 @@ def test_it_goes_on_in_steps_of_one_piece_at_least_and_newest_first(
     assert seen[0][1].note.startswith("r0 line 101, and ") and " so far: nan" in seen[0][1].note
 
 
-def test_one_that_is_cancelled_looks_at_nothing_more(ledger: Ledger) -> None:
-    stored_run(ledger, "r1", {0: b"nan\n"}, opened_at=NOW)
-    looking = search(ledger, "nan")
-    looking.cancel()
-    assert looking.step(60) == {} and looking.searched == 0 and not looking.done
-
-
 @pytest.mark.parametrize("printed", [True, False])
 def test_one_that_is_cancelled_ends_at_the_next_row_of_the_ledger(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, printed: bool

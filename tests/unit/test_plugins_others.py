@@ -19,7 +19,6 @@ from skyward_core.runtime.instance_info import InstanceInfo, Peer
 from skyward_core.runtime.rendezvous import claim_port
 from tests.support.plugin_gang import places, run_gang
 
-NOT_INSTALLED = "sklearn pandas IPython torch._dynamo"  # optional in keras, and loaded where they are
 GPU = "H100:8"
 
 
@@ -152,21 +151,6 @@ def test_plugins_join_nothing_in_a_world_of_one_rank():
         places(2)[:1],
     )
     assert report == [[[]] * (len(JOINING) + 1), [True] * len(JOINING)]
-
-
-def test_tensorflow_itself_reads_it():
-    pytest.importorskip("tensorflow", reason="tensorflow is not installed")
-    seen = run_gang(
-        """
-        with enter_process([plugins.tensorflow()], info):
-            import tensorflow as tf
-            strategy = tf.distribute.MultiWorkerMirroredStrategy()
-            total = strategy.reduce("SUM", strategy.run(lambda: tf.constant(1.0)), axis=None)
-            print(json.dumps([strategy.num_replicas_in_sync, float(total)]))
-        """,
-        places(2),
-    )
-    assert seen == [[2, 2.0], [2, 2.0]]
 
 
 def test_plugins_of_one_worker_do_not_share_a_port():

@@ -29,6 +29,10 @@ HELD = Reservation(
     id="cr-1", instance_type="p5.48xlarge", region="r", zone="ra", count=2, free=2, state="active", is_block=True,
     starts_at=1e9, ends_at=1e9 + 86400,
 )  # fmt: skip
+BLOCK = Block(
+    provider="aws", id="cb-1", instance_type="p5.48xlarge", region="r", zone="ra", count=1, hours=24, starts_at=1e9,
+    upfront=10.0,
+)  # fmt: skip
 CALLS = AwsCalls(AwsAccount())
 
 
@@ -70,10 +74,7 @@ async def test_a_purchase_whose_answer_nobody_can_read_may_have_been_made(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
-    block = Block(
-        provider="aws", id="cb-1", instance_type="p5.48xlarge", region="r", zone="ra", count=1, hours=24,
-        starts_at=datetime.now(UTC).timestamp(), upfront=10.0,
-    )  # fmt: skip
+    block = replace(BLOCK, starts_at=datetime.now(UTC).timestamp())
     asked: list[str] = []
 
     def call(self: Any, service: str, region: str, action: str, *more: Any) -> Any:
@@ -91,12 +92,8 @@ async def test_a_purchase_whose_answer_names_no_reservation_may_have_been_made(
     answer: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(AwsCalls, "_call", lambda *_: answer)
-    block = Block(
-        provider="aws", id="cb-1", instance_type="p5.48xlarge", region="r", zone="ra", count=1, hours=24,
-        starts_at=1e9, upfront=10.0,
-    )  # fmt: skip
     with pytest.raises(Unreachable, match="contains no reservation"):
-        await instance_launch.buy_block(CALLS, block, "t")
+        await instance_launch.buy_block(CALLS, BLOCK, "t")
 
 
 def refused(code: str, status: int = 400) -> ClientError:
@@ -120,10 +117,7 @@ async def test_a_purchase_that_a_gateway_gave_no_answer_to_may_have_been_made(
 
 @pytest.mark.parametrize(("upfront", "said"), [(10.0, float("nan")), (float("nan"), 10.0), (10.0, float("inf"))])
 def test_a_price_that_is_no_number_is_nobodys(upfront: float, said: float) -> None:
-    block = Block(
-        provider="aws", id="cb-1", instance_type="p5.48xlarge", region="r", zone="ra", count=1, hours=24,
-        starts_at=1e9, upfront=upfront,
-    )  # fmt: skip
+    block = replace(BLOCK, upfront=upfront)
     assert not offers_and_capacity.same_price(block, said)
 
 

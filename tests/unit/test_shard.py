@@ -57,15 +57,6 @@ def on_ranks(world_size, *data, **options):
     return parts
 
 
-@pytest.mark.parametrize("length", [0, 1, 3, 10, 12])
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_every_item_goes_to_exactly_one_rank(length, shuffle):
-    parts = on_ranks(4, list(range(length)), shuffle=shuffle)
-    assert sorted(item for part in parts for item in part) == list(range(length))
-    sizes = [len(part) for part in parts]
-    assert max(sizes) - min(sizes) <= 1
-
-
 def test_strided_by_rank_and_not_by_node():
     data = list(range(7))
     info = InstanceInfo(node=1, total_nodes=2, rank=3, world_size=4, local_rank=1, ranks_per_node=2)

@@ -17,7 +17,6 @@ from skyward_core.views.events import Event, QueuedRun, QueueNews, RankBegan, Ra
 from skyward_core.views.job_steps import failure_lines, steps_by_node, steps_of_job
 from skyward_core.views.pool_view import PoolView, RunView, apply
 from skyward_core.views.recorded_events import parse_event
-from skyward_core.views.stack_groups import format_ranges
 from skyward_tui.cli.commands.run import PoolCommand
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.follow_run import MAX_BUFFERED_BYTES, PendingLaunchEvents, UnattributedLines
@@ -37,13 +36,20 @@ def ends(run: str, rank: int = 0) -> RankEnded:
     return RankEnded(pool="p", run=run, outcome=Outcome(rank, rank, rank, "returned"))
 
 
+def command(*, joined: bool = True) -> PoolCommand:
+    """A command on a pool that it joined, or that it made."""
+    session: Any = SimpleNamespace(view=lambda key: SimpleNamespace(ranks_per_node=1))
+    job = PoolCommand(session, Console(), "p", ours=not joined, keep=True)
+    if joined:
+        job.follower.is_output_ours = job.is_output_ours
+    return job
+
+
 def feed(*came: Event | str) -> None:
     """Have a command whose run is ``mine`` hear of things, where a text is a line of rank 0."""
-    session: Any = SimpleNamespace(view=lambda key: SimpleNamespace(ranks_per_node=1))
-    job = PoolCommand(session, Console(), "p", ours=False, keep=True)
+    job = command()
     job.run = RunView("mine", "p", "f", "broadcast", 1, 0.0)
     job._own_run_ids.add("mine")
-    job.follower.is_output_ours = job.is_output_ours
     for each in came:
         if isinstance(each, str):
             job.follower.on_log(0, "out", 0, f"{each}\n".encode(), "")
@@ -98,9 +104,7 @@ def test_what_comes_before_the_launch_is_answered_is_shown(
     capfd: pytest.CaptureFixture[str], told: str, before: str
 ) -> None:
     """The session puts it there as soon as the run is begun, and the answer only when all of the launch is done."""
-    session: Any = SimpleNamespace(view=lambda key: SimpleNamespace(ranks_per_node=1))
-    job = PoolCommand(session, Console(), "p", ours=False, keep=True)
-    job.follower.is_output_ours = job.is_output_ours
+    job = command()
     if before:
         job.run = RunView(before, "p", "f", "broadcast", 1, 0.0, state="done")
         job._own_run_ids.add(before)
@@ -117,10 +121,7 @@ def test_what_comes_before_the_launch_is_answered_is_shown(
 
 def launching(ours: str, whose: str, *, joined: bool = True) -> PoolCommand:
     """A command that joined a pool, or made one, to which the answer to its launch comes after two large pieces."""
-    session: Any = SimpleNamespace(view=lambda key: SimpleNamespace(ranks_per_node=1))
-    job = PoolCommand(session, Console(), "p", ours=not joined, keep=True)
-    if joined:
-        job.follower.is_output_ours = job.is_output_ours
+    job = command(joined=joined)
     launched: Future[RunView] = Future()
     for line in ("first", "x" * (MAX_BUFFERED_BYTES // 2), "y" * (MAX_BUFFERED_BYTES // 2), "last"):
         job.follower.on_log(0, "out", 0, f"{line}\n".encode(), whose)
@@ -169,16 +170,12 @@ def test_what_ranks_do_is_kept_while_their_lines_are_let_go() -> None:
     assert held.truncated == {(0, "mine")}
 
 
-def test_what_is_held_has_a_bound(capfd: pytest.CaptureFixture[str]) -> None:
+def test_held_lines_are_bounded_and_the_loss_is_reported(capfd: pytest.CaptureFixture[str]) -> None:
     large = "x" * (MAX_BUFFERED_BYTES // 4)
-    said = shown(capfd, waits("mine"), "first", *[large] * 4, "last", begins("mine"), waits())
-    assert said[-1] == "r000| last" and len(said) == 4 and "r000| first" not in said
-
-
-def test_what_its_bound_cost_is_said(capfd: pytest.CaptureFixture[str]) -> None:
-    feed(waits("mine"), "first", "x" * MAX_BUFFERED_BYTES, "last", begins("mine"), waits())
+    feed(waits("mine"), "first", *[large] * 4, "last", begins("mine"), waits())
     said = capfd.readouterr()
-    assert said.out.splitlines() == ["r000| last"]
+    lines = said.out.splitlines()
+    assert lines[-1] == "r000| last" and len(lines) == 4 and "r000| first" not in lines
     assert "older output of rank 0 is not shown here" in said.err
 
 
@@ -310,10 +307,6 @@ def test_a_run_whose_nodes_have_another_one_to_do_first_waits_too() -> None:
     assert (row.run, row.waits, row.wants) == ("e", True, 4)
 
 
-def test_nodes_are_told_in_their_shortest_form() -> None:
-    assert [format_ranges(each) for each in ((3,), (2, 0, 1), (0, 2, 3, 5))] == ["3", "0-2", "0,2-3,5"]
-
-
 # What a client makes of a notice, and to which nodes it hands it on.
 
 
@@ -350,7 +343,7 @@ def test_a_notice_is_shown_once_and_told_to_the_other_nodes_that_are_there() -> 
     stage.hear(1, left=59.0)
     assert len(stage.warned) == 2 and len(stage.said) == 1
     stage.hear(2, left=None)
-    assert stage.warned[2:] == [(0, 2, 0), (1, 2, 0)] and "taken back by its provider now" in stage.said[1]
+    assert stage.warned[2:] == [(0, 2, 0), (1, 2, 0)] and "preempted now" in stage.said[1]
     # Who was not there hears of both when it comes; who comes back says again what is known.
     stage.warned.clear()
     stage.notices.on_connect(stage.links[3])

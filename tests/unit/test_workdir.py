@@ -98,14 +98,6 @@ def content(folder: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("repository", [True, False])
-def test_gitignore_is_honoured_inside_and_outside_of_a_repository(folder: Path, repository: bool) -> None:
-    if repository:
-        subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
-        subprocess.run(["git", "add", "train.py"], cwd=folder, check=True)
-    assert names(folder) == {".gitignore", "train.py", "lib/model.py"}
-
-
 def test_a_folder_below_the_repositorys_root_and_a_repository_inside(folder: Path) -> None:
     subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
     inner = folder / "lib" / "other"
@@ -509,16 +501,6 @@ async def test_one_snapshot_serves_many(folder: Path, tmp_path: Path, size: int)
     assert await snapshot.find_changed(here | {0: "another"}) == [0]
 
 
-def test_contents_that_end_early_are_no_file(folder: Path, tmp_path: Path) -> None:
-    items = working_folder_upload.build_manifest(folder).items[:1]
-    contents = io.BytesIO()
-    working_folder_upload.pack(folder, items, contents)
-    copy = receive_working_folder.FolderCopy(tmp_path / "host", "x", print)
-    with pytest.raises(ValueError, match="contents are incomplete"):
-        copy.apply(items, [], [0], io.BytesIO(contents.getvalue()[:-2]))
-    assert not (copy.folder / items[0].path).exists()
-
-
 def test_too_much_is_refused_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(working_folder_upload, "LIMIT", 500)
     with pytest.raises(working_folder_upload.FolderTooLarge, match=r"data .*excludes"):
@@ -548,12 +530,24 @@ def test_a_temporary_folder_is_known_by_where_its_link_leads(tmp_path: Path, mon
     assert state_folder.unusable_reason(scratch) == f"{scratch} is a system folder"
 
 
-async def packed(folder: Path) -> bytes:
-    """All of a folder, as it travels."""
-    snapshot, target = working_folder_upload.Snapshot(folder, (), ()), io.BytesIO()
+async def sent_manifest(
+    folder: Path, root: Path
+) -> tuple[list[receive_working_folder.FolderItem], io.BytesIO, Path, Callable[[], object]]:
+    """Send a folder's manifest; return its files, the channel, the copy, and what receives the contents."""
+    snapshot, contents = working_folder_upload.Snapshot(folder, (), ()), io.BytesIO()
     items, _ = await snapshot.files()
-    assert await snapshot.pack(range(len(items)), target)
-    return target.getvalue()
+    assert await snapshot.pack(range(len(items)), contents)
+    sent = receive_working_folder.to_json(items)
+    channel = io.BytesIO(sent + contents.getvalue() + b"next")
+    wanted = {"name": "src", "size": len(sent), "same": [], "wanted": range(len(items)), "compressed": True}
+    found = host_commands.run_host_command("manifest", wanted, str(root), channel.read, print)
+    files = wanted | {"size": len(contents.getvalue())}
+    return (
+        items,
+        channel,
+        Path(found["folder"]),
+        lambda: host_commands.run_host_command("files", files, str(root), channel.read, print),
+    )
 
 
 @pytest.mark.parametrize("size", [0, 300, 450, 500, 5_000, 20_000])
@@ -562,26 +556,18 @@ async def test_contents_are_taken_from_the_channel_to_its_last_byte(tmp_path: Pa
     folder = tmp_path / "src"
     folder.mkdir()
     (folder / "data.bin").write_bytes(random.Random(size).randbytes(size))
-    items, contents = working_folder_upload.build_manifest(folder).items, await packed(folder)
-    sent = receive_working_folder.to_json(items)
-    channel = io.BytesIO(sent + contents + b"next")
-    wanted = {"name": "src", "size": len(sent), "same": [], "wanted": range(len(items)), "compressed": True}
-    found = host_commands.run_host_command("manifest", wanted, str(tmp_path), channel.read, print)
-    host_commands.run_host_command("files", wanted | {"size": len(contents)}, str(tmp_path), channel.read, print)
+    _, channel, copy, receive = await sent_manifest(folder, tmp_path)
+    receive()
     assert channel.read() == b"next"
-    assert (Path(found["folder"]) / "data.bin").read_bytes() == (folder / "data.bin").read_bytes()
+    assert (copy / "data.bin").read_bytes() == (folder / "data.bin").read_bytes()
 
 
 async def test_contents_that_cannot_be_unpacked_are_taken_as_well(folder: Path, tmp_path: Path) -> None:
     (folder / "large.bin").write_bytes(random.Random(1).randbytes(50_000))
-    items, contents = working_folder_upload.build_manifest(folder).items, await packed(folder)
-    sent = receive_working_folder.to_json(items)
-    channel = io.BytesIO(sent + contents + b"next")
-    wanted = {"name": "src", "size": len(sent), "same": [], "wanted": range(len(items)), "compressed": True}
-    found = host_commands.run_host_command("manifest", wanted, str(tmp_path), channel.read, print)
-    (Path(found["folder"]) / f"{items[0].path}.skyward-part").mkdir(parents=True)  # in the way
+    items, channel, copy, receive = await sent_manifest(folder, tmp_path)
+    (copy / f"{items[0].path}.skyward-part").mkdir(parents=True)  # in the way
     with pytest.raises(IsADirectoryError):
-        host_commands.run_host_command("files", wanted | {"size": len(contents)}, str(tmp_path), channel.read, print)
+        receive()
     assert channel.read() == b"next"
 
 
