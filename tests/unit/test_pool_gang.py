@@ -112,7 +112,7 @@ async def held(gang: Gang, *, unclean: bool = False) -> None:
     gang.log.clear()
 
 
-async def test_the_first_start_waits_for_the_lock_and_the_next_ones_do_not(gang: Gang) -> None:
+async def test_only_the_first_start_waits_for_the_lock(gang: Gang) -> None:
     assert not gang.keeper.try_start(gang.started.append)
     task = await gang.starting()
     assert gang.started == []
@@ -125,7 +125,7 @@ async def test_the_first_start_waits_for_the_lock_and_the_next_ones_do_not(gang:
     assert [kind for _, kind in gang.log] == ["lock"], "alone with the pool, nothing more is asked"
 
 
-async def test_a_broken_gang_is_formed_anew_before_the_start(gang: Gang) -> None:
+async def test_broken_gang_is_formed_again_before_the_start(gang: Gang) -> None:
     await held(gang)
     gang.links[2].broken = "rank 2 ended"
     assert not gang.keeper.is_complete
@@ -147,7 +147,7 @@ async def test_a_broken_gang_is_formed_anew_before_the_start(gang: Gang) -> None
     assert gang.started == [5]
 
 
-async def test_a_spent_gang_goes_on_for_what_it_has_been_given_before_the_next_is_formed(gang: Gang) -> None:
+async def test_spent_gang_finishes_its_calls_before_the_next_is_formed(gang: Gang) -> None:
     await held(gang)
     gang.links[2].broken, gang.links[2].spent = "a script has run", True
     gang.links[1].runs = {"r1": {"calls": 1, "active": 1, "total": 3}}
@@ -164,13 +164,13 @@ async def test_a_spent_gang_goes_on_for_what_it_has_been_given_before_the_next_i
     assert gang.log.count((1, "where")) == asked
 
 
-async def test_a_new_epoch_is_newer_than_any_that_a_node_knows(gang: Gang) -> None:
+async def test_new_epoch_exceeds_every_epoch_of_the_nodes(gang: Gang) -> None:
     gang.links[1].epoch = 8
     await held(gang)
     assert gang.started == [9]
 
 
-async def test_a_node_without_a_link_does_not_learn_of_the_epoch(gang: Gang) -> None:
+async def test_unreachable_node_does_not_get_the_epoch(gang: Gang) -> None:
     gang.links[0].broken = "x"
     gang.links[1].up = False
     await held(gang)
@@ -180,7 +180,7 @@ async def test_a_node_without_a_link_does_not_learn_of_the_epoch(gang: Gang) -> 
     assert not gang.keeper.is_complete
 
 
-async def test_who_came_later_asks_for_the_plugins() -> None:
+async def test_client_without_plugins_fetches_them_from_a_node() -> None:
     gang = Gang(plugins=None)
     gang.head.broken, gang.told = "x", b"from a node"
     await held(gang)
@@ -189,7 +189,7 @@ async def test_who_came_later_asks_for_the_plugins() -> None:
     assert (header["hooks"], header["apps"]) == (True, True)
 
 
-async def test_plugins_that_nobody_knows_any_more_are_not_left_out_silently() -> None:
+async def test_lost_plugins_are_an_error() -> None:
     gang = Gang(plugins=None)
     gang.head.broken = "x"
     task = await gang.starting()
@@ -202,14 +202,14 @@ async def test_plugins_that_nobody_knows_any_more_are_not_left_out_silently() ->
     assert (gang.started, gang.asked) == ([5], 2), "it is asked anew"
 
 
-async def test_without_plugins_there_are_no_hooks() -> None:
+async def test_gang_without_plugins_has_no_hooks() -> None:
     gang = Gang(plugins=b"")
     gang.head.broken = "x"
     await held(gang)
     assert gang.head.of("gang")[0]["hooks"] is False
 
 
-async def test_whoever_else_wants_the_lock_gets_it_after_all_agents_have_our_calls(gang: Gang) -> None:
+async def test_wanted_lock_is_released_after_all_agents_have_the_calls(gang: Gang) -> None:
     await held(gang)
     gang.tell("wanted")
     assert not gang.keeper.try_start(gang.started.append)
@@ -222,7 +222,7 @@ async def test_whoever_else_wants_the_lock_gets_it_after_all_agents_have_our_cal
     assert gang.started == [1, 1]
 
 
-async def test_wanted_during_a_start_it_is_given_back_after_it(gang: Gang) -> None:
+async def test_lock_wanted_during_a_start_is_released_after_it(gang: Gang) -> None:
     task = await gang.starting()
     gang.tell("granted", unclean=False)
     gang.tell("wanted")
@@ -231,7 +231,7 @@ async def test_wanted_during_a_start_it_is_given_back_after_it(gang: Gang) -> No
     assert gang.head.of("unlock")
 
 
-async def test_a_lost_head_takes_the_lock_with_it(gang: Gang) -> None:
+async def test_lost_head_loses_the_lock(gang: Gang) -> None:
     await held(gang)
     gang.keeper.on_down(gang.links[1])
     assert gang.keeper.try_start(gang.started.append), "another node's link has no part in the lock"
@@ -253,12 +253,12 @@ async def test_a_lost_head_takes_the_lock_with_it(gang: Gang) -> None:
     assert unheard == [], "nobody waits for the lock any more"
 
 
-async def test_only_the_head_grants(gang: Gang) -> None:
+async def test_only_the_head_grants_the_lock(gang: Gang) -> None:
     gang.keeper.on_frame(gang.links[1], {"t": "granted", "unclean": False})
     assert not gang.keeper.try_start(gang.started.append)
 
 
-async def test_ensure_forms_a_gang_once(gang: Gang) -> None:
+async def test_ensure_set_up_forms_a_broken_gang_once(gang: Gang) -> None:
     await gang.keeper.ensure_set_up()
     assert gang.log == [], "it is whole"
     gang.head.broken = "x"
@@ -281,7 +281,7 @@ def stopped(gang: Gang) -> list[str]:
     return [header["run"] for header in gang.links[1].of("stop")]
 
 
-async def test_a_run_that_came_to_some_agents_only_is_stopped(gang: Gang) -> None:
+async def test_partly_started_run_is_stopped_after_an_unclean_lock(gang: Gang) -> None:
     gang.head.runs = {"half": run(1, 1)}
     gang.links[1].runs = {"half": run(1, 1)}
     await held(gang, unclean=True)
@@ -309,7 +309,7 @@ async def test_run_that_needs_no_client_is_not_stopped(gang: Gang, runs: list[He
     assert stopped(gang) == []
 
 
-async def test_what_cannot_be_asked_now_is_asked_before_the_next_start(gang: Gang) -> None:
+async def test_unreachable_node_is_checked_before_the_next_start(gang: Gang) -> None:
     for link in gang.links:
         link.runs = {"whole": run(1, 1)}
     gang.links[2].up = False
@@ -324,7 +324,7 @@ async def test_what_cannot_be_asked_now_is_asked_before_the_next_start(gang: Gan
     assert (gang.started, stopped(gang)) == ([5], ["whole"])
 
 
-async def test_a_lock_given_back_before_that_stays_unclean(gang: Gang) -> None:
+async def test_lock_released_before_the_check_stays_unclean(gang: Gang) -> None:
     gang.links[2].up = False
     task = await gang.starting()
     gang.tell("granted", unclean=True)
@@ -335,7 +335,7 @@ async def test_a_lock_given_back_before_that_stays_unclean(gang: Gang) -> None:
     assert gang.head.of("unlock") == [{"t": "unlock", "unclean": True}]
 
 
-async def test_a_node_that_is_gone_has_nothing_to_tell(gang: Gang) -> None:
+async def test_lost_node_is_not_checked(gang: Gang) -> None:
     gang.links[2].up, gang.links[2].gone = False, True
     gang.head.runs = {"half": run(1, 1)}
     await held(gang, unclean=True)
@@ -408,14 +408,14 @@ def stale(index: int) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["gather", "broadcast"])
-def test_a_call_that_a_run_does_not_have(kind: RunKind) -> None:
+def test_frame_about_an_unknown_call_is_refused(kind: RunKind) -> None:
     book, run = claimed(kind, 2)
     with pytest.raises(WireError, match="run r1 has no call 2"):
         book.on_frame(book._context.links[0], stale(2), b"")
     assert not run._stale
 
 
-def test_a_call_that_the_node_was_not_given() -> None:
+def test_frame_about_a_call_of_another_node_is_refused() -> None:
     book, run = claimed("broadcast", 2)
     with pytest.raises(WireError, match="node 0 sent a frame about call 1, which it did not receive"):
         book.on_frame(book._context.links[0], stale(1), b"")
@@ -423,7 +423,7 @@ def test_a_call_that_the_node_was_not_given() -> None:
 
 
 @pytest.mark.parametrize(("rank", "node"), [(1, 0), (0, 1)])
-def test_an_outcome_of_another_nodes_rank(rank: int, node: int) -> None:
+def test_outcome_of_a_rank_of_another_node_is_refused(rank: int, node: int) -> None:
     book, run = claimed("gather", 2)
     header: Any = {"t": "outcome", "run": "r1", "i": 0, "rank": rank, "node": node, "kind": "returned"}
     with pytest.raises(WireError, match="node 0 sent a frame about rank"):
@@ -431,7 +431,7 @@ def test_an_outcome_of_another_nodes_rank(rank: int, node: int) -> None:
     assert not run.outcomes
 
 
-def test_of_a_run_of_another_client_it_is_only_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_of_another_clients_run_are_only_forwarded(monkeypatch: pytest.MonkeyPatch) -> None:
     book, heard = book_of(), list[Any]()
     monkeypatch.setattr(book.others, "on_frame", lambda link, header: heard.append(header))
     book.on_frame(book._context.links[0], stale(7), b"")

@@ -67,9 +67,7 @@ def spec(world: World, nodes: int, **options: Any) -> PoolSpec:
 # -- a new pool ---------------------------------------------------------------------------------------------------
 
 
-async def test_nodes_come_up_together_and_none_installs_before_all_are_there(
-    world: World, make: Callable[..., Client]
-) -> None:
+async def test_no_node_installs_before_all_nodes_are_prepared(world: World, make: Callable[..., Client]) -> None:
     client = make(3)
     passed: list[int] = []
     shared: list[object] = []
@@ -98,7 +96,7 @@ async def test_nodes_come_up_together_and_none_installs_before_all_are_there(
     ]  # fmt: skip
 
 
-async def test_of_a_range_a_pool_has_the_nodes_that_there_were(world: World, ledger: Ledger) -> None:
+async def test_pool_of_a_node_range_has_the_nodes_it_got(world: World, ledger: Ledger) -> None:
     """Its world, its view and its row in the ledger are of what was got."""
     world.room = 3
     wanted = PoolSpec(name="q", provider=world, nodes=Nodes(min=2, max=5), options=Options(console=False, grace=0.1))
@@ -126,7 +124,7 @@ def written() -> list[Machine]:
     ("refused", "kind"),
     [(ConnectionRefusedError("nobody listens"), Unreachable), (WireError("incompatible release"), PoolError)],
 )
-async def test_an_agent_that_does_not_answer_is_named(
+async def test_start_names_the_agent_that_does_not_answer(
     world: World, make: Callable[..., Client], refused: Exception, kind: type[PoolError]
 ) -> None:
     client = make(2)
@@ -137,16 +135,14 @@ async def test_an_agent_that_does_not_answer_is_named(
     assert type(caught.value) is kind
 
 
-async def test_nodes_with_different_numbers_of_ranks_are_refused_by_name(
-    world: World, make: Callable[..., Client]
-) -> None:
+async def test_start_refuses_nodes_with_different_rank_counts(world: World, make: Callable[..., Client]) -> None:
     client = make(3)
     world.ranks = {"m1": 4, "m2": 2, "m0": 4}
     with pytest.raises(PoolError, match=r"node 0 4, node 1 4, node 2 2\. Set a number, for example ranks_per_node=2"):
         await client.startup.start_nodes(spec(world, 3))
 
 
-async def test_who_leaves_says_at_last_what_has_come_here(world: World, ledger: Ledger) -> None:
+async def test_detaching_client_sends_its_acknowledgements_last(world: World, ledger: Ledger) -> None:
     pool = await Pool.register(spec(world, 1), ledger)
     await pool.start(spec(world, 1))
     pool.links[0].acknowledge("r1")
@@ -154,7 +150,7 @@ async def test_who_leaves_says_at_last_what_has_come_here(world: World, ledger: 
     assert world.questions[-2:] == [("m0", "ack"), ("m0", "ping")], "and waits until that is heard"
 
 
-async def test_only_what_takes_room_counts_as_not_fetched(world: World, make: Callable[..., Client]) -> None:
+async def test_only_results_with_bytes_count_as_unfetched(world: World, make: Callable[..., Client]) -> None:
     world.unfetched = {"m0": {"r1": 0, "r2": 3}, "m1": {"r1": 0, "r2": 4}}
     client = make(2)
     await client.startup.start_nodes(spec(world, 2))
@@ -163,7 +159,7 @@ async def test_only_what_takes_room_counts_as_not_fetched(world: World, make: Ca
     assert client.context.view.unfetched == {"r2": 7}
 
 
-async def test_a_node_that_fails_ends_the_start_by_name_and_nothing_is_left(world: World, ledger: Ledger) -> None:
+async def test_failing_node_ends_the_start_and_all_machines(world: World, ledger: Ledger) -> None:
     broken_off: list[int] = []
 
     async def prepare(machine: Machine, gate: Any, first: bool) -> None:
@@ -188,7 +184,7 @@ async def test_a_node_that_fails_ends_the_start_by_name_and_nothing_is_left(worl
     assert pool.view.state == "gone"
 
 
-async def test_a_start_that_takes_too_long_says_at_what_each_node_was(world: World, ledger: Ledger) -> None:
+async def test_start_timeout_names_the_phase_of_each_node(world: World, ledger: Ledger) -> None:
 
     async def hang(machine: Machine, *_: Any) -> None:
         await asyncio.Event().wait()
@@ -202,7 +198,7 @@ async def test_a_start_that_takes_too_long_says_at_what_each_node_was(world: Wor
 
 
 @pytest.mark.parametrize("step", ["create", "prepare"])
-async def test_a_time_limit_of_the_provider_s_own_is_no_end_of_ours(world: World, step: str, ledger: Ledger) -> None:
+async def test_timeout_of_the_provider_is_raised_as_it_is(world: World, step: str, ledger: Ledger) -> None:
 
     async def fail(*_: Any) -> None:
         raise TimeoutError("the shop is slow")
@@ -238,7 +234,7 @@ async def come(world: World) -> AsyncIterator[Come]:
         await client.close()
 
 
-async def test_each_node_is_come_to_by_what_its_provider_says(world: World, come: Come) -> None:
+async def test_attach_connects_to_each_node_by_its_machine_state(world: World, come: Come) -> None:
     world.states = {"m1": "gone", "m2": "orphaned", "m3": "unreachable"}
     world.refuses["m3"] = OSError("no route")
     client = await come()
@@ -252,7 +248,7 @@ async def test_each_node_is_come_to_by_what_its_provider_says(world: World, come
     await until(lambda: links[3].up)
 
 
-async def test_a_new_agent_is_told_what_another_node_knows(world: World, come: Come) -> None:
+async def test_new_agent_gets_environment_known_to_another_node(world: World, come: Come) -> None:
     world.states = {"m0": "orphaned"}
     client = await come(2)
     ((name, told),) = world.prepared
@@ -268,7 +264,7 @@ async def test_a_new_agent_is_told_what_another_node_knows(world: World, come: C
         ("dead", "orphaned", False),
     ],
 )
-async def test_a_node_that_is_to_get_another_machine_is_not_come_to(
+async def test_attach_skips_a_node_with_a_replacement_under_way(
     world: World, come: Come, owner: str, state: MachineStatus, up: bool
 ) -> None:
     name = "1.word" if owner == "alive" else f"{dead_process()}.word"
@@ -281,7 +277,7 @@ async def test_a_node_that_is_to_get_another_machine_is_not_come_to(
         assert client.context.view.nodes[1].detail == "waiting for a replacement machine"
 
 
-async def test_another_client_that_decides_while_we_come_has_decided(world: World, come: Come) -> None:
+async def test_attach_honors_a_replacement_decided_during_it(world: World, come: Come) -> None:
     """It finds the agent dead after we have looked at the entries, and before it is our turn to decide."""
     world.states["m1"] = "orphaned"
     describe = world.describe
@@ -306,7 +302,7 @@ async def test_another_client_that_decides_while_we_come_has_decided(world: Worl
         (WireError("it has protocol version 1"), PoolError),
     ],
 )
-async def test_where_no_node_answers_the_first_says_why(
+async def test_attach_without_answers_raises_the_first_error(
     world: World, come: Come, refused: Exception, kind: type[PoolError]
 ) -> None:
     world.refuses = {"m0": refused, "m1": OSError("something else")}
@@ -315,7 +311,7 @@ async def test_where_no_node_answers_the_first_says_why(
     assert type(caught.value) is kind
 
 
-async def test_a_pool_of_which_no_machine_is_left_is_not_come_to(world: World, come: Come) -> None:
+async def test_attach_refuses_a_pool_without_machines(world: World, come: Come) -> None:
     world.states = {"m0": "gone", "m1": "gone"}
     with pytest.raises(PoolError, match="No machine of pool p exists any more"):
         await come(2)
@@ -323,7 +319,7 @@ async def test_a_pool_of_which_no_machine_is_left_is_not_come_to(world: World, c
 
 
 @pytest.mark.parametrize(("owner", "comes"), [("1.word", True), ("dead", False)])
-async def test_a_pool_whose_only_node_is_just_getting_another_machine_is_come_to(
+async def test_attach_to_a_pool_whose_only_node_is_replaced_depends_on_the_owner(
     world: World, come: Come, owner: str, comes: bool
 ) -> None:
     """Of one whose replacement nobody sees to there is nobody left that knows how to set it up."""
@@ -400,7 +396,7 @@ def finder_spec(finder: World, nodes: int = 2) -> PoolSpec:
     return PoolSpec(name="q", provider=finder, nodes=nodes, options=Options(console=False, grace=0.1))
 
 
-async def test_a_start_that_is_given_up_inside_create_leaves_nothing(finder: Finder, ledger: Ledger) -> None:
+async def test_start_given_up_inside_create_leaves_no_machine(finder: Finder, ledger: Ledger) -> None:
     finder.halt.clear()
     pool = await Pool.register(finder_spec(finder), ledger)
     starting = asyncio.create_task(pool.start(finder_spec(finder)))
@@ -438,7 +434,7 @@ async def test_teardown_names_what_a_failing_provider_leaves_and_the_next_one_en
     assert (await pool.down()).ok
 
 
-async def test_a_client_that_died_inside_create_is_cleared_up_after(finder: Finder, ledger: Ledger) -> None:
+async def test_machines_of_a_client_killed_inside_create_are_ended(finder: Finder, ledger: Ledger) -> None:
     row = ledger.record_intent("t9", "q", finder.to_json(), finder_spec(finder).describe())
     died(ledger, "t9")
     finder.made["t9"] = [machine(0), machine(1)]
@@ -452,14 +448,14 @@ async def test_a_client_that_died_inside_create_is_cleared_up_after(finder: Find
     assert receipt.ok and receipt.gone == (0, 1)
 
 
-async def test_one_that_died_before_anything_was_made_is_closed(finder: Finder, ledger: Ledger) -> None:
+async def test_pool_of_a_client_killed_before_create_is_closed(finder: Finder, ledger: Ledger) -> None:
     ledger.record_intent("t9", "q", finder.to_json(), finder_spec(finder).describe())
     died(ledger, "t9")
     receipt = await close_if_gone(ledger.pool("t9"), finder, ledger)  # type: ignore[arg-type]
     assert receipt is not None and receipt.created == 0
 
 
-async def test_machines_in_another_s_place_are_kept_among_the_former(finder: Finder, ledger: Ledger) -> None:
+async def test_unrecorded_machines_of_taken_places_are_saved_as_replaced(finder: Finder, ledger: Ledger) -> None:
     intended(finder, 2)
     finder.made[TOKEN] = [machine(0), machine(1), machine(1, "lost"), machine(2, "late")]
     new = await save_unknown_machines("p", TOKEN, finder, ledger)  # type: ignore[arg-type]
@@ -469,9 +465,7 @@ async def test_machines_in_another_s_place_are_kept_among_the_former(finder: Fin
     assert await save_unknown_machines("p", TOKEN, finder, ledger) == [], "each once"  # type: ignore[arg-type]
 
 
-async def test_a_pool_torn_down_by_another_client_while_its_machines_come_does_not_start(
-    finder: Finder, ledger: Ledger
-) -> None:
+async def test_pool_torn_down_by_another_client_during_create_does_not_start(finder: Finder, ledger: Ledger) -> None:
     finder.halt.clear()
     pool = await Pool.register(finder_spec(finder), ledger)
     starting = asyncio.create_task(pool.start(finder_spec(finder)))
@@ -487,7 +481,7 @@ def died(ledger: Ledger, token: str) -> None:
     ledger._write([("UPDATE pools SET pid=? WHERE token=?", (dead_process(), token))])
 
 
-def test_only_who_finds_is_asked(finder: Finder) -> None:
+def test_only_providers_with_find_are_searched(finder: Finder) -> None:
     assert isinstance(finder, Finds) and not isinstance(World(), Finds)
 
 
@@ -526,7 +520,7 @@ async def begun(full_world: Full, ledger: Ledger, wait: float | str) -> tuple[Po
     return pool, spec, events
 
 
-async def test_it_is_tried_again_and_each_try_is_seen(full_world: Full, ledger: Ledger) -> None:
+async def test_start_without_capacity_is_retried_and_each_retry_shown(full_world: Full, ledger: Ledger) -> None:
     full_world.full_for = 2
     pool, spec, events = await begun(full_world, ledger, "1h")
     await pool.start(spec)
@@ -539,16 +533,14 @@ async def test_it_is_tried_again_and_each_try_is_seen(full_world: Full, ledger: 
 
 
 @pytest.mark.parametrize("wait", [0, 0.05])
-async def test_when_the_time_is_over_the_last_answer_is_the_error(
-    full_world: Full, ledger: Ledger, wait: float
-) -> None:
+async def test_start_without_capacity_fails_with_the_last_answer(full_world: Full, ledger: Ledger, wait: float) -> None:
     pool, spec, _ = await begun(full_world, ledger, wait)
     with pytest.raises(NoCapacity, match="a in zone b: full"):
         await pool.start(spec)
     assert (full_world.tries == 1) == (wait == 0) and ledger.live_pools() == []
 
 
-async def test_hosts_of_ones_own_become_no_more(full_world: Full, ledger: Ledger) -> None:
+async def test_too_few_hosts_is_not_retried(full_world: Full, ledger: Ledger) -> None:
     full_world.says = TooFewHosts("2 nodes and 1 host")
     pool, spec, _ = await begun(full_world, ledger, "1h")
     with pytest.raises(TooFewHosts):
@@ -556,7 +548,9 @@ async def test_hosts_of_ones_own_become_no_more(full_world: Full, ledger: Ledger
     assert full_world.tries == 1
 
 
-async def test_a_teardown_meanwhile_ends_it(full_world: Full, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_teardown_ends_a_start_that_waits_for_capacity(
+    full_world: Full, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(startup, "PAUSES", (60.0, 60.0))
     pool, spec, _ = await begun(full_world, ledger, "1h")
     starting = asyncio.create_task(pool.start(spec))
@@ -568,7 +562,7 @@ async def test_a_teardown_meanwhile_ends_it(full_world: Full, ledger: Ledger, mo
     assert receipt.ok and receipt.created == 0 and full_world.tries == 1
 
 
-async def test_who_comes_meanwhile_knows_that_it_is_still_being_made(full_world: Full, ledger: Ledger) -> None:
+async def test_pool_waiting_for_capacity_is_still_starting(full_world: Full, ledger: Ledger) -> None:
     pool, _, _ = await begun(full_world, ledger, "2h")
     an_hour_ago = pool.row.created_at - 3600
     ledger._write([("UPDATE pools SET created_at=? WHERE token=?", (an_hour_ago, pool.row.token))])
@@ -601,7 +595,9 @@ class FakeLink:
 @pytest.mark.parametrize(
     "here, told", [(7, ""), (5, "2 bytes of the logs of node 0 did not arrive")], ids=["whole", "short"]
 )
-async def test_a_goodbye_is_the_last_that_is_waited_for(monkeypatch: pytest.MonkeyPatch, here: int, told: str) -> None:
+async def test_teardown_waits_for_nothing_after_the_goodbye(
+    monkeypatch: pytest.MonkeyPatch, here: int, told: str
+) -> None:
     monkeypatch.setattr(teardown, "GOODBYE", 3600.0)
     archive, options = SimpleNamespace(cursors={"r000.out": here}), SimpleNamespace(grace=1.0)
     news, registry = SimpleNamespace(log_receiver=SimpleNamespace(has_unwritten=False)), SimpleNamespace(runs=["ours"])
@@ -613,7 +609,7 @@ async def test_a_goodbye_is_the_last_that_is_waited_for(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("runs", [0, 1])
-async def test_a_pool_that_had_no_runs_has_lost_nothing_that_ranks_wrote(
+async def test_teardown_reports_lost_files_only_if_the_pool_had_runs(
     runs: int, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
 ) -> None:
     async def nobody_says(*_: Any, **__: Any) -> FileListing:

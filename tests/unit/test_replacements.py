@@ -98,7 +98,7 @@ class Held:
             raise
 
 
-async def test_each_step_is_on_disk_before_it_is_taken(world: World, client: Client) -> None:
+async def test_replacement_records_each_step_before_taking_it(world: World, client: Client) -> None:
     seen = {}
 
     async def asked(token: str) -> None:
@@ -119,7 +119,7 @@ async def test_each_step_is_on_disk_before_it_is_taken(world: World, client: Cli
     assert world.ended == []
 
 
-async def test_a_provider_that_fails_is_asked_again_with_the_same_intent(world: World, client: Client) -> None:
+async def test_failing_provider_is_retried_with_the_same_intent(world: World, client: Client) -> None:
     failures: list[Exception] = [NoCapacity("none is left"), OSError("no route")]
     told = []
 
@@ -135,7 +135,7 @@ async def test_a_provider_that_fails_is_asked_again_with_the_same_intent(world: 
     assert written()[0] == []
 
 
-async def test_what_a_provider_that_hangs_was_at_is_broken_off_and_over(world: World, come: Come) -> None:
+async def test_hanging_provider_is_cancelled_at_the_time_limit(world: World, come: Come) -> None:
     client = await come(start_timeout=0.05)
     world.on_replace = held = Held()
     await replaced(client)
@@ -150,7 +150,7 @@ async def test_what_a_provider_that_hangs_was_at_is_broken_off_and_over(world: W
 
 @pytest.mark.parametrize("step", ["replace", "prepare"])
 @pytest.mark.parametrize("left", ["stopped", "killed"])
-async def test_who_comes_next_goes_on_where_a_client_stopped(world: World, come: Come, step: str, left: str) -> None:
+async def test_next_client_continues_an_interrupted_replacement(world: World, come: Come, step: str, left: str) -> None:
     client = await come()
     held = Held()
     setattr(world, f"on_{step}", held)
@@ -174,14 +174,14 @@ async def test_who_comes_next_goes_on_where_a_client_stopped(world: World, come:
     assert other.renewed == [True]
 
 
-async def test_a_replacement_that_was_finished_is_forgotten(client: Client) -> None:
+async def test_finished_replacement_is_forgotten(client: Client) -> None:
     client.ledger.record_replacement_intent(TOKEN, 1, "old", f"{dead_process()}.word")
     client.replacements.resume()
     assert written()[0] == []
     assert not client.roster.is_replacing
 
 
-async def test_of_two_clients_one_asks_and_the_other_joins(world: World, come: Come) -> None:
+async def test_one_client_replaces_and_others_join(world: World, come: Come) -> None:
     first, second, observer = await come(), await come(), await come(observer=True)
     world.on_replace = held = Held()
     lose(first)
@@ -198,7 +198,7 @@ async def test_of_two_clients_one_asks_and_the_other_joins(world: World, come: C
     assert written()[0] == []
 
 
-async def test_who_comes_while_the_only_node_is_replaced_joins_and_learns_from_it(world: World) -> None:
+async def test_client_attaching_during_replacement_of_the_only_node_joins_it(world: World) -> None:
     _, row = intended(world, 1, on_loss="replace")
     first, second = await attached(world, row), Client(world, row)
     try:
@@ -219,7 +219,7 @@ async def test_who_comes_while_the_only_node_is_replaced_joins_and_learns_from_i
             await client.close()
 
 
-async def test_a_client_that_heard_late_joins_what_is_there(world: World, come: Come) -> None:
+async def test_client_that_notices_late_joins_the_replacement(world: World, come: Come) -> None:
     """The other client is done: there is no entry any more that would tell of it."""
     first, second = await come(), await come()
     await replaced(first)
@@ -228,7 +228,7 @@ async def test_a_client_that_heard_late_joins_what_is_there(world: World, come: 
     assert second.renewed == [False]
 
 
-async def test_who_only_looks_asks_for_nothing(world: World, come: Come) -> None:
+async def test_observer_replaces_nothing(world: World, come: Come) -> None:
     observer = await come(observer=True)
     described: list[None] = []
 
@@ -243,7 +243,7 @@ async def test_who_only_looks_asks_for_nothing(world: World, come: Come) -> None
     assert (world.asked, written()[0]) == ([], [])
 
 
-async def test_a_machine_that_does_not_come_up_is_ended_and_followed_by_another(world: World, client: Client) -> None:
+async def test_broken_replacement_machine_is_ended_and_replaced(world: World, client: Client) -> None:
     async def first_is_broken(machine: Machine, *_: Any) -> None:
         if len(world.prepared) == 1:
             raise PoolError("no agent can run there")
@@ -257,7 +257,7 @@ async def test_a_machine_that_does_not_come_up_is_ended_and_followed_by_another(
     assert client.dropped == [1]
 
 
-async def test_a_machine_that_comes_while_the_pool_is_torn_down_is_not_taken(world: World, client: Client) -> None:
+async def test_machine_created_during_teardown_is_not_used(world: World, client: Client) -> None:
     world.on_replace = held = Held()
     lose(client)
     await until(lambda: held.begun)
@@ -268,7 +268,7 @@ async def test_a_machine_that_comes_while_the_pool_is_torn_down_is_not_taken(wor
     assert client.context.machines[1] == machine(1)
 
 
-async def test_a_machine_that_came_up_meanwhile_is_ended_again(world: World, client: Client) -> None:
+async def test_machine_prepared_during_teardown_is_ended(world: World, client: Client) -> None:
     world.on_prepare = held = Held()
     lose(client)
     await until(lambda: held.begun)
@@ -279,7 +279,7 @@ async def test_a_machine_that_came_up_meanwhile_is_ended_again(world: World, cli
     assert client.renewed == []
 
 
-async def test_the_log_of_the_new_machine_begins_on_a_line_of_its_own(client: Client) -> None:
+async def test_log_of_the_new_machine_begins_on_its_own_line(client: Client) -> None:
     client.news.log_receiver.receive("r001.out", 0, b"cut off in the midd")
     await replaced(client)
     assert client.context.archive.read_log_tail("r001.out", 99) == b"cut off in the midd\n"
@@ -300,7 +300,7 @@ async def test_the_log_of_the_new_machine_begins_on_a_line_of_its_own(client: Cl
         (ConnectionResetError(), "ConnectionResetError"),
     ],
 )
-async def test_a_failure_is_told_as_what_it_is_and_not_as_the_end_of_our_own_time(
+async def test_failed_replacement_is_not_reported_as_our_timeout(
     world: World, client: Client, step: str, error: OSError, said: str
 ) -> None:
     failures: list[OSError] = [error]
@@ -318,9 +318,7 @@ async def test_a_failure_is_told_as_what_it_is_and_not_as_the_end_of_our_own_tim
     assert (client.renewed, len(world.prepared)) == ([True], 1 if step == "replace" else 2)
 
 
-async def test_a_node_that_is_back_is_not_replaced_because_that_cannot_be_written_down(
-    world: World, come: Come
-) -> None:
+async def test_replaced_node_is_not_replaced_again_if_the_ledger_is_locked(world: World, come: Come) -> None:
     first, second = await come(), await come()
     refusals = [LedgerError("the ledger is locked"), LedgerError("the ledger is locked")]
 
@@ -358,7 +356,7 @@ async def test_unusable_machine_that_cannot_be_ended_is_followed_by_another(
     assert client.renewed == [True]
 
 
-async def test_what_ends_the_search_at_once_is_not_told_as_the_end_of_its_time(world: World, client: Client) -> None:
+async def test_final_error_of_a_replacement_is_not_reported_as_a_timeout(world: World, client: Client) -> None:
     async def fails(token: str) -> None:
         raise RemoteError("shop.Odd", "no words")
 
@@ -368,7 +366,7 @@ async def test_what_ends_the_search_at_once_is_not_told_as_the_end_of_its_time(w
 
 
 @pytest.mark.parametrize("trouble", [PoolError("the shop is closed"), OSError("no route"), "hangs"])
-async def test_who_cannot_ask_after_a_machine_of_another_client_goes_on_trying_to_reach_it(
+async def test_client_that_cannot_describe_a_replacement_keeps_connecting(
     world: World, come: Come, trouble: Exception | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_recovery, "MACHINE_STATE_TIMEOUT", 0.001)
@@ -393,7 +391,7 @@ async def test_who_cannot_ask_after_a_machine_of_another_client_goes_on_trying_t
     assert (len(asked), second.renewed, len(world.asked)) == (3, [False], 1)
 
 
-async def test_where_nobody_can_tell_a_new_machine_what_it_is_for_none_is_asked_for(world: World) -> None:
+async def test_no_replacement_without_the_environment_of_the_pool(world: World) -> None:
     """We came while another client saw to the only node, and it has died of that."""
     world.states = {"m0": "gone"}
     _, row = intended(world, 1, on_loss="replace", start_timeout=0.2)

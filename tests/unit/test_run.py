@@ -38,7 +38,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 # -- to which nodes calls go -----------------------------------------------------------------------------------------
 
 
-async def test_each_rank_of_a_broadcast_is_called_on_its_node_in_order() -> None:
+async def test_broadcast_calls_each_rank_on_its_node_in_order() -> None:
     async with staged(2, ranks=2) as stage:
         run = stage.add("broadcast", task(7, timeout=9.0))
         run.send_broadcast(5)
@@ -60,7 +60,7 @@ async def test_each_rank_of_a_broadcast_is_called_on_its_node_in_order() -> None
         assert run.results() == [0, 1, 2, 3]
 
 
-async def test_single_tasks_go_to_the_node_with_the_least_to_do_in_turns() -> None:
+async def test_single_tasks_go_to_least_loaded_node_in_turns() -> None:
     async with staged(3) as stage:
         runs = [stage.add("single", task(number)) for number in range(5)]
         for run in runs[:4]:
@@ -71,14 +71,14 @@ async def test_single_tasks_go_to_the_node_with_the_least_to_do_in_turns() -> No
         assert stage.placed[-1] == (2, 0), "nodes 0 and 1 have something to do"
 
 
-async def test_a_trial_goes_to_a_node_that_other_runs_leave_free() -> None:
+async def test_sweep_trial_goes_to_node_without_other_runs() -> None:
     async with staged(3) as stage:
         stage.add("sweep", task(0)).dispatch()
         stage.add("sweep", task(1), task(2)).dispatch()
         assert [node for node, _ in stage.placed] == [0, 1, 2]
 
 
-async def test_a_node_that_is_down_is_the_last_that_a_single_task_goes_to() -> None:
+async def test_single_task_goes_to_unreachable_node_last() -> None:
     async with staged(2) as stage:
         stage.nodes[0].away = OSError("no route")
         stage.nodes[0].drop()
@@ -92,7 +92,7 @@ async def test_a_node_that_is_down_is_the_last_that_a_single_task_goes_to() -> N
         assert late.calls_on(stage.links[0]) == [0]
 
 
-async def test_tasks_are_dealt_in_turns_and_the_next_goes_to_whoever_is_free() -> None:
+async def test_gather_deals_tasks_in_turns_then_to_free_nodes() -> None:
     async with staged(2) as stage:
         run = gather(stage, 6)
         assert [node.calls for node in stage.nodes] == [[0, 2], [1, 3]], "one to do, one to be at hand"
@@ -101,7 +101,7 @@ async def test_tasks_are_dealt_in_turns_and_the_next_goes_to_whoever_is_free() -
         assert [node.calls for node in stage.nodes] == [[0, 2], [1, 3, 4, 5]]
 
 
-async def test_quick_tasks_are_sent_far_ahead_and_slow_ones_are_not() -> None:
+async def test_only_quick_tasks_are_sent_far_ahead() -> None:
     async with staged(1, concurrency=2) as stage:
         quick, slow = gather(stage, 100), gather(stage, 100)
         stage.nodes[0].ends(quick, 0, seconds=0.001)
@@ -114,7 +114,7 @@ async def test_quick_tasks_are_sent_far_ahead_and_slow_ones_are_not() -> None:
     ("cluster", "head_gone", "said"),
     [(True, False, {}), (True, True, {"headless": True}), (False, True, {"alone": True})],
 )
-async def test_a_node_is_told_that_there_can_be_no_gang(cluster: bool, head_gone: bool, said: Any) -> None:
+async def test_calls_state_why_no_gang_can_form(cluster: bool, head_gone: bool, said: Any) -> None:
     async with staged(2, cluster=cluster) as stage:
         if head_gone:
             stage.links[0].mark_lost()
@@ -126,7 +126,7 @@ async def test_a_node_is_told_that_there_can_be_no_gang(cluster: bool, head_gone
 # -- nodes that are not there ----------------------------------------------------------------------------------------
 
 
-async def test_without_a_node_no_task_is_started() -> None:
+async def test_gather_without_nodes_loses_all_tasks() -> None:
     async with staged(2) as stage:
         for link in stage.links:
             link.mark_lost("its host burnt down")
@@ -136,7 +136,7 @@ async def test_without_a_node_no_task_is_started() -> None:
             run.results()
 
 
-async def test_tasks_do_not_go_to_a_node_that_came_after_their_arguments() -> None:
+async def test_tasks_skip_nodes_that_joined_after_their_arguments() -> None:
     async with staged(3, fail_fast=False) as stage:
         run = stage.add("gather", *map(task, range(5)))
         run.stocked = frozenset(stage.links[:1])
@@ -161,7 +161,7 @@ async def test_tasks_do_not_go_to_a_node_that_came_after_their_arguments() -> No
         ({"cluster": False, "fail_fast": False}, ["lost"], [0, 2]),
     ],
 )
-async def test_a_broadcast_is_not_sent_to_a_node_that_came_after_its_arguments(
+async def test_broadcast_skips_node_that_joined_after_its_arguments(
     options: dict[str, Any], ended: list[str], called: list[int]
 ) -> None:
     async with staged(3, **options) as stage:
@@ -174,7 +174,7 @@ async def test_a_broadcast_is_not_sent_to_a_node_that_came_after_its_arguments(
         assert run.state == ("running" if called else "failed")
 
 
-async def test_a_node_that_was_gone_before_the_arguments_came_is_told_as_gone() -> None:
+async def test_node_lost_before_the_arguments_is_reported_as_gone() -> None:
     async with staged(2, cluster=False, fail_fast=False) as stage:
         stage.links[1].mark_lost("pulled out")
         run = stage.add("broadcast", task(7))
@@ -183,7 +183,7 @@ async def test_a_node_that_was_gone_before_the_arguments_came_is_told_as_gone() 
         assert (stage.placed, said(run, 1)) == ([(0, 0)], "node 1 is gone: pulled out")
 
 
-async def test_what_a_lost_node_had_is_lost_and_the_others_do_the_rest() -> None:
+async def test_lost_node_loses_its_tasks_and_others_run_the_rest() -> None:
     async with staged(2, fail_fast=False) as stage:
         run = gather(stage, 6)
         stage.registry.drop_link(stage.links[0])
@@ -193,7 +193,7 @@ async def test_what_a_lost_node_had_is_lost_and_the_others_do_the_rest() -> None
         assert (run.state, kinds(run)) == ("failed", ["lost", "returned", "lost", *["returned"] * 3])
 
 
-async def test_a_lost_task_is_of_the_rank_that_had_begun_it() -> None:
+async def test_lost_task_names_the_rank_that_began_it() -> None:
     async with staged(2, ranks=2, fail_fast=False) as stage:
         run = gather(stage, 4)
         at = max(index for node, index in stage.placed if node == 1)
@@ -203,7 +203,7 @@ async def test_a_lost_task_is_of_the_rank_that_had_begun_it() -> None:
         assert {each.rank for each in run.outcomes.values()} == {2, 3}, "of the others nothing is known"
 
 
-async def test_a_rank_on_a_node_that_is_gone_is_lost_at_once() -> None:
+async def test_rank_on_lost_node_is_lost_at_once() -> None:
     async with staged(2, cluster=False, fail_fast=False) as stage:
         stage.links[0].mark_lost("pulled out")
         run = broadcast(stage)
@@ -213,7 +213,7 @@ async def test_a_rank_on_a_node_that_is_gone_is_lost_at_once() -> None:
 
 
 @pytest.mark.parametrize("how", ["cancelled", "no node", "stale"])
-async def test_what_no_node_tells_of_is_shown_and_written_down_too(how: str) -> None:
+async def test_outcomes_without_a_node_are_emitted_and_recorded(how: str) -> None:
     async with staged(2, fail_fast=False) as stage:
         match how:
             case "cancelled":
@@ -236,7 +236,7 @@ async def test_what_no_node_tells_of_is_shown_and_written_down_too(how: str) -> 
         assert isinstance(stage.log[-1], events.RunEnded), "of a run that is over nothing more is told"
 
 
-async def test_tasks_that_fail_together_are_written_down_in_one_go() -> None:
+async def test_tasks_that_fail_together_are_recorded_in_one_write() -> None:
     async with staged(1) as stage:
         writes: list[int] = []
         record = stage.ledger.record_runs
@@ -265,7 +265,7 @@ STEPS = ("end", "news", "end", "drop")
     rest=st.permutations(range(5)),
     kind=st.sampled_from(("gather", "broadcast")),
 )
-def test_any_order_and_repetition_gives_the_same_results(
+def test_results_do_not_depend_on_frame_order_or_repetition(
     total: int, raised: set[int], steps: list[tuple[str, int]], rest: list[int], kind: str
 ) -> None:
     async def play() -> None:
@@ -321,7 +321,7 @@ def test_any_order_and_repetition_gives_the_same_results(
     asyncio.run(play())
 
 
-async def test_nodes_hear_what_is_here_call_by_call_and_then_of_the_whole_run() -> None:
+async def test_nodes_are_acknowledged_per_call_and_then_for_the_run() -> None:
     async with staged(3) as stage:
         run = gather(stage, 2)
         stage.nodes[0].ends(run, 0)
@@ -340,7 +340,7 @@ async def test_node_that_lost_a_call_to_another_node_is_acknowledged_too() -> No
         assert stage.acknowledged() == [(0, {run.id: None}), (1, {run.id: None})]
 
 
-async def test_results_of_a_run_that_stays_are_for_whoever_comes_later() -> None:
+async def test_run_kept_for_later_clients_is_not_acknowledged() -> None:
     async with staged(2) as stage:
         run = gather(stage, 2)
         run.stays = True
@@ -352,7 +352,7 @@ async def test_results_of_a_run_that_stays_are_for_whoever_comes_later() -> None
 # -- sweeps ----------------------------------------------------------------------------------------------------------
 
 
-async def test_of_a_sweep_each_node_has_what_it_can_run_now_and_a_failure_stops_no_other() -> None:
+async def test_sweep_sends_only_runnable_trials_and_survives_a_failure() -> None:
     async with staged(2) as stage:
         run = stage.add("sweep", *(task(number) for number in range(5)))
         run.dispatch()
@@ -366,7 +366,7 @@ async def test_of_a_sweep_each_node_has_what_it_can_run_now_and_a_failure_stops_
         assert run.state == "failed"
 
 
-async def test_who_leaves_a_sweep_hands_all_of_it_to_the_nodes() -> None:
+async def test_detached_sweep_sends_all_trials_to_the_nodes() -> None:
     async with staged(2) as stage:
         run = stage.add("sweep", *(task(number) for number in range(6)))
         run.dispatch()
@@ -393,7 +393,7 @@ def credits(stage: Stage) -> list[int]:
     return [header["next"] for header in stage.nodes[0].of("credit")]
 
 
-async def test_without_a_reader_a_generator_may_go_on_after_every_value() -> None:
+async def test_generator_without_a_reader_is_credited_at_once() -> None:
     async with staged(1) as stage:
         (node,) = stage.nodes
         run = stream(stage, consumed=False)
@@ -406,7 +406,7 @@ async def test_without_a_reader_a_generator_may_go_on_after_every_value() -> Non
         assert run.state == "done"
 
 
-async def test_a_reader_pays_for_each_value_and_gets_each_once() -> None:
+async def test_reader_credits_each_value_and_gets_it_once() -> None:
     async with staged(1) as stage:
         (node,) = stage.nodes
         run = stream(stage, consumed=True)
@@ -429,7 +429,7 @@ async def test_a_reader_pays_for_each_value_and_gets_each_once() -> None:
         assert stage.acknowledged()[-1] == (0, {run.id: None})
 
 
-async def test_a_reader_that_goes_away_needs_no_values_any_more() -> None:
+async def test_cancelled_reader_acknowledges_unread_values() -> None:
     async with staged(1) as stage:
         (node,) = stage.nodes
         run = stream(stage, consumed=True)
@@ -449,7 +449,7 @@ async def test_a_reader_that_goes_away_needs_no_values_any_more() -> None:
         ([0], {"items": 2}, "value 1 of f() on rank 0 was lost on node 0"),
     ],
 )
-async def test_values_that_are_missing_end_the_call(came: list[int], more: Any, why: str) -> None:
+async def test_missing_values_end_the_call(came: list[int], more: Any, why: str) -> None:
     async with staged(1, grace=GRACE) as stage:
         (node,) = stage.nodes
         run = stream(stage, consumed=True)
@@ -469,7 +469,7 @@ async def test_values_that_are_missing_end_the_call(came: list[int], more: Any, 
 # -- large results ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_run_with_a_large_result_has_ended_when_that_is_here() -> None:
+async def test_run_ends_when_its_large_result_is_downloaded() -> None:
     async with staged(1, concurrency=2) as stage:
         (node,) = stage.nodes
         run = gather(stage, 2)
@@ -492,7 +492,7 @@ async def test_a_run_with_a_large_result_has_ended_when_that_is_here() -> None:
         assert list(stage.context.archive.results.iterdir()) == []
 
 
-async def test_a_large_result_of_a_run_that_somebody_waits_for_is_loaded_as_it_lands() -> None:
+async def test_large_result_of_an_awaited_run_is_loaded_on_arrival() -> None:
     async with staged(1) as stage:
         (node,) = stage.nodes
         ending = RunCompletion()
@@ -513,7 +513,7 @@ async def test_a_large_result_of_a_run_that_somebody_waits_for_is_loaded_as_it_l
     ("trouble", "why"),
     [("error", r"cannot download the result of .*: No such file"), ("gone", r"connection to node 0 was lost")],
 )
-async def test_a_large_result_that_cannot_be_had_is_lost(trouble: str, why: str) -> None:
+async def test_large_result_that_cannot_be_downloaded_is_lost(trouble: str, why: str) -> None:
     async with staged(1) as stage:
         (node,) = stage.nodes
         run = gather(stage, 1)
@@ -531,7 +531,7 @@ async def test_a_large_result_that_cannot_be_had_is_lost(trouble: str, why: str)
         assert len(stage.told(events.RankEnded)) == 1
 
 
-async def test_a_large_result_that_is_told_of_again_while_it_comes_is_fetched_once() -> None:
+async def test_large_result_reported_repeatedly_is_fetched_once() -> None:
     """An agent tells of all that is claimed, once more after each reconnection."""
     async with staged(1) as stage:
         (node,) = stage.nodes
@@ -548,7 +548,7 @@ async def test_a_large_result_that_is_told_of_again_while_it_comes_is_fetched_on
 # -- leaving ---------------------------------------------------------------------------------------------------------
 
 
-async def test_who_leaves_takes_what_no_node_has_got_along() -> None:
+async def test_detached_client_cancels_unsent_runs() -> None:
     async with staged(2) as stage:
         unsent, part, whole = stage.add("gather", task()), gather(stage, 6), broadcast(stage)
         for run in (unsent, part, whole):
@@ -565,7 +565,7 @@ async def test_who_leaves_takes_what_no_node_has_got_along() -> None:
         assert stage.acknowledged() == [], "whoever claims it gets what came of it"
 
 
-async def test_who_left_with_some_of_the_results_is_not_told_that_they_are_still_there() -> None:
+async def test_detached_run_reports_results_already_downloaded_as_lost() -> None:
     async with staged(2) as stage:
         some, unsent, ranks = gather(stage, 3), gather(stage, 6), broadcast(stage)
         for run in (some, unsent, ranks):
@@ -584,7 +584,7 @@ async def test_who_left_with_some_of_the_results_is_not_told_that_they_are_still
 
 @pytest.mark.parametrize("end", ["left", "lost"])
 @pytest.mark.parametrize("kind", ["gather", "broadcast", "stream"])
-async def test_what_ends_after_a_run_was_left_is_kept_for_whoever_comes(end: str, kind: str) -> None:
+async def test_outcomes_after_detach_or_pool_end_are_not_acknowledged(end: str, kind: str) -> None:
     """Links are closed a moment after that, and what was on its way over them comes all the same."""
     async with staged(2) as stage:
         match kind:
@@ -609,7 +609,7 @@ async def test_what_ends_after_a_run_was_left_is_kept_for_whoever_comes(end: str
         assert stage.acknowledged() == []
 
 
-async def test_a_pool_that_has_ended_ends_its_runs_and_has_nothing_removed() -> None:
+async def test_pool_end_loses_runs_without_stops_or_acknowledgements() -> None:
     async with staged(1) as stage:
         run, read = gather(stage, 3), stream(stage, consumed=True)
         stage.nodes[0].yields(read, 0, 0)
@@ -624,7 +624,7 @@ async def test_a_pool_that_has_ended_ends_its_runs_and_has_nothing_removed() -> 
         assert [event.state for event in stage.told(events.RunEnded)] == ["lost", "lost"]
 
 
-async def test_of_another_clients_run_every_node_is_told_that_it_is_not_needed() -> None:
+async def test_claimed_run_is_acknowledged_to_every_node() -> None:
     async with staged(2) as stage:
         run = stage.add("gather", task(), task(1))
         run.claim_from(stage.links)
@@ -640,7 +640,7 @@ async def test_of_another_clients_run_every_node_is_told_that_it_is_not_needed()
 GANG = {"type": "torch.distributed.DistBackendError", "message": "a peer went away", "traceback": ""}
 
 
-async def test_a_run_cancelled_before_it_was_sent_reaches_no_node() -> None:
+async def test_run_cancelled_before_sending_reaches_no_node() -> None:
     async with staged(2) as stage:
         run = stage.add("broadcast", task())
         run.mark_waiting()
@@ -655,7 +655,7 @@ async def test_a_run_cancelled_before_it_was_sent_reaches_no_node() -> None:
 
 
 @pytest.mark.parametrize("kind", ["gather", "broadcast"])
-async def test_a_run_cancelled_after_it_was_sent_is_stopped_on_every_node_once(kind: str) -> None:
+async def test_cancelled_run_is_stopped_once_on_every_node(kind: str) -> None:
     async with staged(2, grace=GRACE) as stage:
         for link in stage.links:
             link.epoch = 6
@@ -677,7 +677,7 @@ async def test_a_run_cancelled_after_it_was_sent_is_stopped_on_every_node_once(k
             run.results()
 
 
-async def test_one_that_returned_all_the_same_is_done() -> None:
+async def test_cancelled_run_that_returned_is_done() -> None:
     async with staged(2) as stage:
         run = broadcast(stage)
         run.cancel("too late")
@@ -686,7 +686,7 @@ async def test_one_that_returned_all_the_same_is_done() -> None:
         assert run.results() == [0, 1]
 
 
-async def test_a_stop_breaks_the_gang_on_nodes_that_have_something_to_stop() -> None:
+async def test_stop_breaks_the_gang_only_on_nodes_with_calls() -> None:
     async with staged(2) as stage:
         run = gather(stage, 2)
         stage.nodes[0].ends(run, 0)
@@ -706,7 +706,7 @@ async def test_a_stop_breaks_the_gang_on_nodes_that_have_something_to_stop() -> 
         (False, {"kind": "raised"}, "never"),
     ],
 )
-async def test_the_first_failure_stops_the_others(
+async def test_first_failure_stops_other_ranks_as_fail_fast_says(
     monkeypatch: pytest.MonkeyPatch, fail_fast: bool, outcome: Any, stopped: str
 ) -> None:
     monkeypatch.setattr(module, "ECHO_WAIT", 0.0)
@@ -725,7 +725,7 @@ async def test_the_first_failure_stops_the_others(
             assert said(run, 5) == "not started: another task failed"
 
 
-async def test_what_a_rank_says_of_its_lost_peer_is_not_the_cause() -> None:
+async def test_error_about_a_lost_peer_is_not_the_root_cause() -> None:
     async with staged(3) as stage:
         run = broadcast(stage)
         stage.nodes[0].ends(run, 0, "raised", RuntimeError(), error=GANG)
@@ -738,7 +738,7 @@ async def test_what_a_rank_says_of_its_lost_peer_is_not_the_cause() -> None:
 # -- a gang that broke -----------------------------------------------------------------------------------------------
 
 
-async def test_a_broadcast_of_which_no_rank_began_is_begun_anew() -> None:
+async def test_broadcast_that_no_rank_began_is_restarted() -> None:
     async with staged(3) as stage:
         run = broadcast(stage)
         stage.nodes[1].stale(run, 1, "rank 9 ended")
@@ -769,7 +769,7 @@ async def test_a_broadcast_of_which_no_rank_began_is_begun_anew() -> None:
         assert [event.state for event in stage.told(events.RunEnded)] == ["done"]
 
 
-async def test_a_generator_that_is_begun_anew_is_read_to_its_end() -> None:
+async def test_restarted_generator_is_read_to_its_end() -> None:
     """Its reader hears of the first attempt's outcomes when those are no more."""
     async with staged(2) as stage:
         run = stage.add("broadcast", task(stream=True), consumed=True)
@@ -788,7 +788,7 @@ async def test_a_generator_that_is_begun_anew_is_read_to_its_end() -> None:
 
 
 @pytest.mark.parametrize("begun", [{"kind": "returned"}, {"kind": "collateral", "begun": True}, {"kind": "lost"}])
-async def test_one_of_which_a_rank_began_is_not(begun: Any) -> None:
+async def test_broadcast_that_a_rank_began_is_not_restarted(begun: Any) -> None:
     async with staged(2, fail_fast=False) as stage:
         run = broadcast(stage)
         stage.nodes[1].stale(run, 1, "rank 9 ended")
@@ -798,7 +798,7 @@ async def test_one_of_which_a_rank_began_is_not(begun: Any) -> None:
         assert said(run, 1) == "the gang broke before the call began: rank 9 ended"
 
 
-async def test_what_broke_an_earlier_gang_is_not_told_of_a_later_one() -> None:
+async def test_restarted_broadcast_reports_the_latest_break() -> None:
     async with staged(2, fail_fast=False) as stage:
         run = broadcast(stage)
         for rank in (0, 1):
@@ -809,7 +809,7 @@ async def test_what_broke_an_earlier_gang_is_not_told_of_a_later_one() -> None:
         assert said(run, 1) == "the gang broke before the call began: rank 7 ended"
 
 
-async def test_one_whose_node_is_lost_is_not_begun_anew() -> None:
+async def test_broadcast_with_a_lost_node_is_not_restarted() -> None:
     async with staged(2) as stage:
         run = broadcast(stage)
         stage.nodes[0].stale(run, 0)
@@ -817,7 +817,7 @@ async def test_one_whose_node_is_lost_is_not_begun_anew() -> None:
         assert (run.state, kinds(run), stage.keeper.asked) == ("failed", ["lost", "lost"], [])
 
 
-async def test_one_that_waits_for_its_new_gang_has_no_call_that_a_lost_node_could_lose() -> None:
+async def test_node_lost_while_a_broadcast_waits_for_its_gang_loses_no_earlier_call() -> None:
     """What is stopped before it is sent is not stopped afterwards."""
     async with staged(2) as stage:
         stage.keeper.opened.clear()
@@ -832,7 +832,7 @@ async def test_one_that_waits_for_its_new_gang_has_no_call_that_a_lost_node_coul
         assert told[-2:] == ["call", "stop"]
 
 
-async def test_one_that_was_cancelled_meanwhile_is_not_begun_anew() -> None:
+async def test_cancelled_broadcast_is_not_restarted() -> None:
     async with staged(2) as stage:
         run = broadcast(stage)
         stage.nodes[0].stale(run, 0)
@@ -842,7 +842,7 @@ async def test_one_that_was_cancelled_meanwhile_is_not_begun_anew() -> None:
         assert [len(node.of("stop")) for node in stage.nodes] == [1, 1]
 
 
-async def test_one_that_waits_for_its_new_gang_can_be_cancelled() -> None:
+async def test_broadcast_waiting_for_its_gang_can_be_cancelled() -> None:
     async with staged(2) as stage:
         stage.keeper.opened.clear()
         run = broadcast(stage)
@@ -871,7 +871,7 @@ def tells(node: Node, name: str = "") -> None:
 
 
 @pytest.mark.parametrize("when", ["before it is asked", "before it answers"])
-async def test_a_node_whose_link_comes_up_again_is_asked_once_more(when: str) -> None:
+async def test_reconnected_node_is_asked_for_files_again(when: str) -> None:
     async with staged(2) as stage:
         first, second = stage.nodes
         if when == "before it is asked":
@@ -888,7 +888,7 @@ async def test_a_node_whose_link_comes_up_again_is_asked_once_more(when: str) ->
         assert [file.path for file in found.files] == ["of-0", "of-1"]
 
 
-async def test_a_file_of_a_disk_that_nodes_share_gives_way_to_its_next_state_whichever_names_it(
+async def test_file_on_a_shared_disk_is_replaced_by_its_next_version_from_any_node(
     tmp_path: Path,
 ) -> None:
     async with staged(2) as stage:
@@ -907,7 +907,7 @@ async def test_a_file_of_a_disk_that_nodes_share_gives_way_to_its_next_state_whi
             fetching._may_replace(replace(file, also=()), target)
 
 
-async def test_one_that_does_not_come_back_is_named() -> None:
+async def test_node_that_stays_unreachable_is_a_listing_failure() -> None:
     async with staged(2) as stage:
         stage.links[1].mark_lost()
         asking = asyncio.create_task(list_files(stage.context, [], None))

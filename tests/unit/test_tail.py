@@ -77,7 +77,7 @@ def tail_of(
     )
 
 
-async def test_what_is_there_and_what_comes_is_sent_once(tmp_path: Path) -> None:
+async def test_existing_and_new_log_bytes_are_sent_once(tmp_path: Path) -> None:
     chance, connection = random.Random(2), Slow()
     (tmp_path / "abc.result").write_bytes(b"not a log")
     written = {"r000.out": b"", "r000.err": b""}
@@ -98,9 +98,7 @@ async def test_what_is_there_and_what_comes_is_sent_once(tmp_path: Path) -> None
     follower.cancel()
 
 
-async def test_after_a_pause_it_looks_for_new_logs_however_soon(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_new_logs_are_found_after_every_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A flood is looked through once a moment; the moment is long here, and the first look is due."""
     monkeypatch.setattr("skyward_core.node.agent.log_tailing.POLL", asyncio.get_running_loop().time())
     monkeypatch.setattr("skyward_core.node.agent.log_tailing.IDLE_POLL", 1e6)  # only a wake ends the pause
@@ -116,9 +114,7 @@ async def test_after_a_pause_it_looks_for_new_logs_however_soon(
     follower.cancel()
 
 
-async def test_busy_ranks_that_print_nothing_are_looked_at_more_rarely(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_quiet_logs_are_polled_more_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A look takes a processor from ranks; a line that comes has them looked at as often as ever."""
     monkeypatch.setattr("skyward_core.node.agent.log_tailing.QUIET_AFTER", 0.0)
     connection, pauses = Slow(), list[float]()
@@ -136,7 +132,7 @@ async def test_busy_ranks_that_print_nothing_are_looked_at_more_rarely(
     assert pauses == [QUIET_POLL, POLL]
 
 
-async def test_a_client_that_does_not_read_is_sent_little(tmp_path: Path) -> None:
+async def test_client_that_does_not_read_is_sent_one_frame(tmp_path: Path) -> None:
     (tmp_path / "r000.out").write_bytes(os.urandom(3 * CHUNK_BYTES))
     connection = Slow()
     connection.hold.clear()
@@ -151,7 +147,7 @@ async def test_a_client_that_does_not_read_is_sent_little(tmp_path: Path) -> Non
     follower.cancel()
 
 
-async def test_it_ends_with_its_connection_and_closes_its_files(tmp_path: Path) -> None:
+async def test_tail_ends_with_its_connection_and_closes_files(tmp_path: Path) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     (tmp_path / "r000.out").write_bytes(b"x")
     connection = Slow()
@@ -162,7 +158,7 @@ async def test_it_ends_with_its_connection_and_closes_its_files(tmp_path: Path) 
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-async def test_a_flush_comes_at_once_and_only_if_it_is_little(tmp_path: Path) -> None:
+async def test_flush_sends_at_most_one_chunk_at_once(tmp_path: Path) -> None:
     (tmp_path / "r000.out").write_bytes(b"last words")
     (tmp_path / "r000.err").write_bytes(os.urandom(2 * CHUNK_BYTES))
     connection = Slow()
@@ -178,7 +174,7 @@ async def test_a_flush_comes_at_once_and_only_if_it_is_little(tmp_path: Path) ->
     assert connection.gaps == 0
 
 
-async def test_a_flush_to_a_slow_client_or_of_a_file_that_is_not_there_does_nothing(tmp_path: Path) -> None:
+async def test_flush_to_slow_client_or_of_absent_file_sends_nothing(tmp_path: Path) -> None:
     (tmp_path / "r000.out").write_bytes(b"x")
     connection = Slow()
     tail = tail_of(tmp_path, connection)
@@ -189,7 +185,7 @@ async def test_a_flush_to_a_slow_client_or_of_a_file_that_is_not_there_does_noth
 
 
 @pytest.mark.parametrize("running", [True, False])
-async def test_the_end_sends_all_that_is_left(tmp_path: Path, running: bool) -> None:
+async def test_finish_sends_all_remaining_bytes(tmp_path: Path, running: bool) -> None:
     data = os.urandom(3 * CHUNK_BYTES + 17)
     (tmp_path / "r000.out").write_bytes(data)
     (tmp_path / "r001.out").write_bytes(b"")
@@ -204,7 +200,7 @@ async def test_the_end_sends_all_that_is_left(tmp_path: Path, running: bool) -> 
         follower.cancel()
 
 
-async def test_a_secret_is_blanked_wherever_the_pieces_of_a_log_are_cut(tmp_path: Path) -> None:
+async def test_secret_is_redacted_at_every_cut_of_a_log(tmp_path: Path) -> None:
     secret = "s3cr3t-value-of-30-characters!"
     text = (b"x" * 65_530 + secret.encode()) * 8 + b"the end\n"
     log, connection = tmp_path / "r000.out", Slow()
@@ -229,7 +225,7 @@ async def test_a_secret_is_blanked_wherever_the_pieces_of_a_log_are_cut(tmp_path
     assert connection.gaps == 0
 
 
-async def test_a_secret_over_the_end_of_a_piece_is_blanked_on_both_sides(tmp_path: Path) -> None:
+async def test_secret_across_two_frames_is_redacted_in_both(tmp_path: Path) -> None:
     """The file holds more already, so that nothing waits: the next piece begins within the secret."""
     secret, piece = "s3cr3t-value-of-30-characters!", CHUNK_BYTES // 4
     text = b"".join(b"x" * (piece - 15 if n == 0 else piece - 30) + secret.encode() for n in range(3)) + b"end\n"
@@ -240,7 +236,7 @@ async def test_a_secret_over_the_end_of_a_piece_is_blanked_on_both_sides(tmp_pat
     assert connection.got["r000.out"] == text.replace(secret.encode(), b"*" * len(secret))
 
 
-async def test_a_log_that_stands_still_is_not_looked_through_again(tmp_path: Path) -> None:
+async def test_unchanged_log_is_not_searched_again(tmp_path: Path) -> None:
     secret = "s3cr3t-value-of-30-characters!"
     (tmp_path / "r000.out").write_text("x" * 5000 + secret[:20])
     tail = tail_of(tmp_path, connection := Slow(), secrets=[secret])
@@ -260,7 +256,7 @@ async def test_a_log_that_stands_still_is_not_looked_through_again(tmp_path: Pat
     follower.cancel()
 
 
-async def test_what_waited_and_was_sent_at_a_calls_end_holds_nothing_back_later(tmp_path: Path) -> None:
+async def test_flushed_secret_prefix_withholds_nothing_later(tmp_path: Path) -> None:
     secret = "s3cr3t-value-of-30-characters!"
     log, connection = tmp_path / "r000.out", Slow()
     log.write_text("at 12:0" + secret[:5])
@@ -275,7 +271,7 @@ async def test_what_waited_and_was_sent_at_a_calls_end_holds_nothing_back_later(
 
 
 @pytest.mark.parametrize(("size", "rounds"), [(100, 1), (PIECE_BYTES, 2)])
-async def test_it_waits_after_what_was_all_and_goes_on_where_more_is(
+async def test_tail_pauses_only_after_reading_everything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, rounds: int
 ) -> None:
     """A frame for each line of a flood would cost more than the flood."""
@@ -338,7 +334,7 @@ class Shown:
     st.binary(min_size=1, max_size=60),
     st.lists(st.tuples(st.integers(0, 59), st.integers(1, 60)), max_size=20),
 )
-def test_each_byte_is_shown_and_written_once_however_often_it_comes(log: bytes, pieces: list[tuple[int, int]]) -> None:
+def test_repeated_log_bytes_are_shown_and_written_once(log: bytes, pieces: list[tuple[int, int]]) -> None:
     """Nodes send from a cursor on; what comes again begins at or before what is here."""
 
     async def take() -> None:
@@ -358,9 +354,7 @@ def test_each_byte_is_shown_and_written_once_however_often_it_comes(log: bytes, 
         asyncio.run(take())
 
 
-async def test_what_the_disk_did_not_take_is_asked_for_and_not_shown_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_bytes_that_the_disk_refused_are_requested_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     monkeypatch.setattr(rank_output, "RETRY_INTERVAL", 0.001)
     shown = Shown()
@@ -435,7 +429,7 @@ def followed(pieces: Sequence[bytes], redactor: Redactor) -> bytes:
     st.lists(st.one_of(st.integers(0, 2), st.binary(max_size=20)), max_size=8),
     CUTS,
 )
-def test_no_secret_survives_in_a_log_however_it_is_cut(
+def test_no_secret_survives_in_a_log_at_any_cut(
     secrets: list[str], parts: list[int | bytes], places: list[int]
 ) -> None:
     texts = [part if isinstance(part, bytes) else secrets[part % len(secrets)].encode() for part in parts]
@@ -474,9 +468,7 @@ def decoded(pieces: Sequence[bytes]) -> tuple[list[tuple[dict[str, Any], bytes]]
 
 
 @given(FRAMES, CUTS)
-def test_frames_arrive_as_they_were_sent_however_they_are_cut(
-    frames: list[tuple[dict[str, Any], bytes]], places: list[int]
-) -> None:
+def test_frames_decode_at_any_cut(frames: list[tuple[dict[str, Any], bytes]], places: list[int]) -> None:
     stream = b"".join(encode_frame(header, body) for header, body in frames)
     assert decoded(cut(stream, places)) == (frames, False)
 
@@ -486,7 +478,7 @@ def test_frames_arrive_as_they_were_sent_however_they_are_cut(
     st.binary(max_size=60) | st.binary(max_size=30).map(lambda head: struct.pack("!II", len(head), 0) + head),
     CUTS,
 )
-def test_any_bytes_are_frames_or_an_error(
+def test_any_bytes_decode_to_frames_or_an_error(
     frames: list[tuple[dict[str, Any], bytes]], garbage: bytes, places: list[int]
 ) -> None:
     stream = b"".join(encode_frame(header, body) for header, body in frames) + garbage
@@ -496,7 +488,7 @@ def test_any_bytes_are_frames_or_an_error(
 
 
 @given(HEADERS, st.binary(min_size=1, max_size=20))
-def test_what_follows_a_header_in_its_place_is_an_error(header: dict[str, Any], more: bytes) -> None:
+def test_bytes_after_a_header_are_an_error(header: dict[str, Any], more: bytes) -> None:
     head = encode_frame(header)[8:] + more
     assert decoded([struct.pack("!II", len(head), 0) + head]) == ([], True)
 
@@ -508,7 +500,7 @@ LOG = st.lists(st.binary(max_size=6), max_size=40).map(b"\n".join)
 
 
 @given(LOG, CUTS, st.integers(1, 20), st.integers(-5, 40), st.integers(-5, 40))
-def test_a_window_of_a_ring_is_that_part_of_the_whole_log(
+def test_ring_window_equals_that_part_of_the_log(
     data: bytes, places: list[int], capacity: int, start: int, stop: int
 ) -> None:
     whole, ring = LogRing(1000), LogRing(capacity)
@@ -526,7 +518,7 @@ SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 15)).map(lambda it
 
 
 @given(st.data())
-def test_parts_of_a_run_are_joined_so_that_every_byte_is_there_once(data: st.DataObject) -> None:
+def test_merged_log_ranges_hold_every_byte_once(data: st.DataObject) -> None:
     """Calls begin and end at moments of one worker, at which neither of its files is shorter than before."""
     steps = data.draw(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12))
     moments = list(accumulate(steps, lambda at, step: (at[0] + step[0], at[1] + step[1]), initial=(0, 0)))
@@ -541,7 +533,7 @@ def test_parts_of_a_run_are_joined_so_that_every_byte_is_there_once(data: st.Dat
 
 
 @given(st.binary(min_size=1, max_size=80), SPANS, SPANS)
-def test_two_clients_that_write_the_same_log_leave_it_whole(
+def test_two_clients_writing_one_log_leave_it_complete(
     data: bytes, first: list[tuple[int, int]], second: list[tuple[int, int]]
 ) -> None:
     with tempfile.TemporaryDirectory() as home, patch.dict(os.environ, {"SKYWARD_HOME": home}):
@@ -560,9 +552,7 @@ def test_two_clients_that_write_the_same_log_leave_it_whole(
 
 
 @given(st.integers(0, 200), st.integers(1, 40), st.booleans(), st.integers())
-def test_every_item_is_in_one_shard_and_sizes_differ_by_at_most_one(
-    length: int, world: int, shuffle: bool, seed: int
-) -> None:
+def test_shards_are_disjoint_complete_and_even(length: int, world: int, shuffle: bool, seed: int) -> None:
     parts, others = [], []
     for rank in range(world):
         with using(InstanceInfo(rank=rank, world_size=world)):
@@ -599,7 +589,7 @@ PLAIN = (
     ],
     ids=str,
 )
-def test_what_is_written_as_in_source_is_read_as_it_was(kind: Any, values: st.SearchStrategy[Any]) -> None:
+def test_argument_written_as_literal_is_converted_back(kind: Any, values: st.SearchStrategy[Any]) -> None:
     @given(values)
     def check_it(value: Any) -> None:
         assert convert(repr(value), kind) == value
