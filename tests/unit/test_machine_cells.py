@@ -45,7 +45,7 @@ def gang(nodes: int, gpus: int, slow: tuple[int, int] | None = None) -> MachineM
     return book
 
 
-def test_one_slow_gpu_of_256_is_named() -> None:
+def test_one_slow_gpu_of_256_is_an_outlier() -> None:
     book = gang(32, 8, slow=(17, 5))
     assert outlier_metrics(book) == {(17, 5): ["util"]}
     shown = rows(book, 11.0)
@@ -64,7 +64,7 @@ def test_one_slow_gpu_of_256_is_named() -> None:
         ("cpu", [0.1, 0.1, 0.2, 0.1], 4.0, 50.0),
     ],
 )
-def test_who_is_far_only_by_how_much_alike_the_others_are_is_not_named(
+def test_small_deviation_from_uniform_values_is_no_outlier(
     name: str, others: list[float], near: float, far: float
 ) -> None:
     for value, odd in ((near, {}), (far, {4: [name]})):
@@ -75,7 +75,7 @@ def test_who_is_far_only_by_how_much_alike_the_others_are_is_not_named(
         assert {node: names for (node, _), names in outlier_metrics(book).items()} == odd
 
 
-def test_figures_of_before_are_not_shown_as_of_now() -> None:
+def test_old_metrics_are_not_shown_as_current() -> None:
     book = gang(1, 1)
     book.set_silence_reason(1, "its agent is from an older release")
     assert [(row[0], row[2], row[-1]) for row in rows(book, 60.0)] == [
@@ -94,17 +94,17 @@ def test_figures_of_before_are_not_shown_as_of_now() -> None:
         ({"mem_used": 97.0}, ""),
     ],
 )
-def test_what_is_amiss_is_said(figures: dict[str, float], said: str) -> None:
+def test_problem_text_names_each_problem(figures: dict[str, float], said: str) -> None:
     assert problem_text(figures) == said
 
 
-def test_numbers_with_their_units() -> None:
+def test_quantities_have_units() -> None:
     assert (quantity(98.2, "%"), quantity(1.25e9, "B/s"), quantity(3.0, "")) == ("98 %", "1.25 GB/s", "3")
     assert (share(1.0, 4.0), share(None, 4.0), share(1.0, 0.0)) == ("25 %", "", "")
 
 
 @pytest.mark.parametrize("unit", ["B", "B/s"])
-def test_a_size_is_never_wider_than_its_column(unit: Any) -> None:
+def test_size_fits_its_column(unit: Any) -> None:
     """150 bytes/s stood on the figure before it, and 1000 kB/s was 1e+03 kB/s."""
     room = min(width for _, names, width in NODE_COLUMNS if _UNITS.get(names[0]) == unit)
     for size in (0, 9.994, 150, 999.4, 999.6, 999_499, 999_600, 123.4e6, 999.6e6, 999.6e9):
@@ -126,7 +126,7 @@ POOLS: list[Any] = [sky.Compute(provider=sky.Local(), name="right"), sky.sky]
 @pytest.mark.parametrize(
     "left", [None, {"loss": 1}, 3, numpy.zeros(2), numpy.float64(3), lambda: 0], ids=lambda left: type(left).__name__
 )
-def test_a_value_left_of_an_operator(pool: Any, left: Any) -> None:
+def test_operator_refuses_a_left_operand_that_is_not_a_call(pool: Any, left: Any) -> None:
     for sign, operate in {
         ">>": lambda: left >> pool,
         "@": lambda: left @ pool,
@@ -136,7 +136,7 @@ def test_a_value_left_of_an_operator(pool: Any, left: Any) -> None:
             operate()
 
 
-def test_several_calls() -> None:
+def test_operators_refuse_lists_and_groups_of_calls() -> None:
     pool: Any = POOLS[0]
     with pytest.raises(TypeError, match=r"^a list of calls cannot be run\. .*sky\.gather\(\*calls\) >> pool"):
         [f(1), f(2)] >> pool
@@ -144,7 +144,7 @@ def test_several_calls() -> None:
         assert (f(1) & f(2)) > pool  # type: ignore[operator]
 
 
-def test_a_value_that_no_operator_can_give(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operator_refuses_a_result_of_not_implemented(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sky.Compute, "run_one", lambda self, pending: NotImplemented)
     with pytest.raises(TypeError, match=r"^f returned NotImplemented"):
         f() >> POOLS[0]
@@ -154,7 +154,7 @@ VERBS = ("run", "broadcast", "run_async", "start", "stream")
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_without_a_call(verb: str) -> None:
+def test_verb_refuses_an_argument_that_is_not_a_call(verb: str) -> None:
     with pytest.raises(
         TypeError,
         match=rf"^compute\.{verb} takes a call, got a function\. .*compute\.{verb}\(f\(\.\.\.\)\)$",
@@ -166,24 +166,24 @@ def test_a_verb_without_a_call(verb: str) -> None:
         getattr(POOLS[0], verb)(f())
 
 
-def test_a_pool_does_not_travel() -> None:
+def test_pool_cannot_be_pickled() -> None:
     for make in (pickle.dumps, cloudpickle.dumps):
         with pytest.raises(TypeError, match=r"^a pool cannot be sent to ranks"):
             make(POOLS[0])
 
 
-def test_a_group_where_a_call_is_wanted() -> None:
+def test_broadcast_refuses_a_group() -> None:
     with pytest.raises(TypeError, match=r"^compute\.broadcast takes a call, got a group of 2\. Use group >> compute"):
         POOLS[0].broadcast(f(1) & f(2))
 
 
-def test_a_map_over_several_series() -> None:
+def test_map_refuses_several_iterables() -> None:
     with pytest.raises(TypeError, match=r"^compute\.map takes one iterable.* zip\(a, b\)\)\.$"):
         POOLS[0].map(pow, [1, 2], [3, 4])
 
 
 @pytest.mark.parametrize("verb", ["gather", "gather_stream", "run_parallel"])
-def test_a_verb_without_a_group(verb: str) -> None:
+def test_group_verb_refuses_an_argument_that_is_not_a_group(verb: str) -> None:
     for wrong in (f, f(1), [f(1)]):
         with pytest.raises(TypeError, match=rf"^compute\.{verb} takes a group, sky\.gather"):
             getattr(POOLS[0], verb)(wrong)
@@ -195,7 +195,7 @@ BLACK = Color(0, 0, 0)
 
 
 @given(st.text())
-def test_any_text_keeps_its_cells(text: str) -> None:
+def test_plain_ascii_keeps_the_width_of_any_text(text: str) -> None:
     plain = plain_ascii(text)
     assert plain.isascii() and "\x7f" not in plain
     printable = "".join(char for char in text if char.isprintable())
@@ -213,11 +213,11 @@ def test_any_text_keeps_its_cells(text: str) -> None:
         ("Ａ", "A "),
     ],
 )
-def test_a_text_keeps_what_can_be_told_of_it(text: str, plain: str) -> None:
+def test_plain_ascii_keeps_similar_characters(text: str, plain: str) -> None:
     assert plain_ascii(text) == plain
 
 
-def test_all_that_we_paint_has_a_likeness() -> None:
+def test_every_painted_character_has_a_plain_form() -> None:
     folders = (Path(skyward_tui.__file__).parent, Path(skyward_core.__file__).parent / "views")
     files = [path for folder in folders for path in folder.rglob("*") if path.suffix in (".py", ".tcss")]
     signs = {char for path in files for char in path.read_text("utf-8") if ord(char) > 0x7E}
@@ -225,7 +225,7 @@ def test_all_that_we_paint_has_a_likeness() -> None:
     assert {char for char in signs if plain_ascii(char) == "?"} == set()
 
 
-def test_signs_of_states_stay_apart() -> None:
+def test_state_glyphs_differ_in_plain_ascii() -> None:
     """Where a sign stands alone, as in the grid of 256 ranks, fine and failed are no matter of colour either."""
     glyphs = {each.glyph for each in _STATE_STYLES.values()}
     assert len({plain_ascii(glyph) for glyph in glyphs}) == len(glyphs)
@@ -251,7 +251,7 @@ def test_signs_of_states_stay_apart() -> None:
         assert len({state_style(state).text for state in group}) == len(group)
 
 
-def test_a_chart_is_still_one() -> None:
+def test_chart_is_drawn_in_plain_ascii() -> None:
     canvas = Canvas(12, 3, (0, 11), (0, 1))
     canvas.draw_line([(x, x / 11) for x in range(12)], 1)
     rows = [plain_ascii("".join(text for text, _ in canvas.runs(row))) for row in range(3)]
@@ -260,7 +260,7 @@ def test_a_chart_is_still_one() -> None:
     assert plain_ascii(spark([(x, x) for x in range(8)], 8)) == "_.,-~=*#"
 
 
-def test_without_colours_a_cursor_is_reversed_and_grey_is_dim() -> None:
+def test_colour_remover_reverses_the_cursor_and_dims_grey() -> None:
     styles = {"plain": "", "state": "red bold", "cursor": "black on white", "muted": "bright_black"}
     segments = [Segment(name, Style.parse(style)) for name, style in styles.items()]
     painted = {text: style for text, style, _ in ColourRemover().apply([*segments, Segment("none")], BLACK)}
@@ -271,6 +271,6 @@ def test_without_colours_a_cursor_is_reversed_and_grey_is_dim() -> None:
     assert painted["none"] is None
 
 
-def test_styles_stay_where_characters_change() -> None:
+def test_plain_ascii_filter_keeps_styles() -> None:
     red = Style.parse("red")
     assert PlainAscii().apply([Segment("✗", red), Segment("x", red)], BLACK) == [Segment("x", red)] * 2

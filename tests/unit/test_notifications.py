@@ -35,7 +35,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def test_a_run_is_told_once_when_it_ends_and_not_what_had_ended_before(session: FakeSession) -> None:
+def test_end_of_a_run_is_notified_once_and_earlier_ends_are_not(session: FakeSession) -> None:
     view = session.pool("llama-ft")
     old = session.open_run(view)
     session.end_run(view, old)
@@ -51,7 +51,7 @@ def test_a_run_is_told_once_when_it_ends_and_not_what_had_ended_before(session: 
     assert watch.check(session.pools(), session.now) == []
 
 
-def test_a_failure_is_told_with_its_cause(session: FakeSession) -> None:
+def test_failure_notification_names_the_cause(session: FakeSession) -> None:
     view = session.pool("llama-ft")
     watch = NotificationWatch()
     watch.check(session.pools(), session.now)
@@ -66,7 +66,7 @@ def test_a_failure_is_told_with_its_cause(session: FakeSession) -> None:
     )
 
 
-def test_a_run_that_vanishes_with_its_pool_is_followed_no_more(session: FakeSession) -> None:
+def test_run_of_a_gone_pool_is_not_notified(session: FakeSession) -> None:
     view = session.pool("llama-ft")
     run = session.open_run(view)
     watch = NotificationWatch()
@@ -77,7 +77,7 @@ def test_a_run_that_vanishes_with_its_pool_is_followed_no_more(session: FakeSess
     assert watch.check(session.pools(), session.now) == []
 
 
-def test_a_start_that_fails_a_budget_and_a_breakpoint_are_told_once(session: FakeSession) -> None:
+def test_failed_start_budget_and_breakpoint_are_notified_once(session: FakeSession) -> None:
     starting = session.pool("fresh", state="starting", phase="requested")
     view = session.pool("llama-ft", price=1.0)
     watch = NotificationWatch()
@@ -102,7 +102,7 @@ def test_a_start_that_fails_a_budget_and_a_breakpoint_are_told_once(session: Fak
     assert len(watch.check(session.pools(), session.now)) == 1, "it stops once more"
 
 
-def test_a_start_whose_process_dies_is_told_of(session: FakeSession) -> None:
+def test_start_of_a_dead_client_is_notified_as_failed(session: FakeSession) -> None:
     starting = session.pool("fresh", state="starting", phase="requested")
     watch = NotificationWatch()
     watch.check(session.pools(), session.now)
@@ -125,11 +125,13 @@ def test_a_start_whose_process_dies_is_told_of(session: FakeSession) -> None:
         (DONE._replace(kind="hostkey", seconds=None), True, 60.0, True),
     ],
 )
-def test_who_sits_and_watches_is_not_called(told: Notification, looks: bool, untouched: float, news: bool) -> None:
+def test_watching_user_is_not_notified_of_short_runs(
+    told: Notification, looks: bool, untouched: float, news: bool
+) -> None:
     assert is_worth_notifying(told, looks=looks, untouched=untouched, after=10.0) is news
 
 
-def test_what_others_wrote_reaches_neither_terminal_nor_command_as_it_is() -> None:
+def test_notification_texts_are_sanitized() -> None:
     evil = DONE._replace(what="tr\x1b]0;x\aain\n\x9b31m", pool="p\x1b\\q")
     for text in (message(evil), *environment_variables(evil).values()):
         assert text.isprintable(), text
@@ -162,7 +164,7 @@ def test_each_way_can_be_off(ways: NotifySettings, term: str, written: str, monk
     assert "".join(said) == written
 
 
-def test_the_command_is_told_by_its_environment_and_runs_in_the_home(
+def test_notify_command_gets_variables_and_runs_in_the_home(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -178,7 +180,7 @@ def test_the_command_is_told_by_its_environment_and_runs_in_the_home(
     assert failed == []
 
 
-def test_no_shell_reads_the_command_unless_it_is_one(home: Path, tmp_path: Path) -> None:
+def test_notify_command_runs_without_a_shell(home: Path, tmp_path: Path) -> None:
     failed: list[str] = []
     run_command(("touch", str(tmp_path / "a;b"), str(tmp_path / "$HOME")), {}, failed.append)
     wait_for_commands()
@@ -194,7 +196,7 @@ def test_no_shell_reads_the_command_unless_it_is_one(home: Path, tmp_path: Path)
         (("./x",), "No such file or directory: './x'"),
     ],
 )
-def test_a_command_that_fails_is_told_once(
+def test_failing_notify_command_is_reported_once(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], why: str
 ) -> None:
     (tmp_path / "x").write_text("#!/bin/sh\n")  # a project's file
@@ -209,7 +211,7 @@ def test_a_command_that_fails_is_told_once(
     assert one.startswith(f"the command of [notify], {words[0]}, does not work: ") and one.endswith(why)
 
 
-def test_a_command_that_does_not_end_is_killed_with_what_it_started(
+def test_hanging_notify_command_is_killed_with_its_children(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notify_command, "COMMAND_TIMEOUT", 0.5)
@@ -222,7 +224,7 @@ def test_a_command_that_does_not_end_is_killed_with_what_it_started(
         wait_until(lambda pid=pid: not exists(pid))  # type: ignore[misc]
 
 
-def test_no_more_than_a_few_run_at_once(home: Path, tmp_path: Path) -> None:
+def test_notify_commands_running_at_once_are_limited(home: Path, tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     failed: list[str] = []
@@ -254,11 +256,11 @@ NEWEST = datetime(2026, 11, 24, 0, 30, 10).timestamp()
         ("2026-13-01 12:00", None),
     ],
 )
-def test_a_time_as_it_is_said(said: str, at: datetime | None) -> None:
+def test_times_are_parsed_relative_to_the_newest_line(said: str, at: datetime | None) -> None:
     assert parse_time(said, NEWEST) == (None if at is None else at.timestamp())
 
 
-def test_the_file_of_a_copy_is_the_one_here(tmp_path: Path) -> None:
+def test_traceback_of_a_copy_names_the_local_file(tmp_path: Path) -> None:
     own, other = tmp_path / "own", tmp_path / "other"
     (own / "nets").mkdir(parents=True)
     other.mkdir()
@@ -277,7 +279,7 @@ def test_the_file_of_a_copy_is_the_one_here(tmp_path: Path) -> None:
     assert find_local(['File "../own/train.py", line 1', 'File "<string>", line 1', "at 12:30"], [own]) is None
 
 
-def test_each_editor_is_told_the_line_in_its_way(tmp_path: Path) -> None:
+def test_editor_command_names_the_line(tmp_path: Path) -> None:
     path = tmp_path / "a b.py"
     assert editor_command({"EDITOR": "nano"}, path, 3) == ["nano", "+3", str(path)]
     assert editor_command({"EDITOR": "nano", "VISUAL": "code --wait"}, path, 3) == [

@@ -46,7 +46,7 @@ CALLS = AwsCalls(AwsAccount())
         ({"free": 1}, "has 1 of its 2 machines free, but 2 are needed"),
     ],
 )
-async def test_what_cannot_be_had_now_lacks_capacity(
+async def test_unusable_reservation_is_no_capacity(
     change: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def find(*_: Any) -> Reservation:
@@ -57,7 +57,7 @@ async def test_what_cannot_be_had_now_lacks_capacity(
         await instance_launch.find_reserved_capacity(CALLS, ["r"], "cr-1", MachineRequirements(), 2)
 
 
-def test_machines_of_a_block_are_paid_and_others_are_not() -> None:
+def test_block_is_prepaid_and_plain_reservation_is_not() -> None:
     offer = Offer(provider="aws", instance_type="p5.48xlarge", region="r", hourly=55.0, beside_hourly=0.5)
     block, plain = (
         instance_launch.ReservedCapacity(HELD),
@@ -70,9 +70,7 @@ def test_machines_of_a_block_are_paid_and_others_are_not() -> None:
     assert (wish.instance_type, wish.zones, wish.regions) == ("p5.48xlarge", ("ra",), ("r",))
 
 
-async def test_a_purchase_whose_answer_nobody_can_read_may_have_been_made(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
+async def test_purchase_with_unreadable_reply_is_not_repeated(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     block = replace(BLOCK, starts_at=datetime.now(UTC).timestamp())
     asked: list[str] = []
@@ -88,7 +86,7 @@ async def test_a_purchase_whose_answer_nobody_can_read_may_have_been_made(
 
 
 @pytest.mark.parametrize("answer", [{}, {"CapacityReservations": []}, {"CapacityReservation": {"State": "x"}}])
-async def test_a_purchase_whose_answer_names_no_reservation_may_have_been_made(
+async def test_purchase_without_a_reservation_in_the_reply_is_unreachable(
     answer: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(AwsCalls, "_call", lambda *_: answer)
@@ -104,9 +102,7 @@ def refused(code: str, status: int = 400) -> ClientError:
 
 
 @pytest.mark.parametrize("code", ["502", "504"])
-async def test_a_purchase_that_a_gateway_gave_no_answer_to_may_have_been_made(
-    code: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_purchase_with_gateway_error_is_unreachable(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def call(*_: Any) -> Any:
         raise refused(code, int(code))
 
@@ -116,7 +112,7 @@ async def test_a_purchase_that_a_gateway_gave_no_answer_to_may_have_been_made(
 
 
 @pytest.mark.parametrize(("upfront", "said"), [(10.0, float("nan")), (float("nan"), 10.0), (10.0, float("inf"))])
-def test_a_price_that_is_no_number_is_nobodys(upfront: float, said: float) -> None:
+def test_price_that_is_not_finite_never_matches(upfront: float, said: float) -> None:
     block = replace(BLOCK, upfront=upfront)
     assert not offers_and_capacity.same_price(block, said)
 
@@ -160,7 +156,7 @@ def session(found: Any) -> Any:
         (partial(credentials, "sso", -1), False),
     ],
 )
-def test_what_botocore_says_of_their_end(make: Callable[[], Any], known: bool) -> None:
+def test_expiry_is_known_only_of_credentials_that_end(make: Callable[[], Any], known: bool) -> None:
     at = boto_calls.credentials_expire_at(session(make()))
     assert (at is not None) == known
     if at is not None:
@@ -178,12 +174,12 @@ def test_what_botocore_says_of_their_end(make: Callable[[], Any], known: bool) -
         (NOW + 3599, None, "(in 59 min), soon: renew them"),
     ],
 )
-def test_when_it_is_said(at: float | None, ttl: float | None, said: str) -> None:
+def test_expiry_warning_depends_on_the_time_to_live(at: float | None, ttl: float | None, said: str) -> None:
     found = boto_calls.expiry_warning(at, ttl, NOW)
     assert said in found and bool(found) == bool(said)
 
 
-async def test_it_is_said_of_a_pool_before_anything_of_it_exists(
+async def test_expiry_warning_precedes_the_creation_of_a_pool(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
 ) -> None:
     boto_calls.shared_calls.cache_clear()
@@ -199,13 +195,13 @@ async def test_it_is_said_of_a_pool_before_anything_of_it_exists(
 # What a call that came to nothing says.
 
 
-def test_the_page_of_a_server_that_is_none_of_aws_is_not_quoted() -> None:
+def test_error_does_not_quote_a_page_that_is_not_from_aws() -> None:
     page = b"<!doctype html>\n<title>Sign in</title>\n"
     error = ResponseParserError(f"Unable to parse response (syntax error), invalid XML received:\n{page!r}")
     said = str(translate_error(error, "ec2", "us-east-1", "describe_instances"))
     assert "check for a proxy or a network sign-in page" in said and "<title>" not in said
 
 
-def test_a_region_that_there_is_not_is_named() -> None:
+def test_error_names_an_unknown_region() -> None:
     error = EndpointConnectionError(endpoint_url="https://ec2.us-eats-1.amazonaws.com/")
     assert "the region name us-eats-1" in str(translate_error(error, "ec2", "us-eats-1", "describe_instances"))

@@ -72,19 +72,19 @@ def shown(capfd: pytest.CaptureFixture[str], *came: Event | str) -> list[str]:
     [[begins("mine")], [], [begins("other"), ends("other")]],
     ids=["begun", "unheard", "after another"],
 )
-def test_ours_are_shown_though_the_head_says_later_that_we_wait_no_more(
+def test_own_lines_are_shown_before_the_head_ends_the_wait(
     capfd: pytest.CaptureFixture[str], before: list[Event]
 ) -> None:
     assert shown(capfd, waits("mine"), *before, "hello", begins("mine"), waits(), ends("mine")) == ["r000| hello"]
 
 
-def test_those_of_a_rank_whose_beginning_was_not_heard_are_shown_at_its_end(
+def test_lines_of_a_rank_with_unreported_begin_are_shown_at_its_end(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     assert shown(capfd, waits("mine"), "hello", ends("mine"), waits()) == ["r000| hello"]
 
 
-def test_those_of_the_run_that_was_there_before_are_not(capfd: pytest.CaptureFixture[str]) -> None:
+def test_lines_of_the_run_before_are_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
     came: list[Event | str] = [
         begins("other"),
         waits("mine"),
@@ -100,9 +100,7 @@ def test_those_of_the_run_that_was_there_before_are_not(capfd: pytest.CaptureFix
 
 @pytest.mark.parametrize("told", ["mine", ""])
 @pytest.mark.parametrize("before", ["", "before"], ids=["first", "second step"])
-def test_what_comes_before_the_launch_is_answered_is_shown(
-    capfd: pytest.CaptureFixture[str], told: str, before: str
-) -> None:
+def test_lines_before_the_launch_reply_are_shown(capfd: pytest.CaptureFixture[str], told: str, before: str) -> None:
     """The session puts it there as soon as the run is begun, and the answer only when all of the launch is done."""
     job = command()
     if before:
@@ -132,7 +130,7 @@ def launching(ours: str, whose: str, *, joined: bool = True) -> PoolCommand:
 
 
 @pytest.mark.parametrize("told", ["mine", ""])
-def test_what_is_held_until_the_launch_is_answered_has_a_bound_and_what_it_cost_is_said(
+def test_lines_held_for_the_launch_reply_are_bounded_and_the_loss_is_reported(
     capfd: pytest.CaptureFixture[str], told: str
 ) -> None:
     launching("mine", told)
@@ -141,12 +139,12 @@ def test_what_is_held_until_the_launch_is_answered_has_a_bound_and_what_it_cost_
     assert "is not shown here; read all of it with skyward-tui logs" in said.err
 
 
-def test_nothing_is_said_of_lines_of_others_that_were_let_go(capfd: pytest.CaptureFixture[str]) -> None:
+def test_dropped_lines_of_other_runs_are_not_reported(capfd: pytest.CaptureFixture[str]) -> None:
     launching("mine", "others")
     assert capfd.readouterr() == ("", "")
 
 
-def test_on_a_pool_of_our_own_nothing_is_left_out(capfd: pytest.CaptureFixture[str]) -> None:
+def test_all_lines_of_an_own_pool_are_shown(capfd: pytest.CaptureFixture[str]) -> None:
     launching("mine", "", joined=False)
     said = capfd.readouterr()
     assert [line[:11] for line in said.out.splitlines()] == [
@@ -158,7 +156,7 @@ def test_on_a_pool_of_our_own_nothing_is_left_out(capfd: pytest.CaptureFixture[s
     assert said.err == ""
 
 
-def test_what_ranks_do_is_kept_while_their_lines_are_let_go() -> None:
+def test_events_are_kept_while_lines_are_dropped() -> None:
     held = PendingLaunchEvents()
     held.buffer(begins("mine"))
     for _ in range(5):
@@ -179,12 +177,12 @@ def test_held_lines_are_bounded_and_the_loss_is_reported(capfd: pytest.CaptureFi
     assert "older output of rank 0 is not shown here" in said.err
 
 
-def test_those_that_are_held_when_the_command_ends_are_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
+def test_lines_held_at_the_end_of_the_command_are_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
     """Who leaves the queue has printed nothing: they are of the run that has the nodes, and in its log."""
     assert shown(capfd, begins("other"), waits("mine"), "theirs") == []
 
 
-def test_holding_a_piece_takes_no_longer_the_more_are_held() -> None:
+def test_buffering_a_piece_takes_constant_time() -> None:
     asked = 0
 
     class Piece(bytes):
@@ -245,18 +243,16 @@ BUSY = [node(at, 1, active=1) for at in range(4)]
         (BUSY, 1, ()),
     ],
 )
-def test_a_run_gets_nodes_whose_gangs_have_nothing_to_do(
-    nodes: list[NodeGangState], wanted: object, got: object
-) -> None:
+def test_run_gets_nodes_of_idle_gangs(nodes: list[NodeGangState], wanted: object, got: object) -> None:
     assert choose_nodes(wanted, nodes) == got  # type: ignore[arg-type]
 
 
-def test_what_is_kept_for_a_job_it_gets() -> None:
+def test_job_gets_the_nodes_reserved_for_it() -> None:
     assert choose_nodes((0, 1), KEPT, "job") == (0, 1)
     assert choose_nodes((0, 1), KEPT, "other") == ()
 
 
-def test_a_run_on_all_nodes_waits_for_those_on_some_only() -> None:
+def test_run_on_all_nodes_waits_for_runs_on_some_nodes() -> None:
     assert busy_nodes(BUSY, of_parts=True) == set() and busy_nodes(BUSY) == {0, 1, 2, 3}
     assert busy_nodes(PAIR, of_parts=True) == {0, 1}
 
@@ -282,7 +278,7 @@ def free_nodes_shown() -> PoolView:
     return view
 
 
-def test_who_waits_is_told_for_what_and_who_has_it() -> None:
+def test_queued_run_names_missing_nodes_and_their_runs() -> None:
     rows = queue_rows(free_nodes_shown())
     assert [(row.run, row.waits, row.nodes) for row in rows] == [
         ("a", False, (0, 1)),
@@ -299,7 +295,7 @@ def test_who_waits_is_told_for_what_and_who_has_it() -> None:
     assert "\x1b" not in str(queue_row_json(rows[2], 130.0))
 
 
-def test_a_run_whose_nodes_have_another_one_to_do_first_waits_too() -> None:
+def test_run_behind_another_run_of_its_nodes_waits() -> None:
     view = free_nodes_shown()
     apply(view, events.QueueNews(pool="p", waiting=[]))
     apply(view, events.RunOpened(pool="p", run="e", function="all", kind="broadcast", total=4, at=90.0))
@@ -336,7 +332,7 @@ class Stage:
         self.notices.on_notice(self.links[node], {"kind": kind, "left": left})
 
 
-def test_a_notice_is_shown_once_and_told_to_the_other_nodes_that_are_there() -> None:
+def test_preemption_notice_is_shown_once_and_sent_to_other_reachable_nodes() -> None:
     stage = Stage()
     stage.hear(1)
     assert stage.warned == [(0, 1, 60), (2, 1, 60)] and len(stage.said) == 1
@@ -355,14 +351,14 @@ def test_a_notice_is_shown_once_and_told_to_the_other_nodes_that_are_there() -> 
 
 
 @pytest.mark.parametrize("of", [{"observer": True}, {"alone": True}])
-def test_who_only_looks_tells_nobody_and_nodes_that_stand_alone_need_not_know(of: dict[str, bool]) -> None:
+def test_observer_and_standalone_pool_send_no_preemption_notice(of: dict[str, bool]) -> None:
     stage = Stage(**of)
     stage.hear(1)
     stage.notices.on_connect(stage.links[0])
     assert stage.view.nodes[1].is_preempted and stage.warned == []
 
 
-def test_that_it_has_become_likelier_is_shown_and_no_more() -> None:
+def test_rebalance_recommendation_is_only_shown() -> None:
     stage = Stage()
     stage.hear(1, "rebalance", None)
     stage.notices.on_connect(stage.links[0])
@@ -374,7 +370,7 @@ def test_that_it_has_become_likelier_is_shown_and_no_more() -> None:
 
 
 @pytest.mark.parametrize("left", [-9e15, 9e15])
-def test_an_end_beyond_belief_holds_nothing_for_long(left: float) -> None:
+def test_absurd_preemption_time_is_bounded(left: float) -> None:
     stage = Stage()
     stage.hear(1, left=left)
     ends_at = stage.view.nodes[1].notice_ends_at
@@ -407,7 +403,7 @@ def ended(view: PoolView, run: str, node: int, seconds: float, kind: str = "retu
     apply(view, events.RankEnded(pool="p", run=run, outcome=outcome))
 
 
-def test_each_node_has_its_steps_with_the_time_in_each() -> None:
+def test_steps_of_each_node_have_their_times() -> None:
     view = pool()
     opened(view, "b", "setup", 20.0)
     opened(view, "a", "workdir", 10.0)
@@ -425,7 +421,7 @@ def test_each_node_has_its_steps_with_the_time_in_each() -> None:
     assert steps_of_job(view, view.runs["x"]) == [] and steps_of_job(view, None) == []
 
 
-def test_the_one_that_others_wait_for_is_late() -> None:
+def test_node_that_others_wait_for_is_late() -> None:
     view = pool()
     opened(view, "b", "setup", 20.0)
 
@@ -444,7 +440,7 @@ def test_the_one_that_others_wait_for_is_late() -> None:
     assert late(99.0) == [False] * 4
 
 
-def test_of_a_step_that_failed_the_last_lines_are_told() -> None:
+def test_failed_step_shows_its_last_lines() -> None:
     view = pool()
     opened(view, "b", "setup", 20.0)
     for line in range(9):
@@ -457,14 +453,14 @@ def test_of_a_step_that_failed_the_last_lines_are_told() -> None:
     assert said == ["n2 setup: ended with status 3", "  line 6", "  line 7", "  line 8"]
 
 
-def test_who_comes_later_learns_the_job_with_the_nodes() -> None:
+def test_run_placed_event_sets_the_job() -> None:
     view = pool()
     opened(view, "b", "setup", 20.0, job="")
     apply(view, events.RunPlaced(pool="p", run="b", nodes=[1, 2], job="j"))
     assert steps_of_job(view, view.runs["b"]) == [view.runs["b"]]
 
 
-def test_who_follows_a_job_goes_on_with_its_next_step_or_is_told_that_none_comes() -> None:
+def test_following_a_job_continues_with_its_next_step_or_reports_its_absence() -> None:
     view, said, statuses = pool(), list[str](), iter((0, 0, 0, 7))
     run = opened(view, "a", "setup", 10.0)
     job = PoolCommand.__new__(PoolCommand)
