@@ -60,11 +60,11 @@ def refused(admit: Any, header: dict[str, Any], body: int = 0) -> bool:
 @pytest.mark.parametrize(
     "header", [WELCOME, OUTCOME, BEGAN, LOG, {"t": "run"} | RECORD, {"t": "of another release", "f": "../x"}]
 )
-def test_what_agents_say_is_admitted(header: dict[str, Any]) -> None:
+def test_valid_agent_frames_are_accepted(header: dict[str, Any]) -> None:
     assert not refused(validate_agent_frame, header)
 
 
-def test_a_greeting_of_another_release_only_says_of_which() -> None:
+def test_welcome_of_another_release_needs_only_its_version() -> None:
     assert not refused(validate_agent_frame, {"t": "welcome", "version": VERSION + 1, "runs": "in another shape"})
     assert refused(validate_agent_frame, {"t": "welcome"})
 
@@ -75,7 +75,7 @@ def test_a_greeting_of_another_release_only_says_of_which() -> None:
      "r00.out", "r000.00001.out", "r000..out", "r000.1.2.out", "x000.out", ".out", "r\u0661\u0661\u0661.out",
      "r00000000000.out", ["r000.out"]],
 )  # fmt: skip
-def test_a_log_has_a_logs_name(name: Any) -> None:
+def test_frames_with_invalid_log_names_are_refused(name: Any) -> None:
     assert refused(validate_agent_frame, LOG | {"f": name})
     if isinstance(name, str):
         assert refused(validate_agent_frame, OUTCOME | {"log": {name: [0, 1]}})
@@ -88,7 +88,7 @@ def test_a_log_has_a_logs_name(name: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "a\x00b", "a" * 201, None, 7])
-def test_a_file_is_named_and_never_a_path(name: Any) -> None:
+def test_frames_with_paths_as_file_names_are_refused(name: Any) -> None:
     assert refused(validate_agent_frame, OUTCOME | {"file": name})
     assert refused(validate_client_frame, {"t": "fetch", "id": 1, "f": name})
     assert refused(validate_client_frame, {"t": "drop", "id": 1, "blobs": [name]})
@@ -96,7 +96,7 @@ def test_a_file_is_named_and_never_a_path(name: Any) -> None:
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../b", "a//b", "./a", "", "a\x00b", "a" * 5000, None, 7])
-def test_what_ranks_wrote_is_named_below_their_folder(path: Any) -> None:
+def test_output_paths_outside_the_folder_are_refused(path: Any) -> None:
     file = OUTPUT | {"path": path}
     assert refused(validate_client_frame, {"t": "output", "id": 1} | file)
     told = {
@@ -119,11 +119,11 @@ def test_what_ranks_wrote_is_named_below_their_folder(path: Any) -> None:
      {"seconds": float("nan")}, {"size": -1},
      {"log": {"r000.out": [0]}}, {"log": {"r000.out": [-1, 5]}}, {"log": [1]}, {"last": 3}, {"items": 1.5}],
 )  # fmt: skip
-def test_an_outcome_is_one(wrong: dict[str, Any]) -> None:
+def test_invalid_outcome_is_refused(wrong: dict[str, Any]) -> None:
     assert refused(validate_agent_frame, OUTCOME | wrong)
 
 
-def test_who_asks_for_a_listener_brings_certificates_and_nobody_repeats_secrets() -> None:
+def test_peers_frame_needs_certificates_and_errors_quote_no_secret() -> None:
     asked: dict[str, Any] = {"t": "peers", "id": 1, "authority": "", "certificate": "", "key": ""}
     assert not refused(validate_client_frame, asked)
     for key in ("authority", "certificate", "key"):
@@ -146,12 +146,12 @@ def deep(levels: int) -> Any:
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), {"a": [float("-inf")]}, deep(900)])
-def test_what_a_value_looks_like_can_be_written_down(value: Any) -> None:
+def test_summary_that_is_not_json_is_refused(value: Any) -> None:
     assert refused(validate_agent_frame, OUTCOME | {"summary": SUMMARY | {"json": value}})
     assert not refused(validate_agent_frame, OUTCOME | {"summary": SUMMARY | {"json": deep(32)}})
 
 
-def test_a_body_is_as_large_as_its_kind_has_it() -> None:
+def test_body_larger_than_its_kind_allows_is_refused() -> None:
     assert not refused(validate_agent_frame, LOG, CHUNK_BYTES)
     assert refused(validate_agent_frame, LOG, CHUNK_BYTES + 1)
     assert refused(validate_agent_frame, BEGAN, 1)
@@ -159,7 +159,7 @@ def test_a_body_is_as_large_as_its_kind_has_it() -> None:
     assert refused(validate_agent_frame, {"t": "of another release"}, MAX_INLINE_BYTES + 1)
 
 
-def test_a_body_of_four_gigabytes_is_refused_before_it_comes() -> None:
+def test_body_of_four_gigabytes_is_refused_before_it_arrives() -> None:
     head = json.dumps(LOG).encode()
     decoder, data = Decoder(validate_agent_frame), struct.pack("!II", len(head), 2**32 - 1) + head
     assert list(decoder.feed(data[:-1])) == []
@@ -234,7 +234,7 @@ values = st.recursive(
 
 
 @given(data=st.data())
-def test_no_frame_raises_anything_but_that_it_is_none(data: st.DataObject) -> None:
+def test_invalid_frames_raise_only_wire_errors(data: st.DataObject) -> None:
     forms = FORMS[data.draw(st.sampled_from(sorted(FORMS)))]
     kind = data.draw(st.sampled_from(sorted(forms)) | st.text(CHARACTERS, max_size=5))
     form = forms.get(kind)
@@ -268,12 +268,12 @@ def decode(*chunks: bytes) -> list[tuple[dict, bytes]]:
     return [found for chunk in chunks for found in decoder.feed(chunk)]
 
 
-def test_frames_arrive_cut_at_any_place() -> None:
+def test_frames_decode_at_every_single_cut() -> None:
     for cut in range(len(STREAM) + 1):
         assert decode(STREAM[:cut], STREAM[cut:]) == FRAMES
 
 
-def test_many_frames_in_one_chunk_and_random_cuts() -> None:
+def test_many_frames_decode_in_one_chunk_and_in_random_chunks() -> None:
     chance = random.Random(7)
     data = STREAM * 500
     chunks = []
@@ -285,7 +285,7 @@ def test_many_frames_in_one_chunk_and_random_cuts() -> None:
     assert decode(STREAM * 500) == FRAMES * 500
 
 
-def test_a_frame_is_yielded_as_soon_as_it_is_whole() -> None:
+def test_frame_is_yielded_as_soon_as_it_is_complete() -> None:
     decoder = Decoder()
     whole = encode_frame({"t": "a"}, b"body")
     assert list(decoder.feed(whole[:-1])) == []
@@ -293,7 +293,7 @@ def test_a_frame_is_yielded_as_soon_as_it_is_whole() -> None:
     assert list(decoder.feed(whole[3:])) == [({"t": "a"}, b"body")]
 
 
-def test_large_bodies_cost_about_their_size() -> None:
+def test_large_body_takes_memory_of_about_its_size() -> None:
     body = random.Random(1).randbytes(8 * CHUNK_BYTES)
     data = encode_frame({"t": "data"}, body)
     pieces = [data[i : i + MAX_INLINE_BYTES] for i in range(0, len(data), MAX_INLINE_BYTES)]
@@ -306,7 +306,7 @@ def test_large_bodies_cost_about_their_size() -> None:
     assert peak < 4 * len(body)
 
 
-def test_what_was_read_is_not_read_again_after_the_reader_stops_half_way() -> None:
+def test_decoder_continues_after_an_interrupted_iteration() -> None:
     decoder = Decoder()
     for header, _ in decoder.feed(STREAM):
         if header["t"] == "log":
@@ -314,7 +314,7 @@ def test_what_was_read_is_not_read_again_after_the_reader_stops_half_way() -> No
     assert [header["t"] for header, _ in decoder.feed(b"")] == ["call", "outcome", "words"]
 
 
-def test_text_that_is_no_unicode_survives() -> None:
+def test_surrogate_escaped_text_survives() -> None:
     name = b"caf\xe9.py".decode("utf-8", "surrogateescape")
     assert decode(encode_frame({"t": "x", "name": name})) == [({"t": "x", "name": name}, b"")]
 
@@ -340,14 +340,14 @@ def lengths(head: bytes, body: bytes = b"") -> bytes:
         lengths(b"[" * 100_000),
     ],
 )
-def test_garbage_is_a_wire_error(garbage: bytes) -> None:
+def test_invalid_bytes_are_a_wire_error(garbage: bytes) -> None:
     with pytest.raises(WireError):
         decode(garbage)
     with pytest.raises(WireError):
         decode(STREAM + garbage)
 
 
-def test_a_header_is_compact_json() -> None:
+def test_header_is_compact_json() -> None:
     data = encode_frame({"t": "a", "b": [1, 2]})
     assert json.loads(data[8:]) == {"t": "a", "b": [1, 2]}
     assert b" " not in data[8:]
@@ -384,7 +384,7 @@ def local_function(body: Any) -> Any:
     return function(body)
 
 
-def test_a_call_travels(tmp_path: Path) -> None:
+def test_task_is_pickled_and_called(tmp_path: Path) -> None:
     def add(a: int, b: int = 0) -> int:
         return a + b
 
@@ -395,7 +395,7 @@ def test_a_call_travels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pickled", [function_pickling.dumps, result_pickler.dumps], ids=["a call", "an answer"])
-def test_what_goes_by_value_keeps_its_file_whatever_cloudpickle_thinks_of_it(pickled: Any) -> None:
+def test_function_pickled_by_value_keeps_its_file_name(pickled: Any) -> None:
     def outer() -> Any:
         return lambda: 1
 
@@ -404,7 +404,7 @@ def test_what_goes_by_value_keeps_its_file_whatever_cloudpickle_thinks_of_it(pic
     assert [fn.__code__.co_filename, fn().__code__.co_filename] == [__file__, __file__]
 
 
-def test_a_variable_of_contexts_goes_with_its_default_and_is_one_for_all_that_is_sent_together(
+def test_context_variable_keeps_its_default_and_identity(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     mine = contextvars.ContextVar[Any]("mine", default=1)
@@ -432,7 +432,7 @@ def test_a_variable_of_contexts_goes_with_its_default_and_is_one_for_all_that_is
     assert own.name == "of_script" and own is not of_script, "a node has no such script"
 
 
-def test_a_generator_function_is_marked() -> None:
+def test_task_of_a_generator_function_streams() -> None:
     def count(n: int):  # type: ignore[no-untyped-def]
         yield from range(n)
 
@@ -440,7 +440,7 @@ def test_a_generator_function_is_marked() -> None:
     assert [task.stream for task in make_tasks((function(count)(3), train()), (), None)] == [True, False]
 
 
-def test_blobs_are_named_by_their_content(tmp_path: Path) -> None:
+def test_blobs_are_named_by_content(tmp_path: Path) -> None:
     data = random.Random(1).randbytes(3 * MAX_INLINE_BYTES)
     first, second = (make_task(train(data), folder=tmp_path) for _ in range(2))
     for blob in (first.fn, first.args):
@@ -454,7 +454,7 @@ def test_blobs_are_named_by_their_content(tmp_path: Path) -> None:
     assert make_task(train()).args.hash == make_task(function(lambda: 0)()).args.hash
 
 
-def test_a_large_argument_is_not_held_in_memory(tmp_path: Path) -> None:
+def test_large_argument_is_not_held_in_memory(tmp_path: Path) -> None:
     data = bytes(32 << 20)
     pending = train({"weights": data})
     tracemalloc.start()
@@ -467,13 +467,13 @@ def test_a_large_argument_is_not_held_in_memory(tmp_path: Path) -> None:
     assert peak < len(data) // 4
 
 
-def test_what_was_written_of_an_argument_that_cannot_travel_is_removed(tmp_path: Path) -> None:
+def test_file_of_an_unpicklable_argument_is_removed(tmp_path: Path) -> None:
     with pytest.raises(NotPicklableError):
         make_task(train([bytes(4 * MAX_INLINE_BYTES), LOCK]), folder=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_takes_no_large_argument_is_named(tmp_path: Path) -> None:
+def test_error_names_large_argument_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(NotPicklableError, match=r"arguments of train.* No such file or directory"):
         make_task(train(bytes(4 * MAX_INLINE_BYTES)), folder=tmp_path / "gone")
 
@@ -488,7 +488,7 @@ class Counted:
         return (int, ())
 
 
-def test_a_function_is_pickled_once_for_a_group() -> None:
+def test_function_is_pickled_once_per_group() -> None:
     seen = Counted()
     task = local_function(lambda x: (seen, x))
     other = local_function(lambda x: x)
@@ -501,7 +501,7 @@ def test_a_function_is_pickled_once_for_a_group() -> None:
 
 
 @pytest.mark.parametrize("size", [10, 4 * MAX_INLINE_BYTES])
-def test_a_task_passes_through_a_folder(size: int, tmp_path: Path) -> None:
+def test_task_is_written_to_and_read_from_a_folder(size: int, tmp_path: Path) -> None:
     made, target = tmp_path / "made", tmp_path / "task"
     made.mkdir()
     target.mkdir()
@@ -530,7 +530,7 @@ class Tag:
         return wrapped
 
 
-def test_plugins_decorate_the_first_outermost() -> None:
+def test_first_plugin_decorates_outermost() -> None:
     task = local_function(lambda: ["body"])
     assert call(make_task(task(), [Tag("a"), Tag("b")])) == ["a", "b", "body"]
     (grouped,) = make_tasks((task(),), [Tag("a"), Tag("b")], None)
@@ -574,13 +574,13 @@ class Method:
         (train({LOCK}), "config", ""),
     ],
 )
-def test_the_message_names_the_argument_and_the_place_in_it(pending: Any, argument: str, place: str) -> None:
+def test_error_names_the_unpicklable_argument_and_its_place(pending: Any, argument: str, place: str) -> None:
     said = payload_refused(pending)
     assert said.startswith(f"argument '{argument}' of {pending.name}() cannot be pickled: lock object")
     assert f"{place} (cannot pickle '_thread.lock' object)" in said
 
 
-def test_a_closure_is_named() -> None:
+def test_error_names_unpicklable_closure_value() -> None:
     guard = Config({"lock": LOCK})
     assert payload_refused(local_function(lambda: guard)()) == (
         "function <lambda> cannot be pickled: lock object at guard.parts['lock'] (cannot pickle '_thread.lock' object)"
@@ -599,20 +599,20 @@ def test_unpicklable_part_of_a_function_is_named(body: Any, place: str) -> None:
     assert f" lock object at {place} (" in payload_refused(local_function(body)(1))
 
 
-def test_an_attribute_that_is_named_like_a_global_is_not_blamed() -> None:
+def test_error_does_not_blame_attribute_named_like_a_global() -> None:
     guard = [threading.Condition()]
     said = payload_refused(local_function(lambda x: (x.LOCK, guard))(1))
     assert " at guard[0]" in said
     assert "LOCK (" not in said
 
 
-def test_a_function_behind_a_plugins_wrapper_is_looked_into() -> None:
+def test_error_names_closure_behind_a_plugin_wrapper() -> None:
     guard = [LOCK]
     with pytest.raises(NotPicklableError, match=r"lock object at guard\[0\]"):
         make_task(local_function(lambda: guard)(), [Tag("a")])
 
 
-def test_a_class_of_the_script_is_looked_into() -> None:
+def test_error_names_attribute_of_a_script_class() -> None:
     class Model:
         shared = LOCK
 
@@ -621,7 +621,7 @@ def test_a_class_of_the_script_is_looked_into() -> None:
     assert "lock object at Model.shared" in payload_refused(train(Model()))
 
 
-def test_an_object_that_refuses_is_named_with_what_it_said() -> None:
+def test_error_quotes_the_object_that_refuses_pickling() -> None:
     class Stubborn:
         def __reduce__(self) -> Any:
             raise RuntimeError("I stay here")
@@ -630,7 +630,7 @@ def test_an_object_that_refuses_is_named_with_what_it_said() -> None:
     assert said.endswith("Stubborn object at config[0] (I stay here)")
 
 
-def test_two_arguments_that_only_fail_together_are_still_an_error() -> None:
+def test_arguments_that_fail_only_together_are_an_error() -> None:
     class Once:
         def __init__(self) -> None:
             self.count = 0
@@ -645,7 +645,7 @@ def test_two_arguments_that_only_fail_together_are_still_an_error() -> None:
     assert payload_refused(train(Once())) == said
 
 
-def test_endless_nesting_is_an_error_not_a_crash() -> None:
+def test_extreme_nesting_is_an_error_not_a_crash() -> None:
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]
@@ -663,7 +663,7 @@ def test_endless_nesting_is_an_error_not_a_crash() -> None:
         ((1,), {"a": 1, "b": 2}, "multiple values for argument 'a'"),
     ],
 )
-def test_a_call_that_the_function_does_not_take_goes_nowhere(args: Any, kwargs: Any, why: str) -> None:
+def test_call_that_does_not_fit_the_signature_is_refused(args: Any, kwargs: Any, why: str) -> None:
     @function
     def add(a: int, b: int, *, c: int = 0) -> int:
         return a + b + c
@@ -674,7 +674,7 @@ def test_a_call_that_the_function_does_not_take_goes_nowhere(args: Any, kwargs: 
     assert call(make_task(add(1, 2, c=3))) == 6
 
 
-def test_a_decorator_may_give_the_function_what_its_caller_does_not() -> None:
+def test_decorator_may_supply_arguments() -> None:
     def inject(fn: Any) -> Any:
         return functools.wraps(fn)(lambda *args: fn(*args, rank=7))
 
@@ -694,7 +694,7 @@ def test_a_decorator_may_give_the_function_what_its_caller_does_not() -> None:
     args=st.lists(st.integers(), max_size=4),
     kwargs=st.dictionaries(st.sampled_from(["a", "b", "c"]), st.integers(), max_size=2),
 )
-def test_a_call_is_refused_where_python_would_refuse_it(takes: str, args: list[int], kwargs: dict[str, int]) -> None:
+def test_call_is_refused_exactly_if_python_refuses_it(takes: str, args: list[int], kwargs: dict[str, int]) -> None:
     names: dict[str, Any] = {}
     exec(f"def fn({takes}): pass", names)
     fn = names["fn"]
@@ -717,7 +717,7 @@ def test_a_call_is_refused_where_python_would_refuse_it(takes: str, args: list[i
         max_size=10,
     )
 )
-def test_plain_arguments_arrive_as_they_are(values: list[Any]) -> None:
+def test_plain_arguments_round_trip(values: list[Any]) -> None:
     blob = make_task(function(lambda *given: None)(*values)).args
     args, kwargs = pickle.loads(blob.read())
     assert (repr(args), kwargs) == (repr(tuple(values)), {})

@@ -84,7 +84,7 @@ def look(value: Any) -> Summary:
         {"loss": 0.5, "steps": [1, 2], "nested": {"a": "b"}},
     ],
 )
-def test_small_values_of_json_types_travel_as_they_are(value: Any) -> None:
+def test_small_json_values_are_summarized_as_they_are(value: Any) -> None:
     summary = look(value)
     assert summary.is_json
     assert summary.json == value
@@ -92,7 +92,7 @@ def test_small_values_of_json_types_travel_as_they_are(value: Any) -> None:
     assert summary.text == repr(value)
 
 
-def test_a_tuple_becomes_a_list() -> None:
+def test_tuple_is_summarized_as_list() -> None:
     summary = look((1, (2, 3)))
     assert (summary.json, summary.type) == ([1, [2, 3]], "tuple")
 
@@ -119,7 +119,7 @@ def test_a_tuple_becomes_a_list() -> None:
         np.float64("nan"),
     ],
 )
-def test_anything_else_is_told_in_words(value: Any) -> None:
+def test_other_values_are_described_in_words(value: Any) -> None:
     summary = look(value)
     assert not summary.is_json
     if isinstance(summary.json, dict):  # what is in a dictionary, one by one
@@ -142,7 +142,7 @@ def test_anything_else_is_told_in_words(value: Any) -> None:
         (np.str_("s"), "s"),
     ],
 )
-def test_numbers_of_numpy_count_as_numbers(value: Any, plain: Any) -> None:
+def test_numpy_scalars_are_summarized_as_numbers(value: Any, plain: Any) -> None:
     summary = look(value)
     assert summary.is_json
     assert summary.json == plain
@@ -170,11 +170,11 @@ def test_numbers_of_numpy_count_as_numbers(value: Any, plain: Any) -> None:
     ],
     ids=lambda _: "",
 )
-def test_words(value: Any, words: str) -> None:
+def test_description_names_type_and_size(value: Any, words: str) -> None:
     assert words in look(value).text
 
 
-def test_arrays_of_other_libraries() -> None:
+def test_tensors_of_other_libraries_are_described_as_arrays() -> None:
     class Tensor:
         shape, dtype = (2, 3), "torch.float32"
 
@@ -188,7 +188,7 @@ def test_arrays_of_other_libraries() -> None:
     assert look(Linear()).text == "torch.nn.modules.linear.Linear object"
 
 
-def test_frames_of_pandas() -> None:
+def test_pandas_frames_are_described_as_arrays() -> None:
     pandas = pytest.importorskip("pandas")
     assert look(pandas.DataFrame({"a": [1, 2]})).text.startswith("DataFrame 2 × 1")
 
@@ -211,11 +211,11 @@ def test_frames_of_pandas() -> None:
     ],
     ids=lambda _: "",
 )
-def test_no_code_of_the_values_own_runs(value: Any) -> None:
+def test_summary_runs_no_code_of_the_value(value: Any) -> None:
     assert not look(value).is_json
 
 
-def test_a_value_that_holds_itself_is_no_endless_tale() -> None:
+def test_recursive_value_is_summarized() -> None:
     loop: list[Any] = [1]
     loop.append(loop)
     assert look(loop).text.startswith("list of 2: [1, [1, [1, list of 2")
@@ -224,7 +224,7 @@ def test_a_value_that_holds_itself_is_no_endless_tale() -> None:
     assert not look(ring).is_json
 
 
-def test_a_dict_of_many_keys_is_cheap_to_describe() -> None:
+def test_large_dict_is_described_without_sorting() -> None:
     class Key(int):
         def __lt__(self, other: object) -> bool:
             raise AssertionError("the keys were sorted")
@@ -248,7 +248,7 @@ def test_small_result_stays_in_memory(tmp_path: Path, value: Any) -> None:
     [random.Random(1).randbytes(5 * MAX_INLINE_BYTES), np.arange(MAX_INLINE_BYTES)],
     ids=["bytes", "array"],
 )
-def test_a_large_result_goes_to_a_file(tmp_path: Path, value: Any) -> None:
+def test_large_result_is_written_to_a_file(tmp_path: Path, value: Any) -> None:
     made = pickle_result(value, "f()", str(tmp_path / "x.result"))
     header = made.header()
     assert header["file"] == "x.result"
@@ -258,7 +258,7 @@ def test_a_large_result_goes_to_a_file(tmp_path: Path, value: Any) -> None:
     assert np.array_equal(pickle.loads(data), value)
 
 
-def test_a_result_that_cannot_travel_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+def test_unpicklable_result_is_named_and_leaves_no_file(tmp_path: Path) -> None:
     value = {"model": [bytes(5 * MAX_INLINE_BYTES), np.arange(MAX_INLINE_BYTES), threading.Lock()]}
     with pytest.raises(NotPicklableError) as caught:
         pickle_result(value, "train()", str(tmp_path / "x.result"))
@@ -271,7 +271,7 @@ def test_a_result_that_cannot_travel_is_named_and_leaves_nothing(tmp_path: Path)
         pickle_result(threading.Lock(), "train()", str(tmp_path / "x.result"))
 
 
-def test_a_spool_that_takes_no_more_is_an_os_error_and_nothing_is_left_there(tmp_path: Path) -> None:
+def test_full_spool_is_an_os_error_and_leaves_no_file(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2 * MAX_INLINE_BYTES, hard))
@@ -362,7 +362,7 @@ def caught(error: BaseException) -> tuple[Any, BaseException]:
 
 
 @pytest.mark.parametrize("depth", [400, 490, 600, 3000])
-def test_groups_as_deep_as_you_like_are_told(depth: int) -> None:
+def test_exception_groups_of_any_depth_are_described(depth: int) -> None:
     error: Exception = ValueError("at the bottom")
     for _ in range(depth):
         error = ExceptionGroup("deep", [error])
@@ -399,7 +399,7 @@ def test_groups_as_deep_as_you_like_are_told(depth: int) -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_an_exception_keeps_type_message_and_attributes(error: BaseException) -> None:
+def test_exception_keeps_type_message_and_attributes(error: BaseException) -> None:
     header, back = caught(error)
     assert type(back) is type(error)
     if any(isinstance(arg, Detail) for arg in error.args):
@@ -417,21 +417,21 @@ def test_an_exception_keeps_type_message_and_attributes(error: BaseException) ->
         assert vars(back.exceptions[1])["code"] == 1
 
 
-def test_attributes_that_cannot_travel_are_left_out() -> None:
+def test_unpicklable_attributes_of_an_exception_are_omitted() -> None:
     _, back = caught(Holding("stuck"))
     assert type(back) is Holding
     assert str(back) == "stuck"
     assert vars(back) == {"step": 7}
 
 
-def test_arguments_that_cannot_travel_leave_type_and_message() -> None:
+def test_exception_with_unpicklable_arguments_keeps_type_and_message() -> None:
     error = RuntimeError("stuck on", threading.Lock())
     _, back = caught(error)
     assert type(back) is RuntimeError
     assert str(back) == str(error)
 
 
-def test_what_cannot_be_made_again_has_a_stand_in() -> None:
+def test_exception_that_cannot_be_rebuilt_becomes_a_remote_error() -> None:
     header, back = caught(Choosy("the password"))
     assert isinstance(back, RemoteError)
     assert back.type_name == header["type"]
@@ -440,19 +440,19 @@ def test_what_cannot_be_made_again_has_a_stand_in() -> None:
     assert back.attributes == {"step": 3}
 
 
-def test_an_exception_without_words() -> None:
+def test_exception_whose_str_raises_is_described() -> None:
     header, back = caught(Mute())
     assert header["message"] == "(its __str__ raised ValueError)"
     assert type(back) is Mute
     assert "Mute" in header["traceback"]
 
 
-def test_type_names_are_those_of_a_traceback() -> None:
+def test_type_names_match_tracebacks() -> None:
     assert caught(ValueError())[0]["type"] == "ValueError"
     assert caught(Coded(1, ""))[0]["type"] == f"{__name__}.Coded"
 
 
-def test_endless_messages_are_cut() -> None:
+def test_long_messages_are_cut() -> None:
     header, _ = caught(ValueError("x" * 1_000_000 + " at its end"))
     assert len(header["message"]) <= 8192
     assert len(header["traceback"]) <= 65536
@@ -460,7 +460,7 @@ def test_endless_messages_are_cut() -> None:
     assert header["traceback"].endswith("x at its end\n") and " characters omitted " in header["traceback"]
 
 
-def test_the_traceback_begins_with_user_code() -> None:
+def test_traceback_begins_with_user_code() -> None:
     from skyward_core.runtime.output_decorators import stdout
 
     @stdout(only="head")
@@ -482,7 +482,7 @@ def test_the_traceback_begins_with_user_code() -> None:
     assert str(Path(skyward_core.__file__).parent) not in header["traceback"]
 
 
-def test_frames_of_ours_below_the_users_are_kept() -> None:
+def test_library_frames_below_user_code_are_kept() -> None:
     from skyward_core.runtime.sharding import shard
 
     try:
@@ -493,7 +493,7 @@ def test_frames_of_ours_below_the_users_are_kept() -> None:
     assert "sharding.py" in header["traceback"]
 
 
-def test_a_folder_whose_name_begins_like_ours_is_the_users() -> None:
+def test_folder_named_like_the_package_is_user_code() -> None:
     ours = str(Path(skyward_core.__file__).parent)
     code = compile("def f():\n    raise ValueError('x')", f"{ours}_mine/script.py", "exec")
     space: dict[str, Any] = {}
@@ -506,7 +506,7 @@ def test_a_folder_whose_name_begins_like_ours_is_the_users() -> None:
     assert "_mine/script.py" in header["traceback"]
 
 
-def test_causes_and_notes_are_in_the_traceback() -> None:
+def test_traceback_has_causes_and_notes() -> None:
     try:
         try:
             raise KeyError("inner")
@@ -521,7 +521,7 @@ def test_causes_and_notes_are_in_the_traceback() -> None:
     assert pickle.loads(data).__notes__ == ["seen at step 3"]
 
 
-def test_classes_of_a_script_travel_by_value() -> None:
+def test_exception_class_of_a_script_is_pickled_by_value() -> None:
     source = "class Own(Exception):\n    def __init__(self, a, b):\n        super().__init__(a)\n        self.b = b\n"
     space: dict[str, Any] = {"__name__": "__main__"}
     exec(source, space)
@@ -532,7 +532,7 @@ def test_classes_of_a_script_travel_by_value() -> None:
     assert done.stdout.decode().strip() == "Own words 5"
 
 
-def test_a_package_that_a_node_lacks_comes_with_how_to_install_it() -> None:
+def test_missing_package_error_says_how_to_install_it() -> None:
     try:
         import no_such_framework.nn  # type: ignore[import-not-found]  # noqa: F401
     except ModuleNotFoundError as error:
@@ -544,7 +544,7 @@ def test_a_package_that_a_node_lacks_comes_with_how_to_install_it() -> None:
 
 
 @pytest.mark.parametrize(("module", "package"), [("no_such_yaml", "no_such_yaml"), ("sklearn.svm", "scikit-learn")])
-def test_the_package_that_is_named_is_the_one_that_has_the_module(
+def test_missing_module_names_the_package_that_provides_it(
     module: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "sklearn", raising=False)
@@ -552,7 +552,7 @@ def test_the_package_that_is_named_is_the_one_that_has_the_module(
     assert f'Image(pip=["{package}"])' in header["traceback"]
 
 
-def test_an_exception_that_holds_too_much_is_told_of_by_a_stand_in() -> None:
+def test_too_large_exception_is_replaced() -> None:
     error = ValueError("too much")
     error.one, error.two = b"x" * (MAX_EXCEPTION_BYTES // 2), b"y" * (MAX_EXCEPTION_BYTES // 2)  # type: ignore[attr-defined]
     told, data = describe_error(error)
@@ -563,7 +563,7 @@ def test_an_exception_that_holds_too_much_is_told_of_by_a_stand_in() -> None:
 @pytest.mark.parametrize(
     "error", [UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"), SyntaxError("bad", ("f.py", 1, 1, "x"))]
 )
-def test_an_exception_is_whole_where_another_library_pickles_them_its_own_way(
+def test_exception_survives_pickling_hooks_of_other_libraries(
     error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def arguments_alone(value: BaseException) -> tuple[object, ...]:
@@ -618,7 +618,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     return Node(tmp_path / "journal")
 
 
-def test_beside_a_long_call_it_stays_small_and_keeps_what_is_needed(node: Node) -> None:
+def test_journal_stays_small_beside_a_long_call(node: Node) -> None:
     node.add_item("long")
     waiting: list[tuple[str, str, bytes]] = [("given", "long", b"")]
     for number in range(300):
@@ -636,19 +636,19 @@ def test_beside_a_long_call_it_stays_small_and_keeps_what_is_needed(node: Node) 
     assert {(header["slot"], header["rank"]) for header in given} == {(2, 1)}
 
 
-def test_the_outcome_that_makes_it_too_large_is_kept(node: Node) -> None:
+def test_journal_keeps_the_outcome_that_exceeds_its_limit(node: Node) -> None:
     node.end(node.add_item("large"), b"x" * 30_000)
     assert node.read() == [("given", "large", b""), ("outcome", "large", b"x" * 30_000)]
 
 
-def test_where_there_is_no_room_for_a_shorter_one_the_old_one_goes_on(node: Node) -> None:
+def test_journal_continues_if_it_cannot_be_compacted(node: Node) -> None:
     node.path.with_suffix(".new").mkdir()  # in its way
     node.end(node.add_item("large"), b"x" * 30_000)
     node.add_item("next")
     assert [run for _, run, _ in node.read()] == ["large", "large", "next"]
 
 
-def test_half_a_frame_on_a_full_disk_hides_none_that_follow(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_journal_frame_hides_no_later_frame(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     node.add_item("first")
     write = os.write
     monkeypatch.setattr(os, "write", lambda file, data: write(file, data[: len(data) // 2]))

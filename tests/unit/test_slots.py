@@ -28,19 +28,19 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
-async def test_a_call_for_a_rank_goes_to_its_first_slot(node: Node) -> None:
+async def test_call_for_a_rank_goes_to_its_first_slot(node: Node) -> None:
     for header in ({"rank": 3}, {"rank": 3, "gang": True}):
         slot = node.slots.pick_slot(node.call(0, **header))
         assert (slot.rank, slot.number) == (3, 0)
 
 
 @pytest.mark.parametrize("header", [{"rank": 0}, {"rank": 4}, {"gang": True}])
-async def test_a_call_for_a_rank_of_another_node_is_refused(node: Node, header: Header) -> None:
+async def test_call_for_a_rank_of_another_node_is_refused(node: Node, header: Header) -> None:
     with pytest.raises(WireError, match="node 1 has no rank"):
         node.slots.pick_slot(node.call(0, **header))
 
 
-async def test_tasks_go_to_the_slot_with_the_least_to_do(node: Node) -> None:
+async def test_tasks_go_to_the_least_loaded_slot(node: Node) -> None:
     for index in range(8):
         call = node.call(index)
         node.slots.pick_slot(call).enqueue(call)
@@ -74,7 +74,7 @@ async def test_tasks_move_to_another_process_of_the_rank_when_plugins_join_the_r
         ({"accelerators": 4, "devices": ["a", "b", "c", "d"]}, None, 1),
     ],
 )  # fmt: skip
-async def test_a_task_has_its_ranks_share_of_the_gpus(
+async def test_task_gets_the_gpus_of_its_rank(
     tmp_path: Path, config: dict[str, Any], devices: str | None, accelerators: int
 ) -> None:
     state = Node(tmp_path, ranks_per_node=4, **config).state
@@ -82,7 +82,7 @@ async def test_a_task_has_its_ranks_share_of_the_gpus(
     assert state.task_info(6, 0, 1)["accelerators"] == accelerators
 
 
-async def test_an_idle_slot_takes_only_what_any_slot_can_run(node: Node) -> None:
+async def test_idle_slot_steals_only_unbound_tasks(node: Node) -> None:
     busy, idle = node.places[0], node.places[3]
     for call in (node.call(0, gang=True, rank=2), node.call(1, rank=2), node.call(2)):
         busy.enqueue(call)
@@ -91,7 +91,7 @@ async def test_an_idle_slot_takes_only_what_any_slot_can_run(node: Node) -> None
     assert node.slots.steal_task(idle) is None and [call.index for call in busy.queue] == [0, 1]
 
 
-async def test_a_call_waits_for_a_worker_that_has_not_greeted(node: Node) -> None:
+async def test_call_waits_for_the_hello_of_its_worker(node: Node) -> None:
     slot, worker = node.places[1], Peer()
     node.state.learn_gang(Gang(epoch=7))
     slot.process = Process(0)  # no process's id: nothing is ever sent a signal here
@@ -103,7 +103,7 @@ async def test_a_call_waits_for_a_worker_that_has_not_greeted(node: Node) -> Non
     assert [(told["t"], told.get("idx")) for told in worker.told] == [("place", None), ("call", 0)]
 
 
-async def test_a_call_that_waits_is_stopped_once(node: Node) -> None:
+async def test_waiting_call_is_stopped_once(node: Node) -> None:
     call = node.call(0)
     node.places[1].enqueue(call)
     node.slots.stop(call, "cancel", 1.0)
@@ -113,7 +113,7 @@ async def test_a_call_that_waits_is_stopped_once(node: Node) -> None:
     assert not node.places[1].queue and not told["begun"]
 
 
-async def test_a_gang_breaks_once_and_only_where_there_is_one(node: Node) -> None:
+async def test_gang_breaks_once_and_only_if_it_exists(node: Node) -> None:
     node.slots.break_gang("a rank died")
     assert node.peer.told == [], "there is none yet"
     node.state.learn_gang(Gang(epoch=7))
@@ -140,7 +140,7 @@ def at_work(node: Node, **header: Any) -> tuple[Slot, Call]:
     return slot, call
 
 
-async def test_what_a_call_printed_is_sent_before_its_outcome(node: Node) -> None:
+async def test_output_of_a_call_is_sent_before_its_outcome(node: Node) -> None:
     slot, call = at_work(node)
     spool, redactor = node.state.config.spool, node.state.redactor
     tail = LogTail(spool, node.peer, {}, lambda: True, redactor, node.slots.mark_logs, node.slots.log_send_limit)
@@ -152,7 +152,7 @@ async def test_what_a_call_printed_is_sent_before_its_outcome(node: Node) -> Non
     assert node.peer.told[-1]["log"]["r002.out"] == [0, 8]
 
 
-async def test_outcomes_go_together_while_more_of_a_slots_calls_wait(node: Node) -> None:
+async def test_outcomes_are_batched_while_calls_of_the_slot_wait(node: Node) -> None:
     """Through SSH a write costs a client more than a small call: it hears of several together, of the last at once."""
     slot, first = at_work(node)
     owner = Connection(lambda *_: None, lambda _: None)
@@ -170,7 +170,7 @@ async def test_outcomes_go_together_while_more_of_a_slots_calls_wait(node: Node)
     assert [told["i"] for told in client.told()] == [told["i"] for told in other.told()] == [0, 1]
 
 
-async def test_a_gang_is_broken_before_the_outcome_that_broke_it_is_told(node: Node) -> None:
+async def test_gang_breaks_before_the_outcome_that_broke_it_is_sent(node: Node) -> None:
     slot, call = at_work(node, gang=True, rank=2)
     slot.on_outcome(call, {"t": "outcome", "run": "r1", "i": 0, "kind": "exited"}, b"")
     assert [told["t"] for told in node.peer.told] == ["gang"], "the worker is still on its way out"
@@ -179,7 +179,7 @@ async def test_a_gang_is_broken_before_the_outcome_that_broke_it_is_told(node: N
     assert [told["t"] for told in node.peer.told] == ["gang", "outcome"]
 
 
-async def test_a_gang_is_broken_before_it_is_told_that_plugins_cannot_be_entered(node: Node) -> None:
+async def test_gang_breaks_before_a_plugin_failure_is_sent(node: Node) -> None:
     """Whoever hears of it may start the next run at once: a part of it would run, and a part be handed back."""
     slot, call = at_work(node, gang=True, rank=2)
     assert slot.process is not None
@@ -244,7 +244,7 @@ def around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Around]:
     yield Around(tmp_path, monkeypatch)
 
 
-async def test_a_fresh_process_is_given_the_plugins_once_and_ranks_wait_until_they_are_entered(
+async def test_plugin_process_gets_plugins_once_and_ranks_wait_for_their_entry(
     around: Around,
 ) -> None:
     around.apps.ensure_entered()
@@ -260,14 +260,14 @@ async def test_a_fresh_process_is_given_the_plugins_once_and_ranks_wait_until_th
     assert around.started == 1 and process.told() == [], "the next epoch finds them entered"
 
 
-async def test_one_that_outlived_its_agent_and_has_entered_is_given_nothing(around: Around) -> None:
+async def test_entered_plugin_process_of_an_earlier_agent_gets_nothing(around: Around) -> None:
     around.apps.process = Process(0)
     process = around.greet("entered")
     around.apps.ensure_entered()
     assert around.apps.is_resolved and process.told() == [] and around.started == 0
 
 
-async def test_a_plugin_that_fails_is_told_to_the_ranks_and_the_process_goes(around: Around) -> None:
+async def test_failed_plugin_entry_is_reported_and_ends_the_process(around: Around) -> None:
     around.apps.ensure_entered()
     process = around.greet()
     process.told()
@@ -278,7 +278,7 @@ async def test_a_plugin_that_fails_is_told_to_the_ranks_and_the_process_goes(aro
     assert around.started == 1, "nobody has asked again"
 
 
-async def test_one_that_was_asked_for_again_while_it_ended_is_followed_by_another(around: Around) -> None:
+async def test_plugin_process_requested_while_ending_is_restarted(around: Around) -> None:
     around.apps.ensure_entered()
     around.greet().add_note({"t": "failed", "error": {"type": "E", "message": "", "plugin": "dask"}})
     around.apps.ensure_entered()
@@ -287,7 +287,7 @@ async def test_one_that_was_asked_for_again_while_it_ended_is_followed_by_anothe
     assert around.started == 2
 
 
-async def test_one_that_dies_in_user_code_fails_with_the_plugin_and_its_last_words(around: Around) -> None:
+async def test_plugin_process_that_dies_reports_the_plugin_and_last_output(around: Around) -> None:
     around.apps.ensure_entered()
     (around.state.config.spool / "app.log").write_text("no such scheduler\n")
     around.greet().add_note({"t": "entering", "plugin": "dask"})
@@ -299,14 +299,14 @@ async def test_one_that_dies_in_user_code_fails_with_the_plugin_and_its_last_wor
     assert around.apps.is_resolved and not around.broken
 
 
-async def test_the_gang_is_broken_when_what_was_entered_dies(around: Around) -> None:
+async def test_death_of_the_entered_plugin_process_breaks_the_gang(around: Around) -> None:
     around.enter()
     around.apps.on_exit(os.WEXITSTATUS(0))
     assert len(around.broken) == 1 and "around_app ended" in around.broken[0]
     assert around.signals == [signal.SIGKILL], "and so are children that outlived it"
 
 
-async def test_its_end_is_no_news_once_the_agent_closes(around: Around) -> None:
+async def test_end_of_the_plugin_process_breaks_nothing_while_the_agent_closes(around: Around) -> None:
     process = around.enter()
     around.state.is_closing = True
     around.apps.exit_process(60.0)
@@ -315,14 +315,14 @@ async def test_its_end_is_no_news_once_the_agent_closes(around: Around) -> None:
     assert around.apps.process is None and around.started == 1 and not around.broken
 
 
-async def test_one_in_user_code_is_told_to_stop_by_a_signal(around: Around) -> None:
+async def test_plugin_process_in_user_code_is_stopped_by_sigterm(around: Around) -> None:
     around.apps.ensure_entered()
     around.greet()
     around.apps.exit_process(60.0)
     assert around.signals == [signal.SIGTERM]
 
 
-async def test_one_that_cannot_be_started_is_a_failure_that_ranks_are_told(around: Around) -> None:
+async def test_plugin_process_that_cannot_start_is_an_entry_failure(around: Around) -> None:
     around.fails = OSError("no descriptors left")
     around.apps.ensure_entered()
     assert around.apps.entry_failure is not None and around.pumped == 1

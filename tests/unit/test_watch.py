@@ -124,35 +124,37 @@ LOST = ["replacing", "seen", "dropped"]
         ("orphaned", True, ["revived"]),
     ],
 )
-async def test_what_the_provider_says_decides(state: MachineStatus, alone: bool, done: list[str]) -> None:
+async def test_machine_state_decides_what_happens_to_a_silent_node(
+    state: MachineStatus, alone: bool, done: list[str]
+) -> None:
     assert await Stage(state, alone=alone).decide() == done
 
 
-async def test_an_agent_that_was_ended_is_not_asked_for() -> None:
+async def test_node_whose_agent_was_ended_is_lost() -> None:
     stage = Stage("running")
     stage.links[1].finished = True
     assert await stage.decide() == LOST
     assert stage.links[1].lost_reason == "its agent was ended on its machine"
 
 
-async def test_another_client_s_decision_stands() -> None:
+async def test_loss_decided_by_another_client_stands() -> None:
     stage = Stage("orphaned")
     assert await stage.decide(decided=True) == LOST
 
 
-async def test_a_node_that_ended_itself_ends_the_pool_where_no_other_is_there() -> None:
+async def test_last_node_that_ended_itself_ends_the_pool() -> None:
     why = "the node ended itself: idle for 600 s"
     assert await Stage("gone", why, other_up=False).decide() == ["ended: idle for 600 s"]
     assert await Stage("gone", why).decide() == [*LOST, "terminated"]
 
 
-async def test_a_pool_that_others_ended_loses_no_node() -> None:
+async def test_ended_pool_loses_no_node() -> None:
     stage = Stage("gone")
     stage.ended = True
     assert await stage.decide() == []
 
 
-async def test_a_start_that_fails_is_no_loss_before_it_has_failed_often(
+async def test_node_is_lost_after_repeated_failed_agent_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stage = Stage("orphaned")
@@ -165,7 +167,7 @@ async def test_a_start_that_fails_is_no_loss_before_it_has_failed_often(
     assert stage.links[1].lost_reason == said
 
 
-async def test_a_start_that_failed_is_not_tried_at_once() -> None:
+async def test_failed_agent_start_is_not_retried_at_once() -> None:
     stage = Stage("orphaned")
     stage.start_fails = "no room"
     assert await stage.decide() == []
@@ -173,21 +175,21 @@ async def test_a_start_that_failed_is_not_tried_at_once() -> None:
     assert await stage.decide() == []  # the next look comes soon enough
 
 
-async def test_calls_of_a_lost_node_end_although_the_ledger_takes_nothing() -> None:
+async def test_calls_of_a_lost_node_end_without_the_ledger() -> None:
     stage = Stage("gone")
     stage.written_fails = True
     assert await stage.decide() == [*LOST, "terminated"]
     assert any("not saved" in each for each in stage.told if isinstance(each, str))
 
 
-async def test_a_node_that_came_back_meanwhile_is_left_alone() -> None:
+async def test_reconnected_node_is_not_lost() -> None:
     stage = Stage("gone")
     stage.links[1].up = True
     assert await stage.decide() == []
 
 
 @pytest.mark.parametrize("finished", [True, False])
-async def test_a_machine_that_was_taken_back_is_said_to_be(finished: bool) -> None:
+async def test_preempted_machine_is_reported_as_preempted(finished: bool) -> None:
     """By its notice, or, where nobody heard of one, by its provider's word; a pool whose only node it was goes on."""
     said = "preempted: the machine of node 1 was taken back by its provider"
     how = "EC2 took it back"
@@ -212,7 +214,7 @@ class Clock:
         return self.now
 
 
-def test_agents_that_die_again_and_again_are_followed_by_no_more() -> None:
+def test_agent_restarts_are_limited_per_window() -> None:
     clock = Clock()
     revivals = RestartLimiter(clock)
     for _ in range(MAX_STARTS):
@@ -225,7 +227,7 @@ def test_agents_that_die_again_and_again_are_followed_by_no_more() -> None:
     assert revivals.refusal_reason(0) == "", "the first was long ago"
 
 
-def test_a_start_that_fails_is_tried_again_after_a_pause_that_grows() -> None:
+def test_failed_agent_starts_are_retried_after_growing_pauses() -> None:
     clock = Clock()
     revivals = RestartLimiter(clock)
     for n in range(MAX_FAILURES):
@@ -238,7 +240,7 @@ def test_a_start_that_fails_is_tried_again_after_a_pause_that_grows() -> None:
     assert revivals.refusal_reason(0) == f"{MAX_FAILURES} attempts to start a new agent failed; the last: reason 3"
 
 
-def test_an_agent_that_came_up_makes_the_failures_before_it_forgotten() -> None:
+def test_successful_agent_start_resets_failures() -> None:
     clock = Clock()
     revivals = RestartLimiter(clock)
     for _ in range(MAX_FAILURES - 1):
