@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.model.errors import UsageError
 from skyward_core.plugins import Plugin, PluginError
 from skyward_core.store.ledger import Ledger
 from tests.support.faults import agent_pids, worker_pids
@@ -317,10 +316,3 @@ def test_one_that_raises_beside_a_pool_that_is_up_is_named_and_the_pool_taken_do
         pass
     assert compute.receipt is not None and compute.receipt.ok
     assert "a client ends" in diary.read_text().splitlines()
-
-
-def test_plugins_that_do_not_go_together_are_refused_at_once():
-    with pytest.raises(UsageError, match="given twice"):
-        sky.Compute(plugins=[sky.plugins.torch(), sky.plugins.torch()])
-    with pytest.raises(UsageError, match=r"Call it: Torch\(\)"):
-        sky.Compute(plugins=[sky.plugins.torch])  # type: ignore[list-item]

@@ -1,4 +1,4 @@
-"""Code that a value brings along may raise anything, wherever it runs: the run fails, and nothing else ends."""
+"""User code and values that raise anything, anywhere: the run fails with its cause, and nothing else ends."""
 
 from __future__ import annotations
 
@@ -500,3 +500,102 @@ def test_odd_ends_are_told(pool: sky.Compute, call: Any, kind: str, told: str) -
     assert error.root_cause.outcome == kind and re.search(told, str(error)), error.root_cause
     assert isinstance(error, Falsy) == ("Falsy" in error.root_cause.type)
     assert give("next") @ pool == ["next"] * 2
+
+
+@pytest.fixture(scope="module")
+def one_rank(world: Path) -> Iterator[sky.Compute]:
+    with sky.Compute(provider=sky.Local(), nodes=1, options=sky.Options(console=False, grace=1.0)) as compute:
+        yield compute
+
+
+def exits_as_text() -> None:
+    class Odd(Exception):
+        def __str__(self) -> str:
+            raise SystemExit(5)
+
+    raise Odd
+
+
+def exits_when_its_notes_are_read() -> None:
+    class Odd(Exception):
+        @property
+        def __notes__(self) -> list[str]:  # type: ignore[override]
+            raise SystemExit(5)
+
+    raise Odd("without notes")
+
+
+def exits_when_pickled() -> object:
+    class Odd:
+        def __reduce__(self) -> str:
+            raise SystemExit(5)
+
+    return Odd()
+
+
+def exits_when_its_error_is_pickled() -> None:
+    class Odd(Exception):
+        def __reduce__(self) -> str:
+            raise SystemExit(5)
+
+    raise Odd("told all the same")
+
+
+def deep_group() -> None:
+    error: Exception = ValueError("at the bottom")
+    for _ in range(600):
+        error = ExceptionGroup("deep", [error])
+    raise error
+
+
+def no_stdout() -> int:
+    sys.stdout = sys.stderr = None  # type: ignore[assignment]
+    return 7
+
+
+def no_open() -> bytes:
+    import builtins
+
+    builtins.open = None  # type: ignore[assignment]
+    return bytes(200_000)
+
+
+def no_clock() -> int:
+    for name in ("time", "monotonic", "perf_counter", "sleep"):
+        setattr(time, name, None)
+    print("without a clock")
+    return 8
+
+
+def closes_all() -> int:
+    os.closerange(3, 4096)
+    print("on its own")
+    return 9
+
+
+@pytest.mark.parametrize(
+    ("fn", "told"),
+    [
+        (exits_as_text, "its __str__ raised SystemExit"),
+        (exits_when_its_notes_are_read, "without notes"),
+        (exits_when_pickled, "cannot be sent back: Odd object"),
+        (exits_when_its_error_is_pickled, "told all the same"),
+        (deep_group, r"ExceptionGroup: deep \(1 sub-exception\)"),
+        (no_stdout, 7),
+        (no_open, bytes(200_000)),
+        (no_clock, 8),
+        (closes_all, 9),
+    ],
+)
+def test_it_is_told(one_rank: sky.Compute, fn: Callable[[], Any], told: Any) -> None:
+    call = sky.function(timeout=30)(fn)
+    if isinstance(told, str):
+        with pytest.raises(sky.RunError, match=told):
+            call() @ one_rank
+    else:
+        assert call() @ one_rank == [told]
+    # The same worker where it lives on, else another one; what it is given now comes to it by a file.
+    assert sky.function(len)(bytes(200_000)) @ one_rank == [200_000]
+    with pytest.raises(sky.RunError, match="status 3"):
+        sky.function(lambda: os._exit(3))() @ one_rank
+    assert sky.function(lambda: 1)() @ one_rank == [1]

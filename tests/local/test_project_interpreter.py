@@ -1,16 +1,20 @@
-"""Projects with interpreters and packages of their own: what a script and its ranks get, and what they never see."""
+"""Interpreters and packages of projects: of scripts and their ranks, here and over SSH."""
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import json
 import os
 import pickle
+import re
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,22 +23,28 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.client.launch.launch_catalog import choose_interpreter, missing_frameworks
-from skyward_core.client.launch.launch_plan import script_python
+from skyward_core.client.launch.launch_plan import make_plan, script_python
+from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.client.session import Session
-from skyward_core.model.errors import PoolError, ScriptError, ScriptFailed, UsageError
+from skyward_core.model.errors import PoolError, ScriptError, ScriptFailed, SpecError, UsageError
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import Image, Options, PoolSpec
 from skyward_core.node.bootstrap.image_environment import MADE_FILE
 from skyward_core.plugins.plugin import Plugin
+from skyward_core.providers.ssh.provider import SSH
 from skyward_core.store.pool_folder import read_lock
 from skyward_core.tasks.run_script_loader import build_task
 from skyward_core.tasks.script_interpreters import library_path_entries, query_python
 from skyward_core.tasks.task_and_blob_values import Task
+from skyward_core.views.pool_view import PoolView
 from tests.support.cli import Cli, call
+from tests.support.one_host import provider
 from tests.support.processes import descendants, exists
 from tests.support.pythons import another_python, make_environment, other_pythons
+from tests.support.sessions import new_session
+from tests.support.sshd import Host
 from tests.support.waiting import wait_until
-from tests.support.wheels import from_folder, tiny_wheels
+from tests.support.wheels import from_folder, served, tiny_wheels, wheel
 
 SEEN = """
 import sys
@@ -276,12 +286,6 @@ def test_what_a_plugin_brings_loads_a_script_and_is_what_its_ranks_have(
         assert pool.result() == "1.0"
 
 
-def test_an_environment_that_is_gone_is_made_by_the_node(inline: Path) -> None:
-    chosen = choose_interpreter(inline)
-    with up(inline, chosen) as pool:
-        assert pool.result()[1:3] == [chosen.path, "1.0"]
-
-
 def test_an_environment_that_cannot_be_made_is_told(inline: Path) -> None:
     inline.write_text(inline.read_text().replace("skytiny==1.0", "skytiny==9.9"))
     with pytest.raises(PoolError, match=r"(?s)environment of the inline metadata of inline.py cannot .*skytiny==9.9"):
@@ -423,3 +427,391 @@ def test_an_environment_of_somebody_else_is_not_run_and_named(project: Path, tmp
     assert done.returncode == 0 and "'here'" in done.stdout, done.stderr
     assert f"{project}/.venv was skipped: {project}/.venv belongs to another user" in done.stderr
     assert not (tmp_path / "was-run").exists()
+
+
+SCRIPT = """# /// script
+# requires-python = "=={minor}.*"
+# dependencies = ["skytiny==1.0"]
+# [tool.uv]
+# find-links = ["{links}"]
+# no-index = true
+# ///
+import sys
+import skyward_core as sky
+
+class Found:
+    def __init__(self, version):
+        self.version = version
+
+@sky.function
+def f():
+    import skytiny
+    return [skytiny.VERSION, sys.executable, "%d.%d" % sys.version_info[:2]]
+
+@sky.function
+def own():
+    return Found("1")
+
+@sky.function
+def fails():
+    raise ValueError("no")
+
+@sky.function
+def yields():
+    yield from range(3)
+"""
+OURS = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+@pytest.fixture
+def links(tmp_path: Path) -> Iterator[str]:
+    """The address of a page that leads to the wheels of skytiny."""
+    tiny_wheels(tmp_path / "wheels", "1.0", "2.0")
+
+    with served(tmp_path / "wheels") as address:
+        yield address
+
+
+@pytest.fixture
+def project_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def script(project_folder: Path, links: str, minor: str = OURS) -> Path:
+    path = project_folder / "train.py"
+    path.write_text(SCRIPT.format(links=links, minor=minor))
+    return path
+
+
+def spec(provider: SSH, chosen: Interpreter, **more: Any) -> PoolSpec:
+    return PoolSpec(name="p", provider=provider, interpreter=chosen, options=Options(console=False), **more)
+
+
+class RemotePool:
+    """A pool for a script, and what comes of its functions."""
+
+    def __init__(self, path: Path, chosen: Interpreter) -> None:
+        self.session, self.path, self.chosen = Session(), path, chosen
+
+    async def run(self, function: str) -> Any:
+        """How a run of a function ends."""
+        task = await asyncio.to_thread(build_task, self.path, function, {}, interpreter=self.chosen)
+        run = await asyncio.wrap_future(self.session.launch("p", task))
+        return await asyncio.wrap_future(self.session.wait("p", run.id))
+
+    async def told(self) -> Any:
+        """What ``f`` tells."""
+        view = await self.run("f")
+        assert view.state == "done", view
+        return view.outcomes()[0].summary.json
+
+
+@asynccontextmanager
+async def remote_pool(path: Path, chosen: Interpreter, wanted: PoolSpec) -> AsyncIterator[RemotePool]:
+    pool = RemotePool(path, chosen)
+    try:
+        await asyncio.wrap_future(pool.session.create(wanted))
+        yield pool
+        assert (await asyncio.wrap_future(pool.session.tear_down("p"))).ok
+    finally:
+        await asyncio.to_thread(pool.session.detach)
+
+
+def other_minor() -> str:
+    return ".".join(another_python().version.split(".")[:2])
+
+
+def asked_for(host: Host) -> set[str]:
+    """The versions of Python that a host was asked to run."""
+    found = (re.search(r" skyward (\d+\.\d+) \d+,", command) for command in host.commands)
+    return {each[1] for each in found if each}
+
+
+@pytest.mark.proof("1 s of a processor")
+async def test_hosts_have_what_a_script_asks_for(host: Host, known: Path, project_folder: Path, links: str) -> None:
+    path = script(project_folder, links)
+    chosen = choose_interpreter(path)
+    async with remote_pool(path, chosen, spec(provider(host, known), chosen)) as pool:
+        package, program, minor = await pool.told()
+        assert (package, minor) == ("1.0", OURS)
+        assert program != chosen.path and str(host.home) in program
+
+
+@pytest.mark.proof("2 s of a processor")
+async def test_a_project_of_another_version_has_that_version_there(
+    host: Host, known: Path, project_folder: Path, links: str
+) -> None:
+    minor = other_minor()
+    path = script(project_folder, links, minor)
+    chosen = choose_interpreter(path)
+    assert chosen.minor == minor != OURS
+    async with remote_pool(path, chosen, spec(provider(host, known), chosen)) as pool:
+        package, program, there = await pool.told()
+        assert (package, there) == ("1.0", minor) and str(host.home) in program
+        found = await pool.run("own")
+        assert found.state == "done" and "Found" in found.outcomes()[0].summary.text
+        failed = await pool.run("fails")
+        assert failed.state == "failed" and failed.outcomes()[0].error.type == "ValueError"
+        assert (await pool.run("yields")).state == "done"
+        (lock,) = read_lock(pool.session.ledger.live_pools()[0].key).values()
+        assert f"with Python {minor};" in lock and "skytiny==1.0" in lock.splitlines()
+
+        # Another client comes, and starts another agent: with that version, whichever it has itself.
+        (agent,) = host.home.glob(".cache/skyward/pools/*/agent.json")
+        pid = json.loads(agent.read_text())["pid"]
+        await asyncio.to_thread(pool.session.detach)
+        os.kill(pid, signal.SIGKILL)
+        await asyncio.to_thread(wait_until, lambda: not exists(pid))
+        pool.session = Session()
+        await asyncio.wrap_future(pool.session.attach("p"))
+        assert await pool.told() == [package, program, there]
+    assert asked_for(host) == {minor}
+
+
+@pytest.mark.proof("1 s of a processor")
+async def test_a_host_without_that_version_is_named(
+    host: Host, known: Path, project_folder: Path, tmp_path: Path
+) -> None:
+    minor, other = other_minor(), Host(tmp_path / "other")
+    path = project_folder / "plain.py"
+    path.write_text("import skyward_core as sky\n@sky.function\ndef f(): return 1\n")
+    chosen = choose_interpreter(path, another_python().path)
+    await other.start()
+    try:
+        with known.open("a") as file:
+            file.write(f"\n{other.known_line()}")
+        other.authorized.write_bytes(host.authorized.read_bytes())
+        other.rewrite = lambda command: command.replace(minor, "3.99").replace(minor.replace(".", ","), "3,99")
+        both = replace(provider(host, known), hosts=[f"127.0.0.1:{each.port}" for each in (host, other)])
+        missing = rf"127\.0\.0\.1 has no Python {minor} \(it has"
+        said = rf"{missing} .* the script is loaded with: install python{minor} (or uv|there)"
+        with pytest.raises(PoolError, match=said):
+            async with remote_pool(path, chosen, spec(both, chosen, nodes=2)):
+                pass
+        assert not (other.home / ".cache/skyward").exists()
+    finally:
+        await other.stop()
+
+
+async def test_an_image_for_another_python_than_the_script_s_is_refused_before_anything_is_connected_to(
+    host: Host, known: Path, project_folder: Path, links: str
+) -> None:
+    path = script(project_folder, links, other_minor())
+    chosen = choose_interpreter(path)
+    with pytest.raises(UsageError, match=r"loads the script, .*inline metadata of train\.py.*remove python"):
+        async with remote_pool(path, chosen, spec(provider(host, known), chosen, image=Image(python=OURS))):
+            pass
+    assert host.logins == 0
+
+
+QUIET = sky.Options(console=False)
+
+
+@sky.function
+def versions() -> list[str]:
+    import skyneeds  # type: ignore[import-not-found]
+    import skytiny  # type: ignore[import-not-found]
+
+    return [skytiny.VERSION, skyneeds.VERSION]
+
+
+@sky.function
+def system() -> str:
+    return sys.platform
+
+
+@pytest.fixture
+def locked_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A locked_project with a lock of skytiny 1.0, while 2.0 is there, too; the newest skyneeds takes no other."""
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))
+    for name in ("SSH_AUTH_SOCK", "VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    wheels = tmp_path / "wheels"
+    for name, value in tiny_wheels(wheels, "1.0", "2.0").items():
+        monkeypatch.setenv(name, value)
+    wheel(wheels, "skyneeds", "3.0", "skytiny")
+    wheel(wheels, "skyneeds", "4.0", "skytiny>=2")
+    folder = tmp_path / "project"
+    folder.mkdir()
+    digest = hashlib.sha256((wheels / "skytiny-1.0-py3-none-any.whl").read_bytes()).hexdigest()
+    (folder / "uv.lock").write_text(UV_LOCK.format(digest))
+    return folder
+
+
+UV_LOCK = """version = 1
+revision = 5
+requires-python = ">=3.11"
+[[package]]
+name = "train"
+source = {{ virtual = "." }}
+dependencies = [{{ name = "skytiny" }}]
+[[package]]
+name = "skytiny"
+version = "1.0"
+source = {{ registry = "https://pypi.org/simple" }}
+wheels = [{{ url = "https://x/skytiny-1.0-py3-none-any.whl", hash = "sha256:{}" }}]
+"""
+
+
+def compute(locked_project: Path, **wanted: Any) -> Any:
+    image = sky.Image(workdir=locked_project, **wanted)
+    return sky.Compute(name="p", provider=sky.Local(), image=image, options=QUIET)
+
+
+def kept_lock(locked_project: Path) -> str:
+    """What the command prints of the latest run."""
+    return call(["lock", "p"], os.environ, locked_project).stdout
+
+
+def run_script(locked_project: Path, lock: str) -> Any:
+    """What a script gives whose imports only the lock has: nobody chose an interpreter for it."""
+    (locked_project / "needy.py").write_text(
+        "import skyneeds, skytiny\nimport skyward_core as sky\n\n\n"
+        "@sky.function\ndef f():\n    print('it runs')\n    return [skytiny.VERSION, skyneeds.VERSION]\n"
+    )
+    plan = make_plan(LaunchRequest(script=str(locked_project / "needy.py"), pool="p", lock=str(locked_project / lock)))
+    assert plan.interpreter.source == lock and plan.spec is not None
+    with new_session() as session:
+        (task,) = plan.load_tasks()
+        begun: Future[PoolView] = Future()
+        printed: list[bytes] = []
+        begun.add_done_callback(
+            lambda pool: session.subscribe(pool.result().key, None, lambda *piece: printed.append(piece[3]))
+        )
+        session.create(plan.spec, begun=begun).result()
+        key = begun.result().key
+        view = session.wait(key, session.launch(key, task).result().id).result()
+        assert b"".join(printed) == b"it runs\n", "who heard of the pool as it began has all of it"
+        session.tear_down("p").result()
+    (made,) = {Path(plan.interpreter.prefix)} & set((locked_project.parent / "sky" / "environments").iterdir())
+    assert view.state == "done" and (made / ".made").exists(), view
+    summary = view.outcomes()[0].summary
+    assert summary is not None
+    return summary.json
+
+
+def test_a_lock_is_what_ranks_have_and_what_was_installed_is_one(locked_project: Path) -> None:
+    with compute(locked_project, lock="uv.lock", pip=["skyneeds"]) as pool:
+        assert versions() >> pool == ["1.0", "3.0"]
+    first, *lines = kept_lock(locked_project).splitlines()
+    assert "pool p with Python" in first
+    assert lines[0] == "skyneeds==3.0" and lines[1].startswith("skytiny==1.0 --hash=sha256:")
+    (locked_project / "run.lock").write_text(kept_lock(locked_project))
+    assert run_script(locked_project, "run.lock") == ["1.0", "3.0"]
+    assert kept_lock(locked_project).splitlines()[1:] == lines
+    text = (locked_project / "run.lock").read_text()
+    (locked_project / "run.lock").write_text(text.replace(lines[1][-64:], "0" * 64))
+    with pytest.raises(sky.PoolError, match=r"(?s)Cannot create the image's environment on this machine.*skytiny"):
+        compute(locked_project, lock="run.lock").__enter__()
+
+
+def test_what_is_there_in_the_versions_that_are_asked_for_is_not_installed(locked_project: Path) -> None:
+    import cloudpickle
+
+    (locked_project / "requirements.txt").write_text("cloudpickle>=1\n")
+    (locked_project / "exact.lock").write_text(f"cloudpickle=={cloudpickle.__version__}\n")
+    for image in ({"requirements": "requirements.txt"}, {"lock": "exact.lock"}):
+        with compute(locked_project, **image):
+            pass
+    assert not list((locked_project.parent / "sky" / "environments").glob("env-*"))
+
+
+def test_where_nobody_asks_for_packages_the_lock_tells_what_ranks_had(locked_project: Path) -> None:
+    import cloudpickle
+
+    with compute(locked_project) as pool:
+        assert system() >> pool == sys.platform
+    first, *lines = kept_lock(locked_project).splitlines()
+    assert first.startswith("# nothing was installed for pool p: its ranks had Python")
+    assert f"cloudpickle=={cloudpickle.__version__}" in lines
+
+
+LIBRARY_SCRIPT = """import sys
+import skyward_core as sky
+
+@sky.function
+def f():
+    import mylib, skytiny
+    return [skytiny.VERSION, mylib.WHERE, sys.executable, mylib.__file__]
+"""
+
+
+def local_library(locked_project: Path) -> None:
+    """A package beside the locked_project, which the project's environment finds where it lies."""
+    library = locked_project.parent / "mylib"
+    (library / "src").mkdir(parents=True)
+    (library / "src" / "mylib.py").write_text("WHERE = 'beside the project'\n")
+    make_environment(sys.executable, locked_project / ".venv")
+    (packages,) = (locked_project / ".venv").glob("lib/python3*/site-packages")
+    (packages / "mylib.pth").write_text(f"{library}/src\n")
+    info = packages / "mylib-1.0.dist-info"
+    info.mkdir()
+    (info / "RECORD").write_text("mylib.pth,,\n")
+    (info / "direct_url.json").write_text(json.dumps({"url": library.as_uri(), "dir_info": {"editable": True}}))
+
+
+@pytest.mark.proof("1 s of a processor")
+async def test_hosts_have_them_and_the_packages_that_lie_here(
+    locked_project: Path, host: Host, known: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS", "UV_FIND_LINKS", "UV_OFFLINE"):
+        monkeypatch.delenv(name)
+    local_library(locked_project)
+    (locked_project / "train.py").write_text(LIBRARY_SCRIPT)
+    monkeypatch.chdir(locked_project)
+    with served(locked_project.parent / "wheels") as links:
+        (locked_project / "requirements.txt").write_text(f"--no-index\n--find-links {links}\nskytiny<2\n")
+        hosts = {"hosts": f"127.0.0.1:{host.port}"}
+        request = LaunchRequest(
+            script="train.py", pool="p", provider="ssh", settings=hosts, requirements="requirements.txt"
+        )
+        plan = make_plan(request)
+        assert str(plan.packages) == f"1 of {locked_project}/requirements.txt"
+        assert [each.folder for each in plan.uploaded_packages] == [str(locked_project.parent / "mylib")]
+        assert plan.spec is not None
+        where = provider(host, known)
+        session = Session()
+        try:
+            (task,) = await asyncio.to_thread(plan.load_tasks)
+            spec = replace(plan.spec, provider=where, options=QUIET)
+            await asyncio.wrap_future(session.create(spec))
+            run = await asyncio.wrap_future(session.launch("p", task))
+            view = await asyncio.wrap_future(session.wait("p", run.id))
+            assert view.state == "done", view
+            summary = view.outcomes()[0].summary
+            assert summary is not None
+            version, library, program, file = summary.json
+            assert (version, library) == ("1.0", "beside the project")
+            assert str(host.home) in program and str(host.home) in file
+            await asyncio.wrap_future(session.tear_down("p"))
+        finally:
+            await asyncio.to_thread(session.detach)
+        lines = kept_lock(locked_project).splitlines()
+        assert lines[1:] == [f"--find-links {links}", "--no-index", "skytiny==1.0"]
+
+
+async def test_what_a_project_says_wrong_is_refused_before_anything_is_connected_to(
+    locked_project: Path, host: Host, known: Path
+) -> None:
+    (locked_project / "requirements.txt").write_text("-f ../wheels\nskytiny\n")
+    cases: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"lock": "no.lock"}, SpecError, "lock: file no.lock does not exist in"),
+        ({"requirements": "requirements.txt"}, sky.UsageError, "a folder of this machine"),
+    ]
+    session = Session()
+    try:
+        for image, error, why in cases:
+            spec = PoolSpec(
+                name="p",
+                provider=provider(host, known),
+                image=sky.Image(workdir=locked_project, **image),
+            )
+            with pytest.raises(error, match=why):
+                await asyncio.wrap_future(session.create(spec))
+        assert session.ledger.live_pools() == []
+    finally:
+        await asyncio.to_thread(session.detach)
+    assert host.logins == 0

@@ -1,16 +1,23 @@
-"""Sweeps over arguments: real pools, failures, clients that are killed."""
+"""Sweeps over arguments: failures, gangs, and clients that are killed or stopped at any step."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import signal
-from collections.abc import Iterator
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
+from skyward_core.store import pool_folder
+from tests.support.child import Child
 from tests.support.cli import Cli
 from tests.support.waiting import wait_until
 
@@ -197,26 +204,6 @@ def test_gangs_of_some_nodes_run_side_by_side_and_who_fails_is_named(cli: Cli) -
     cli("down", "wide")
 
 
-@pytest.mark.proof("3 s of a processor")
-def test_a_client_of_gangs_that_is_killed_leaves_what_runs_and_the_rest_is_run_later(cli: Cli, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    words = ["--sweep", "--gang-nodes", 2, "-a", "seed=3..7", "-a", f"gate={gate}", "--pool", "killed"]
-    client = cli.begin("run", "swept.py:waits", *words, "--nodes", 4)
-    wait_until(lambda: "killed" in cli.pools() and len(cli.pools()["killed"]["runs"]) == 2)
-    run = cli.pools()["killed"]["runs"][0]["run"]
-    wait_until(lambda: [row["outcome"] for row in told(cli, run)][:2] == ["running", "running"])
-    assert "is still running" in cli("rerun", run, "--missing", status=2).stderr
-    os.kill(client.pid, signal.SIGKILL)
-    client.wait()
-    assert "is still running" in cli("rerun", run, "--missing", status=2).stderr, "its gangs do, without it"
-    gate.write_text("")
-    wait_until(lambda: [row["outcome"] for row in told(cli, run, None)].count("returned") == 2)
-    done = cli("rerun", run, "--missing")
-    assert "3 of 5 combinations have no result and are run" in done.stderr
-    assert [row["value"] for row in told(cli, gangs_begun(done.stderr)[0])] == [3, 4, 5, 6, 7]
-    cli("down", "killed", "--yes")
-
-
 @pytest.fixture(scope="module")
 def held(cli: Cli) -> Iterator[str]:
     """A pool of four nodes, on which sweeps are stopped."""
@@ -366,3 +353,360 @@ def test_who_detaches_leaves_all_of_it_to_the_nodes(cli: Cli, tmp_path: Path) ->
     wait_until(lambda: cli.pools()["left"]["runs"][0]["state"] == "done")
     assert [row["value"] for row in told(cli, run)] == list(range(1, 10))
     cli("down", "left", "--yes")
+
+
+MARKED_TRIAL = """
+import os, time
+import skyward_core as sky
+
+@sky.function
+def trial(n: int, marks: str, waits: bool = False) -> int:
+    mark = f"{marks}/agent.{os.getppid()}"  # by its number in the gang, a node of another one may be called the same
+    node = os.open(mark, os.O_CREAT | os.O_EXCL)  # no other gang has it
+    try:
+        with open(f"{marks}/begun", "a") as file:
+            file.write(f"{n} ")
+        while waits and not os.path.exists(f"{marks}/gate"):
+            time.sleep(0.02)
+        return n * 10
+    finally:
+        os.unlink(mark)
+        os.close(node)
+"""
+# Before and after all that the scheduler waits for it counts a step, and ends the process at one of them.
+KILLED = """
+import asyncio, os, sys
+import skyward_core.pool.runs.gang_sweep as scheduler
+
+at, steps = int(os.environ["KILL_AT"]), 0
+
+def step():
+    global steps
+    steps += 1
+    if steps == at:
+        os.kill(os.getpid(), 9)
+
+class Steps:
+    def __getattr__(self, name):
+        return getattr(asyncio, name)
+
+    async def to_thread(self, *work):
+        step()
+        done = await asyncio.to_thread(*work)
+        step()
+        return done
+
+    async def wait(self, *given, **said):
+        step()
+        done = await asyncio.wait(*given, **said)
+        step()
+        return done
+
+    def wrap_future(self, future):
+        step()
+        return asyncio.wrap_future(future)
+
+scheduler.asyncio = Steps()
+from skyward_tui.cli.main import main
+main()
+"""
+TRIALS = 5
+# The sheet; each trial's task and its future; what is waited for at least as often as the pool is full; the end.
+KILL_STEPS = 2 + TRIALS * 3 + 2 * (TRIALS // 2) + 2
+
+
+@pytest.fixture(scope="module")
+def storm_cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+    made = Cli(tmp_path_factory.mktemp("chaos"))
+    made.write("swept.py", MARKED_TRIAL)
+    made.write("killed.py", KILLED)
+    made.write("first.py", "import skyward_core as sky\n@sky.function\ndef first() -> int: return 1\n")
+    made("run", "first.py", "--nodes", 4, "--pool", "storm", "--keep")
+    yield made
+    made("down", "--all", "-y", status=None)
+
+
+def words(marks: Path, *more: object) -> list[object]:
+    swept = ["-a", f"n=1..{TRIALS}", "-a", f"marks={marks}"]
+    return ["run", "swept.py", "--sweep", "--gang-nodes", 2, *swept, "--pool", "storm", *more]
+
+
+def begun_trials(marks: Path) -> Counter[str]:
+    found = marks / "begun"
+    return Counter(found.read_text().split()) if found.exists() else Counter()
+
+
+def runs_of(storm_cli: Cli, marks: Path) -> list[str]:
+    return [run["run"] for run in storm_cli.json("history", "--all", f"marks={marks}")["runs"]]
+
+
+def storm(storm_cli: Cli, marks: Path, at: int) -> None:
+    """Kill a client at that step; then whoever comes later gets all that there is, and runs the rest."""
+    client = Child(
+        [sys.executable, "killed.py", *map(str, words(marks))],
+        cwd=storm_cli.folder, env=storm_cli.env | {"KILL_AT": str(at)}, text=True,
+    )  # fmt: skip
+    with client:
+        status = client.wait()
+    assert status in (0, -signal.SIGKILL)
+    new = runs_of(storm_cli, marks)
+    if not new:
+        assert status, "nothing had begun"
+        assert not begun_trials(marks)
+        return
+    refused = True
+    while refused:
+        done = storm_cli("rerun", new[0], "--missing", status=None)
+        refused = "is still running. Wait for its end" in done.stderr
+    assert done.returncode == 0, done.stderr
+    ran = gangs_begun(done.stderr)
+    rows = storm_cli.json("results", (ran or new)[0], status=None)["trials"]
+    assert [row["value"] for row in rows] == [10 * (n + 1) for n in range(TRIALS)]
+    assert begun_trials(marks) == {str(n + 1): 2 for n in range(TRIALS)}, "each on both of its ranks, once"
+
+
+@pytest.mark.proof("1 s of a processor", after=1)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_client_is_killed_at_some_step(storm_cli: Cli, tmp_path: Path, seed: int) -> None:
+    storm(storm_cli, tmp_path, Random(seed).randint(3, KILL_STEPS))
+
+
+@pytest.mark.proof("3 min")
+@pytest.mark.parametrize("at", range(1, KILL_STEPS + 3))
+def test_a_client_is_killed_at_each_step(storm_cli: Cli, tmp_path: Path, at: int) -> None:
+    storm(storm_cli, tmp_path, at)
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_two_sweeps_share_a_pool_and_one_loses_its_client(storm_cli: Cli, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    # Both mark the nodes that they have in one folder: a gang on another's node would fail.
+    swept = ["run", "swept.py", "--sweep", "--gang-nodes", 2, "-a", f"marks={shared}", "--pool", "storm"]
+    with (
+        storm_cli.begin(*swept, "-a", "n=1..4", "-a", "waits=true") as one,
+        storm_cli.begin(*swept, "-a", "n=11..14", "-a", "waits=true") as two,
+    ):
+        wait_until(lambda: len(begun_trials(shared)) == 2)
+        wait_until(
+            lambda: len(storm_cli.json("queue", "storm")["runs"]) == 4, what=lambda: storm_cli.json("queue", "storm")
+        )
+        os.kill(one.pid, signal.SIGKILL)
+        killed = one.communicate()[1]
+        (shared / "gate").touch()
+        said = two.communicate()[1]
+    assert two.returncode == 0, said
+    assert [begun_trials(shared)[str(n)] for n in range(11, 15)] == [2] * 4
+    (run, *_) = gangs_begun(killed)
+    wait_until(lambda: storm_cli("rerun", run, "--missing", status=None).returncode == 0)
+    assert begun_trials(shared) == {str(n): 2 for n in (1, 2, 3, 4, 11, 12, 13, 14)}
+
+
+MENDED_TRIAL = """
+import os
+import skyward_core as sky
+
+@sky.function
+def trial(n: int, marks: str) -> int:
+    if n > 1 and not os.path.exists(f"{marks}/mended"):
+        raise ValueError(f"bad {n}")
+    with open(f"{marks}/begun", "a") as file:
+        file.write(f"{n} ")
+    return n * 10
+"""
+# Before and after all that it writes down, or asks a pool for, it counts a step: at one of them it does that to itself.
+# Other threads write to the ledger as well: none of them may be stopped in a transaction, which would stop everybody.
+STEPPED = """
+import os, signal, sys, threading
+from contextlib import ExitStack
+from skyward_core.client.session import Session
+from skyward_core.store import pool_folder as kept_trials
+from skyward_core.store.ledger import Ledger
+from skyward_tui.cli.main import main
+
+at, how, count, ledgers = int(os.environ["STEP"]), int(os.environ["SIGNAL"]), 0, []
+opened = Ledger.__init__
+
+def noted(ledger, *given):
+    opened(ledger, *given)
+    ledgers.append(ledger)
+
+Ledger.__init__ = noted
+
+def step():
+    global count
+    count += 1
+    if count == at:
+        with ExitStack() as writers:
+            for ledger in ledgers:
+                writers.enter_context(ledger._lock)
+            # This thread takes the signal before the call returns: it goes no further.
+            signal.pthread_kill(threading.get_ident(), how)
+
+def stepped(owner, name):
+    act = getattr(owner, name)
+    def with_steps(*given, **said):
+        step()
+        done = act(*given, **said)
+        step()
+        return done
+    setattr(owner, name, with_steps)
+
+for owner, names in {
+    kept_trials: ("lock_sweep", "resumed_by", "save_trials", "write_atomic", "save_sweep_part"),
+    Ledger: ("_write",), Session: ("attach", "detach_pool", "launch_sweep", "fetch_run"),
+}.items():
+    for name in names:
+        stepped(owner, name)
+try:
+    main()
+finally:
+    with open(os.environ["STEPS"], "w") as file:
+        file.write(str(count))
+"""
+STEPS = 30  # about as many as one takes
+
+
+@pytest.fixture(scope="module")
+def pair_cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+    made = Cli(tmp_path_factory.mktemp("two"))
+    made.write("swept.py", MENDED_TRIAL)
+    made.write("stepped.py", STEPPED)
+    made.write("first.py", "import skyward_core as sky\n@sky.function\ndef first() -> int: return 1\n")
+    made("run", "first.py", "--nodes", 2, "--pool", "two", "--keep")
+    yield made
+    made("down", "--all", "-y", status=None)
+
+
+def begun(marks: Path) -> Counter[str]:
+    return Counter((marks / "begun").read_text().split())
+
+
+def swept(pair_cli: Cli, marks: Path, *gang: object) -> str:
+    """A sweep of which one combination has a result; what the others lacked is there by now."""
+    words = ["--sweep", *gang, "-a", "n=1..4", "-a", f"marks={marks}", "--pool", "two"]
+    said = pair_cli("run", "swept.py", *words, status=1).stderr
+    (marks / "mended").touch()
+    found = re.search(r"^run (\w+): ", said, re.MULTILINE)
+    assert found is not None, said
+    return found[1]
+
+
+def stepped(pair_cli: Cli, run: str, at: int, how: int) -> Child:
+    env = pair_cli.env | {"STEP": str(at), "SIGNAL": str(how), "STEPS": str(pair_cli.folder / "steps")}
+    words = [sys.executable, "stepped.py", "rerun", run, "--missing"]
+    return Child(words, cwd=pair_cli.folder, env=env, text=True)
+
+
+def stands_still(client: Child) -> bool:
+    state = Path(f"/proc/{client.pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return state in ("T", "Z")
+
+
+def finish(pair_cli: Cli, run: str) -> str:
+    """Go on with it until nobody else does; gives what was said last."""
+    while True:
+        done = pair_cli("rerun", run, "--missing", status=None)
+        if done.returncode == 0:
+            return done.stderr
+        assert done.returncode == 2 and re.search("goes on|running", done.stderr), done.stderr
+
+
+def check(pair_cli: Cli, run: str, marks: Path) -> None:
+    assert "have results" in finish(pair_cli, run)
+    assert begun(marks) == {"1": 1, "2": 1, "3": 1, "4": 1}, "each once"
+
+
+@pytest.mark.proof("1 s of a processor", after=1)
+@pytest.mark.parametrize("gang", [(), ("--gang-nodes", 1)])
+def test_of_several_that_start_at_once_one_runs_it(pair_cli: Cli, tmp_path: Path, gang: tuple[object, ...]) -> None:
+    run = swept(pair_cli, tmp_path, *gang)
+    clients = [pair_cli.begin("rerun", run, "--missing") for _ in range(3)]
+    told = [client.communicate()[1] for client in clients]
+    ran = [said for said in told if "3 of 4 combinations have no result and are run" in said]
+    assert len(ran) == 1, told
+    for client, said in zip(clients, told, strict=True):
+        if said not in ran:
+            refused = client.returncode == 2 and re.search(
+                r"another client \(process \d+, since [\d:]+\) is already running the missing trials of run", said
+            )
+            assert refused or (client.returncode == 0 and "have results" in said), said
+    check(pair_cli, run, tmp_path)
+
+
+def test_a_refused_client_names_the_owner_of_a_claim_that_is_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    (tmp_path / "pools/p.1/trials").mkdir(parents=True)
+    (tmp_path / "pools/p.1/trials/r1.claim").write_text("another client (process 1, since 00:00:00)")
+    is_locked, may_write, is_owner, may_end = (threading.Event() for _ in range(4))
+    lock, ours = fcntl.flock, threading.get_ident()
+
+    def written_late(shape: str) -> str:
+        is_locked.set()
+        assert may_write.wait(60)
+        return "12:00:00"
+
+    def noted(file: object, how: int) -> None:
+        if threading.get_ident() == ours and not how & fcntl.LOCK_NB:
+            may_write.set()  # the owner writes only because this thread waits
+        lock(file, how)  # type: ignore[arg-type]
+
+    def own() -> None:
+        with pool_folder.lock_sweep("p.1", "r1"):
+            is_owner.set()
+            assert may_end.wait(60)
+
+    monkeypatch.setattr("time.strftime", written_late)
+    monkeypatch.setattr("fcntl.flock", noted)
+    owner = threading.Thread(target=own)
+    owner.start()
+    try:
+        assert is_locked.wait(60)
+        with pytest.raises(pool_folder.SweepLocked) as refused, pool_folder.lock_sweep("p.1", "r1"):
+            pass
+        assert str(refused.value) == f"another client (process {os.getpid()}, since 12:00:00)"
+    finally:
+        may_write.set()
+        may_end.set()
+        owner.join()
+    assert is_owner.is_set()
+
+
+def stopped(pair_cli: Cli, marks: Path, at: int) -> None:
+    """One stands still at some step while another one comes, and goes on afterwards."""
+    run = swept(pair_cli, marks)
+    with stepped(pair_cli, run, at, signal.SIGSTOP) as one:
+        wait_until(lambda: stands_still(one))
+        other = pair_cli("rerun", run, "--missing", status=None)
+        assert other.returncode == 0 or re.search("goes on|running", other.stderr), other.stderr
+        os.kill(one.pid, signal.SIGCONT)
+        assert one.wait() in (0, 2), "there may have been nothing left to do, or the other one did it"
+    check(pair_cli, run, marks)
+
+
+def killed(pair_cli: Cli, marks: Path, at: int) -> None:
+    """One dies at some step: the next one takes over."""
+    run = swept(pair_cli, marks)
+    with stepped(pair_cli, run, at, signal.SIGKILL) as one:
+        assert one.wait() in (0, -signal.SIGKILL)
+    finish(pair_cli, run)
+    check(pair_cli, run, marks)
+
+
+@pytest.mark.proof("1 s of a processor", after=1)
+@pytest.mark.parametrize(("act", "seed"), [(stopped, 1), (killed, 2)])
+def test_one_is_stopped_or_dies_at_some_step(
+    pair_cli: Cli, tmp_path: Path, act: Callable[[Cli, Path, int], None], seed: int
+) -> None:
+    act(pair_cli, tmp_path, Random(seed).randint(1, STEPS))
+
+
+@pytest.mark.proof("2 min of a processor")
+@pytest.mark.parametrize("at", range(1, STEPS + 1))
+def test_one_is_stopped_or_dies_at_each_step(pair_cli: Cli, tmp_path: Path, at: int) -> None:
+    for number, act in enumerate((stopped, killed)):
+        marks = tmp_path / str(number)
+        marks.mkdir()
+        act(pair_cli, marks, at)

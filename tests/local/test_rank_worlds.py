@@ -1,4 +1,4 @@
-"""Tasks on one rank have a world of one rank, also on pools whose plugins or functions join the ranks."""
+"""The rank, world and variables of calls, on pools of every kind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from tests.support.faults import agent_pids
+from tests.support.faults import agent_pids, on_loop
 from tests.support.joining_plugin import Joins
 from tests.support.processes import descendants
 from tests.support.task_places import pool_rank
@@ -193,3 +193,169 @@ def test_a_group_that_a_function_leaves_is_met_by_no_call_of_the_other_kind(worl
         shared = [pid for _, pid in group() @ compute]
         assert (group(leaves=True) >> compute)[1] in shared
         assert [found for found, _ in group() @ compute] == [False, False]
+
+
+@sky.function
+def place() -> tuple[int, int, int, int]:
+    info = sky.instance_info()
+    return info.rank, info.node, info.world_size, os.getpid()
+
+
+@sky.function
+def task_place() -> tuple[int, tuple[int, int, int], int]:
+    return pool_rank(), place.local()[:3], os.getpid()
+
+
+@sky.function
+def niceness() -> int:
+    return os.nice(0)
+
+
+@pytest.mark.proof("1 s of a processor", after=1)
+@pytest.mark.parametrize("agents", [False, True], ids=["workers", "agents and workers"])
+def test_a_task_after_a_death_knows_its_rank(home: Path, agents: bool) -> None:
+    with sky.Compute(nodes=3, options=sky.Options(console=False, nice=3)) as compute:
+        before = place() @ compute
+        assert set(niceness() @ compute) == {3}
+        old = agent_pids(compute)
+        for agent in old[1:]:
+            below = descendants(agent)
+            for pid in (*[agent] * agents, *below):
+                os.kill(pid, signal.SIGKILL)
+        links = compute.pool.links
+        wait_until(lambda: any(link.broken or not link.up for link in links), what="the news of it")
+        found = sky.gather(*[task_place() for _ in range(60)]) >> compute
+        on_loop(compute.pool.context.background.run_deferred)
+        run = list(compute.pool.view.runs.values())[-1]
+        told = [outcome.rank for outcome in run.outcomes()]
+        assert [rank for rank, *_ in found] == told
+        assert {own for _, own, _ in found} == {(0, 0, 1)}, "each task has a world of one rank"
+        assert {pid for *_, pid in found} - {pid for *_, pid in before}, "new workers had a part in it"
+        assert set(niceness() @ compute) == {3}
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_a_task_after_a_run_on_some_nodes_knows_its_rank_in_the_pool(home: Path) -> None:
+    with sky.Compute(nodes=3, options=sky.Options(console=False)) as compute:
+        for nodes in ([2], [1, 2]):
+            told = [p[:3] for p in place().with_nodes(nodes) @ compute]
+            assert told == [(n, n, len(nodes)) for n in range(len(nodes))]
+            found = sky.gather(*[task_place() for _ in range(9)]) >> compute
+            assert {p[:2] for p in found} == {(n, (0, 0, 1)) for n in range(3)}
+            # The gang is as it was.
+            assert [p[:3] for p in place().with_nodes(nodes) @ compute] == told
+
+
+# What follows a failed run on the same pool.
+
+
+@sky.function
+def leave(how: str) -> str:
+    if sky.instance_info().is_head:
+        if how == "sys.exit":
+            sys.exit(3)
+        os._exit(4)
+    return "ok"
+
+
+@sky.function
+def fine() -> str:
+    return "ok"
+
+
+def test_starts_with_a_whole_gang_however_soon_it_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other rank, on another node, has returned: only the head's agent knows that the gang is broken."""
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    with sky.Compute(nodes=2, options=sky.Options(console=False)) as pool:
+        for how, status in [("sys.exit", 3), ("os._exit", 4)] * 4:
+            with pytest.raises(sky.RunError) as failed:
+                leave(how) @ pool
+            assert (failed.value.root_cause.rank, failed.value.root_cause.exit_code) == (0, status)
+            assert fine() @ pool == ["ok", "ok"]
+
+
+# What torchrun 2.13 sets, but for OMP_NUM_THREADS and the signals that its own agent passes on.
+OF_TORCHRUN = (
+    "GROUP_RANK", "GROUP_WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK",
+    "RANK", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_MAX_RESTARTS",
+    "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING", "WORLD_SIZE",
+)  # fmt: skip
+
+
+@pytest.fixture
+def pair(home: Any) -> Iterator[Any]:
+    with sky.Compute(name="meet", nodes=1, worker=sky.Worker(ranks_per_node=2)) as pair:
+        yield pair
+
+
+@sky.function
+def found() -> dict[str, str]:
+    return {name: os.environ[name] for name in OF_TORCHRUN if name in os.environ}
+
+
+@sky.function
+def listens() -> int:
+    """What a rendezvous of PyTorch does: on every address, by a socket that may share the port."""
+    import socket
+
+    if os.environ["RANK"] == "0":
+        with socket.create_server(("", int(os.environ["MASTER_PORT"]))) as server:
+            return int(server.getsockname()[1])
+    return 0
+
+
+@sky.function
+def ends(how: str) -> None:
+    """Writes its error as ``@record`` of PyTorch does, and ends, on one rank; the others wait."""
+    import json
+    import signal
+
+    if os.environ["RANK"] == "0":
+        signal.pause()
+    said = {
+        "message": "BadBatch: no labels",
+        "extraInfo": {"py_callstack": "in load_labels", "timestamp": "1"},
+    }
+    with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
+        file.write(how if how != "said" else json.dumps({"message": said}))
+    os._exit(3)
+
+
+def test_ranks_have_the_variables_of_torchrun_and_a_port_that_is_theirs(pair):
+    first, second = found() @ pair
+    port = int(first["MASTER_PORT"])
+    assert sorted(first) == sorted(OF_TORCHRUN) == sorted(second)
+    differ = {name: (first[name], second[name]) for name in OF_TORCHRUN if first[name] != second[name]}
+    assert first["TORCHELASTIC_ERROR_FILE"] != second["TORCHELASTIC_ERROR_FILE"]
+    del differ["TORCHELASTIC_ERROR_FILE"]
+    assert differ == dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), ("0", "1"))
+    assert (first["WORLD_SIZE"], first["LOCAL_WORLD_SIZE"], first["GROUP_WORLD_SIZE"]) == ("2", "2", "1")
+    # Another one for each broadcast: ranks that are done with one begin the next while others are still at it.
+    others, _ = listens() @ pair
+    assert port < others < port + 4
+    # A task has a world of one rank, and takes nothing from those that come after it.
+    alone = found() >> pair
+    assert sorted(alone) == sorted(OF_TORCHRUN)
+    sizes = {name: alone[name] for name in OF_TORCHRUN if name.endswith(("RANK", "SIZE"))}
+    assert sizes == {name: "1" if name.endswith("SIZE") else "0" for name in sizes}
+    assert not port <= int(alone["MASTER_PORT"]) < port + 4
+    third = str(port + 2)
+    assert found() @ pair == [each | {"MASTER_PORT": third} for each in (first, second)]
+
+    for how in ("said", "no JSON", '{"message": 7}'):  # the file is the person's code's own
+        with pytest.raises(sky.RunError) as failed:
+            ends(how) @ pair
+        told = failed.value.outcomes[1].error
+        assert told is not None and "exited with status 3" in told.message
+        assert told.message.startswith("BadBatch: no labels") == (told.traceback == "in load_labels") == (how == "said")
+    again, _ = found() @ pair
+    assert again["MASTER_PORT"] != first["MASTER_PORT"]
+
+
+def test_who_asks_for_it_has_none(home):
+    options = sky.Options(rendezvous=False, console=False)
+    with sky.Compute(nodes=1, worker=sky.Worker(ranks_per_node=2), options=options) as pair:
+        assert found() @ pair == [{}, {}]
+    with sky.Compute(nodes=1, options=sky.Options(console=False)) as pair:
+        assert found() @ pair == [{}]

@@ -1,4 +1,4 @@
-"""Whatever becomes of a command's output, its pools are torn down, and their receipts are stored and shown."""
+"""Terminals and pipes that break or vanish: pools are torn down, receipts are kept, and text does no harm."""
 
 from __future__ import annotations
 
@@ -13,16 +13,21 @@ import subprocess
 import sys
 import termios
 import threading
-from contextlib import ExitStack, suppress
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pexpect
+import pyte
 import pytest
 
 from skyward_core.store.ledger import Ledger
 from tests.support.cli import PATIENCE, PRELOADED, PROGRAM, Cli
 from tests.support.forked import Loaded
 from tests.support.forked_clients import run_script
+from tests.support.hostile_text import harm
 from tests.support.waiting import wait_until
 
 # BROKEN says of the process that is to begin: its streams' encoding, which of them are closed, what happens when it
@@ -411,10 +416,261 @@ def test_a_script_whose_output_is_closed(home: Path, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+SLOW_END = """
+import os, signal, time
+from pathlib import Path
+import skyward_core as sky
+
+@sky.function
+def stays():
+    try:
+        while True:
+            print("rank is here", flush=True)
+            time.sleep(0.05)
+    finally:
+        Path("ending").touch()
+        time.sleep(1)
+        Path("ended").touch()
+
+if __name__ == "__main__":
+    with sky.Compute(name="s", nodes=2, options=sky.Options(grace=30)) as compute:
+        stays() @ compute
+"""
+
+
+class Vanishing:
+    """A command on a pseudo-terminal."""
+
+    def __init__(self, cli: Cli, command: Sequence[str]) -> None:
+        self.child = pexpect.spawn(
+            sys.executable,
+            ["-m", *command],
+            env=cli.env,
+            cwd=str(cli.folder),
+            timeout=PATIENCE,  # type: ignore[arg-type]
+        )
+
+    def vanish(self) -> None:
+        self.child.ptyproc.fileobj.close()
+
+    def again(self) -> None:
+        """Have a shell pass the signal on, too."""
+        os.kill(self.child.pid, signal.SIGHUP)
+
+    def status(self) -> int:
+        deadline = time.monotonic() + PATIENCE
+        while not (ended := os.waitpid(self.child.pid, os.WNOHANG))[0]:
+            assert time.monotonic() < deadline, "it did not end"
+            time.sleep(0.02)
+        self.child.ptyproc.terminated = True
+        return os.waitstatus_to_exitcode(ended[1])
+
+
+@pytest.fixture
+def vanishing(cli: Cli) -> Iterator[Callable[..., Vanishing]]:
+    cli.write("slow_end.py", SLOW_END)
+    commands = []
+
+    def begin(*command: str) -> Vanishing:
+        commands.append(Vanishing(cli, command))
+        return commands[-1]
+
+    yield begin
+    for command in commands:
+        command.child.close(force=True)
+
+
+def until(there: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not there():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 @pytest.mark.proof("1 s of a processor")
-def test_the_command_line_with_its_output_closed(home: Path, tmp_path: Path) -> None:
-    script = tmp_path / "closed.py"
-    script.write_text(CLOSED)
-    done = run_without_stdout("-m", "skyward_tui", "run", f"{script}:f", "--nodes", "1")
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_script_tears_its_pool_down_though_it_is_told_more_than_once(
+    cli: Cli, vanishing: Callable[..., Vanishing]
+) -> None:
+    script = vanishing("skyward_core", "slow_end.py")
+    script.child.expect("rank is here")
+    script.vanish()
+    until((cli.folder / "ending").exists)
+    script.again()
+    script.again()
+    assert script.status() == 128 + signal.SIGHUP
+    assert (cli.folder / "ended").exists()
+    assert cli.pools() == {}
+
+
+def test_a_second_signal_cuts_no_teardown_short(cli: Cli, vanishing: Callable[..., Vanishing]) -> None:
+    script = vanishing("skyward_core", "slow_end.py")
+    script.child.expect("rank is here")
+    os.kill(script.child.pid, signal.SIGTERM)
+    until((cli.folder / "ending").exists)
+    script.vanish()
+    os.kill(script.child.pid, signal.SIGTERM)
+    assert script.status() == 128 + signal.SIGTERM
+    assert (cli.folder / "ended").exists()
+    assert cli.pools() == {}
+
+
+@pytest.mark.proof("2 s of a processor", after=1)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_run_takes_its_pool_down_at_any_moment(seed: int, cli: Cli, vanishing: Callable[..., Vanishing]) -> None:
+    moment = random.Random(seed)
+    run = vanishing("skyward_tui", "run", "slow_end.py", "--pool", "s", "-n", "2")
+    run.child.expect("pool s: 2 nodes")
+    time.sleep(moment.uniform(0.0, 1.0))
+    run.vanish()
+    run.again()
+    assert run.status() == 130
+    assert cli.pools() == {}
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_a_pool_that_was_to_be_kept_is_kept_though_we_are_told_more_than_once(
+    cli: Cli, vanishing: Callable[..., Vanishing]
+) -> None:
+    run = vanishing("skyward_tui", "run", "slow_end.py", "--pool", "s", "--keep")
+    run.child.expect("rank is here")
+    run.vanish()
+    run.again()
+    until((cli.folder / "ending").exists)
+    run.again()
+    assert run.status() == 130
+    with cleared(cli):
+        assert list(cli.pools()) == ["s"]
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_no_answer_is_no_wish(cli: Cli, vanishing: Callable[..., Vanishing]) -> None:
+    """A question stands on the terminal of somebody who only watches."""
+    assert cli("run", "slow_end.py", "--pool", "s", "--detach").returncode == 0
+    with cleared(cli):
+        watch = vanishing("skyward_tui", "attach", "s")
+        watch.child.expect("run ")
+        watch.child.expect("rank is here")
+        os.kill(watch.child.pid, signal.SIGINT)
+        watch.child.expect("etach")
+        watch.vanish()
+        assert watch.status() == 130
+        assert not Path(cli.folder / "ending").exists(), "the run goes on"
+        assert list(cli.pools()) == ["s"]
+
+
+@pytest.mark.proof("1 s of a processor")
+@pytest.mark.parametrize("command", [("attach", "s"), ("logs", "-f", "s")])
+def test_who_only_looks_leaves_all_as_it_is(
+    command: tuple[str, ...], cli: Cli, vanishing: Callable[..., Vanishing]
+) -> None:
+    assert cli("run", "slow_end.py", "--pool", "s", "--detach").returncode == 0
+    with cleared(cli):
+        watch = vanishing("skyward_tui", *command)
+        watch.child.expect("rank is here")
+        watch.vanish()
+        assert watch.status() in (130, -signal.SIGHUP)
+        assert list(cli.pools()) == ["s"]
+
+
+@contextmanager
+def cleared(cli: Cli) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        cli("down", "s", "-y")
+
+
+EVIL = "E\x1b]52;c;aGk=\x07\x1b]0;t\x1b\\\x1b[\x002J\x9b2J\u202eV\tW\nOTHER"
+
+SPEAKS = f"""
+import skyward_core as sky
+
+EVIL = {EVIL!r}
+
+@sky.function
+def speak(fails: bool = False):
+    print("\\x1b[31mred", EVIL, flush=True)
+    sky.log(**{{EVIL: 1.5}})
+    if fails:
+        raise type(EVIL.replace("\\0", ""), (Exception,), {{}})(EVIL)
+    return {{EVIL: EVIL, "loss": 0.5}}
+
+if __name__ == "__main__":
+    with sky.Compute(nodes=2) as compute:
+        print([each["loss"] for each in speak() @ compute])
+        print("before the failure")
+        try:
+            speak(fails=True) @ compute
+        except sky.RunError as error:
+            print(error)
+"""
+
+
+BARS = f"""
+import sys
+import time
+from pathlib import Path
+
+import skyward_core as sky
+
+@sky.function
+def bar(seen: str) -> None:
+    rank = sky.instance_info().rank
+    for percent in (10, 20):
+        print(f"\\r {{percent}}% of {{rank}}", {EVIL!r}.replace("\\n", ""), end="", file=sys.stderr, flush=True)
+    while not Path(seen).exists():
+        time.sleep(0.01)
+    print(f"\\r100% of {{rank}}", file=sys.stderr)
+
+if __name__ == "__main__":
+    with sky.Compute(nodes=2) as compute:
+        bar(sys.argv[1]) @ compute
+        print("the script goes on")
+"""
+DRAWN = re.compile(r"\r(\x1b\[J|\x1b\[\d+A)?")
+
+
+def all_of(child: pexpect.spawn[str]) -> str:
+    child.expect(pexpect.EOF, timeout=PATIENCE)
+    child.close()
+    return child.before or ""
+
+
+def test_commands_and_scripts_let_nothing_but_text_and_colours_through(cli: Cli) -> None:
+    cli.write("speak.py", SPEAKS)
+    script = pexpect.spawn(
+        sys.executable, ["speak.py"], cwd=str(cli.folder), env=cli.env, timeout=PATIENCE, encoding="utf-8",
+        dimensions=(40, 200),
+    )  # fmt: skip
+    good = cli.terminal("run", "speak.py:speak", "-n", "2")
+    bad = cli.terminal("run", "speak.py:speak", "-n", "2", "-a", "fails=true")
+    for child in (good, bad, script):
+        # A line is drawn before all of it has come, and taken away when the rest is here.
+        shown = DRAWN.sub("\r", all_of(child))
+        assert harm(shown.encode()) == []
+        assert "\x1b[31mred E�V" in shown and "\x1b[0m\r\n" in shown
+        assert shown.count("OTHER") >= 2
+
+
+@pytest.mark.proof("2 s of a processor")
+def test_each_rank_s_bar_is_one_line_that_is_drawn_anew(cli: Cli, tmp_path: Path) -> None:
+    cli.write("bars.py", BARS)
+    for name in ("script", "run"):
+        seen = tmp_path / name
+        if name == "run":
+            child = cli.terminal("run", "bars.py:bar", "-n", "2", "-a", f"seen={seen}")
+        else:
+            child = pexpect.spawn(
+                sys.executable, ["bars.py", str(seen)], cwd=str(cli.folder), env=cli.env, timeout=PATIENCE,
+                encoding="utf-8", dimensions=(24, 80),
+            )  # fmt: skip
+        child.expect(r"r000\|  20% of 0[^\n]*\r\nr001\|  20% of 1")
+        drawn = (child.before or "") + (child.after or "")
+        seen.touch()
+        rest = all_of(child)
+        assert harm(DRAWN.sub("\r", drawn + rest).encode()) == []
+        screen = pyte.Screen(80, 60)
+        pyte.Stream(screen).feed(drawn + rest)
+        lines = [line.rstrip() for line in screen.display]
+        assert lines.count("r000| 100% of 0") == lines.count("r001| 100% of 1") == 1
+        assert not [line for line in lines if "20%" in line], lines

@@ -1,0 +1,751 @@
+"""Connections and transfers to hosts: early, broken, gated and hung ones, and what they leave behind."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import marshal
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+import pytest
+
+from skyward_core.client.session import Session
+from skyward_core.model.errors import Cancelled, HostKeyError, PoolError, UsageError
+from skyward_core.model.specs import Image, Options, PoolSpec
+from skyward_core.node.bootstrap import host_command_server, host_inspection
+from skyward_core.providers.agent_status_and_termination import _can_reach
+from skyward_core.providers.ssh.provider import SSH
+from skyward_core.transport.background_loop import background_loop
+from skyward_core.transport.ssh import bootstrap_channel, connection
+from skyward_core.transport.ssh.bootstrap_channel import CommandChannel
+from skyward_core.transport.ssh.effective_ssh_config import PreopenedSockets
+from skyward_core.transport.ssh.host_address import Target, WantedPython
+from skyward_core.transport.ssh.ssh_transport import SSHTransport, send_bundle, send_workdir
+from skyward_core.transport.transport import StartBarrier
+from skyward_core.views.pool_view import PoolView
+from tests.support.one_host import provider
+from tests.support.processes import exists
+from tests.support.sshd import Host
+from tests.support.waiting import until
+
+SIZE = 20_000_000
+
+
+@pytest.fixture
+async def way(host: Host, known: Path) -> AsyncIterator[SSHTransport]:
+    """To a host that knows where our folder is; nothing runs there."""
+    keys = (str(host.client_key),)
+    target = Target("127.0.0.1", port=host.port, keys=keys, known_hosts=str(known), config=False)
+    way = SSHTransport(target, "p.0", patience=2.0)
+    config = {"pool": "p", "node": 0, "nodes": 1, "idle_timeout": 30.0, "grace": 0.1}
+    await way.prepare(config, lambda *said, **more: None)
+    yield way
+    channel = await way.channel()
+    await send_bundle(channel)
+    await channel.ask("end", folder=way.folder, socket=channel.facts["socket"])
+    channel.close()
+    await way.close()
+
+
+async def received(host: Host, total: int, sending: asyncio.Task[Any]) -> None:
+    """The host's commands have got that many bytes of what is being sent."""
+    async with asyncio.timeout(90):
+        while len(host.received) < total:
+            await asyncio.sleep(0.001)
+            if sending.done():
+                sending.result()  # why it was given up, where it was
+
+
+async def test_a_connection_that_breaks_again_and_again_is_gone_on_with(
+    host: Host, way: SSHTransport, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(os.urandom(SIZE))
+    way.patience = 30.0  # a busy machine takes a while to answer once more
+    before, logins = len(host.received), host.logins
+    sending = asyncio.create_task(way.put(source, "a" * 32))
+    for cut in range(1, 4):
+        await received(host, before + cut * SIZE // 4, sending)
+        for link in list(host.connections):
+            link.abort()
+    await asyncio.wait_for(sending, 90)
+    assert host.logins - logins in (2, 3), "the last cut may come when all of it is there"
+    assert len(host.received) - before < 1.2 * SIZE, "what was there was not sent again"
+    blobs = host.home / ".cache" / "skyward" / "pools" / "p.0" / "blobs"
+    assert [path.name for path in blobs.iterdir()] == ["a" * 32]
+    assert (blobs / ("a" * 32)).read_bytes() == source.read_bytes()
+
+
+@pytest.mark.proof("1 s of a processor")
+async def test_a_connection_that_breaks_as_the_file_is_to_go_is_made_anew(
+    host: Host, way: SSHTransport, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"data")
+    assert way._link is not None
+    way._link.ssh.abort()  # which is told a turn of the loop later
+    await way.put(source, "c" * 32)
+    assert not way._link.lost.is_set()
+
+
+async def test_a_host_out_of_reach_is_a_connection_error(host: Host, way: SSHTransport, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"data")
+    await host.stop()
+    try:
+        # Which of the two is said depends on whether the end of the connection was noticed already.
+        with pytest.raises(ConnectionError, match=r"no SSH server listens|SSH connection closed"):
+            await way.put(source, "b" * 32)
+    finally:
+        await host.start()
+
+
+@pytest.mark.proof("1 s of a processor", after=1)
+@pytest.mark.parametrize("size", [4, SIZE])
+@pytest.mark.parametrize("noise", ["", "echo hello >&2; "])
+async def test_a_host_that_does_not_take_it_says_why(
+    host: Host, way: SSHTransport, tmp_path: Path, size: int, noise: str
+) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(os.urandom(size))
+    host.rewrite = lambda command: f"{noise}ulimit -f 0; {command}"
+    try:
+        with pytest.raises(
+            PoolError, match=rf"host 127.0.0.1 rejected the file c+ \({size} bytes\): [^$]*File too large"
+        ):
+            await way.put(source, "c" * 32)
+    finally:
+        host.rewrite = lambda command: command
+    await way.put(source, "c" * 32)
+
+
+async def test_a_host_without_room_is_not_told_as_a_lost_connection(
+    way: SSHTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"data")
+    parts = dict(marshal.loads(bootstrap_channel._bootstrap_code()))
+    text = Path(host_inspection.__file__).read_text().replace("ROOTS = (", 'ROOTS = ("/proc/none",) or (')
+    parts[host_inspection.__name__] = compile(text, "host", "exec")
+    with monkeypatch.context() as patch:
+        patch.setattr(bootstrap_channel, "_bootstrap_code", lambda: marshal.dumps([*parts.items()]))
+        patch.setattr(way, "_facts", {})  # it is asked again
+        with pytest.raises(PoolError, match=r"no writable folder .*\(/proc/none"):
+            await way.put(source, "d" * 32)
+    await way.put(source, "d" * 32)
+
+
+@pytest.fixture
+async def other_release(host: Host, way: SSHTransport) -> AsyncIterator[Callable[[], SSHTransport]]:
+    """Makes ways of a client of another release: it finds the agent of the one that began the pool, and nothing of its
+    own beside it."""
+    ours, made = host.home / ".cache" / "skyward", list[SSHTransport]()
+
+    def another() -> SSHTransport:
+        for bundle in ours.glob("bundle-*"):
+            bundle.rename(ours / f"other-{bundle.name}-{os.urandom(4).hex()}")
+        made.append(SSHTransport(way.target, "p.0", patience=20.0))
+        return made[-1]
+
+    yield another
+    for each in made:
+        await each.close()
+
+
+@pytest.mark.proof("1 s of a processor")
+async def test_two_transfers_of_another_release_bring_its_commands_once(
+    host: Host,
+    other_release: Callable[[], SSHTransport],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source, asked = tmp_path / "source", list[str]()
+    source.write_bytes(b"data")
+    ask = CommandChannel.ask
+
+    async def heard(self: CommandChannel, do: str, *payload: Any, **values: Any) -> Any:
+        asked.append(do)
+        return await ask(self, do, *payload, **values)
+
+    monkeypatch.setattr(CommandChannel, "ask", heard)
+    put = other_release()
+    await asyncio.gather(put.put(source, "a" * 32), put.put(source, "b" * 32))
+    assert asked.count("bundle") == 1
+    blobs = host.home / ".cache" / "skyward" / "pools" / "p.0" / "blobs"
+    assert {path.name for path in blobs.iterdir()} >= {"a" * 32, "b" * 32}
+
+
+@pytest.mark.proof("1 s of a processor")
+async def test_a_connection_that_breaks_while_commands_are_brought_is_made_anew(
+    host: Host, other_release: Callable[[], SSHTransport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, cuts = tmp_path / "source", 0
+    source.write_bytes(b"data")
+    ask = CommandChannel.ask
+
+    async def cut_off(self: CommandChannel, do: str, payload: Any = b"", **values: Any) -> Any:
+        nonlocal cuts
+        if do != "bundle" or cuts == 2:
+            return await ask(self, do, payload, **values)
+        cuts += 1
+        before = len(host.received)
+        sending = asyncio.create_task(ask(self, do, payload, **values))
+        await received(host, before + 1, sending)
+        for link in list(host.connections):
+            link.abort()
+        return await sending
+
+    monkeypatch.setattr(CommandChannel, "ask", cut_off)
+    await other_release().put(source, "e" * 32)
+    assert cuts == 2
+    ours = host.home / ".cache" / "skyward"
+    assert (ours / "pools" / "p.0" / "blobs" / ("e" * 32)).read_bytes() == b"data"
+
+
+@pytest.mark.proof("1 s of a processor")
+async def test_a_client_of_another_release_brings_what_its_own_commands_need_there(
+    host: Host, other_release: Callable[[], SSHTransport], tmp_path: Path
+) -> None:
+    source, folder = tmp_path / "source", tmp_path / "work"
+    source.write_bytes(b"data")
+    folder.mkdir()
+    (folder / "train.py").write_text("")
+    ours = host.home / ".cache" / "skyward"
+    await other_release().put(source, "a" * 32)
+    assert (ours / "pools" / "p.0" / "blobs" / ("a" * 32)).read_bytes() == b"data"
+    await other_release().send_folder(str(folder), {}, StartBarrier(1), lambda line: None)
+    assert list(ours.glob("work/**/train.py"))
+    asking = other_release()
+    await asking.channel()
+    assert await _can_reach(asking, ("127.0.0.1", host.port))
+
+
+async def test_who_includes_what_is_not_there_hears_so(way: SSHTransport, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    channel = await way.channel()
+    try:
+        await send_bundle(channel)
+        image = {"includes": ["train.py", "dta/*.csv"]}
+        _, detail, _ = await send_workdir(channel, str(tmp_path), image, StartBarrier(1))
+    finally:
+        channel.close()
+    assert detail.endswith("; Image(includes=...) patterns without a match: dta/*.csv")
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["all come", "one never comes"])
+async def test_setup_waits_until_all_nodes_are_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    gate, phases = StartBarrier(2), [list[str](), list[str]()]
+
+    async with AsyncExitStack() as stack:
+        ways, homes = [], []
+        for node in range(2):
+            host = Host(tmp_path / f"host{node}")
+            await host.start()
+            stack.push_async_callback(host.stop)
+            known = tmp_path / f"known{node}"
+            known.write_text(host.known_line())
+            keys = (str(host.client_key),)
+            target = Target("127.0.0.1", port=host.port, keys=keys, known_hosts=str(known), config=False)
+            ways.append(SSHTransport(target, f"p.{node}"))
+            homes.append(host.home)
+            stack.push_async_callback(ways[-1].close)
+
+        def prepare(node: int) -> asyncio.Task[Any]:
+            config = {"pool": "p", "node": node, "nodes": 2, "idle_timeout": 30.0, "grace": 0.1}
+            config["image"] = {"setup": ['touch "$HOME/was-set-up"']}
+            report = lambda phase, *rest, **more: phases[node].append(phase)  # noqa: E731
+            return asyncio.create_task(ways[node].prepare(config, report, gate))
+
+        first = prepare(0)
+        await until(lambda: gate.missing == {1})
+        assert phases[0][-1] == "synced" and not first.done()
+        assert not (homes[0] / "was-set-up").exists()
+        if fails:
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            assert not (homes[0] / "was-set-up").exists()
+            return
+        await asyncio.gather(first, prepare(1))
+        try:
+            assert all((home / "was-set-up").exists() for home in homes)
+        finally:
+            for way in ways:
+                channel = await way.channel()
+                await channel.ask("end", folder=way.folder, socket=channel.facts["socket"])
+                channel.close()
+
+
+@pytest.fixture
+def target(host: Host, known: Path) -> Target:
+    return Target("127.0.0.1", port=host.port, keys=(str(host.client_key),), known_hosts=str(known), config=False)
+
+
+async def nothing(link: connection.HostConnection) -> None:
+    """What is done on a host right after the login."""
+
+
+class Front:
+    """A port in front of a host's; drops the first connections, and knows how many came and how many are open."""
+
+    def __init__(self, host: Host, drops: int = 0) -> None:
+        self.host = host
+        self.drops = drops
+        self.came = 0
+        self.open: set[asyncio.StreamWriter] = set()
+        self.news = asyncio.Condition()
+
+    async def __aenter__(self) -> Front:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port: int = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._server.close()
+        for writer in list(self.open):
+            writer.close()
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.came += 1
+        self.open.add(writer)
+        await self._notify_peers()
+        try:
+            if self.came > self.drops:
+                there, to_it = await asyncio.open_connection("127.0.0.1", self.host.port)
+                back = asyncio.create_task(self._pass(there, writer))
+                await self._pass(reader, to_it)
+                await back
+        finally:
+            writer.close()
+            self.open.discard(writer)
+            await self._notify_peers()
+
+    @staticmethod
+    async def _pass(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await source.read(1 << 16):
+                target.write(data)
+        target.close()
+
+    async def _notify_peers(self) -> None:
+        async with self.news:
+            self.news.notify_all()
+
+    async def until(self, came: int, still: int) -> None:
+        async with asyncio.timeout(20), self.news:
+            await self.news.wait_for(lambda: (self.came, len(self.open)) == (came, still))
+
+
+async def until_none(connections: set[Any]) -> None:
+    async with asyncio.timeout(20):
+        while connections:
+            await asyncio.sleep(0.005)
+
+
+async def test_the_first_to_connect_takes_it_and_the_next_gets_one_of_its_own(host: Host, target: Target) -> None:
+    await connection.open_early([target], PreopenedSockets([]), nothing)
+    first = await connection.connect(target, patience=0)
+    second = await connection.connect(target, patience=0)
+    await connection.close_early([target])
+    assert host.logins == 2 and first is not second
+    assert not first.lost.is_set() and len(host.connections) == 2
+    await first.close()
+    await second.close()
+
+
+async def test_one_that_nobody_took_is_closed(host: Host, target: Target) -> None:
+    await connection.open_early([target], PreopenedSockets([]), nothing)
+    await connection.close_early([target])  # in the middle of its login
+    await connection.open_early([target], PreopenedSockets([]), nothing)
+    async with asyncio.timeout(20):
+        while not host.logins:
+            await asyncio.sleep(0.005)
+    await connection.close_early([target])
+    await until_none(host.connections)
+    await (await connection.connect(target, patience=0)).close()
+
+
+async def test_a_host_that_is_not_there_yet_is_tried_again_by_who_needs_it(host: Host, target: Target) -> None:
+    await host.stop()
+    await connection.open_early([target], PreopenedSockets([]), nothing)
+    with pytest.raises(PoolError, match="refuses"):
+        await connection.connect(target, patience=0)
+    await connection.open_early([target], PreopenedSockets([]), nothing)
+    waiting = asyncio.create_task(connection.connect(target, patience=20))
+    await host.start()
+    await (await waiting).close()
+
+
+async def test_a_changed_key_is_refused_as_ever(host: Host, target: Target) -> None:
+    Path(target.known_hosts or "").write_text(
+        f"[127.0.0.1]:{host.port} {asyncssh.generate_private_key('ssh-ed25519').export_public_key().decode()}"
+    )
+    await connection.open_early([target], PreopenedSockets([]), nothing)
+    with pytest.raises(HostKeyError, match="changed"):
+        await connection.connect(target, patience=0)
+    assert host.logins == 0
+
+
+@pytest.mark.skipif(shutil.which("sh") is None, reason="no shell")
+@pytest.mark.parametrize(("ciphers", "fillers"), [(connection.AEAD, False), (("aes128-ctr",), True)])
+async def test_fillers_go_only_to_ciphers_that_they_guard(
+    host: Host,
+    target: Target,
+    monkeypatch: pytest.MonkeyPatch,
+    ciphers: tuple[str, ...],
+    fillers: bool,
+) -> None:
+    sent: list[int] = []
+    send = asyncssh.SSHClientConnection.send_packet
+
+    def count(self: asyncssh.SSHClientConnection, pkttype: int, *args: bytes, handler: Any = None) -> None:
+        sent.append(pkttype)
+        send(self, pkttype, *args, handler=handler)
+
+    monkeypatch.setattr(asyncssh.SSHClientConnection, "send_packet", count)
+    monkeypatch.setattr(connection, "CIPHERS", ciphers)
+    link = await connection.connect(target, patience=0)
+    echo = await link.ssh.create_process("cat", encoding=None)
+    data = bytes(100_000)
+    echo.stdin.write(data)
+    echo.stdin.write_eof()
+    assert await echo.stdout.read() == data
+    await link.close()
+    assert (connection.MSG_IGNORE in sent) is fillers
+
+
+# ---- before there is SSH -----------------------------------------------------------------------------------
+
+
+def through(front: Front, target: Target) -> Target:
+    known = Path(target.known_hosts or "")
+    known.write_text(known.read_text().replace(f":{front.host.port} ", f":{front.port} "))
+    return replace(target, port=front.port)
+
+
+async def test_a_login_takes_the_connection_that_was_dialled(host: Host, target: Target) -> None:
+    async with Front(host) as front:
+        target = through(front, target)
+        dials = PreopenedSockets([target])
+        await dials.open()
+        await front.until(came=1, still=1)
+        await connection.open_early([target], dials, nothing)
+        link = await connection.connect(target, patience=0)
+        assert (front.came, host.logins) == (1, 1)
+        await dials.close()
+        assert not link.lost.is_set()
+        await link.close()
+        await front.until(came=1, still=0)
+
+
+async def test_what_was_dialled_and_not_taken_is_closed(host: Host, target: Target) -> None:
+    async with Front(host) as front:
+        dials = PreopenedSockets([through(front, target)])
+        await dials.open()
+        await front.until(came=1, still=1)
+        await dials.close()
+        await front.until(came=1, still=0)
+        assert host.logins == 0
+
+
+async def test_a_host_that_drops_what_was_dialled_is_connected_to_anew(host: Host, target: Target) -> None:
+    async with Front(host, drops=1) as front:
+        target = through(front, target)
+        dials = PreopenedSockets([target])
+        await dials.open()
+        await front.until(came=1, still=0)
+        await connection.open_early([target], dials, nothing)
+        link = await connection.connect(target, patience=0)
+        assert (front.came, host.logins) == (2, 1)
+        await link.close()
+        await dials.close()
+
+
+async def test_keys_that_cannot_be_used_leave_nothing_open(host: Host, target: Target) -> None:
+    async with Front(host) as front:
+        target = replace(through(front, target), keys=("/not/there",))
+        dials = PreopenedSockets([target])
+        await dials.open()
+        await front.until(came=1, still=1)
+        await connection.open_early([target], dials, nothing)
+        with pytest.raises(UsageError, match="Cannot use a key file"):
+            await connection.connect(target, patience=0)
+        await dials.close()
+        await front.until(came=1, still=0)
+
+
+async def test_a_host_is_dialled_where_the_configuration_has_it_unless_something_else_leads_there(
+    host: Host, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    async with Front(host) as front:
+        (tmp_path / ".ssh").mkdir()
+        (tmp_path / ".ssh" / "config").write_text(
+            f"HostName 127.0.0.1\nPort {front.port}\nHost jumped\n  ProxyJump gate\nHost run\n  ProxyCommand false\n"
+            "Host bound\n  BindAddress 127.0.0.1\nHost gate\n  User me\n"
+        )
+        others = [Target("jumped"), Target("run"), Target("bound"), replace(target, jump="bastion")]
+        dials = PreopenedSockets([*others, Target("box")])
+        await dials.open()
+        assert [await dials.claim(each) for each in others] == [None] * 4
+        await front.until(came=1, still=1)
+        sock = await dials.claim(Target("box"))
+        assert sock is not None
+        sock.close()
+        await dials.close()
+        assert front.came == 1
+
+
+# ---- what is done right after the login ---------------------------------------------------------------------
+
+
+async def test_the_first_channel_is_the_one_that_was_begun(host: Host, target: Target) -> None:
+    begin = partial(CommandChannel.begin, python=WantedPython(sys.executable), name="pool")
+    await connection.open_early([target], PreopenedSockets([]), begin)
+    link = await connection.connect(target, patience=0)
+    assert len(host.commands) == 1
+    wish: dict[str, Any] = {"folder": "", "said": lambda line: None}
+    first = await CommandChannel.open(link, python=WantedPython(sys.executable), **wish)
+    assert len(host.commands) == 1 and first.facts["python"]
+    second = await CommandChannel.open(link, python=WantedPython(sys.executable), **wish)
+    assert len(host.commands) == 2
+    await begin(link)
+    # Another interpreter may be asked for meanwhile.
+    other = await CommandChannel.open(link, python=WantedPython(), **wish)
+    assert len(host.commands) == 4 and other.facts["python"]
+    for channel in (first, second, other):
+        channel.close()
+    await link.close()
+
+
+async def test_a_warm_up_that_nothing_comes_of_leaves_nothing(host: Host, target: Target) -> None:
+    provider = SSH([f"127.0.0.1:{host.port}"], keys=target.keys, known_hosts=target.known_hosts, config=False)
+    entered, leave = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def warm_up() -> None:
+        with provider.warm(PoolSpec(name="never", provider=provider, nodes=1)):
+            loop.call_soon_threadsafe(entered.set)
+            leave.wait(20)
+            raise RuntimeError("the start failed")
+
+    work = asyncio.create_task(asyncio.to_thread(warm_up))
+    await entered.wait()
+    async with asyncio.timeout(20):
+        while not host.commands:
+            await asyncio.sleep(0.005)
+    leave.set()
+    with pytest.raises(RuntimeError, match="the start failed"):
+        await work
+    await until_none(host.connections)
+
+
+def leave(root: Path, name: str, age: float, idle_timeout: float = 600.0) -> Path:
+    """A pool's folder in which nothing was written for a while."""
+    folder = root / "pools" / name
+    (folder / "spool").mkdir(parents=True)
+    (folder / "agent.lock").touch()
+    state = {"pid": 1, "socket": str(folder / "agent.sock"), "idle_timeout": idle_timeout}
+    (folder / "agent.json").write_text(json.dumps(state))
+    (folder / "spool" / "r000.out").write_text("a line\n")
+    then = time.time() - age
+    for path in (*folder.rglob("*"), folder):
+        os.utime(path, (then, then))
+    return folder
+
+
+def test_a_folder_goes_when_its_lease_is_over(tmp_path: Path) -> None:
+    over, kept = leave(tmp_path, "over.a.0", 700), leave(tmp_path, "kept.b.0", 500)
+    brief = leave(tmp_path, "brief.c.0", 10, idle_timeout=1.0)  # its agent may just be starting
+    for name in ("ended.new.a.0", "ended.old.b.0"):
+        (tmp_path / "pools" / name).write_text("the node ended itself\n")
+    os.utime(tmp_path / "pools" / "ended.old.b.0", (0, 0))
+    host_command_server.remove_stale_folders(str(tmp_path))
+    assert not over.exists()
+    assert kept.exists() and brief.exists()
+    assert [path.name for path in (tmp_path / "pools").glob("ended.*")] == ["ended.new.a.0"]
+
+
+def test_a_folder_whose_log_still_grows_stays(tmp_path: Path) -> None:
+    folder = leave(tmp_path, "quiet.a.0", 7000)
+    os.utime(folder / "spool" / "r000.out")
+    host_command_server.remove_stale_folders(str(tmp_path))
+    assert folder.exists()
+
+
+def test_a_live_agent_keeps_its_folder_however_quiet_it_is(tmp_path: Path) -> None:
+    folder = leave(tmp_path, "quiet.a.0", 7000)
+    with (folder / "agent.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        host_command_server.remove_stale_folders(str(tmp_path))
+        assert folder.exists()
+    host_command_server.remove_stale_folders(str(tmp_path))
+    assert not folder.exists()
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    mark = {host_inspection.NODE_VARIABLE: str(tmp_path / "pools" / "orphans.a.0")}
+    code = "print('here', flush=True); input()"
+    process = subprocess.Popen([sys.executable, "-c", code], env=mark, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    if process.stdout is not None:
+        process.stdout.readline()  # in the middle of its exec a process has no environment
+    yield process
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="processes are found by /proc")
+def test_workers_that_outlived_their_agent_keep_its_folder(tmp_path: Path, worker: subprocess.Popen[bytes]) -> None:
+    folder = leave(tmp_path, "orphans.a.0", 7000)
+    host_command_server.remove_stale_folders(str(tmp_path))
+    assert folder.exists()
+
+
+async def test_the_next_start_on_the_host_removes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    host = Host(tmp_path / "host")
+    await host.start()
+    known = tmp_path / "known"
+    known.write_text(host.known_line())
+    target = Target("127.0.0.1", port=host.port, keys=(str(host.client_key),), known_hosts=str(known), config=False)
+    config = {"pool": "p", "node": 0, "nodes": 1, "idle_timeout": 100.0, "grace": 0.1}
+    first, second = SSHTransport(target, "first.a.0"), SSHTransport(target, "second.b.0")
+    root = host.home / ".cache" / "skyward"
+    try:
+        await first.prepare(config, lambda *said, **more: None)
+        left = root / "pools" / "first.a.0"
+        for pid in host_inspection.find_node_processes(str(left)):
+            os.kill(pid, signal.SIGKILL)  # what a power cut does to them
+        async with asyncio.timeout(90):
+            while host_inspection.is_running(str(left)) or host_inspection.find_node_processes(str(left)):
+                await asyncio.sleep(0.01)
+        then = time.time() - 101
+        for path in (*left.rglob("*"), left):
+            os.utime(path, (then, then))
+        await second.prepare(config, lambda *said, **more: None)
+        assert not left.exists()
+        assert (root / "pools" / "second.b.0").exists()
+    finally:
+        channel = await second.channel()
+        await channel.ask("end", folder="second.b.0", socket=channel.facts["socket"])
+        channel.close()
+        await first.close()
+        await second.close()
+        await host.stop()
+
+
+async def test_a_node_that_ended_itself_says_why_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    host = Host(tmp_path / "host")
+    await host.start()
+    known = tmp_path / "known"
+    known.write_text(host.known_line())
+    ssh = SSH([f"127.0.0.1:{host.port}"], keys=str(host.client_key), known_hosts=str(known), config=False)
+    machines = await ssh.create(PoolSpec(name="train", provider=ssh, nodes=1), "token")
+    way = ssh.transport("train", machines[0])
+    try:
+        config = {"pool": "train", "node": 0, "nodes": 1, "idle_timeout": 0.2, "grace": 0.1}
+        await way.prepare(config, lambda *said, **more: None)
+        async with asyncio.timeout(90):
+            while (seen := (await ssh.describe("train", machines))[0]).state != "gone":
+                await asyncio.sleep(0.05)
+        assert seen.extra["why"] == "the node ended itself: idle for 0.2 s"
+    finally:
+        await way.close()
+        await host.stop()
+
+
+LIMIT = 12_345.0  # seconds that a start may take; here it is over as soon as the installer hangs
+
+# A child in a session of its own is what build tools like to have.
+INSTALLER = """#!/bin/sh
+sleep 600 &
+echo $! > {pids}.making
+setsid sleep 601 &
+echo $! >> {pids}.making
+echo $$ >> {pids}.making
+mv {pids}.making {pids}
+wait
+"""
+
+
+@pytest.fixture
+def pids(host: Host, tmp_path: Path) -> Iterator[Path]:
+    """What the installer of the host writes its processes to, once it hangs."""
+    file, folder = tmp_path / "pids", tmp_path / "installers"
+    folder.mkdir()
+    (folder / "uv").write_text(INSTALLER.format(pids=file))
+    (folder / "uv").chmod(0o755)
+    host.noise = f"PATH={folder}:$PATH"
+    yield file
+    for pid in map(int, file.read_text().split() if file.exists() else ()):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.proof("2 s of a processor", after=1)
+@pytest.mark.parametrize("how", ["torn down", "too late", "left"])
+async def test_it_ends_with_the_start(
+    host: Host, known: Path, pids: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    limits: list[asyncio.Timeout] = []
+    whole = asyncio.timeout
+
+    def timeout(delay: float | None) -> asyncio.Timeout:
+        if delay != LIMIT:
+            return whole(delay)
+        limits.append(whole(None))
+        return limits[0]
+
+    monkeypatch.setattr(asyncio, "timeout", timeout)
+    session = Session()
+    spec = PoolSpec(
+        name="p",
+        provider=provider(host, known),
+        image=Image(pip=("not-to-be-had-anywhere==1.0",)),
+        options=Options(console=False, start_timeout=LIMIT),
+    )
+    begun: Future[PoolView] = Future()
+    coming = asyncio.wrap_future(session.create(spec, begun=begun))
+    await until(lambda: pids.exists() or coming.done(), "the installer")
+    started = [int(pid) for pid in pids.read_text().split()]
+    assert len(started) == 3 and all(map(exists, started))
+    if how == "torn down":  # as ctrl-c does, and the teardown in the app
+        assert (await asyncio.wrap_future(session.tear_down(begun.result().key))).ok
+        with pytest.raises(Cancelled):
+            await coming
+    elif how == "too late":
+        background_loop().call_soon_threadsafe(limits[0].reschedule, 0.0)
+        with pytest.raises(PoolError, match=r"did not start within 12345 s: node 0 installed \(checking"):
+            await coming
+    else:
+        await asyncio.to_thread(session.detach)
+        with pytest.raises(Cancelled):
+            await coming
+    await until(lambda: not any(map(exists, started)), "the installer's end")
+    if how != "left":
+        await asyncio.to_thread(session.detach)
+    assert not list(host.home.glob(".cache/skyward/environments/*/.made"))
