@@ -1,4 +1,4 @@
-"""Machines as tables for people: what is amiss is said, whoever of 256 it is about."""
+"""Hardware tables, errors of pool operators and verbs, and output for terminals without Unicode or colours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What measures a machine: its parts, before files and programs that may say anything, and the process as a whole."""
+"""Sampling of machine metrics, their histories and files, and their export to CSV, JSON, Parquet and Prometheus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames of whoever is on the other side: what is not as it should be is refused before anything acts on it."""
+"""Validation and decoding of frames, and pickling of functions and arguments with errors that name the culprit."""
 
 from __future__ import annotations
 

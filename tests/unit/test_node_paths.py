@@ -1,4 +1,4 @@
-"""The names of files on a node stand in one place, and mean what they did: folders of the release before are found."""
+"""Names of files on a node, which one module defines and which earlier releases used as well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a person is called, with what, and by which ways; the command of theirs is a real one."""
+"""Notifications and their command, times in log searches, and editor commands."""
 
 from __future__ import annotations
 

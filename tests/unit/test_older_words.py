@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""What scripts of three generations write for a pool: each word is heeded, said to go unheeded, or refused."""
+"""Arguments of earlier API generations: each is honored, reported as ignored, or refused."""
 
 from __future__ import annotations
 

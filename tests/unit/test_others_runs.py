@@ -1,4 +1,4 @@
-"""Runs of other clients, as a client sees them that comes in the middle, goes away for a while, or takes one over."""
+"""Runs of other clients, provider checks, session shutdown, and the background event loop."""
 
 from __future__ import annotations
 

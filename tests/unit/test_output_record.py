@@ -1,4 +1,4 @@
-"""What a client remembers to have fetched: nothing of it is lost by a line that a full disk or a crash cut short."""
+"""Record of fetched output files, decorators that silence ranks, and patterns of output files."""
 
 from __future__ import annotations
 

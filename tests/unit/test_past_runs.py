@@ -1,4 +1,4 @@
-"""What the ledger remembers of runs, found by words."""
+"""Search in past runs and their logs, comparison of runs, disagreement of ranks, and metrics of failed machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Byte pipes to an agent: a Unix socket, and the command that stands in for it over SSH."""
+"""Byte pipes to an agent through a socket or over SSH, and connections whose peer does not read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each plugin installs and sets, without the weight of its framework."""
+"""Packages and variables of the plugins, tested without their frameworks."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Starting gang runs in one order and in a whole gang, with the agents' side played by the test."""
+"""Order of gang starts under the head's lock, forming of gangs, and standalone ranks, with played agents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bringing a pool's nodes up, and coming to a pool: the machines and their agents are played."""
+"""Startup of a pool's nodes, attaching to a pool, and teardown after failures, with played machines and agents."""
 
 from __future__ import annotations
 

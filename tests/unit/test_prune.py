@@ -1,4 +1,4 @@
-"""What goes by itself, or when asked for, of pools that are over; and what never does."""
+"""Pruning of ended pools and environments, results that hosts retain, and saved job files and commands."""
 
 from __future__ import annotations
 

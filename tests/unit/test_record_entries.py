@@ -1,4 +1,4 @@
-"""What goes into a record comes out as it was; what a stranger wrote into one harms no view."""
+"""Recordings of pools: events as JSON, recording files, playback, and the sheets and tables of sweeps."""
 
 from __future__ import annotations
 

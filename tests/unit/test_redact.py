@@ -1,4 +1,4 @@
-"""Secrets blanked by value: same length, also where they are cut off, and nothing else touched."""
+"""Redaction of secrets, of the same length and at any cut, and sanitizing of text for terminals."""
 
 import base64
 import json
@@ -40,7 +40,7 @@ TOKEN = "hf_abcdefghijklmnopqrstuvwxyz"
 MASK = "*" * len(TOKEN)
 
 
-def test_none_known_is_false_and_changes_nothing():
+def test_redactor_without_secrets_is_false_and_changes_nothing():
     redactor = Redactor(["", "short"])
     assert not redactor
     assert redactor.redact_text("short") == "short"
@@ -57,22 +57,22 @@ def test_none_known_is_false_and_changes_nothing():
         ("größe \udc80", "größe \udc80"),
     ],
 )
-def test_what_is_blanked(said, shown):
+def test_secrets_and_their_cut_beginnings_are_redacted(said, shown):
     assert Redactor([TOKEN, "pass1234"]).redact_text(said) == shown
 
 
-def test_all_of_json():
+def test_redact_json_covers_keys_and_values():
     told = {"text": f"[{TOKEN!r}]", "json": [TOKEN, {TOKEN: 1}, None, 2.5, True], "size": 3}
     blank = {"text": f"['{MASK}']", "json": [MASK, {MASK: 1}, None, 2.5, True], "size": 3}
     assert Redactor([TOKEN]).redact_json(told) == blank
 
 
-def test_a_pickled_error_still_loads():
+def test_redacted_pickle_still_loads():
     data = Redactor([TOKEN]).redact_bytes(pickle.dumps(KeyError(f"no {TOKEN}", {"k": TOKEN}), protocol=5))
     assert pickle.loads(data).args == (f"no {MASK}", {"k": MASK})
 
 
-def test_the_beginning_of_one_at_the_end():
+def test_partial_secret_at_the_end_is_measured():
     redactor = Redactor([TOKEN, "fghijklm12345"])
     assert redactor.partial_secret_length(b"x hf_abc") == 6
     assert redactor.partial_secret_length(TOKEN[:13].encode()) == 13
@@ -94,28 +94,28 @@ SSH_AUTH_SOCK CREDENTIALS_PROFILE XAUTHORITY MONKEY_MODE PASSENGERS KEYBOARD
 
 
 @pytest.mark.parametrize("name", SECRET_NAMES.split())
-def test_a_name_that_tells_of_a_secret(name):
+def test_value_of_a_secret_name_is_secret(name):
     assert secret_values({name: KEY}) == [KEY]
 
 
 @pytest.mark.parametrize("name", OTHER_NAMES.split())
-def test_a_name_that_does_not(name):
+def test_value_of_a_plain_name_is_secret_only_as_url_password(name):
     assert secret_values({name: KEY}) == []
     assert secret_values({name: "http://me:hush@proxy:3128"}) == ["hush"]
 
 
 @pytest.mark.parametrize("value", ["/etc/ssl/key", "~/key.json", "./token", "production", "--------", "CHANGEME"])
-def test_a_path_or_a_word_of_every_log_is_no_secret_whatever_its_name(value):
+def test_paths_and_common_words_are_no_secrets(value):
     assert secret_values({"APP_TOKEN": value}) == []
 
 
-def test_a_key_that_begins_like_a_path_is_one():
+def test_key_that_begins_like_a_path_is_secret():
     assert secret_values({"AWS_SECRET_ACCESS_KEY": "/" + KEY}) == ["/" + KEY]
 
 
 @pytest.mark.parametrize("secret", [KEY, "p@ss word/ä:ö+&=%", "12345678x", '{"k": "-----BEGIN KEY-----\\nabc"}'])
 @pytest.mark.parametrize("before", ["", "u", "us", "user:", "x-access-token:"])
-def test_the_forms_in_which_a_value_is_sent(secret, before):
+def test_encoded_forms_of_a_secret_are_redacted(secret, before):
     redactor, whole = Redactor([secret]), f"{before}{secret}:rest".encode()
     inside = len(before) * 4 // 3 + 1
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
@@ -137,13 +137,13 @@ def test_the_forms_in_which_a_value_is_sent(secret, before):
     st.binary(max_size=40),
     st.data(),
 )
-def test_the_sieve_lets_no_word_through(words, before, after, data):
+def test_prefilter_misses_no_secret(words, before, after, data):
     word = data.draw(st.sampled_from(words))
     assert SecretPrefilter(words).may_contain(before + word + after)
 
 
 @given(st.text(st.characters(codec="ascii"), min_size=8, max_size=30), st.binary(max_size=60), st.data())
-def test_what_is_held_back_is_all_that_may_begin_a_secret(secret, before, data):
+def test_withheld_bytes_are_the_longest_beginning_of_a_secret(secret, before, data):
     """Byte by byte, as the log of a slow rank comes: as the plain search of every beginning would have it."""
     redactor = Redactor([secret])
     cut = before + secret.encode()[: data.draw(st.integers(0, len(secret) - 1))]
@@ -152,7 +152,7 @@ def test_what_is_held_back_is_all_that_may_begin_a_secret(secret, before, data):
     assert redactor.partial_secret_length(cut) == longest
 
 
-def test_secrets_that_are_named_are_written_and_shown_nowhere():
+def test_named_secrets_are_neither_written_nor_shown():
     options = Options(secrets=[TOKEN])
     assert TOKEN not in repr(options) + json.dumps(options.describe())
     assert Options.from_json(options.describe()) == Options()
@@ -174,20 +174,20 @@ def test_secrets_that_are_named_are_written_and_shown_nowhere():
         ("https://host/a@b me@host https://", "https://host/a@b me@host https://", []),
     ],
 )
-def test_credentials_of_urls(text, shown, secrets):
+def test_url_credentials_are_stripped(text, shown, secrets):
     assert strip_credentials(text) == shown
     assert strip_credentials(shown) == shown
     assert url_secrets({"x": [text]}) == secrets
 
 
-def test_a_secret_as_a_literal_shows_it():
+def test_literal_forms_of_a_secret_are_redacted():
     secret = "first 'line'\nsecond \\ line"
     redactor = Redactor([secret])
     for said in (secret, repr(secret), str([secret]), f"{{{json.dumps(secret)}: 1}}"):
         assert "line" not in redactor.redact_text(said)
 
 
-def test_a_spec_is_described_without_credentials():
+def test_described_spec_has_no_credentials():
     image = Image(
         pip=("p @ https://me:hush@host/p.whl",),
         pip_indexes=(PipIndex(url="https://hush@host/simple"),),
@@ -203,7 +203,7 @@ def test_a_spec_is_described_without_credentials():
     assert described["image"]["pip_indexes"] == [{"url": "https://host/simple", "packages": []}]
 
 
-def test_a_value_that_is_one_long_word_is_looked_at_once():
+def test_long_value_is_searched_in_linear_time():
     """Each of its letters might begin a URL: looked at from each to the end, this one takes minutes."""
     assert secret_values({"IMAGE": "x" * 600_000}) == []
     assert url_secrets("x" * 100 + "://me:hush@host") == ["hush"]
@@ -227,7 +227,7 @@ hostile = st.lists(st.one_of(st.sampled_from(PIECES), st.text(CHARACTERS, max_si
 @example(data=b"\x1b\x1b[2J\x1b\x00]0;t\x07\x1b[>4;1m\x1b[?25l\x1b[ q\x1b[1 q\x1b[31\x18m")
 @example(data="\x9b2J\x9d52;c;aGk=\x9c\u202e".encode())
 @settings(max_examples=examples(150))
-def test_no_bytes_of_a_rank_yield_more_than_colours_at_a_terminal(data: bytes) -> None:
+def test_output_of_ranks_changes_only_colours_of_a_terminal(data: bytes) -> None:
     def write(sink: Any) -> None:
         printer = LogPrinter(sink, terminal=True)
         printer.feed(0, "out", data)
@@ -237,7 +237,7 @@ def test_no_bytes_of_a_rank_yield_more_than_colours_at_a_terminal(data: bytes) -
 
 
 @given(data=st.binary(max_size=80), cut=st.integers(0, 80))
-def test_a_ring_holds_nothing_else_either(data: bytes, cut: int) -> None:
+def test_log_lines_hold_only_colours(data: bytes, cut: int) -> None:
     lines = LineSplitter()
     for piece in (data[:cut], data[cut:]):
         shown = [*lines.split(piece), lines.preview()]
@@ -247,21 +247,21 @@ def test_a_ring_holds_nothing_else_either(data: bytes, cut: int) -> None:
 
 
 @given(text=hostile)
-def test_a_field_is_printable_and_one_line(text: str) -> None:
+def test_sanitized_line_is_printable_and_one_line(text: str) -> None:
     safe = sanitize_line(text)
     assert not any(c in "\r\n\t\x1b" or is_harmful(c) for c in safe)
     assert sanitize_line(safe) == safe
 
 
 @given(text=hostile)
-def test_a_paragraph_is_printable_and_has_its_lines(text: str) -> None:
+def test_sanitized_paragraph_is_printable_and_keeps_lines(text: str) -> None:
     safe = sanitize_paragraph(text)
     assert not any(c in "\r\t\x1b" or is_harmful(c) for c in safe)
     assert safe.count("\n") == text.replace("\r\n", "\n").replace("\r", "\n").count("\n")
 
 
 @given(text=st.text(st.characters(exclude_categories=["C", "Zl", "Zp"])))
-def test_text_that_means_no_harm_stays_as_it_is(text: str) -> None:
+def test_harmless_text_is_unchanged(text: str) -> None:
     assert sanitize_colored(text) == sanitize_line(text) == sanitize_paragraph(text) == text
 
 
@@ -283,12 +283,12 @@ def test_text_that_means_no_harm_stays_as_it_is(text: str) -> None:
         ("\u202eexe.png", "�exe.png", "�exe.png"),
     ],
 )
-def test_what_stays_of_it(raw: str, log: str, name: str) -> None:
+def test_sanitizers_keep_the_harmless_part(raw: str, log: str, name: str) -> None:
     assert sanitize_colored(raw) == log
     assert sanitize_line(raw) == name
 
 
-def test_values_are_safe_down_to_their_keys() -> None:
+def test_sanitized_json_is_safe_including_keys() -> None:
     told = {"a\x1b[2J": ["\x1b]0;t\x07", 1, None], "b\n": {"\u202ec": ("x\ty", True)}}
     assert sanitize_json(told) == {"a": ["", 1, None], "b↵": {"�c": ["x⇥y", True]}}
     deep: Any = []
@@ -297,7 +297,7 @@ def test_values_are_safe_down_to_their_keys() -> None:
     assert "…" in str(sanitize_json(deep))
 
 
-def test_clean_bytes_need_no_filter() -> None:
+def test_plain_ascii_needs_no_filter() -> None:
     chance = random.Random(3)
     for _ in range(500):
         data = bytes(chance.choices(range(256), k=chance.choice((1, 2, 40))))

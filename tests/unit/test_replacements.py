@@ -1,4 +1,4 @@
-"""Another machine for a node: what is written down before which step, and what follows when a step goes wrong."""
+"""Replacement of a node's machine: what the ledger records before each step, and recovery from failed steps."""
 
 from __future__ import annotations
 

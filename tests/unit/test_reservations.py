@@ -1,4 +1,4 @@
-"""A reservation is launched into while it is active and has machines enough; else that is said."""
+"""Capacity reservations and purchases on AWS, expiry of credentials, and errors of AWS calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of values and exceptions, made without trusting them."""
+"""Summaries and pickles of results, descriptions of exceptions, and the journal of an agent."""
 
 from __future__ import annotations
 

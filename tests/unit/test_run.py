@@ -1,4 +1,4 @@
-"""One run alone: to which nodes its calls go, and what it makes of what they tell."""
+"""Dispatch of one run's calls to nodes, its outcomes, its cancellation and its restart on a new gang."""
 
 from __future__ import annotations
 

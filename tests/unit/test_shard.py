@@ -1,4 +1,4 @@
-"""Each rank's part of a data set."""
+"""Shards of data sets for each rank."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Which ranks are quiet for longer than they usually are."""
+"""Detection of ranks that are silent for unusually long, also across clock changes."""
 
 from __future__ import annotations
 

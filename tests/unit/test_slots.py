@@ -1,4 +1,4 @@
-"""Which slot a call goes to, and what all slots hear of a gang that broke."""
+"""Assignment of calls to worker slots, breaks of the gang, and the process of plugin contexts of a node."""
 
 from __future__ import annotations
 

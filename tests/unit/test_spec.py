@@ -1,4 +1,4 @@
-"""What a person may ask for, and the words for what makes no sense."""
+"""Validation of pool specifications, and packages of a project: requirements, locks, local folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stacks of ranks: taken apart, put together, and what they say of collectives. What ranks say is never believed."""
+"""Stacks of ranks: parsing, grouping, collectives that ranks wait in, and the command that collects them."""
 
 from __future__ import annotations
 

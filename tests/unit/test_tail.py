@@ -1,4 +1,4 @@
-"""Every byte of every log, once and in order, from a client's cursors on."""
+"""Log tailing on the agent, log intake on the client, and properties of decoders, rings, shards and arguments."""
 
 from __future__ import annotations
 

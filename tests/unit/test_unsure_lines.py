@@ -1,4 +1,4 @@
-"""Lines of a rank of which nothing tells the run: a command that waits for nodes holds them until more is known."""
+"""Attribution of log lines to runs, choice of nodes, preemption notices, and steps of jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a screen sees after each event, and that a journal on disk rebuilds the same."""
+"""Views of a pool after each event, aggregates of results, and agreement of state lists with protocol and styles."""
 
 from __future__ import annotations
 
@@ -79,15 +79,15 @@ STORY: list[ev.Event] = [
 ]
 
 
-def test_the_story_tells_of_every_kind_of_event() -> None:
+def test_story_has_every_kind_of_event() -> None:
     assert {type(event) for event in STORY} == set(ev.Event.kinds.values())
 
 
-def test_where_files_of_ranks_are_is_safe_to_show() -> None:
+def test_paths_of_fetched_outputs_are_sanitized() -> None:
     assert view_of(*STORY).runs["r1"].outputs == {"/o/o": "full"}
 
 
-def test_a_rank_is_at_something_before_its_function_runs() -> None:
+def test_rank_phase_is_set_and_cleared() -> None:
     view = view_of(OPENED, ev.RankPhase(pool="p", at=11.0, rank=1, phase="joining\x1b[2J"))  # type: ignore[arg-type]
     phase, since = view.rank_phases[1]
     assert (phase.startswith("joining"), "\x1b" in phase, since) == (True, False, 11.0)
@@ -95,14 +95,14 @@ def test_a_rank_is_at_something_before_its_function_runs() -> None:
     assert view.rank_phases == {}
 
 
-def test_what_nobody_has_fetched_is_known_by_run() -> None:
+def test_unfetched_results_are_kept_by_run() -> None:
     view = view_of(OPENED, ev.UnfetchedNews(pool="p", runs={"r1": 12}))
     assert view.unfetched == {"r1": 12}
     apply(view, ev.UnfetchedNews(pool="p", runs={}))
     assert view.unfetched == {}
 
 
-def test_what_is_said_of_a_machine_s_end_stands_until_the_node_is_gone() -> None:
+def test_preemption_notice_lasts_until_the_node_is_gone() -> None:
     def said(kind: NoticeKind, ends_at: float | None = None) -> ev.Event:
         return ev.NodeNotice(pool="p", at=11.0, node=1, kind=kind, ends_at=ends_at)
 
@@ -118,7 +118,7 @@ def test_what_is_said_of_a_machine_s_end_stands_until_the_node_is_gone() -> None
     assert (node.notice, node.notice_ends_at) == ("", None)
 
 
-def test_a_pool_is_opened() -> None:
+def test_opened_pool_has_its_nodes_requested() -> None:
     view = view_of(OPENED)
     assert (view.provider, view.created_at, view.state) == ("local", 9.0, "starting")
     assert [(n.index, n.phase, n.since) for n in view.nodes] == [
@@ -128,12 +128,12 @@ def test_a_pool_is_opened() -> None:
     assert (view.world_size, view.ranks_per_node, view.nodes_ready, view.is_live) == (4, 2, 0, True)
 
 
-def test_a_pool_that_is_found_again_keeps_its_nodes() -> None:
+def test_reopened_pool_keeps_its_nodes() -> None:
     view = view_of(*STORY[:9], OPENED)
     assert [n.phase for n in view.nodes] == ["ready", "ready"]
 
 
-def test_a_node_goes_through_its_phases() -> None:
+def test_node_follows_its_phases() -> None:
     view = view_of(*STORY[:2])
     node = view.nodes[1]
     assert (node.phase, node.since, node.detail, node.address) == ("running", 11.0, "starting", "10.0.0.2")
@@ -144,7 +144,7 @@ def test_a_node_goes_through_its_phases() -> None:
     assert view.nodes_ready == 1
 
 
-def test_what_was_said_of_a_node_stays_and_is_bounded() -> None:
+def test_details_of_a_node_are_kept_and_bounded() -> None:
     view = view_of(OPENED)
     for line in ["resolving", "resolving", *map(str, range(MAX_NODE_DETAILS - 1))]:
         apply(view, ev.NodePhase(pool="p", at=1.0, node=0, phase="installed", detail=line))
@@ -157,7 +157,7 @@ def test_what_was_said_of_a_node_stays_and_is_bounded() -> None:
     assert len(view.nodes[0].said) == MAX_NODE_DETAILS and view.nodes[0].said[-1][2].isprintable()
 
 
-def test_a_link_says_since_when_it_is_down() -> None:
+def test_link_states_since_when_it_is_down() -> None:
     view = view_of(*STORY[:6])
     assert view.nodes[1].link_up is None
     for event in STORY[6:10]:
@@ -167,7 +167,7 @@ def test_a_link_says_since_when_it_is_down() -> None:
     assert (down.link_up, down.link_since, down.link_detail) == (False, 30.0, "timed out; next try in 2 s")
 
 
-def test_a_run_goes_from_waiting_to_its_end() -> None:
+def test_run_follows_its_events_to_the_end() -> None:
     view = view_of(*STORY[:13])
     run = view.runs["r1"]
     assert (run.function, run.kind, run.total, run.opened_at, run.state) == (
@@ -190,7 +190,7 @@ def test_a_run_goes_from_waiting_to_its_end() -> None:
     assert (run.state, run.ended_at, run.root_cause) == ("failed", 26.0, CAUSE)
 
 
-def test_an_outcome_told_twice_counts_once() -> None:
+def test_repeated_outcome_counts_once() -> None:
     view = view_of(OPENED, RUN)
     for outcome in (returned(1), KILLED, KILLED):
         apply(view, ev.RankEnded(pool="p", run="r1", outcome=outcome))
@@ -199,7 +199,7 @@ def test_an_outcome_told_twice_counts_once() -> None:
     assert {kind: n for kind, n in run.counts.items() if n} == {"exited": 1}
 
 
-def test_late_news_does_not_undo_an_outcome() -> None:
+def test_late_event_does_not_undo_an_outcome() -> None:
     view = view_of(OPENED, RUN, ev.RankEnded(pool="p", run="r1", outcome=returned(0)))
     apply(view, STORY[11])
     assert view.runs["r1"].tasks[0].state == "returned"
@@ -213,11 +213,11 @@ def test_late_news_does_not_undo_an_outcome() -> None:
 
 
 @pytest.mark.parametrize("event", [e for e in STORY if hasattr(e, "run") and not isinstance(e, ev.RunOpened)])
-def test_news_of_a_forgotten_run_changes_nothing(event: ev.Event) -> None:
+def test_event_of_a_forgotten_run_changes_nothing(event: ev.Event) -> None:
     assert view_of(OPENED, event).runs == {}
 
 
-def test_a_lease_and_the_end() -> None:
+def test_verified_end_of_a_pool_is_gone() -> None:
     view = view_of(*STORY[:19])
     assert view.ends_at == 590.0
     whole = {"created": 2, "gone": [0, 1], "unaccounted": []}
@@ -226,7 +226,7 @@ def test_a_lease_and_the_end() -> None:
     assert [(n.phase, n.since) for n in view.nodes] == [("gone", 50.0)] * 2
 
 
-def test_an_unverified_end_is_no_success() -> None:
+def test_unverified_end_of_a_pool_is_failed() -> None:
     view = view_of(*STORY)
     assert view.state == "failed"
     assert [n.phase for n in view.nodes] == ["gone", "ready"]
@@ -259,7 +259,7 @@ def test_event_of_an_unknown_kind_is_an_error(monkeypatch: pytest.MonkeyPatch) -
         apply(PoolView("p"), Odd(pool="p"))
 
 
-def test_only_so_many_runs_are_kept_and_none_that_runs() -> None:
+def test_runs_are_bounded_except_running_ones() -> None:
     view = view_of(OPENED, RUN)
     for number in range(2 * pool_view.MAX_RUNS):
         opened = replace(RUN, run=f"x{number}")
@@ -272,7 +272,7 @@ def test_only_so_many_runs_are_kept_and_none_that_runs() -> None:
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-def test_the_newest_runs_are_kept_whichever_node_tells_first(at_once: bool) -> None:
+def test_newest_runs_are_kept_in_any_order_of_events(at_once: bool) -> None:
     view = view_of(OPENED)
     half = pool_view.MAX_RUNS
     opened = [replace(RUN, run=f"x{number}", at=RUN.at + number) for number in range(2 * half)]
@@ -284,7 +284,7 @@ def test_the_newest_runs_are_kept_whichever_node_tells_first(at_once: bool) -> N
     assert list(view.runs) == [each.run for each in held], "the run of the last event takes the oldest's place"
 
 
-def test_only_so_many_outcomes_are_kept_and_every_failure() -> None:
+def test_outcomes_are_bounded_except_failures() -> None:
     total = pool_view.MAX_TASKS + 3000
     view = view_of(OPENED, replace(RUN, kind="gather", total=total))
     run = view.runs["r1"]
@@ -306,14 +306,14 @@ def table(*values: Any) -> dict[str, dict[str, float]] | None:
     return aggregate([summary(value) for value in values])
 
 
-def test_numbers_have_statistics() -> None:
+def test_aggregate_has_statistics_of_numbers() -> None:
     assert table(1, 2.0, 6) == {
         "value": {"mean": 3.0, "std": pytest.approx(math.sqrt(14 / 3)), "min": 1, "max": 6, "sum": 9, "n": 3}
     }
     assert table(7) == {"value": {"mean": 7.0, "std": 0.0, "min": 7, "max": 7, "sum": 7, "n": 1}}
 
 
-def test_statistics_are_those_of_the_standard_library_in_any_order() -> None:
+def test_aggregate_equals_the_standard_library_in_any_order() -> None:
     chance = random.Random(3)
     values = [chance.uniform(-1e6, 1e6) for _ in range(500)]
     row = table(*values)["value"]  # type: ignore[index]
@@ -323,13 +323,13 @@ def test_statistics_are_those_of_the_standard_library_in_any_order() -> None:
     assert table(*values) == {"value": pytest.approx(row)}
 
 
-def test_numbers_near_the_largest_float_do_not_overflow() -> None:
+def test_aggregate_of_huge_numbers_does_not_overflow() -> None:
     row = table(1e308, 1.5e308, 1e308)["value"]  # type: ignore[index]
     assert row["mean"] == pytest.approx(3.5 / 3 * 1e308)
     assert row["std"] == pytest.approx(2.357e307, rel=1e-3)
 
 
-def test_each_numeric_key_that_all_have_is_a_row() -> None:
+def test_aggregate_has_a_row_per_common_numeric_key() -> None:
     got = table(
         {"loss": 1.0, "steps": 10, "ok": True, "name": "a", "only": 1, "mixed": 1},
         {"loss": 3.0, "steps": 10, "ok": True, "name": "b", "mixed": None},
@@ -356,17 +356,17 @@ def test_each_numeric_key_that_all_have_is_a_row() -> None:
         ({"a": 1}, 2),
     ],
 )
-def test_anything_else_has_no_aggregate(values: tuple[Any, ...]) -> None:
+def test_other_values_have_no_aggregate(values: tuple[Any, ...]) -> None:
     assert table(*values) is None
 
 
-def test_results_that_cannot_be_seen_leave_no_aggregate() -> None:
+def test_results_without_json_have_no_aggregate() -> None:
     array = Summary("ndarray", "ndarray float32 3", size=100)
     assert aggregate([summary(1), array]) is None
     assert aggregate([summary(1), None]) is None
 
 
-def test_a_run_aggregates_what_returned() -> None:
+def test_run_aggregates_returned_values() -> None:
     view = view_of(OPENED, RUN)
     for index, loss in enumerate((2.0, 4.0)):
         apply(view, ev.RankEnded(pool="p", run="r1", outcome=returned(index, loss)))
@@ -376,14 +376,14 @@ def test_a_run_aggregates_what_returned() -> None:
     assert (rows["value"]["mean"], rows["value"]["n"]) == (3.0, 2)
 
 
-def test_money_spent_grows_with_time_and_never_falls_below_zero() -> None:
+def test_spent_money_grows_with_time_and_is_never_negative() -> None:
     view = view_of(OPENED)
     view.price_hourly = 36.0
     assert view.spent(9.0 + 100) == pytest.approx(1.0)
     assert view.spent(0.0) == 0.0
 
 
-def test_what_was_spent_before_a_price_changed_stays_spent() -> None:
+def test_price_change_keeps_the_money_spent_before() -> None:
     view = view_of(OPENED)
     for at, hourly in ((9.0, 36.0), (9.0 + 100, 72.0), (9.0 + 200, 0.0)):
         apply(view, ev.PriceNews(pool="p", at=at, hourly=hourly))
@@ -408,7 +408,7 @@ def texts(thing: Any) -> list[str]:
     return []
 
 
-def test_no_text_in_a_view_could_harm_a_terminal() -> None:
+def test_no_text_in_a_view_can_harm_a_terminal() -> None:
     error = ErrorInfo(EVIL, EVIL, EVIL)
     told = Summary(EVIL, EVIL, {EVIL: [EVIL, 1.0], "deep": {EVIL: EVIL}}, True, 9)
     receipt = {"gone": [0], "unaccounted": [EVIL], "notes": [EVIL]}
@@ -437,13 +437,13 @@ def test_no_text_in_a_view_could_harm_a_terminal() -> None:
     )  # a program gets it as it was
 
 
-def test_a_clean_outcome_is_held_once() -> None:
+def test_clean_outcome_is_stored_once() -> None:
     outcome = returned(0, {"loss": 2.5, "name": "é", "more": [1, "x"]})
     task = view_of(OPENED, RUN, ev.RankEnded(pool="p", run="r1", outcome=outcome)).runs["r1"].tasks[0]
     assert task.outcome is task.raw_outcome is outcome
 
 
-def test_a_lease_counts_down_while_nothing_runs() -> None:
+def test_lease_counts_down_only_while_idle() -> None:
     view = view_of(OPENED, ev.PoolState(pool="p", at=14.0, state="up"))
     assert view.lease_left(100.0) is None, "nobody said when it ends"
     view.ends_at = 160.0
@@ -457,7 +457,7 @@ def test_a_lease_counts_down_while_nothing_runs() -> None:
     assert view.lease_left(100.0) is None
 
 
-def test_an_aggregate_takes_any_number_that_a_rank_returns() -> None:
+def test_aggregate_accepts_any_number() -> None:
     def of(value: Any) -> Summary:
         return Summary("x", "", value, True, 1)
 
@@ -470,7 +470,7 @@ def test_an_aggregate_takes_any_number_that_a_rank_returns() -> None:
     assert shown(float("nan")) == "nan"
 
 
-def test_a_rank_that_is_lost_ran_until_nobody_heard_of_it() -> None:
+def test_lost_rank_has_the_time_until_its_loss() -> None:
     lost = Outcome(0, 0, 0, "lost", error=ErrorInfo("PoolError", "its machine is gone"))
     early = Outcome(1, 1, 0, "lost", error=ErrorInfo("PoolError", "its machine is gone"))
     view = view_of(
@@ -488,21 +488,21 @@ def test_a_rank_that_is_lost_ran_until_nobody_heard_of_it() -> None:
 # The lists of states agree with what the protocol, the agent and the screens know of them.
 
 
-def test_an_agent_tells_of_the_phases_that_there_are() -> None:
+def test_agent_phases_equal_the_model() -> None:
     assert get_args(outcomes.RankPhase) == PHASES
 
 
 @pytest.mark.parametrize("kind", get_args(outcomes.RunKind))
-def test_the_protocol_knows_each_kind_of_run(kind: str) -> None:
+def test_protocol_accepts_each_kind_of_run(kind: str) -> None:
     assert frame_schema.FROM_AGENT["run"].checks["kind"](kind)
 
 
 @pytest.mark.parametrize("kind", get_args(outcomes.OutcomeKind))
-def test_the_protocol_knows_each_kind_of_outcome(kind: str) -> None:
+def test_protocol_accepts_each_kind_of_outcome(kind: str) -> None:
     assert frame_schema.FROM_AGENT["outcome"].checks["kind"](kind)
 
 
-def test_a_task_ends_as_its_outcome_says() -> None:
+def test_task_states_are_the_outcome_kinds() -> None:
     assert get_args(outcomes.TaskStatus) == ("waiting", "running", *get_args(outcomes.OutcomeKind))
 
 
@@ -515,14 +515,14 @@ SHOWN = {
 
 
 @pytest.mark.parametrize("state", sorted(SHOWN))
-def test_the_screens_have_a_look_for_each_state(state: str) -> None:
+def test_each_state_has_a_style(state: str) -> None:
     assert state_style(state).glyph != "?"
 
 
-def test_a_start_that_was_broken_off_is_called_the_same_everywhere() -> None:
+def test_incomplete_start_has_one_word_in_styles_and_lists() -> None:
     assert BROKEN_OFF.endswith(state_style("unfinished").word)
 
 
 @pytest.mark.parametrize("phase", get_args(outcomes.NodePhase))
-def test_the_screens_have_a_look_for_each_phase_of_a_node(phase: str) -> None:
+def test_each_node_phase_has_a_style(phase: str) -> None:
     assert node_style(phase).glyph != "?"

@@ -1,4 +1,4 @@
-"""What becomes of a node that fell silent, by what its provider says of it and by what else is known."""
+"""Recovery of silent nodes by the machine state that the provider reports, and limits of agent restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The working folder's delta: what is listed, what is wanted, what the copy looks like afterwards."""
+"""Upload of the working folder: files that are listed, sent and removed, and folders that are never sent."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def content(folder: Path) -> dict[str, str]:
     }
 
 
-def test_a_folder_below_the_repositorys_root_and_a_repository_inside(folder: Path) -> None:
+def test_nested_repository_is_listed_below_a_subfolder(folder: Path) -> None:
     subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
     inner = folder / "lib" / "other"
     write(inner, "util.py", "y = 2")
@@ -112,7 +112,7 @@ def without_git(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_git")
-def test_gitignore_is_honoured_without_git(folder: Path) -> None:
+def test_gitignore_is_honored_without_git(folder: Path) -> None:
     assert names(folder) == {".gitignore", "train.py", "lib/model.py"}
 
 
@@ -146,7 +146,7 @@ in/own.txt in/x.tmp in/other/own.txt [broken outer/inner/f outer/f
 """
 
 
-def test_gitignore_is_read_as_git_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gitignore_is_read_as_git_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in TREE.replace("sp ace", "sp_ace").split():
         write(tmp_path, name.replace("sp_ace", "sp ace"), "x")
     write(tmp_path, "build3/build", "a file of that name")
@@ -164,7 +164,7 @@ KEYS = {".env", ".env.local", "sub/.env", "certs/tls.pem", "certs/tls.key", "id_
 
 
 @pytest.mark.parametrize("git", [True, False])
-def test_keys_are_sent_only_where_they_are_named(folder: Path, git: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_files_are_sent_only_if_named(folder: Path, git: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     others = {".gitignore", "train.py", "lib/model.py", "lib/id_map.py", "environment.yml", "keys.py"}
     for name in {*KEYS, *others} - {".gitignore"}:
         write(folder, name, "x")
@@ -188,7 +188,7 @@ def test_keys_are_sent_only_where_they_are_named(folder: Path, git: bool, monkey
     assert ".git/HEAD" in names(folder, includes=[".git"])
 
 
-def test_patterns_that_name_nothing_are_told(folder: Path) -> None:
+def test_patterns_without_matches_are_reported(folder: Path) -> None:
     write(folder, "data/a.csv", "x")
     write(folder, "empty/.keep", "x")
     found = working_folder_upload.build_manifest(folder, includes=["data/*.csv", "dta/*.csv", "empty", "*.pt"])
@@ -196,7 +196,7 @@ def test_patterns_that_name_nothing_are_told(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("repository", [True, False])
-def test_where_git_fails_the_folder_is_listed_without_it(
+def test_folder_is_listed_without_git_if_git_fails(
     folder: Path, repository: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An empty folder would be sent else, and what nodes have of it removed."""
@@ -207,7 +207,7 @@ def test_where_git_fails_the_folder_is_listed_without_it(
     assert names(folder) == expected == {".gitignore", "train.py", "lib/model.py"}
 
 
-def test_includes_and_excludes(folder: Path) -> None:
+def test_includes_and_excludes_select_files(folder: Path) -> None:
     assert "data/big.bin" in names(folder, includes=["data"])
     assert "a.log" in names(folder, includes=["*.log"])
     assert names(folder, excludes=["lib"]) == {".gitignore", "train.py"}
@@ -215,19 +215,19 @@ def test_includes_and_excludes(folder: Path) -> None:
     assert "data/big.bin" not in names(folder, includes=["data"], excludes=["*.bin"])
 
 
-def test_a_removed_file_that_git_still_lists_is_left_out(folder: Path) -> None:
+def test_removed_tracked_file_is_omitted(folder: Path) -> None:
     tracked(folder)
     (folder / "train.py").unlink()
     assert names(folder) == {".gitignore", "lib/model.py"}
 
 
-def test_a_file_that_git_lists_in_what_is_a_file_now_is_left_out(folder: Path) -> None:
+def test_tracked_file_below_a_former_folder_is_omitted(folder: Path) -> None:
     tracked(folder)
     with_its_folder(folder / "lib/model.py")
     assert names(folder) == {".gitignore", "lib", "train.py"}
 
 
-def test_only_what_changed_travels(folder: Path, root: Path, copy: Path) -> None:
+def test_only_changed_files_are_sent(folder: Path, root: Path, copy: Path) -> None:
     assert sync(folder, root) == [".gitignore", "lib/model.py", "train.py"]
     assert content(copy) == {".gitignore": "data/\n*.log\n", "lib/model.py": "x = 1", "train.py": "print(1)"}
     assert sync(folder, root) == []
@@ -236,14 +236,14 @@ def test_only_what_changed_travels(folder: Path, root: Path, copy: Path) -> None
     assert (copy / "lib/model.py").read_text() == "x = 2"
 
 
-def test_a_new_time_alone_costs_no_transfer(folder: Path, root: Path, copy: Path) -> None:
+def test_new_modification_time_alone_sends_nothing(folder: Path, root: Path, copy: Path) -> None:
     sync(folder, root)
     os.utime(folder / "train.py", ns=(1, 12345))
     assert sync(folder, root) == []
     assert (copy / "train.py").stat().st_mtime_ns == 12345
 
 
-def test_what_is_gone_here_goes_there_and_what_was_made_there_stays(folder: Path, root: Path, copy: Path) -> None:
+def test_removed_files_are_removed_there_and_files_of_ranks_stay(folder: Path, root: Path, copy: Path) -> None:
     sync(folder, root)
     write(copy, "checkpoint.pt", "made on the node")
     (folder / "train.py").unlink()
@@ -252,7 +252,7 @@ def test_what_is_gone_here_goes_there_and_what_was_made_there_stays(folder: Path
     assert (copy / "checkpoint.pt").read_text() == "made on the node"
 
 
-def test_what_ranks_wrote_over_what_was_sent_is_not_lost(folder: Path, root: Path, copy: Path) -> None:
+def test_files_changed_by_ranks_are_set_aside(folder: Path, root: Path, copy: Path) -> None:
     said: list[str] = []
     for name in ("model.pt", "config.yaml", "gone.pt", "empty.txt", "out", "thing"):
         write(folder, name, "before")
@@ -290,7 +290,7 @@ def test_what_ranks_wrote_over_what_was_sent_is_not_lost(folder: Path, root: Pat
     assert content(copy)["config.yaml"] == "once more" and len(said) == 5
 
 
-def test_nothing_is_removed_behind_a_link_that_ranks_made(folder: Path, root: Path, copy: Path, tmp_path: Path) -> None:
+def test_nothing_is_removed_behind_a_link_of_ranks(folder: Path, root: Path, copy: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "large disk"
     write(folder, "inputs/x.csv", "1")
     write(folder, "inputs/y.csv", "1")
@@ -305,7 +305,9 @@ def test_nothing_is_removed_behind_a_link_that_ranks_made(folder: Path, root: Pa
     assert content(copy)["inputs/y.csv"] == "edited"
 
 
-def test_what_a_killed_client_had_sent_is_no_rank_s(folder: Path, root: Path, copy: Path) -> None:
+def test_files_of_an_interrupted_upload_are_not_taken_for_changes_of_ranks(
+    folder: Path, root: Path, copy: Path
+) -> None:
     sync(folder, root)
     write(folder, "lib/model.py", "x = 2")
     write(folder, "train.py", "print(2)")
@@ -324,7 +326,7 @@ def test_what_a_killed_client_had_sent_is_no_rank_s(folder: Path, root: Path, co
     assert found.pop(".gitignore") and found == {"lib/model.py": "x = 3", "train.py": "print(2)"}
 
 
-def test_kinds_may_change_places(folder: Path, root: Path, copy: Path) -> None:
+def test_file_folder_and_link_may_replace_each_other(folder: Path, root: Path, copy: Path) -> None:
     (folder / "link").symlink_to("train.py")
     write(folder, "thing", "a file")
     sync(folder, root)
@@ -337,7 +339,7 @@ def test_kinds_may_change_places(folder: Path, root: Path, copy: Path) -> None:
     assert (copy / "link").read_text() == "now a file" and (copy / "train.py").read_text() == "print(1)"
 
 
-def test_odd_names_and_modes_arrive(folder: Path, root: Path, copy: Path) -> None:
+def test_unusual_names_and_modes_arrive(folder: Path, root: Path, copy: Path) -> None:
     write(folder, "mit leer\nzeichen ü.txt", "1")
     write(folder, "run.sh", "#!/bin/sh").chmod(0o755)
     (folder / os.fsdecode(b"caf\xe9.txt")).write_text("2")
@@ -347,7 +349,7 @@ def test_odd_names_and_modes_arrive(folder: Path, root: Path, copy: Path) -> Non
     assert os.access(copy / "run.sh", os.X_OK)
 
 
-def test_a_file_cannot_leave_the_folder(tmp_path: Path) -> None:
+def test_file_outside_the_folder_is_refused(tmp_path: Path) -> None:
     copy = receive_working_folder.FolderCopy(tmp_path, "x", print)
     evil = receive_working_folder.FolderItem("../evil", 1, 1, 0o644)
     (tmp_path / "src").mkdir()
@@ -357,7 +359,7 @@ def test_a_file_cannot_leave_the_folder(tmp_path: Path) -> None:
     assert (tmp_path / "evil").read_text() == "!"
 
 
-def test_a_file_that_vanishes_meanwhile_is_left_out(folder: Path, tmp_path: Path) -> None:
+def test_file_removed_before_packing_is_omitted(folder: Path, tmp_path: Path) -> None:
     items = working_folder_upload.build_manifest(folder).items
     (folder / items[0].path).unlink()
     contents = io.BytesIO()
@@ -384,7 +386,7 @@ def nobody() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("step", ["packed", "compared"])
-async def test_a_file_that_cannot_be_read_is_named_with_what_to_do(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unreadable_file_is_named_with_a_fix(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")  # root's git is not for everybody
     await asyncio.to_thread(int)  # nobody may not even read what Python would load for that
     with nobody() as folder:
@@ -400,7 +402,7 @@ async def test_a_file_that_cannot_be_read_is_named_with_what_to_do(step: str, mo
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o444])
-def test_a_folder_that_cannot_be_looked_into_is_named(mode: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_folder_is_named(mode: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")  # git passes it over
     with nobody() as folder:
         locked = write(folder, "locked/train.py", "x").parent
@@ -416,7 +418,7 @@ def test_a_folder_that_cannot_be_looked_into_is_named(mode: int, monkeypatch: py
 
 
 @pytest.mark.parametrize("git", [True, False])
-def test_pipes_and_sockets_are_left_out(folder: Path, git: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipes_and_sockets_are_omitted(folder: Path, git: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     before = names(folder)
     tracked(folder)
     a_pipe(folder / "lib/model.py")
@@ -458,7 +460,7 @@ def now_a_folder(path: Path) -> None:
 
 
 @pytest.mark.parametrize("vanish", [removed, with_its_folder, now_a_folder, a_pipe, a_socket])
-async def test_a_file_that_vanishes_while_it_is_compared_is_left_out(
+async def test_file_removed_during_comparison_is_omitted(
     folder: Path, vanish: Callable[[Path], None], root: Path
 ) -> None:
     """It was listed, and its time alone was new to the node."""
@@ -483,7 +485,7 @@ async def test_a_file_that_vanishes_while_it_is_compared_is_left_out(
 
 
 @pytest.mark.parametrize("size", [0, 1, 1 << 18, (1 << 20) + 7])
-async def test_one_snapshot_serves_many(folder: Path, tmp_path: Path, size: int) -> None:
+async def test_one_snapshot_serves_several_nodes(folder: Path, tmp_path: Path, size: int) -> None:
     (folder / "big").write_bytes(os.urandom(size))
     snapshot = working_folder_upload.Snapshot(folder, (), ())
     items, listing = await snapshot.files()
@@ -501,13 +503,13 @@ async def test_one_snapshot_serves_many(folder: Path, tmp_path: Path, size: int)
     assert await snapshot.find_changed(here | {0: "another"}) == [0]
 
 
-def test_too_much_is_refused_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_folder_is_refused_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(working_folder_upload, "LIMIT", 500)
     with pytest.raises(working_folder_upload.FolderTooLarge, match=r"data .*excludes"):
         working_folder_upload.build_manifest(folder, includes=["data"])
 
 
-def test_homes_and_system_folders_are_never_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_and_system_folders_are_unusable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "home" / "me"
     (home / "project").mkdir(parents=True)
     monkeypatch.setenv("HOME", str(home))
@@ -518,7 +520,7 @@ def test_homes_and_system_folders_are_never_sent(tmp_path: Path, monkeypatch: py
     assert state_folder.unusable_reason(home / "project") == ""
 
 
-def test_a_temporary_folder_is_known_by_where_its_link_leads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_linked_temporary_folder_is_a_system_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scratch, link = tmp_path / "scratch", tmp_path / "link"
     scratch.mkdir()
     link.symlink_to(scratch)
@@ -551,7 +553,7 @@ async def sent_manifest(
 
 
 @pytest.mark.parametrize("size", [0, 300, 450, 500, 5_000, 20_000])
-async def test_contents_are_taken_from_the_channel_to_its_last_byte(tmp_path: Path, size: int) -> None:
+async def test_contents_are_read_from_the_channel_to_the_last_byte(tmp_path: Path, size: int) -> None:
     """What stays of it would be taken for the next request."""
     folder = tmp_path / "src"
     folder.mkdir()
@@ -562,7 +564,7 @@ async def test_contents_are_taken_from_the_channel_to_its_last_byte(tmp_path: Pa
     assert (copy / "data.bin").read_bytes() == (folder / "data.bin").read_bytes()
 
 
-async def test_contents_that_cannot_be_unpacked_are_taken_as_well(folder: Path, tmp_path: Path) -> None:
+async def test_contents_that_cannot_be_unpacked_are_read_to_the_last_byte(folder: Path, tmp_path: Path) -> None:
     (folder / "large.bin").write_bytes(random.Random(1).randbytes(50_000))
     items, channel, copy, receive = await sent_manifest(folder, tmp_path)
     (copy / f"{items[0].path}.skyward-part").mkdir(parents=True)  # in the way
@@ -582,7 +584,7 @@ def state(folder: Path, *, marked: bool = True) -> Path:
 
 
 @pytest.mark.parametrize("git", [True, False])
-def test_no_state_folder_is_sent(folder: Path, tmp_path: Path, git: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_folder_is_never_sent(folder: Path, tmp_path: Path, git: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     state(folder / "home")
     state(folder / "lib" / "another name", marked=False)
     write(folder, "cache/skyward/pools/p.1/agent.lock", "ours")  # of a host that shares this folder
@@ -613,7 +615,7 @@ def test_no_state_folder_is_sent(folder: Path, tmp_path: Path, git: bool, monkey
     assert not [name for name in working_folder_upload.build_manifest(folder).withheld if "home" in name]
 
 
-def test_a_project_in_a_state_folder_is_sent_and_the_folder_itself_is_not(tmp_path: Path) -> None:
+def test_project_inside_a_state_folder_is_sent(tmp_path: Path) -> None:
     home = state(tmp_path / "home")
     write(home, "clones/abc/train.py", "x")
     (home / "clones" / "abc" / "out").symlink_to(home / "pools")
@@ -624,13 +626,13 @@ def test_a_project_in_a_state_folder_is_sent_and_the_folder_itself_is_not(tmp_pa
     )
 
 
-def test_a_new_home_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_home_is_marked_as_state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "new"))
     assert is_state_folder(str(state_home())) and (tmp_path / "new" / STATE_FILE).exists()
 
 
 @pytest.mark.parametrize("part", ["", "pools", "pools/p.1/events.jsonl", "aws/p.1/login.key"])
-def test_no_state_folder_is_copied_or_mounted(folder: Path, tmp_path: Path, part: str) -> None:
+def test_state_folder_is_neither_copied_nor_mounted(folder: Path, tmp_path: Path, part: str) -> None:
     ours = state(folder / "home") / part
     (tmp_path / "link").symlink_to(ours)
     assert not [each for each in node_file_copy._local_entries(folder) if each.parts[:1] == ("home",)]
@@ -644,12 +646,12 @@ def test_no_state_folder_is_copied_or_mounted(folder: Path, tmp_path: Path, part
         assert not [name for name in tar.getnames() if "home" in name]
 
 
-def test_what_a_user_keeps_in_a_state_folder_can_be_copied(tmp_path: Path) -> None:
+def test_user_files_in_a_state_folder_can_be_copied(tmp_path: Path) -> None:
     mine = write(state(tmp_path / "home"), "mine/data.bin", "x")
     assert node_file_copy._local_entries(mine) and node_file_copy._local_entries(mine.parent)
 
 
-def test_ranks_state_folders_are_no_outputs(tmp_path: Path) -> None:
+def test_state_folders_of_ranks_are_no_outputs(tmp_path: Path) -> None:
     copy = tmp_path / "work" / "copy"
     write(copy, "out.txt", "x")
     state(copy / "home")
