@@ -91,6 +91,14 @@ EVENTS: list[events.Event] = [
 ]
 
 
+def test_flushed_events_are_read_in_order(archive: PoolFolder) -> None:
+    for event in EVENTS:
+        archive.add_event(event)
+    assert list(read_events(archive.folder)) == []
+    archive.flush()
+    assert list(read_events(archive.folder)) == EVENTS
+
+
 def test_one_client_writes_the_journal_until_it_leaves(world: Path) -> None:
     first, second = PoolFolder("p.t2"), PoolFolder("p.t2")
     second.add_event(EVENTS[1])

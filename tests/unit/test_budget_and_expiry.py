@@ -501,9 +501,7 @@ async def test_who_leaves_gives_runs_that_go_on_a_day(monkeypatch: pytest.Monkey
         assert account.told == told
 
 
-async def test_detaching_client_does_not_wait_for_a_silent_account(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_detaching_client_does_not_wait_for_a_silent_account(monkeypatch: pytest.MonkeyPatch) -> None:
     class Stuck(Account):
         async def date(self, pool: str, machines: Sequence[Any], at: float) -> None:
             while not self.twice.is_set():

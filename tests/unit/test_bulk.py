@@ -288,9 +288,7 @@ def test_files_share_one_connection(hosts: list[Host], client: Client, target: P
     assert len(made) == 2
 
 
-def test_connection_is_dropped_after_refusals_and_failures(
-    hosts: list[Host], client: Client, target: Path, made: list[TlsConnection]
-) -> None:
+def test_failure_drops_connection(hosts: list[Host], client: Client, target: Path, made: list[TlsConnection]) -> None:
     node = hosts[0].node
     with pytest.raises(RefusedByPeer, match="content does not match"):
         client.upload(node, "0" * 32)
@@ -334,7 +332,7 @@ class Fickle:
 
 
 @pytest.mark.parametrize("in_place", [False, True], ids=["file", "memory"])
-def test_download_continues_over_a_new_connection_if_an_idle_one_breaks(
+def test_download_survives_broken_idle_line(
     authority: Authority, client: Client, tmp_path: Path, in_place: bool
 ) -> None:
     whole = len(PICKLE)
@@ -359,7 +357,7 @@ def test_new_connection_that_breaks_is_not_retried(authority: Authority, client:
     assert 1_000_000 < landing.at <= 2_000_000
 
 
-def test_stopped_transfer_makes_no_new_connection(
+def test_stop_prevents_reconnection(
     authority: Authority, client: Client, target: Path, made: list[TlsConnection]
 ) -> None:
     fickle = Fickle(authority, [len(PICKLE), 0])
@@ -376,9 +374,7 @@ def test_stopped_transfer_makes_no_new_connection(
     assert len(made) == 1
 
 
-def test_node_closes_idle_connections(
-    hosts: list[Host], client: Client, target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_idle_line_is_closed(hosts: list[Host], client: Client, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blob_server, "IDLE_TIMEOUT", 0.001)
     assert client.download(hosts[0].node, target) == DATA
     wait_until(lambda: threads_of_servers() == 0)

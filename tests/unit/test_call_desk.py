@@ -142,9 +142,7 @@ def told_by_one_that_is_killed(config: AgentConfig) -> bytes:
         return there.recv(1 << 16)
 
 
-async def test_next_agent_delivers_outcomes_of_a_killed_one(
-    config: AgentConfig,
-) -> None:
+async def test_next_agent_delivers_outcomes_of_a_killed_one(config: AgentConfig) -> None:
     assert told_by_one_that_is_killed(config) == b""
     desk = Desk(config)
     slots = SlotDispatcher(desk.state, desk.audience, desk.desk, RankPhases(desk.audience.send_to_watchers))
@@ -288,6 +286,17 @@ def call(run: str, index: int, kind: str = "broadcast", **header: Any) -> Call:
 
 def outcome(index: int, kind: str = "returned") -> Any:
     return {"t": "outcome", "i": index, "kind": kind}
+
+
+def test_calls_are_found_by_run_and_index() -> None:
+    register = CallRegistry()
+    a, b, c = call("r1", 0), call("r1", 1), call("r2", 0)
+    assert [register.add(each) for each in (a, b, c)] == [True, False, True]
+    assert register.calls == {("r1", 0): a, ("r1", 1): b, ("r2", 0): c}
+    assert register.calls_of_run("r1") == [a, b]
+    assert register.select_calls("r1", [1, 7]) == [b]
+    assert register.calls_of_run("r9") == register.select_calls("r9", [0]) == []
+    assert register.active == 3
 
 
 def test_an_ended_call_waits_to_be_acknowledged() -> None:

@@ -218,9 +218,7 @@ async def test_those_that_watch_hear_of_a_run_and_of_its_record(node: Served) ->
     assert deaf.told() == []
 
 
-async def test_call_for_a_rank_of_another_node_ends_the_connection(
-    node: Served,
-) -> None:
+async def test_call_for_a_rank_of_another_node_ends_the_connection(node: Served) -> None:
     client = node.client()
     (error,) = client.add_note(REQUESTS_CALL | {"rank": 0, "gang": True})
     assert (error["t"], "node 1 has no rank 0" in error["message"]) == ("error", True)
@@ -282,9 +280,7 @@ async def test_what_is_acknowledged_is_forgotten(node: Served) -> None:
     assert not node.state.registry.calls
 
 
-async def test_dropped_blobs_stay_while_a_client_or_call_needs_them(
-    node: Served,
-) -> None:
+async def test_dropped_blobs_stay_while_a_client_or_call_needs_them(node: Served) -> None:
     used, spare = BLOB, "cd" * 16
     for name in (used, spare):
         (node.state.config.blobs / name).write_bytes(b"data")

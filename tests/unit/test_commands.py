@@ -108,9 +108,7 @@ def test_any_text_goes_out_in_any_encoding(text: str, encoding: str) -> None:
             assert character in written
 
 
-def test_output_stops_after_its_first_failure(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_output_stops_after_its_first_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with open(writing, "w") as file:
@@ -359,9 +357,7 @@ def test_a_teardown_that_fails_is_unverified(capfd: pytest.CaptureFixture[str]) 
     assert "error: no answer" in capfd.readouterr().err
 
 
-def test_failed_start_tears_down_a_pool_that_was_to_be_kept(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_failed_start_tears_down_a_pool_that_was_to_be_kept(capfd: pytest.CaptureFixture[str]) -> None:
     session = Session(None, GONE, created=PoolError("no machines"))
     assert execute(session, keep=True) == 1
     assert session.calls == ["create", "down"]
@@ -796,9 +792,7 @@ def test_what_is_printed_stands_above_it_and_nothing_of_it_stays(monkeypatch: py
     assert shown(screen) == ["a note", "two"]
 
 
-def test_live_status_fits_the_terminal(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_live_status_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = terminal_in_place(monkeypatch)
     block = LiveStatus(Console(), lambda said: [(f"line {number}", None) for number in range(20)])
     block.draw()
@@ -825,9 +819,7 @@ def test_live_status_fits_the_terminal(
         (["torchrun", "t.py"], "--watch needs a terminal on stderr"),
     ],
 )
-def test_where_it_cannot_be_it_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], said: str
-) -> None:
+def test_watch_is_refused_if(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], said: str) -> None:
     monkeypatch.setenv("SKYWARD_HOME", f"{tmp_path}/home")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t.yaml").write_text("run: echo hello\n")

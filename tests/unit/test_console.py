@@ -95,14 +95,23 @@ def test_stream_recovers_from_a_failure(console: Opens, monkeypatch: pytest.Monk
     assert out.getvalue() == "r000| shown\nr000| shown, too\n"
 
 
-def test_lines_are_whole_and_carry_their_rank(console: Opens) -> None:
+@pytest.mark.parametrize(
+    ("chunks", "printed"),
+    [
+        (
+            [(3, "out", b"one\ntw"), (0, "out", b"zero\n"), (3, "err", b"oops\n"), (3, "out", b"o\n")],
+            "r003| one\nr000| zero\nr003| oops\nr003| two\n",
+        ),
+        ([(1, "out", b"no newline"), (2, "err", b"\r50%\r100%")], "r001| no newline\nr002| 100%\n"),
+    ],
+)
+def test_whole_lines_until_the_end(console: Opens, chunks: list[tuple[int, str, bytes]], printed: str) -> None:
     shown, news = console(out := io.StringIO())
-    news.print(3, "out", b"one\ntw")
-    news.print(0, "out", b"zero\n")
-    news.print(3, "err", b"oops\n")
-    news.print(3, "out", b"o\n")
+    for chunk in chunks:
+        news.print(*chunk)
     shown.close()
-    assert out.getvalue() == "r003| one\nr000| zero\nr003| oops\nr003| two\n"
+    news.print(1, "out", b" too late\n")
+    assert out.getvalue() == printed
 
 
 def test_each_stream_goes_to_the_script_s_own_of_that_moment(console: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,15 +150,6 @@ def test_ended_call_does_not_wait_for_a_stuck_terminal(console: Opens, monkeypat
     assert out.getvalue().splitlines() == [f"r000| {number}" for number in range(100)]
 
 
-def test_unfinished_lines_come_at_the_end_and_nothing_after_it(console: Opens) -> None:
-    shown, news = console(out := io.StringIO())
-    news.print(1, "out", b"no newline")
-    news.print(2, "err", b"\r50%\r100%")
-    shown.close()
-    news.print(1, "out", b" too late\n")
-    assert out.getvalue() == "r001| no newline\nr002| 100%\n"
-
-
 def test_a_terminal_that_is_gone_is_no_trouble_and_takes_no_memory(console: Opens) -> None:
     readable, writable = os.pipe()
     shown, news = console(out := open(writable, "w", buffering=1))  # noqa: SIM115
@@ -162,6 +162,13 @@ def test_a_terminal_that_is_gone_is_no_trouble_and_takes_no_memory(console: Open
     shown.close()
     with pytest.raises(BrokenPipeError):
         out.close()
+
+
+def test_closed_stream_is_no_error(console: Opens) -> None:
+    shown, news = console(out := io.StringIO())
+    out.close()
+    news.print(0, "out", b"x\n")
+    shown.close()
 
 
 class Full(io.StringIO):

@@ -367,9 +367,7 @@ PASSWORD = 'hush "hush" \\ hush'
 
 @pytest.mark.proof("2 s of a processor", after=1)
 @pytest.mark.parametrize("uv", [pytest.param(True, marks=NEEDS_UV), False])
-def test_index_credentials_stay_out(
-    tmp_path: Path, private_index: str, uv: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_index_credentials_hide(tmp_path: Path, private_index: str, uv: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX"):
         monkeypatch.delenv(name, raising=False)
     empty = tmp_path / "empty"

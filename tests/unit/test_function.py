@@ -429,9 +429,7 @@ class Pickles:
 
 
 @pytest.mark.parametrize("by_value", [False, True])
-def test_function_that_names_modules_is_pickled_once(
-    script: dict[str, Any], package: types.ModuleType, by_value: bool
-) -> None:
+def test_function_with_modules_is_kept(script: dict[str, Any], package: types.ModuleType, by_value: bool) -> None:
     if by_value:  # a module that the function does not use
         cloudpickle.register_pickle_by_value(package)
     try:
@@ -488,9 +486,7 @@ def test_it_is_pickled_anew_when_anything_of_it_has_changed(
     assert after != before  # else the change was none
 
 
-def test_changed_argv_causes_a_new_pickle(
-    script: dict[str, Any], monkeypatch: pytest.MonkeyPatch, pickles: Pickles
-) -> None:
+def test_changed_argv_is_pickled(script: dict[str, Any], monkeypatch: pytest.MonkeyPatch, pickles: Pickles) -> None:
     for words in (["a"], ["a"], ["a", "b"], ["c"]):
         monkeypatch.setattr(sys, "argv", [*words])
         pickles.of(script["plain"])
@@ -520,9 +516,7 @@ def test_a_cell_that_is_empty_yet(script: dict[str, Any], pickles: Pickles) -> N
 @pytest.mark.parametrize(
     "value", [[1], {"a": 1}, {1}, lambda: 1, int, types.SimpleNamespace(a=1), types.ModuleType("made_up")]
 )
-def test_a_value_that_may_change_unseen_is_pickled_every_time(
-    script: dict[str, Any], value: object, pickles: Pickles
-) -> None:
+def test_mutable_value_is_pickled_each_time(script: dict[str, Any], value: object, pickles: Pickles) -> None:
     script["scale"] = value
     pickles.of(script["work"])
     pickles.of(script["work"])
@@ -540,9 +534,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.M
         del sys.modules[name]
 
 
-def test_a_submodule_that_is_loaded_later_goes_with_it(
-    script: dict[str, Any], package: types.ModuleType, pickles: Pickles
-) -> None:
+def test_submodule_loaded_later_is_pickled(script: dict[str, Any], package: types.ModuleType, pickles: Pickles) -> None:
     exec("def reaches():\n    return package.part.value", script)
     script["package"] = package
     pickles.of(script["reaches"])
@@ -552,9 +544,7 @@ def test_a_submodule_that_is_loaded_later_goes_with_it(
     assert after == cloudpickle.dumps(script["reaches"], protocol=5)
 
 
-def test_a_module_that_is_to_travel_by_value(
-    script: dict[str, Any], package: types.ModuleType, pickles: Pickles
-) -> None:
+def test_module_pickled_by_value(script: dict[str, Any], package: types.ModuleType, pickles: Pickles) -> None:
     script["math"] = package
     pickles.of(script["work"])
     cloudpickle.register_pickle_by_value(package)
@@ -569,7 +559,7 @@ def test_a_module_that_is_to_travel_by_value(
         cloudpickle.unregister_pickle_by_value(package)
 
 
-def test_concurrent_import_does_not_fail_the_call(
+def test_concurrent_import_is_harmless(
     script: dict[str, Any], monkeypatch: pytest.MonkeyPatch, pickles: Pickles
 ) -> None:
     class Changing(dict[str, Any]):

@@ -97,6 +97,18 @@ def test_a_gang_tells_its_state() -> None:
     assert Gang(3, spent="a script has run").status_frame() == spent
 
 
+def test_reserved_port_is_kept_for_its_listener() -> None:
+    port = ReservedPorts("127.0.0.1")
+    others = [ReservedPorts("127.0.0.1") for _ in range(50)]
+    assert port.number not in {other.number for other in others}
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", port.number))
+        server.listen()
+        with socket.create_connection(("127.0.0.1", port.number), timeout=5):
+            pass
+
+
 def listens_at(number: int) -> bool:
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

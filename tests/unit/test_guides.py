@@ -65,10 +65,6 @@ def parse(command: str) -> click.Context:
     return context
 
 
-def test_there_is_a_guide_for_each_framework() -> None:
-    assert set(EXAMPLE_OF) <= {path.name for path in GUIDES.glob("*.md")}
-
-
 @pages
 def test_excerpts_are_lines_of_the_example(page: str) -> None:
     found = excerpts(text_of(page))

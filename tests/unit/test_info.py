@@ -54,6 +54,11 @@ def test_address_is_the_nodes_own():
     assert InstanceInfo(node=1, head_addr="10.0.0.1", peers=()).address == "10.0.0.1"
 
 
+def test_json_keeps_everything():
+    info = InstanceInfo(3, 4, 7, 8, 1, 2, "10.0.0.1", 4242, 1, (Peer(0, "10.0.0.1"), Peer(3, "10.0.0.4")), "p", "r1")
+    assert InstanceInfo.from_json(info.to_json()) == info
+
+
 def test_json_of_a_newer_version_is_read():
     text = json.dumps(json.loads(InstanceInfo(rank=2, world_size=3).to_json()) | {"altitude": 9})
     assert InstanceInfo.from_json(text) == InstanceInfo(rank=2, world_size=3)

@@ -10,8 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -226,25 +226,17 @@ def test_ec2_says_of_a_machine_that_it_took_it_back(state: str, code: str, preem
     assert bool(seen.extra["why"]) is (code == "Client.InstanceInitiatedShutdown"), "that may end a whole pool"
 
 
-def test_who_answers_byte_by_byte_without_end_costs_the_look(service: Service) -> None:
-    """The agent starts the program anew."""
-    import socket
+def test_endless_answer_ends_the_program() -> None:
+    """The agent restarts the program."""
 
-    with socket.create_server(("127.0.0.1", 0)) as drips:
+    def drip(connection: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                connection.sendall(b"H")
+                time.sleep(0.05)
 
-        def drip() -> None:
-            connection, _ = drips.accept()
-            with connection:
-                while True:
-                    try:
-                        connection.sendall(b"H")
-                    except OSError:
-                        return
-                    time.sleep(0.05)
-
-        threading.Thread(target=drip, daemon=True).start()
-        port = drips.getsockname()[1]
-        assert Asking(f"127.0.0.1:{port}", POLL_TIMEOUT=1).ended() == -14
+    with neighbor(drip) as request:
+        assert Asking(f"127.0.0.1:{request['port']}", POLL_TIMEOUT=1).ended() == -14
     assert Asking("http://127.0.0.1:1", FAILURES_BEFORE_REPORT=1).next()["error"].endswith("Connection refused")
 
 
@@ -354,21 +346,32 @@ def test_who_is_killed_while_it_writes_leaves_nothing(tmp_path: Path, monkeypatc
     assert speed > 0 and not why and seen == [[]]
 
 
-def test_a_quick_network_is_sent_no_more_than_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def neighbor(serve: Callable[[socket.socket], None]) -> Iterator[dict[str, Any]]:
+    """A neighbor that serves one connection; yields the request to send to it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def accept() -> None:
+            connection, _ = server.accept()
+            with connection:
+                serve(connection)
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield {"address": "127.0.0.1", "port": server.getsockname()[1], "word": "w"}
+
+
+def test_sent_bytes_are_bounded_on_a_fast_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware_benchmark, "MAX_SEND_BYTES", 3 << 20)
     monkeypatch.setattr(hardware_benchmark, "SEND_SECONDS", 60.0)
     taken = []
-    with socket.create_server(("127.0.0.1", 0)) as server:
 
-        def takes() -> None:
-            line, _ = server.accept()
-            with line:
-                while piece := line.recv(1 << 20):
-                    taken.append(len(piece))
-                line.sendall((3 << 20).to_bytes(8, "big"))
+    def take(connection: socket.socket) -> None:
+        while piece := connection.recv(1 << 20):
+            taken.append(len(piece))
+        connection.sendall((3 << 20).to_bytes(8, "big"))
 
-        threading.Thread(target=takes, daemon=True).start()
-        sent = hardware_benchmark.measure_send({"address": "127.0.0.1", "port": server.getsockname()[1], "word": "w"})
+    with neighbor(take) as request:
+        sent = hardware_benchmark.measure_send(request)
     assert sent["rate"] > 0 and sum(taken) == (3 << 20) + 1
 
 
@@ -378,18 +381,15 @@ def test_a_neighbour_that_is_not_there_is_told() -> None:
     assert hardware_benchmark.measure_send({"address": "127.0.0.1", "port": port, "word": "w"})["why"]
 
 
-def test_a_neighbour_that_takes_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neighbor_that_confirms_nothing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware_benchmark, "SEND_SECONDS", 0.05)
-    with socket.create_server(("127.0.0.1", 0)) as server:
 
-        def takes() -> None:
-            line, _ = server.accept()
-            with line:
-                while line.recv(1 << 16):
-                    pass
+    def take(connection: socket.socket) -> None:
+        while connection.recv(1 << 16):
+            pass
 
-        threading.Thread(target=takes, daemon=True).start()
-        sent = hardware_benchmark.measure_send({"address": "127.0.0.1", "port": server.getsockname()[1], "word": "w"})
+    with neighbor(take) as request:
+        sent = hardware_benchmark.measure_send(request)
     assert (sent["rate"], sent["why"]) == (0.0, "nothing was received")
 
 
@@ -431,9 +431,7 @@ def test_a_driver_that_still_loads_is_asked_again(first: str, tmp_path: Path, mo
     assert hardware_benchmark._list_gpus() == ([("Tesla T4", 15360.0)], "")
 
 
-def test_strangers_at_the_listener_do_not_block_the_neighbor(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_strangers_at_the_listener_do_not_block_the_neighbor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware_benchmark, "SEND_SECONDS", 0.01)
     monkeypatch.setattr(hardware_benchmark, "MAX_UNAUTHENTICATED", 3)
     word = "0123456789abcdef"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.model.errors import HostKeyError, PoolError
+from skyward_core.model.errors import HostKeyError, PoolError, UsageError
 from skyward_core.pool import agent_link
 from skyward_core.pool.agent_link import Link, describe_client
 from skyward_core.protocol.frame_codec import (
@@ -281,12 +281,19 @@ async def test_acknowledgements_are_gathered_and_outlive_a_drop(link: Link, tran
 
 
 async def test_link_retries_until_it_succeeds(link: Link, transport: Transport, listener: Listener) -> None:
-    transport.errors = [ConnectionRefusedError("refused"), OSError("no route"), WireError("odd"), PoolError("no key")]
+    kinds: dict[str, type[Exception]] = {
+        "refused": ConnectionRefusedError,
+        "no route": OSError,
+        "odd": WireError,
+        "no key": PoolError,
+        "no file": UsageError,
+    }
+    transport.errors = [kind(text) for text, kind in kinds.items()]
     transport.pipe.on_lost(None)
     await until(lambda: link.up)
     said = [detail for up, detail in listener.links if not up]
     assert said[0] == "connection closed"
-    assert [detail.split("; next try in ")[0] for detail in said[1:]] == ["refused", "no route", "odd", "no key"]
+    assert [detail.split("; next try in ")[0] for detail in said[1:]] == [*kinds]
 
 
 async def test_a_changed_host_key_ends_the_tries(transport: Transport, listener: Listener) -> None:

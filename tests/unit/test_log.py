@@ -183,3 +183,19 @@ async def test_calls_of_providers_are_told_of(caplog: pytest.LogCaptureFixture) 
     assert good.getMessage().endswith(" s: machines 1 running, 1 gone")
     assert bad.levelno == logging.WARNING and bad.getMessage().endswith(" s: PoolError: no answer")
     assert {vars(each)["pool"] for each in caplog.records} == {"p"}
+
+
+def test_file_rotated_by_another_process_is_not_rotated_again(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(debug_log, "MAX_FILE_BYTES", 400)
+    one, other = _FileHandler(), _FileHandler()
+    one.emit(record("first " + "x" * 200))
+    other.emit(record("second " + "x" * 200))
+    one.emit(record("a"))
+    aside, current = debug_log.log_files()
+    assert "first" in aside.read_text() and current.read_text().endswith(" a\n"), "there is room for it in both"
+    one._rotate(400)
+    one.emit(record("b"))
+    other._rotate(200)
+    assert "second" in aside.read_text(), "which both wanted to put aside"
+    for file in (one, other):
+        file.close()

@@ -531,9 +531,7 @@ SAID = st.lists(
 
 
 @given(SAID)
-def test_rows_of_a_rank_are_its_lines_in_order(
-    said: list[tuple[int, str, str, float | None]],
-) -> None:
+def test_rows_of_a_rank_are_its_lines_in_order(said: list[tuple[int, str, str, float | None]]) -> None:
     fold = LineFolder()
     for rank, text, stream, at in said:
         fold.add(rank, text, LineInfo(stream, at))
@@ -665,9 +663,7 @@ def test_rows_go_out_once_they_are_settled(capfdbinary: pytest.CaptureFixture[by
     assert capfdbinary.readouterr() == (b"x2, not r2| saved\nr2| sav\n", b"r2| oh\n")
 
 
-def test_common_lines_of_ranks_with_different_clocks_fold(
-    capfdbinary: pytest.CaptureFixture[bytes],
-) -> None:
+def test_common_lines_of_ranks_with_different_clocks_fold(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     out = CollapsedPrinter(Console(), 2)
     for step in range(3):
         for rank in range(2):

@@ -134,18 +134,27 @@ async def test_it_is_exchanged_before_any_node_counts_and_the_ledger_knows_of_bo
     assert receipt.created == 4 and receipt.ok
 
 
-async def test_a_second_one_ends_the_start_and_nothing_is_left(shop: Shop, ledger: Ledger) -> None:
+@pytest.mark.parametrize(
+    ("gpus", "said"),
+    [
+        (1, r"machine new-.* also failed the hardware check: it has 1 GPUs.* \(first machine: it has 0 GPUs"),
+        (None, r"it has 0 GPUs.* No replacement: the shop is empty"),
+    ],
+    ids=["another faulty machine", "no other machine"],
+)
+async def test_start_fails_without_a_good_replacement(shop: Shop, ledger: Ledger, gpus: int | None, said: str) -> None:
     shop.gpus["m0"] = 0
 
     async def on_replace(token: str) -> None:
-        shop.gpus[f"new-{token}"] = 1
+        if gpus is None:
+            raise NoCapacity("the shop is empty")
+        shop.gpus[f"new-{token}"] = gpus
 
     shop.on_replace = on_replace
     pool = await Pool.register(spec(shop, 1), ledger)
-    said = r"machine new-.* also failed the hardware check: it has 1 GPUs.* \(first machine: it has 0 GPUs"
-    with pytest.raises(PoolError, match=said):
+    with pytest.raises(NoCapacity if gpus is None else PoolError, match=said):
         await pool.start(spec(shop, 1))
-    assert {*shop.ended} == {"m0", f"new-{shop.asked[0]}"} and len(shop.asked) == 1
+    assert {*shop.ended} == {"m0", *([f"new-{shop.asked[0]}"] if gpus else [])} and len(shop.asked) == 1
     assert ledger.pool(pool.row.token).ended_at is not None
 
 
@@ -161,19 +170,6 @@ async def test_teardown_during_exchange_ends_the_new_machine(shop: Shop, ledger:
         await pool.start(spec(shop, 1))
     assert f"new-{shop.asked[0]}" in shop.ended
     assert [each.id for each in ledger.machines(pool.row.token)] == ["m0"]
-
-
-async def test_where_there_is_no_other_machine_both_reasons_are_told(shop: Shop, ledger: Ledger) -> None:
-    shop.gpus["m0"] = 0
-
-    async def on_replace(token: str) -> None:
-        raise NoCapacity("the shop is empty")
-
-    shop.on_replace = on_replace
-    pool = await Pool.register(spec(shop, 1), ledger)
-    with pytest.raises(NoCapacity, match=r"it has 0 GPUs.* No replacement: the shop is empty"):
-        await pool.start(spec(shop, 1))
-    assert ledger.pool(pool.row.token).ended_at is not None
 
 
 async def test_slow_measurement_is_reported(shop: Shop, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
