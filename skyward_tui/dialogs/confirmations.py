@@ -310,7 +310,7 @@ class BudgetScreen(ChoiceScreen):
         ends = time.strftime("%H:%M:%S", time.localtime(pool.budget_ends_at or now))
         text = (
             f"Pool {pool.name} has cost {money(pool.spent(now))} of its budget of {money(budget)}, and costs "
-            f"{hourly(pool)}.\n\n"
+            f"{hourly(pool)}.\n"
             f"Without an answer, the pool is torn down at {ends}."
         )
         self.pool = pool

@@ -167,18 +167,15 @@ class LaunchPlan:
         """
         if self.sheet is None:
             return self
+        from skyward_core.pool.runs.gang_sweep import check_node_count, gang_nodes
+
         nodes, name = self.sheet.nodes, "gang_nodes"
         if (ranks := self.request.gang_ranks) is not None:
-            from skyward_core.pool.runs.gang_sweep import gang_nodes
-
             name = "gang_ranks"
             with set_error_field(name):
                 nodes = gang_nodes(ranks, self._ranks_per_node, self.pool.name)
-        if nodes > self.max_nodes:
-            with set_error_field(name):
-                raise UsageError(
-                    f"each combination needs {nodes} nodes, but pool {self.pool.name} has {self.max_nodes}"
-                )
+        with set_error_field(name):
+            check_node_count(nodes, self.max_nodes, self.pool.name)
         return replace(self, sheet=replace(self.sheet, nodes=nodes))
 
     @property
