@@ -137,7 +137,7 @@ def test_a_purchase_that_was_killed_before_its_call_can_be_cleared_once_the_acco
     with pytest.raises(SkywardError, match="Could not determine whether"):
         clear.function(Console(True), wanted.id, True)
     bed.allow("DescribeCapacityReservations")
-    with pytest.raises(UsageError, match="--yes has"):
+    with pytest.raises(UsageError, match="not bought with --yes"):
         clear.function(Console(True), wanted.id, False)
     monkeypatch.setattr(Console, "is_terminal", True)
     for typed, state in (("no", "asked"), ("clear", "refused")):
@@ -149,7 +149,7 @@ def test_a_purchase_that_was_killed_before_its_call_can_be_cleared_once_the_acco
             assert clear.function(Console(True), wanted.id, False) == 0
         assert states()[0][0] == state
     assert "no reservation had its tag" in states()[0][1]
-    with pytest.raises(UsageError, match="is in doubt"):
+    with pytest.raises(UsageError, match="no unconfirmed purchase"):
         clear.function(Console(True), wanted.id, True)
     assert buy.function(Console(True), wanted.id, wanted.upfront, ()) == 0
     assert sorted(state for state, _ in states()) == ["bought", "refused"]

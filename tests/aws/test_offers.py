@@ -263,7 +263,7 @@ def test_what_can_be_bought_ahead_is_listed_and_not_bought(bed: Bed, capsys: pyt
     assert show(capsys, accelerator="H100:8", block=24, max_hourly=10.0)[0] == 1
     _, out, _ = show(capsys, as_json=True, accelerator="H100:8", block=24, zones=("us-east-1a",))
     assert [each["zone"] for each in json.loads(out)["blocks"]] == ["us-east-1a"]
-    with pytest.raises(sky.UsageError, match="--nodes goes with --block"):
+    with pytest.raises(sky.UsageError, match="--nodes needs --block"):
         show(capsys, nodes=2)
     with pytest.raises(sky.UsageError, match="--spot cannot be combined with --block"):
         show(capsys, block=24, spot=True)

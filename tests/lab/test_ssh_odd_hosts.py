@@ -237,7 +237,7 @@ def test_a_full_disk_is_named(make_lab: MakeLab) -> None:
     full.fill_disk()
     for folder in ("/tmp", "/var/tmp"):  # one disk for all, full: as on a machine with a single partition
         full.run(f"mount -t tmpfs -o size=4k tmpfs {folder}; dd if=/dev/zero of={folder}/filler bs=4k || true")
-    expected = rf"Host {full.address} has no folder .*{HOME}.*(No space left|MB free).*Free some space"
+    expected = rf"Host {full.address} has no writable folder .*{HOME}.*(No space left|MB free).*Free some space"
     with pytest.raises(PoolError, match=expected), pool(lab):
         pass
     failed = [line for line in checked(lab) if line.state == "fail"]

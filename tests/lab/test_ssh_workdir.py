@@ -111,7 +111,7 @@ def test_a_whole_script_runs_as_the_copy_that_a_node_has(pair: Lab, project: Pat
 
 def test_a_folder_that_must_not_travel_is_refused_by_name(pair: Lab, home: Path) -> None:
     for folder, why in (
-        (Path("/"), "holds your home.*Image"),
+        (Path("/"), "contains your home.*Image"),
         (home / "none", "is not a folder. Name an existing folder"),
     ):
         refused = pytest.raises((PoolError, SpecError), match=f"{folder} {why}")

@@ -198,7 +198,7 @@ async def test_a_sweep_runs_by_gangs_of_as_many_nodes_as_its_field_says(app: Sky
         await until(pilot, lambda: "each combination needs 20 nodes" in screen_text(app))
         assert gang.has_class("-wrong")
         gang.value = "all"
-        await until(pilot, lambda: "after the other" in screen_text(app))
+        await until(pilot, lambda: "each on all ranks, one at a time" in screen_text(app))
         gang.value = "2 ranks"
         await until(pilot, lambda: "2 at a time" in screen_text(app))
         assert "--gang-ranks 2" in screen_text(app)

@@ -37,7 +37,7 @@ async def test_a_look_at_hosts_that_fails_leaves_the_app_open(app: SkywardApp, m
         await until(pilot, lambda: app.session is not None)
         await pilot.press("s")
         await until(pilot, lambda: DEFECT in screen_text(app))
-        assert isinstance(app.screen, HostsScreen) and "looking …" not in screen_text(app)
+        assert isinstance(app.screen, HostsScreen) and "probing …" not in screen_text(app)
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(app.screen, HostsScreen))
     assert not app.return_code

@@ -140,7 +140,7 @@ async def test_a_hosts_key_is_shown_and_accepted(
         await until(pilot, lambda: isinstance(app.screen, HostKeyScreen))
         assert "start" not in screen_text(app), "no pool waits for it"
         await pilot.press("A" if accepts else "escape")
-        await shows(app, pilot, "written to /k/known_hosts" if accepts else "it was not accepted")
+        await shows(app, pilot, "saved the key in /k/known_hosts" if accepts else "the key was not accepted")
         assert written == ["gpu1"] * accepts
         if accepts:
             await until(pilot, lambda: asked[-1] == ["gpu1"])

@@ -242,10 +242,10 @@ async def test_outputs_are_typed_and_judged_by_the_core(app: SkywardApp, project
 async def test_what_goes_with_its_machines_is_said_before_the_launch(
     app: SkywardApp, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LaunchPlan, "file_loss_warning", "its machines end with the pool")
+    monkeypatch.setattr(LaunchPlan, "file_loss_warning", "files of the ranks are lost")
     async with app.run_test(size=SIZE) as pilot:
         screen = await opened(app, pilot, "train.py")
-        await until(pilot, lambda: "note its machines end with the pool" in plan_text(screen))
+        await until(pilot, lambda: "note files of the ranks are lost" in plan_text(screen))
 
 
 @pytest.mark.proof("1 s of a processor")

@@ -265,7 +265,7 @@ async def test_a_plan_longer_than_its_place_scrolls_by_keys(app: SkywardApp, scr
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         screen.query_one("#arguments", Input).value = "epochs=1"
-        await until(pilot, lambda: "pgdn, pgup scroll" in screen_text(app))
+        await until(pilot, lambda: "pgdn, pgup: scroll" in screen_text(app))
         assert "creates  pool" in screen_text(app) and "as a command" not in screen_text(app)
         await pilot.press("pagedown", "pagedown")
         await until(pilot, lambda: "as a command" in screen_text(app) and "creates  pool" not in screen_text(app))

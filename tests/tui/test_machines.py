@@ -193,7 +193,7 @@ async def test_each_node_has_its_use_over_time_beside_it(app: SkywardApp, sessio
         await pilot.press("6", "z")
         await until(pilot, lambda: sum("⣿" in line for line in screen_text(app).splitlines()) >= 16)
         await pilot.resize_terminal(90, 30)
-        await until(pilot, lambda: "of 100 %" not in screen_text(app))
+        await until(pilot, lambda: "GPU utilization %" not in screen_text(app))
 
 
 async def test_where_there_is_room_each_gpu_has_a_row_over_time(app: SkywardApp, session: FakeSession) -> None:

@@ -24,7 +24,7 @@ async def test_where_there_is_room_all_are_shown(app: SkywardApp) -> None:
         screen.query_one("#arguments", Input).value = "epochs=3"
         await until(pilot, lambda: "for value in train(epochs=3) @ pool:" in screen_text(app))
         assert "runs     train(epochs=3)" in screen_text(app) and "as a command" in screen_text(app)
-        assert "turn plan" not in screen_text(app)
+        assert "next view" not in screen_text(app)
         screen.query_one("#arguments", Input).value = "epochs=x"
         await until(pilot, lambda: "as Python" not in screen_text(app) and "epochs=x" in screen_text(app))
 

@@ -389,7 +389,7 @@ async def test_pools_are_sorted_and_found_by_words(app: SkywardApp, session: Fak
         await pilot.press("slash", *"AWS")
         await until(pilot, lambda: listed(app) == ["dear"])
         await pilot.press(*"x", "enter")
-        await until(pilot, lambda: "no pool is like that" in screen_text(app))
+        await until(pilot, lambda: "no matching pool" in screen_text(app))
         assert "with: AWSx" in screen_text(app)
         await pilot.press("enter", "X")
         assert isinstance(app.screen, PoolsScreen)

@@ -115,7 +115,7 @@ def test_each_rank_has_the_figure_of_its_own_gpus(session: FakeSession) -> None:
     assert [each.text for each in heat_map(view, run, "use %", session.now).of.values()] == ["1 %"] * 4 + ["4 %"] * 4
     view.machines = measured(session, 2, 0)
     assert heat_map(view, run, "use %", session.now).of[7].text == "10 %", "of its node"
-    assert heat_map(view, run, "use %", session.now + 60).of == {}, "no figures of now"
+    assert heat_map(view, run, "use %", session.now + 60).of == {}, "metrics too old"
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ async def test_enter_shows_what_the_installer_printed_last(app: SkywardApp, sess
         await pilot.press("up", "enter")
         await until(pilot, lambda: "no messages yet" in screen_text(app))
         session.emit(view, events.NodePhase(pool="llama-ft", node=0, phase="ready", at=session.now))
-        await until(pilot, lambda: "or only where the pool was started" in screen_text(app))
+        await until(pilot, lambda: "no startup messages from this node on this machine" in screen_text(app))
         rows = screen_text(app).splitlines()
         place = next(y for y, row in enumerate(rows) if " n2 " in row)
         await pilot.click(offset=(6, place))

@@ -29,7 +29,7 @@ async def test_who_disagrees_is_named_and_two_are_compared(app: SkywardApp, sess
         await pilot.press("d", "enter")  # one that is as most, and the odd one, are offered
         await until(pilot, lambda: "r0 and r2 of train" in screen_text(app) and "2 values differ" in screen_text(app))
         await pilot.press("escape", "d")
-        await until(pilot, lambda: "Compare the results of two" in screen_text(app))
+        await until(pilot, lambda: "Ranks whose results to compare" in screen_text(app))
         await pilot.press("ctrl+a", "ctrl+k")
         await typed(app, pilot, "7,1")
         await pilot.press("enter")
@@ -54,7 +54,7 @@ async def test_results_are_written_as_the_kind_of_file_that_a_name_says(
     async with app.run_test(size=(120, 40)) as pilot:
         await open_pool(app, pilot)
         await pilot.press("W")
-        await until(pilot, lambda: "there is no result yet" in screen_text(app))
+        await until(pilot, lambda: "no result to export yet" in screen_text(app))
         for rank in range(2):
             session.end_rank(view, run, rank, summary=value({"loss": 0.5 + rank}))
         session.end_run(view, run)

@@ -207,7 +207,7 @@ async def test_the_whole_log_is_read_in_the_pager(
         await until(pilot, lambda: len(read) == 2 and read[1][2] == "all.log" and "of 0" in read[1][3])
         monkeypatch.setenv("PAGER", "'")
         await pilot.press("vertical_line")
-        await until(pilot, lambda: "$PAGER is no command" in screen_text(app))
+        await until(pilot, lambda: "$PAGER is not a valid command" in screen_text(app))
     assert "\x1b" not in str(read)
 
 

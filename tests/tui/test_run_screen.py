@@ -423,7 +423,7 @@ async def test_the_key_that_opens_a_shell_says_what_else_does(app: SkywardApp, s
         await until(pilot, lambda: "skyward-tui ssh train 2" in screen_text(app))
         session.emit(view, events.PoolState(pool=view.name, state="gone"))
         await pilot.press("dollar_sign")
-        await until(pilot, lambda: "there is no node to log in to" in screen_text(app))
+        await until(pilot, lambda: "no node to log in to" in screen_text(app))
 
 
 async def test_a_key_opens_the_page_that_answers_or_asks_which(

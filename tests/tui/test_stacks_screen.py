@@ -65,7 +65,7 @@ async def test_stacks_are_taken_again_and_what_kept_them_is_said(app: SkywardApp
         )
         await pilot.press("r")
         await until(pilot, lambda: "no rank is in a known collective" in screen_text(app))
-        assert "not taken" not in screen_text(app)
+        assert "cannot read stacks" not in screen_text(app)
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(app.screen, RunScreen))
 
@@ -194,7 +194,7 @@ async def test_code_that_is_not_here_or_not_as_it_was_is_said_to_be(app: Skyward
         await pilot.press("s")
         await until(pilot, lambda: "▶ 57" in screen_text(app))
         assert "changed since the run began" in screen_text(app)
-        assert "its file is not on this machine" in screen_text(app)
+        assert "the file is not on this machine" in screen_text(app)
 
 
 def test_what_ranks_name_is_read_only_where_it_is_code(tmp_path: Path) -> None:

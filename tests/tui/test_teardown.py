@@ -127,7 +127,7 @@ async def test_nodes_that_do_not_answer_hold_up_nobody(app: SkywardApp, session:
     async with app.run_test(size=SIZE) as pilot:
         await asked(app, pilot)
         await pilot.press("right", "enter")
-        await until(pilot, lambda: "Tear down again" in words(app))
+        await until(pilot, lambda: "Confirm again to skip the list" in words(app))
         await until(pilot, lambda: not app.screen.query_one("#down").has_class("-active"))  # takes no press
         await pilot.press("enter")
         await until(pilot, lambda: session.torn_down == ["p"])
