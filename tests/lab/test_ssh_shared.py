@@ -128,7 +128,7 @@ def test_a_pool_takes_what_is_free_and_leaves_the_rest(shared: Lab) -> None:
         ]  # fmt: skip
         with pytest.raises(NoCapacity) as error, pool(shared, free, name="late"):
             pass
-        assert str(error.value).startswith("2 nodes with 1 free GPU each are needed, and only 1 of 2 hosts has that: ")
+        assert str(error.value).startswith("2 nodes with 1 free GPU each are needed, and only 1 of 2 hosts has them: ")
         assert f"{first.address}: GPU 0 (NVIDIA H100 80GB HBM3) is used by nobody (sleep" in str(error.value)
         with pool(shared, free, name="other", nodes=1) as beside:
             assert seen() @ beside == [(0, "GPU-2")]

@@ -321,9 +321,9 @@ async def test_a_pool_that_cannot_be_reached_is_shown_all_the_same(app: SkywardA
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "! unreachable" in screen_text(app))
         assert re.search("lost +! unreachable +0/2 ", screen_text(app))
-        lost.detail, told = "pool lost was not finished", lost.detail
+        lost.detail, told = "pool lost is incomplete", lost.detail
         lost.version += 1
-        await until(pilot, lambda: re.search(r"lost +! unreach.*  was not finished", screen_text(app)) is not None)
+        await until(pilot, lambda: re.search(r"lost +! unreach.*  is incomplete", screen_text(app)) is not None)
         lost.detail = told
         lost.version += 1
         await pilot.press("enter")

@@ -156,7 +156,7 @@ async def test_the_screen_ends_what_is_left_of_a_pool_once_its_name_is_typed(
     session.swept = leftovers()
     session.pool("llama-ft", 2)
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "! 2 machines ($34.27/h) and 1 other thing left" in screen_text(app))
+        await until(pilot, lambda: "! 2 machines ($34.27/h) and 1 other resource left" in screen_text(app))
         await pilot.press("w")
         await until(pilot, lambda: "could not check ap-south-1" in screen_text(app))
         await until(pilot, lambda: session.looks[-1] == ({"aws": (), "slurm": ()}, False, ()))
@@ -165,7 +165,7 @@ async def test_the_screen_ends_what_is_left_of_a_pool_once_its_name_is_typed(
         await pilot.press("down", "X")
         await until(pilot, lambda: isinstance(app.screen, DeleteLeftoversScreen) and "to confirm:" in screen_text(app))
         shown = screen_text(app)
-        assert "pool lost: no pool here has it" in shown and "$1.50/h, $39.00 so far" in shown
+        assert "pool lost: not of a pool in this ledger" in shown and "$1.50/h, $39.00 so far" in shown
         await typed(app, pilot, "los")
         await pilot.press("enter")
         await until(pilot, lambda: "'los' is not 'lost'" in screen_text(app))

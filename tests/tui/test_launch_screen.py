@@ -81,8 +81,8 @@ async def test_what_only_some_providers_heed_is_asked_for_those_alone(
             screen.query_one(f"#{field}", Input).value = text
         said = "--allocation spot-if-available --max-hourly 30 --budget 25.5 --wait-for-capacity 2h"
         assert said in command_line(screen.form())
-        await until(pilot, lambda: "budget   $25.50 in all" in screen_text(app))
-        assert "waits    for up to 2:00:00" in screen_text(app)
+        await until(pilot, lambda: "budget   $25.50 in total" in screen_text(app))
+        assert "waits    up to 2:00:00" in screen_text(app)
         screen.query_one("#budget", Input).value = "much"
         await until(pilot, lambda: "should be a number above 0" in screen_text(app))
         assert screen.query_one("#budget").has_class("-wrong")

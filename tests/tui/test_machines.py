@@ -81,13 +81,13 @@ async def test_without_gpus_a_key_draws_any_figure_of_the_nodes(app: SkywardApp,
             sample = {"at": session.now - 40 + at, "node": figures}
             book.feed(node, json.dumps(sample).encode())
     async with opened(app, (120, 40)) as pilot:
-        await until(pilot, lambda: "cpu of 100 %, ←→ another, for 0:39" in screen_text(app))
+        await until(pilot, lambda: "CPU % (←→ metric), last 0:39" in screen_text(app))
         await pilot.press("6", "right")
-        await until(pilot, lambda: "memory, of all of it, ←→ another, for 0:39" in screen_text(app))
+        await until(pilot, lambda: "memory % (←→ metric), last 0:39" in screen_text(app))
         await pilot.press("right")
-        await until(pilot, lambda: "net in of 78 MB/s, ←→ another, for 0:39" in screen_text(app))
+        await until(pilot, lambda: "net in, 0 to 78 MB/s (←→ metric), last 0:39" in screen_text(app))
         await pilot.press("left", "left", "left")
-        await until(pilot, lambda: "waiting for a disk of 100 %, ←→ another, for 0:39" in screen_text(app))
+        await until(pilot, lambda: "I/O pressure % (←→ metric), last 0:39" in screen_text(app))
 
 
 @pytest.mark.proof("1 s of a processor")
@@ -128,7 +128,7 @@ async def test_whatever_gpus_tell_has_its_curve(app: SkywardApp, session: FakeSe
             if subject == "clock, % of 1,980 MHz":
                 await until(pilot, lambda: "█" in curve() and curve().rstrip("│ ").endswith("▅"))
                 assert "  50    – " in next(line for line in screen_text(app).splitlines() if " n0 " in line)
-            if subject.startswith("slowed"):
+            if subject.startswith("throttling"):
                 await until(pilot, lambda: "█" in curve() and curve().rstrip("│ ").endswith("▁"))
             await pilot.press("right")
         assert seen == [
@@ -185,7 +185,7 @@ async def test_each_node_has_its_use_over_time_beside_it(app: SkywardApp, sessio
             sample = {"at": session.now - 120 + second, "node": {"cpu": cpu}, "gpus": []}
             book.feed(node, json.dumps(sample).encode())
     async with opened(app, (160, 48)) as pilot:
-        await until(pilot, lambda: "cpu of 100 %, ←→ another, for 1:59" in screen_text(app))
+        await until(pilot, lambda: "CPU % (←→ metric), last 1:59" in screen_text(app))
         rows = [line for line in screen_text(app).splitlines() if "90 %" in line or "10 %" in line]
         low, high = "\u28c0", "\u2809"
         drawn = [(row.count(low) > row.count(high), row.rstrip("│ ")[-1]) for row in rows]
@@ -206,13 +206,13 @@ async def test_where_there_is_room_each_gpu_has_a_row_over_time(app: SkywardApp,
     async with opened(app, (160, 48)) as pilot:
         await until(pilot, lambda: "GPU utilization %, last" in screen_text(app))
         await pilot.press("6", "z")
-        await until(pilot, lambda: "  use %, for 1:59" in screen_text(app))
+        await until(pilot, lambda: "  use %, last 1:59" in screen_text(app))
         rows = [line for line in screen_text(app).splitlines() if re.search(r"GPU [0-3] .*[▁-█]{20,}", line)]
         assert len(rows) == 8
         assert "30 %" in rows[3] and "50 °C" in rows[3] and "–" in rows[3], "its own figures"
         assert all("████" in row for row in rows[:3]) and "▁▁▁" in rows[3] and "▃▃▃" in rows[3]
         await pilot.press("left")
-        await until(pilot, lambda: "  °C, for 1:59" in screen_text(app))
+        await until(pilot, lambda: "  °C, last 1:59" in screen_text(app))
         assert "▅▅▅" in screen_text(app), "the figure that is chosen"
 
 

@@ -343,7 +343,7 @@ async def test_lines_that_are_not_here_are_a_row_that_says_so(
     async with app.run_test(size=NARROWER) as pilot:
         screen = await open_pool(app, pilot)
         await pilot.press("g")
-        gap = "⋯ 900 lines before this: No run 'p-1' in the ledger."
+        gap = "⋯ 900 lines omitted: No run 'p-1' in the ledger."
         await until(pilot, lambda: shown(screen)[0] == gap and shown(screen)[1] == "step 900")
         await pilot.press("a", "g")
         await until(pilot, lambda: "[ and ] show each rank from its first line" in shown(screen)[0])

@@ -140,7 +140,7 @@ async def test_the_time_of_a_rank_is_looked_at(app: SkywardApp, session: FakeSes
         await pilot.press("s")
         await until(pilot, lambda: VERDICT in screen_text(app))
         await pilot.press("down", "p")
-        await until(pilot, lambda: "looking at rank 5 for 10 s" in screen_text(app))
+        await until(pilot, lambda: "profiling rank 5 for 10 s" in screen_text(app))
         assert session.profiled == [(5, 10.0)]
         session.profiling.set_result("train (/w/a.py:4);tokenize\x1b[2J (/w/a.py:9) 30\ntrain (/w/a.py:4) 10\n")
         await until(pilot, lambda: "rank 5: profile" in screen_text(app))

@@ -168,11 +168,11 @@ async def test_the_receipt_says_what_is_lost_and_where_the_rest_lies(app: Skywar
         await until(pilot, lambda: session.torn_down == ["p"])
         session.emit(view, events.PoolState(pool="p", state="stopping", detail="1 GB of 3 GB is here"))
         await until(pilot, lambda: "1 GB of 3 GB is here" in words(app))
-        many = tuple(f"stays there: 1 file, 2 MB, on node {n} in ~/x: a\x1b[2Jb ({n} MB)" for n in range(20))
+        many = tuple(f"remains on the host: 1 file, 2 MB, on node {n} in ~/x: a\x1b[2Jb ({n} MB)" for n in range(20))
         session.downing["p"].set_result(receipt(notes=many, lost=("2 GB on node 0: \x1b[2Jmodel.pt",)))
         await until(pilot, lambda: "created 2, verified gone 2, unaccounted 0 (0.4 s)" in words(app))
         assert "! lost: 2 GB on node 0: model.pt" in words(app)
-        assert "stays there: 1 file, 2 MB, on node 0 in ~/x: ab (0 MB)" in words(app)
+        assert "remains on the host: 1 file, 2 MB, on node 0 in ~/x: ab (0 MB)" in words(app)
         assert "nothing left" not in screen_text(app)
         facts = screen.query_one("#facts", VerticalScroll)
         await until(pilot, lambda: facts.can_focus)  # it has more lines than there is room for
@@ -223,7 +223,7 @@ async def test_picture_of_the_receipt(app: SkywardApp, session: FakeSession, sna
         await pilot.press("right", "enter")
         await until(pilot, lambda: session.torn_down == ["p"])
         await until(pilot, lambda: "◍ stopping    2/2" in screen_text(app))  # in the list behind
-        notes = (f"stays there: 3 files, 1.2 GB, {where}ck/model.pt (1.2 GB), out/a.csv (3 kB), b (1 kB)",)
+        notes = (f"remains on the host: 3 files, 1.2 GB, {where}ck/model.pt (1.2 GB), out/a.csv (3 kB), b (1 kB)",)
         lost = ("1 file, 2 GB, on node 1 (10.0.0.2) in /work: ck/old.pt (2 GB)",)
         session.downing["p"].set_result(receipt(notes=notes, lost=lost))
         await until(pilot, lambda: "! lost: 1 file" in words(app))
