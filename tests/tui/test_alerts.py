@@ -122,5 +122,5 @@ async def test_a_project_runs_no_command_and_is_told_so(
 ) -> None:
     Path("skyward.toml").write_text('[notify]\ncommand = "touch gotcha"\n')
     async with app.run_test(size=(160, 24)) as pilot:
-        await until(pilot, lambda: "[notify] of " in screen_text(app))
+        await until(pilot, lambda: "[notify] in " in screen_text(app))
         assert app._notifier.ways.command == ()

@@ -69,7 +69,7 @@ async def test_fields_and_line_say_the_same(app: SkywardApp) -> None:
         await until(pilot, lambda: line.value == "epochs=3 lr=1e-2 resume=true mode=EXACT warmup=3")
         await pilot.press("tab", "tab")
         await typed(app, pilot, "a.csv")
-        await until(pilot, lambda: "! there is no a.csv on this machine" in screen_text(app))
+        await until(pilot, lambda: "! a.csv does not exist on this machine" in screen_text(app))
         await until(pilot, lambda: screen.form().arguments.endswith("mode=EXACT data=a.csv warmup=3"))
         # Whoever types fast is not held up by what comes back of it.
         await pilot.press(*"0123456789")

@@ -79,7 +79,7 @@ async def test_groups_are_edited_by_keys_and_the_file_stays_a_persons(app: Skywa
         await shows(app, pilot, "added gpu9 to lab", "no such host")
         assert asked[-1] == ["gpu9"]
         await pilot.press("e")
-        await answer(app, pilot, "Another name for lab", "cave")
+        await answer(app, pilot, "New name of lab", "cave")
         await shows(app, pilot, "renamed lab to cave")
         await pilot.press("end", "d")
         await until(pilot, lambda: isinstance(app.screen, ChoiceScreen))
