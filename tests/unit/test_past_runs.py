@@ -85,7 +85,7 @@ def ids(past: Ledger, *words: str, failed: bool = False, since: float = 0.0) -> 
     return [run.run or run.pool for run in past_runs(past, RunSearch(words, failed, since), {}, {})]
 
 
-def test_all_of_them_newest_first_with_outcome_duration_and_cost(past: Ledger) -> None:
+def test_past_runs_are_newest_first_with_outcome_duration_and_cost(past: Ledger) -> None:
     found = past_runs(past, RunSearch(), {}, {})
     assert [run.run for run in found] == ["", "r9", "r2", "r1", "r0"]
     empty, running, _, failed, done = found
@@ -97,7 +97,7 @@ def test_all_of_them_newest_first_with_outcome_duration_and_cost(past: Ledger) -
     assert (done.script, done.arguments, done.provider) == ("train_0.py", ("lr=0.0",), "world")
 
 
-def test_one_that_was_seen_to_end_runs_no_longer(past: Ledger) -> None:
+def test_run_seen_to_end_is_not_running(past: Ledger) -> None:
     view = PoolView("here", state="up", runs={"r9": RunView("r9", "here", "evaluate", "single", 1, 100.0)})
     (running,) = past_runs(past, RunSearch(["evaluate"]), {}, view.runs)
     assert (running.state, running.ended_at, running.error) == ("running", None, "")
@@ -107,7 +107,7 @@ def test_one_that_was_seen_to_end_runs_no_longer(past: Ledger) -> None:
     assert failed.error == "r0 OSError: disk full"
 
 
-def test_they_are_found_by_words_failures_and_age(past: Ledger) -> None:
+def test_runs_are_found_by_words_failure_and_age(past: Ledger) -> None:
     assert ids(past, "TRAIN") == ["r2", "r1", "r0"]
     assert ids(past, "llama", "lr=0.2") == ["r2"]
     assert ids(past, "train_1.py") == ids(past, "oserror") == ids(past, failed=True) == ["r1"]
@@ -115,7 +115,7 @@ def test_they_are_found_by_words_failures_and_age(past: Ledger) -> None:
     assert ids(past, "nothing") == []
 
 
-def test_a_launch_that_was_tampered_with_hides_no_run(past: Ledger, tmp_path: Path) -> None:
+def test_invalid_launch_file_hides_no_run(past: Ledger, tmp_path: Path) -> None:
     for broken in ("{", "[]", '{"request": 3}', '{"request": {"script": null, "arguments": 7}}'):
         for file in tmp_path.glob("pools/llama.a/launches/*.json"):
             file.write_text(broken)
@@ -123,7 +123,7 @@ def test_a_launch_that_was_tampered_with_hides_no_run(past: Ledger, tmp_path: Pa
 
 
 @pytest.mark.parametrize("by", COLUMNS)
-def test_they_are_sorted_by_any_column(past: Ledger, by: str) -> None:
+def test_runs_are_sorted_by_any_column(past: Ledger, by: str) -> None:
     found = past_runs(past, RunSearch(), {}, {})
     up = sorted_runs(found, by, time.time(), falling=False)
     assert sorted(run.run for run in up) == sorted(run.run for run in found)
@@ -133,7 +133,7 @@ def test_they_are_sorted_by_any_column(past: Ledger, by: str) -> None:
         assert up == found[::-1] and sorted_runs(found, by, 0.0, falling=True) == found
 
 
-def test_the_command_tells_them_as_a_table_and_to_programs(past: Ledger) -> None:
+def test_history_prints_a_table_and_json(past: Ledger) -> None:
     shown = CliRunner().invoke(cli, ["history", "train"], catch_exceptions=False).stdout.splitlines()
     assert [line.split()[2] for line in shown[1:]] == ["r2", "r1", "r0"]
     assert "✗ failed" in shown[2] and "$1.00" in shown[2] and "r3 OSError: disk full" in shown[2]
@@ -144,7 +144,7 @@ def test_the_command_tells_them_as_a_table_and_to_programs(past: Ledger) -> None
     assert "should be a time" in CliRunner().invoke(cli, ["history", "--since", "x"]).output
 
 
-def test_the_oldest_are_told_of_and_shown_when_asked_for(past: Ledger) -> None:
+def test_history_reports_and_shows_older_runs(past: Ledger) -> None:
     many = [("b", f"s{n}", "small", "single", 1, 1000.0 + n) for n in range(150)]
     record_runs(past, opened=many, ends=[(run, "done", 2000.0, None) for _, run, *_ in many])
     some = CliRunner().invoke(cli, ["history"])
@@ -152,7 +152,7 @@ def test_the_oldest_are_told_of_and_shown_when_asked_for(past: Ledger) -> None:
     assert len(CliRunner().invoke(cli, ["history", "--all"]).stdout.splitlines()) == 156
 
 
-def test_failures_of_late_are_told_until_somebody_dismisses_them(past: Ledger, tmp_path: Path) -> None:
+def test_recent_failures_are_listed_until_dismissed(past: Ledger, tmp_path: Path) -> None:
     long_ago = time.time() - 40 * 24 * HOUR
     record_runs(past, opened=[("b", "old", "x", "single", 1, long_ago)], ends=[("old", "failed", long_ago, None)])
     shown = CliRunner().invoke(cli, ["failures"], catch_exceptions=False).stdout.splitlines()
@@ -231,7 +231,7 @@ def rows(found: Comparison, part: str) -> dict[str, tuple[object, object, bool]]
     return {row.name: (row.left, row.right, row.differs) for row in (told(0.0) if part == "facts" else told())}
 
 
-def test_what_differs_is_told_of_all_that_is_known(two_runs: Ledger) -> None:
+def test_comparison_names_all_differences(two_runs: Ledger) -> None:
     found = compare_runs(two_runs, "first", "second")
     assert rows(found, "arguments") == {"lr": ("0.1", "0.2", True), "epochs": ("5", "5", False)}
     facts = rows(found, "facts")
@@ -243,20 +243,20 @@ def test_what_differs_is_told_of_all_that_is_known(two_runs: Ledger) -> None:
     assert facts["error"][1] == "r1 RankExit: killed"
 
 
-def test_numbers_are_of_all_ranks_also_of_one_that_did_not_live_to_tell(two_runs: Ledger) -> None:
+def test_compared_metrics_include_killed_ranks(two_runs: Ledger) -> None:
     left, right, differs = rows(compare_runs(two_runs, "first", "second"), "numbers")["loss"]
     assert left == (pytest.approx(0.3), 0.1, 1.0), "the median of the last ones, the least and the greatest of all"
     assert right == (pytest.approx((0.6 + 1.1) / 2), 0.3, 2.0) and differs
 
 
-def test_curves_begin_when_their_runs_do(two_runs: Ledger) -> None:
+def test_compared_curves_begin_with_their_runs(two_runs: Ledger) -> None:
     found = compare_runs(two_runs, "first", "second")
     left, right = found.left.curve("loss"), found.right.curve("loss")
     assert [at for at, _ in left] == [at for at, _ in right] and 0 <= left[0][0] <= 1 and left[-1][0] == 9
     assert left[-1][1] == pytest.approx((0.1 + 1.1) / 2) and found.left.curve("other") == []
 
 
-def test_results_are_told_one_by_one_where_there_are_few(two_runs: Ledger) -> None:
+def test_few_results_are_compared_one_by_one(two_runs: Ledger) -> None:
     found = compare_runs(two_runs, "first", "second")
     assert list(rows(found, "results")) == ["r0", "r1"]
     assert rows(found, "aggregate_rows")["value"][2]
@@ -264,7 +264,7 @@ def test_results_are_told_one_by_one_where_there_are_few(two_runs: Ledger) -> No
     assert compare_runs(two_runs, "first", "wide").results() == []
 
 
-def test_one_of_which_little_is_kept_is_compared_as_far_as_it_goes(two_runs: Ledger) -> None:
+def test_run_with_few_records_is_compared(two_runs: Ledger) -> None:
     two_runs.record_intent("b", "other", {"provider": "local"}, {})
     record_runs(two_runs, opened=[("b", "bare", "train", "single", 1, BEGAN)])
     found = compare_runs(two_runs, "first", "bare")
@@ -272,7 +272,7 @@ def test_one_of_which_little_is_kept_is_compared_as_far_as_it_goes(two_runs: Led
     assert rows(found, "facts")["commit"][1] == "" and rows(found, "numbers")["loss"][1] is None
 
 
-def test_the_parameters_of_plugins_have_a_row_in_words_and_for_programs(two_runs: Ledger) -> None:
+def test_compare_shows_plugin_parameters_in_text_and_json(two_runs: Ledger) -> None:
     shown = CliRunner().invoke(cli, ["compare", "first", "second"], catch_exceptions=False).stdout
     lines = {line.split()[0]: line for line in shown.splitlines() if line.strip()}
     assert "≠ torch.version=0.1" in lines["parameters"] and lines["parameters"].endswith("torch.version=0.2")
@@ -289,14 +289,14 @@ def test_the_parameters_of_plugins_have_a_row_in_words_and_for_programs(two_runs
     assert line.endswith("  –")
 
 
-def test_what_there_is_not_is_refused(two_runs: Ledger) -> None:
+def test_comparison_of_unknown_or_equal_runs_is_refused(two_runs: Ledger) -> None:
     with pytest.raises(UsageError, match="no run nothing"):
         compare_runs(two_runs, "first", "nothing")
     with pytest.raises(UsageError, match="both runs are first"):
         compare_runs(two_runs, "first", "first")
 
 
-def test_the_command_shows_both_and_tells_programs(two_runs: Ledger) -> None:
+def test_compare_prints_both_runs_and_json(two_runs: Ledger) -> None:
     shown = CliRunner().invoke(cli, ["compare", "first", "second"], catch_exceptions=False).stdout
     lines = {line.split()[0]: line for line in shown.splitlines() if line.strip()}
     assert "≠" in lines["lr"] and "≠" not in lines["epochs"] and "≠ 0.3 (0.1 … 1)" in lines["loss"]
@@ -325,7 +325,7 @@ def run_of(*values: Any, kind: Any = "broadcast") -> RunView:
     return run
 
 
-def test_an_array_is_told_by_shape_and_content() -> None:
+def test_array_is_summarized_by_shape_and_content() -> None:
     one = summary(numpy.arange(6.0).reshape(2, 3))
     assert one.text.startswith("ndarray float64 2 × 3 #")
     assert summary(numpy.arange(6.0).reshape(3, 2).reshape(2, 3)).text == one.text
@@ -338,7 +338,7 @@ def test_an_array_is_told_by_shape_and_content() -> None:
     assert not parts.is_json and parts.json["loss"] == "0.5" and parts.json["w"].startswith("ndarray float64 3 #")
 
 
-def test_ranks_that_have_not_what_most_have_are_named() -> None:
+def test_ranks_that_disagree_with_most_are_named() -> None:
     same = {"loss": 0.25, "step": 10}
     (found,) = find_disagreements(run_of(same, same, {"loss": 0.5, "step": 10}, same))
     assert found == ("loss", "0.25", {2: "0.5"})
@@ -365,12 +365,12 @@ def test_ranks_that_have_not_what_most_have_are_named() -> None:
     ],
     ids=str,
 )
-def test_ranks_may_differ(values: list[Any]) -> None:
+def test_expected_differences_are_no_disagreement(values: list[Any]) -> None:
     assert find_disagreements(run_of(*values)) == []
     assert find_disagreements(run_of(1, 1, 2, kind="gather")) == []
 
 
-def test_two_results_value_by_value() -> None:
+def test_two_results_are_compared_value_by_value() -> None:
     left = {"loss": 0.5, "steps": [1, 2, {"lr": 1}], "name": "a", "only": None, "same": {"x": 1}}
     right = {"loss": 0.25, "steps": [1, 3, {"lr": True}, 4], "name": "b", "same": {"x": 1}}
     found, equal = compare_results(summary(left), summary(right))
@@ -419,7 +419,7 @@ def command(*words: str, status: int = 0) -> Any:
     return done
 
 
-def test_the_command_names_who_disagrees_and_shows_two(four_ranks: Ledger) -> None:
+def test_results_names_disagreeing_ranks_and_shows_differences(four_ranks: Ledger) -> None:
     assert "ranks disagree in loss: most have 0.25, r002 0.5" in command().stderr
     told = json.loads(command("--json").stdout)
     assert told["disagreements"] == [{"name": "loss", "usual": "0.25", "ranks": {"2": "0.5"}}]
@@ -437,7 +437,7 @@ def test_the_command_names_who_disagrees_and_shows_two(four_ranks: Ledger) -> No
     )
 
 
-def test_they_are_written_to_a_file_of_each_kind(
+def test_results_are_written_to_each_file_format(
     four_ranks: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for kind in ("csv", "json", "pickle"):
@@ -465,7 +465,7 @@ def test_they_are_written_to_a_file_of_each_kind(
     assert "pip install pyarrow" in command("-o", "all.parquet", status=2).output
 
 
-def test_parquet_has_numbers_as_numbers(four_ranks: Ledger, tmp_path: Path) -> None:
+def test_parquet_keeps_numbers(four_ranks: Ledger, tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     command("-o", "all.parquet")
     table = parquet.read_table(tmp_path / "all.parquet")
@@ -504,7 +504,7 @@ def end(view: PoolView) -> RunView:
     return view.runs["r"]
 
 
-def test_the_last_ones_before_it_stay_whatever_comes(view: PoolView) -> None:
+def test_metrics_before_a_failure_are_kept(view: PoolView) -> None:
     assert view.machines is not None
     view.machines.feed(0, sample(1010.0, 20))
     view.machines.feed(1, sample(1008.0, 50) + sample(1010.0, 97, {"mem_used": 79, "mem_total": 80, "temp": 91}))
@@ -518,7 +518,7 @@ def test_the_last_ones_before_it_stay_whatever_comes(view: PoolView) -> None:
     assert found.to_json()["gpus"][0]["mem_used"] == 79.0
 
 
-def test_an_error_of_the_driver_long_after_is_not_of_it(view: PoolView) -> None:
+def test_driver_error_long_after_a_failure_is_not_attributed(view: PoolView) -> None:
     assert view.machines is not None
     view.machines.feed(1, sample(1010.0, 20, {"util": 90, "mem_used": 40, "mem_total": 80}))
     failed(view, 1010.6)
@@ -527,7 +527,7 @@ def test_an_error_of_the_driver_long_after_is_not_of_it(view: PoolView) -> None:
     assert found is not None and found.describe() == ["memory 20 % full", "fullest GPU memory 50 %"]
 
 
-def test_old_figures_tell_nothing_of_it(view: PoolView) -> None:
+def test_old_metrics_are_not_attributed_to_a_failure(view: PoolView) -> None:
     assert view.machines is not None
     view.machines.feed(1, sample(900.0, 97))
     failed(view, 1010.6)
@@ -572,7 +572,7 @@ def raised_run(ledger: Ledger) -> Ledger:
     return ledger
 
 
-def test_commands_tell_it_out_of_what_was_kept(raised_run: Ledger) -> None:
+def test_commands_show_metrics_of_a_failure_from_files(raised_run: Ledger) -> None:
     words = ["memory 96 % full", "GPU 0 Xid 48 (ECC error of two bits)"]
     told = CliRunner().invoke(cli, ["failures", "--json"])
     (run,) = json.loads(told.stdout)["runs"]
@@ -603,7 +603,7 @@ def found(ledger: Ledger, *words: str) -> dict[str, LineMatch]:
     return found
 
 
-def test_the_first_line_is_told_with_its_rank_and_how_many_there_are(ledger: Ledger) -> None:
+def test_log_search_returns_first_match_with_rank_and_count(ledger: Ledger) -> None:
     quiet = b"".join(b"step %d loss 0.5\n" % step for step in range(100))
     loud = quiet + b"step 100 \x1b[31mLoss\x1b[0m is NaN\n" + quiet + b"loss: nan again\n"
     stored_run(ledger, "r1", {0: quiet, 1: loud, 2: loud}, opened_at=NOW - 90)
@@ -616,7 +616,7 @@ def test_the_first_line_is_told_with_its_rank_and_how_many_there_are(ledger: Led
     assert set(found(ledger, "0.5")) == {"r1", "r2"}
 
 
-def test_words_that_the_ledger_has_of_a_run_need_not_be_in_its_log(ledger: Ledger) -> None:
+def test_words_in_the_ledger_need_not_be_in_the_log(ledger: Ledger) -> None:
     stored_run(ledger, "r1", {0: b"nan\n"}, opened_at=NOW - 90, function="train")
     stored_run(ledger, "r2", {0: b"nan\n"}, opened_at=NOW - 60, function="evaluate")
     assert list(found(ledger, "evaluate", "nan")) == ["r2"]
@@ -624,7 +624,7 @@ def test_words_that_the_ledger_has_of_a_run_need_not_be_in_its_log(ledger: Ledge
     assert of_ledger.runs == 1, "the one that has it there is not looked through"
 
 
-def test_what_a_run_gave_or_failed_by_is_looked_through_too(ledger: Ledger) -> None:
+def test_results_and_errors_are_searched_too(ledger: Ledger) -> None:
     stored_run(ledger, "r1", {0: b"\n"}, opened_at=NOW - 90, given="accuracy 0.93\x1b]0;x\x07")
     error = ErrorInfo("OSError", "disk full\nbadly")
     shutil.rmtree(stored_run(ledger, "r2", {0: b"x"}, opened_at=NOW - 60, error=error))
@@ -633,7 +633,7 @@ def test_what_a_run_gave_or_failed_by_is_looked_through_too(ledger: Ledger) -> N
     assert failed.line == "OSError: disk full↵badly"
 
 
-def test_what_was_pruned_is_not_there_and_is_not_made_anew(ledger: Ledger, tmp_path: Path) -> None:
+def test_search_of_pruned_logs_creates_no_folder(ledger: Ledger, tmp_path: Path) -> None:
     folder = stored_run(ledger, "r1", {0: b"nan\n"}, opened_at=NOW)
     shutil.rmtree(folder.parent)
     assert found(ledger, "nan") == {} and not folder.parent.exists()
@@ -642,7 +642,7 @@ def test_what_was_pruned_is_not_there_and_is_not_made_anew(ledger: Ledger, tmp_p
     assert found(ledger, "nan")["r2"].rank == 1
 
 
-def test_what_cannot_be_read_is_counted_and_the_others_are_found(ledger: Ledger) -> None:
+def test_unreadable_logs_are_counted_and_others_searched(ledger: Ledger) -> None:
     folder = stored_run(ledger, "r1", {0: b"nan\n"}, opened_at=NOW)
     (folder / "r000.out").unlink()
     (folder / "r000.out").mkdir()
@@ -652,7 +652,7 @@ def test_what_cannot_be_read_is_counted_and_the_others_are_found(ledger: Ledger)
     assert (looking.runs, looking.searched, looking.unread) == (2, 2, 1)
 
 
-def test_a_log_that_is_being_written_is_looked_through_as_far_as_it_has_come(ledger: Ledger) -> None:
+def test_growing_log_is_searched_to_its_end(ledger: Ledger) -> None:
     folder = stored_run(ledger, "r1", {0: b"step 1\nna"}, opened_at=NOW, state="running")
     assert found(ledger, "nan") == {}
     with open(folder / "r000.out", "ab") as log:
@@ -661,14 +661,14 @@ def test_a_log_that_is_being_written_is_looked_through_as_far_as_it_has_come(led
     assert (here.number, here.line) == (1, "nan and more")
 
 
-def test_bytes_that_are_no_text_do_no_harm(ledger: Ledger) -> None:
+def test_binary_log_is_searched_safely(ledger: Ledger) -> None:
     junk = bytes(range(256)).replace(b"\n", b"") * 3
     stored_run(ledger, "r1", {0: junk + b"\n\xff\xfe nan \x1b]52;c;aGk=\x07\x1b[2J\n" + junk}, opened_at=NOW)
     here = found(ledger, "nan")["r1"]
     assert here.number == 1 and here.line.isprintable() and "nan" in here.line
 
 
-def test_of_a_long_line_the_part_with_the_word_is_told(ledger: Ledger) -> None:
+def test_match_in_a_long_line_is_excerpted(ledger: Ledger) -> None:
     stored_run(ledger, "r1", {0: b"x" * 5_000 + b" nan " + b"y" * 900_000 + b"\nend\n"}, opened_at=NOW)
     line = found(ledger, "nan")["r1"].line
     assert line.startswith("… x") and " nan y" in line and len(line) <= run_history.MAX_MATCH_CHARS + 2
@@ -677,9 +677,7 @@ def test_of_a_long_line_the_part_with_the_word_is_told(ledger: Ledger) -> None:
     assert here.line.startswith("xxx") and here.words == ("x", "nan", "y"), "from the first of them on"
 
 
-def test_it_goes_on_in_steps_of_one_piece_at_least_and_newest_first(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_search_proceeds_in_steps_newest_first(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stdout_stderr_order.merge_streams, "__defaults__", (64,))
     for age in range(3):
         stored_run(ledger, f"r{age}", {0: b"step\n" * 100 + b"nan\n" * 100}, opened_at=NOW - age)
@@ -697,7 +695,7 @@ def test_it_goes_on_in_steps_of_one_piece_at_least_and_newest_first(
 
 
 @pytest.mark.parametrize("printed", [True, False])
-def test_one_that_is_cancelled_ends_at_the_next_row_of_the_ledger(
+def test_cancelled_log_search_ends_at_the_next_ledger_row(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, printed: bool
 ) -> None:
     """A run of thousands of tasks has as many rows, and a step looks at all of them before its first line."""
@@ -720,7 +718,7 @@ def test_one_that_is_cancelled_ends_at_the_next_row_of_the_ledger(
     assert seen == 3 and looking.step(60) == {} and seen == 3
 
 
-def test_one_that_is_cancelled_ends_at_its_next_piece(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelled_log_search_ends_at_the_next_piece(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stdout_stderr_order.merge_streams, "__defaults__", (64,))
     stored_run(ledger, "r1", {0: b"nan\n" * 1_000}, opened_at=NOW)
     looking, had, looked = search(ledger, "nan"), run_history.matching_lines, 0
@@ -736,7 +734,7 @@ def test_one_that_is_cancelled_ends_at_its_next_piece(ledger: Ledger, monkeypatc
     assert looking.step(60)["r1"].lines < 100 and looked == 3 and not looking.done
 
 
-def test_what_is_found_in_logs_stands_by_its_age_among_what_the_ledger_has(ledger: Ledger) -> None:
+def test_matches_in_logs_are_sorted_by_age_among_others(ledger: Ledger) -> None:
     for number, (function, text) in enumerate(
         [("train", b"nan\n"), ("nanny", b""), ("train", b"nan\n"), ("train", b"step\n"), ("nanny", b"nan\n")]
     ):
@@ -748,7 +746,7 @@ def test_what_is_found_in_logs_stands_by_its_age_among_what_the_ledger_has(ledge
     assert firsts == ["r0", "found", "r1", "r2", "found", "r4"]
 
 
-def test_no_more_of_a_run_is_read_than_was_said(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_search_reads_a_bounded_part_of_a_run(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_history, "MAX_SEARCH_BYTES", 1_000)
     monkeypatch.setattr(stdout_stderr_order.merge_streams, "__defaults__", (64,))
     stored_run(ledger, "r1", {0: b"nan\n" * 1_000, 1: b"nan\n", 2: b"only here\n"}, opened_at=NOW)
@@ -757,13 +755,13 @@ def test_no_more_of_a_run_is_read_than_was_said(ledger: Ledger, monkeypatch: pyt
     assert found(ledger, "only", "here") == {}
 
 
-def test_lines_are_matched_whatever_letters_they_have() -> None:
+def test_lines_are_matched_regardless_of_case_and_colours() -> None:
     assert matching_lines(["STRASSE", "Straße", "ΣΊΣΥΦΟΣ", "a\tb"], ["strasse"]) == [0, 1]
     assert matching_lines(["lo\x1b[1;31mss\x1b[0m"], ["loss"]) == [0]
     assert matching_lines(["ΣΊΣΥΦΟΣ", ""], ["σίσυφοσ"]) == [0] and matching_lines([], ["x"]) == []
 
 
-def test_the_command_finds_them(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_history_searches_logs(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     stored_run(ledger, "r1", {0: b"step\n", 1: b"step\nloss is \x1b[31mnan\x1b[0m\nnan\n"}, opened_at=NOW - 90)
     stored_run(ledger, "r2", {0: b"step\n"}, opened_at=NOW - 60, function="nanny")
     stored_run(ledger, "r3", {0: b"step\n"}, opened_at=NOW - 30)
@@ -790,9 +788,7 @@ def test_the_command_finds_them(ledger: Ledger, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("at_once", [1, 64])
-def test_ranks_are_shown_side_by_side_as_their_times_have_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
-) -> None:
+def test_logs_of_ranks_are_merged_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     """However many are read at once, every line of each is there, in its order."""
     monkeypatch.setattr(past_pools, "MAX_OPEN_FILES", at_once)
     for rank in range(3):
@@ -812,7 +808,7 @@ def test_ranks_are_shown_side_by_side_as_their_times_have_them(
     assert merged == (by_time if at_once > 1 else sorted(by_time))
 
 
-def test_a_worker_without_times_is_shown_too(tmp_path: Path) -> None:
+def test_logs_without_times_are_merged(tmp_path: Path) -> None:
     for rank in range(2):
         (tmp_path / f"r00{rank}.out").write_bytes(b"one\ntwo\n")
     view = PoolView("p")

@@ -60,12 +60,12 @@ LOADING = (("read", "/w/data.py", 7), ("step", "/w/train.py", 28))
         ([1, 3, 5], "1,3,5"),
     ],
 )
-def test_ranks_are_named_in_ranges(numbers: list[int], shown: str) -> None:
+def test_ranks_are_formatted_as_ranges(numbers: list[int], shown: str) -> None:
     assert format_ranges(numbers) == shown
 
 
 @given(st.sets(st.integers(0, 300)))
-def test_ranges_name_each_rank_and_no_other(ranks: set[int]) -> None:
+def test_ranges_name_exactly_the_ranks(ranks: set[int]) -> None:
     named: set[int] = set()
     for part in filter(None, format_ranges(ranks).split(",")):
         first, _, last = part.partition("-")
@@ -118,11 +118,11 @@ def test_ranges_name_each_rank_and_no_other(ranks: set[int]) -> None:
         ([("all_reduce", "/w/mine.py", 3)], "None"),
     ],
 )  # fmt: skip
-def test_who_is_inside_of_what(frames: Any, named: str) -> None:
+def test_collective_is_found_in_frames(frames: Any, named: str) -> None:
     assert str(find_collective([StackFrame(*each) for each in frames])) == named
 
 
-def test_a_hang_is_told_of_in_one_line() -> None:
+def test_hang_is_summarized_in_one_line() -> None:
     ranks = [stack(rank, *REDUCING) for rank in (0, 1, 3)] + [stack(2, *LOADING)]
     told = Stacks(0.0, tuple(sorted(ranks, key=lambda each: each.rank)))
     assert summarize_collectives(told) == ["ranks 0-1,3 are in all_reduce (torch); rank 2 is not: read, data.py:7"]
@@ -130,13 +130,13 @@ def test_a_hang_is_told_of_in_one_line() -> None:
     assert user_frames(told.ranks[0].threads[0].frames) == tuple(StackFrame(*each) for each in REDUCING)
 
 
-def test_ranks_that_are_in_it_from_other_lines_are_named() -> None:
+def test_ranks_in_a_collective_from_other_lines_are_named() -> None:
     other = (*REDUCING[:2], ("validate", "/w/train.py", 90))
     (line,) = summarize_collectives(Stacks(0.0, (stack(0, *REDUCING), stack(1, *other))))
     assert line == "ranks 0-1 are in all_reduce (torch) (from train.py:31, train.py:90); so is every rank"
 
 
-def test_ranks_that_have_returned_died_or_cannot_be_read_are_told_of() -> None:
+def test_returned_dead_and_unreadable_ranks_are_named() -> None:
     silent = stack(2, at="silent", why="node 2 has not answered for 9 s")
     told = Stacks(0.0, (stack(0, *REDUCING), stack(1, at="idle"), silent, stack(3, at="gone")), "run", (1,))
     (line,) = summarize_collectives(told)
@@ -146,19 +146,19 @@ def test_ranks_that_have_returned_died_or_cannot_be_read_are_told_of() -> None:
     )
 
 
-def test_a_rank_that_has_returned_and_works_for_another_run_is_missing() -> None:
+def test_rank_working_for_another_run_is_missing() -> None:
     elsewhere = stack(1, *LOADING, runs=("other",))
     (line,) = summarize_collectives(Stacks(0.0, (stack(0, *REDUCING, runs=("run",)), elsewhere), "run", (1,)))
     assert line == "rank 0 is in all_reduce (torch); rank 1 is not: its function has returned"
 
 
-def test_a_rank_that_has_returned_one_task_and_runs_another_of_the_run_is_shown_there() -> None:
+def test_rank_in_another_task_of_the_run_is_shown_there() -> None:
     again = stack(1, *LOADING, runs=("run",))
     (line,) = summarize_collectives(Stacks(0.0, (stack(0, *REDUCING, runs=("run",)), again), "run", (1,)))
     assert line == "rank 0 is in all_reduce (torch); rank 1 is not: read, data.py:7"
 
 
-def test_a_rank_with_an_idle_process_for_tasks_is_not_missing() -> None:
+def test_rank_with_an_idle_task_process_is_not_missing() -> None:
     idle = [replace(stack(rank, at="idle"), number=1) for rank in (0, 1)]
     told = Stacks(0.0, (stack(0, *REDUCING), idle[0], stack(1, *LOADING), idle[1]))
     (line,) = summarize_collectives(told)
@@ -176,9 +176,7 @@ def test_a_rank_with_an_idle_process_for_tasks_is_not_missing() -> None:
         (LOADING, "gather", (), [0, 8]),
     ],
 )
-def test_idle_ranks_belong_to_a_run_whose_ranks_wait(
-    frames: Any, kind: Any, nodes: tuple[int, ...], ranks: list[int]
-) -> None:
+def test_idle_ranks_belong_to_a_waiting_run(frames: Any, kind: Any, nodes: tuple[int, ...], ranks: list[int]) -> None:
     view = RunView("run", "pool", "train", kind, 2, 0.0, nodes=nodes)
     found = [stack(0, *frames, runs=("run",)), stack(1, at="idle"), stack(8, *LOADING, runs=("run",))]
     found.append(stack(16, at="idle"))
@@ -188,7 +186,7 @@ def test_idle_ranks_belong_to_a_run_whose_ranks_wait(
     assert [line.rpartition(": ")[2] for line in summarize_collectives(told)] == ["idle"] * (frames is REDUCING)
 
 
-def test_who_has_returned_is_asked_no_more() -> None:
+def test_returned_ranks_are_not_asked() -> None:
     """Nobody has to read, or to disturb, a rank whose function is over."""
     unread: dict[str, Any] = {"why": "py-spy is not installed on its node", "answers": True}
     told = Stacks(0.0, (stack(0, **unread), stack(1, at="idle", **unread)), "run", (1,))
@@ -199,7 +197,7 @@ def test_who_has_returned_is_asked_no_more() -> None:
     ]
 
 
-def test_no_collective_no_verdict() -> None:
+def test_no_summary_without_a_collective() -> None:
     assert summarize_collectives(Stacks(0.0, (stack(0, *LOADING), stack(1, at="idle")))) == []
 
 
@@ -213,7 +211,7 @@ IMPORTING = (
 )
 
 
-def test_who_still_imports_is_said_to_and_what_an_import_goes_through_is_not() -> None:
+def test_importing_rank_is_shown_without_import_machinery() -> None:
     by_pickle = (
         *IMPORTING,
         ("subimport", "/env/lib/python3.12/site-packages/cloudpickle/cloudpickle.py", 476),
@@ -232,13 +230,13 @@ def test_who_still_imports_is_said_to_and_what_an_import_goes_through_is_not() -
     ]
 
 
-def test_who_waits_inside_of_ours_is_where_their_own_code_called_it() -> None:
+def test_location_inside_the_library_is_the_user_call() -> None:
     asking = (("ask", "/b/all.zip/skyward_core/runtime/shared.py", 90), ("step", "/w/train.py", 28))
     (group,) = group_stacks(Stacks(0.0, (stack(0, *asking),)))
     assert describe_location(group) == "step, train.py:28"
 
 
-def test_a_call_in_a_thread_is_what_its_rank_is_at() -> None:
+def test_call_in_a_thread_is_the_location_of_its_rank() -> None:
     main = ThreadStack("MainThread", tuple(StackFrame(*each) for each in OURS))
     task = ThreadStack("task", (StackFrame("step", "/w/train.py", 3), StackFrame("_run", WORKER, 300)))
     (group,) = group_stacks(Stacks(0.0, (RankStack(0, 0, 0, "running", how="py-spy", threads=(main, task)),)))
@@ -255,7 +253,7 @@ def test_a_call_in_a_thread_is_what_its_rank_is_at() -> None:
         ("/home/me/work/\x1b[2Jx.py", "x.py"),
     ],
 )
-def test_files_are_named_shortly(file: str, shown: str) -> None:
+def test_file_names_are_shortened(file: str, shown: str) -> None:
     assert short_file(file, ("/home/me/work",)) == shown
 
 
@@ -270,7 +268,7 @@ Current thread 0x00007f2 (most recent call first):
 """
 
 
-def test_what_faulthandler_writes_is_read_and_the_main_thread_comes_first() -> None:
+def test_faulthandler_dump_is_parsed_main_thread_first() -> None:
     main, other = parse_faulthandler(DUMP)
     assert main["frames"] == [["deep", "/w/train.py", 12], ["<module>", '/w/odd", line 1 in name.py', 0]]
     assert (other["name"], other["frames"]) == (
@@ -284,7 +282,7 @@ def of_spy(pid: int, thread: int, name: str, *frames: str) -> dict[str, Any]:
     return {"pid": pid, "os_thread_id": thread, "thread_name": name, "owns_gil": False, "frames": told}
 
 
-def test_what_py_spy_says_is_read_and_children_come_last() -> None:
+def test_py_spy_output_is_parsed_children_last() -> None:
     said = [
         of_spy(70, 70, "Main", "child"),
         of_spy(7, 8, "other", "f"),
@@ -299,7 +297,7 @@ def test_what_py_spy_says_is_read_and_children_come_last() -> None:
     ]
 
 
-def test_deep_stacks_and_many_threads_stay_small() -> None:
+def test_deep_stacks_and_many_threads_are_limited() -> None:
     said = [of_spy(7, 7 + number, "t" * 1000, *["f" * 400] * 200) for number in range(70)]
     threads = parse_py_spy(json.dumps(said).encode(), 7)
     assert len(threads) == THREADS
@@ -317,7 +315,7 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 
 @settings(max_examples=examples(40))
 @given(st.lists(JSON) | JSON)
-def test_whatever_py_spy_says_what_comes_of_it_fits_its_frame(said: Any) -> None:
+def test_any_py_spy_output_yields_valid_frames(said: Any) -> None:
     try:
         threads = parse_py_spy(json.dumps(said).encode(), 7)
     except ValueError:
@@ -330,12 +328,12 @@ LINES = st.sampled_from([*DUMP.splitlines(), '  File "', '", line 1 in ', "Threa
 
 
 @given(st.lists(LINES | st.text()).map("\n".join))
-def test_whatever_a_rank_wrote_what_comes_of_it_fits_its_frame(said: str) -> None:
+def test_any_faulthandler_dump_yields_valid_frames(said: str) -> None:
     assert all(is_stack_frame(frame) for thread in parse_faulthandler(said) for frame in thread["frames"])
 
 
 @given(st.text(), st.text(), st.text())
-def test_names_of_ranks_reach_no_terminal_as_they_are(function: str, file: str, why: str) -> None:
+def test_stack_texts_are_sanitized(function: str, file: str, why: str) -> None:
     hostile = stack(0, (function + "\x1b]0;x\x07", file + "\x1b[2J\n", 1))
     told = Stacks(0.0, (hostile, stack(1, at="silent", why=why + "\x1b[31m")))
     for threads in (False, True):
@@ -353,7 +351,7 @@ def test_names_of_ranks_reach_no_terminal_as_they_are(function: str, file: str, 
         ("/usr/lib/python3.12/re.py", "/home/me", "/usr/lib/python3.12/re.py"),
     ],
 )
-def test_files_are_named_as_the_client_has_them(file: str, there: str | None, known: str) -> None:
+def test_files_are_mapped_to_client_paths(file: str, there: str | None, known: str) -> None:
     places = PathMapping("/n/0/sent-source", "/n/0/work", there)
     assert places.to_client_path(file) == known
     assert (
@@ -362,7 +360,7 @@ def test_files_are_named_as_the_client_has_them(file: str, there: str | None, kn
     )
 
 
-def test_the_same_code_in_other_places_is_the_same_stack() -> None:
+def test_same_code_in_other_folders_is_one_group() -> None:
     at = [f"/home/{user}/env/lib/python3.12/site-packages/torch/nn/m.py" for user in ("ann", "bob")]
     told = Stacks(0.0, tuple(stack(rank, ("forward", at[rank], 5)) for rank in (0, 1)))
     assert [group.ranks for group in group_stacks(told)] == ["0-1"]
@@ -400,7 +398,7 @@ def session(monkeypatch: pytest.MonkeyPatch) -> FakeSession:
         (True, "yes", False, True),
     ],
 )
-def test_a_signal_needs_a_yes_or_the_option(
+def test_signal_requires_confirmation_or_the_option(
     session: FakeSession,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -431,7 +429,7 @@ def test_a_signal_needs_a_yes_or_the_option(
     assert ("unknown: py-spy is not installed" in out) == (not sent)
 
 
-def test_of_a_pool_that_is_over_there_are_none(session: FakeSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stacks_of_an_ended_pool_are_refused(session: FakeSession, monkeypatch: pytest.MonkeyPatch) -> None:
     def over(session: FakeSession, word: str) -> None:
         raise UsageError(f"pool {word} has ended, and its ranks with it")
 
