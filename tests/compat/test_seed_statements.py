@@ -37,12 +37,12 @@ class Row(NamedTuple):
 
 
 GUIDE, SEEDS = (
-    "test_older_guide.py::test_torch_and_the_trainer",
-    "test_seeds.py::test_torch_with_both_samplers",
+    "test_older_scripts.py::test_torch_and_the_trainer",
+    "test_older_scripts.py::test_torch_with_both_samplers",
 )
-MESH = "test_older_guide.py::test_jax_and_keras_on_it"
-PLACES = "test_seeds.py::test_places_shards_and_who_speaks"
-SLICES = "test_seeds.py::test_older_names_of_tensorflow_and_mig"
+MESH = "test_older_scripts.py::test_jax_and_keras_on_it"
+PLACES = "test_older_scripts.py::test_places_shards_and_who_speaks"
+SLICES = "test_older_scripts.py::test_older_names_of_tensorflow_and_mig"
 ROWS = [
     Row("000.1", "Compute(provider=AWS(), nodes=4, accelerator=A100(), plugins=[plugins.torch()])", SEEDS, "same"),
     Row("000.1", "dist.is_initialized() is True in train() @ compute", SEEDS, "same"),

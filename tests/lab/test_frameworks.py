@@ -35,7 +35,7 @@ def reduced() -> list[Any]:
 
 @pytest.mark.proof("4 s of a processor")
 def test_the_torch_example_between_hosts(lab: Lab) -> None:
-    """That hosts reach each other in a collective, and where, is seen in test_ssh_power.py."""
+    """That hosts reach each other in a collective, and where, is seen in test_ssh_faults.py."""
     pytest.importorskip("torch")
     example = runpy.run_path(str(EXAMPLES / "ddp.py"))["train"]
     hosts = lab.hosts[:2]

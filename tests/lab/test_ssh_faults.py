@@ -1,11 +1,14 @@
-"""Faults of hosts and of the client at unlucky moments: what is said of a host is true, and every wait ends."""
+"""Faults of hosts and clients over SSH: lost power, pulled cables, killed agents, workers and clients."""
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,14 +17,19 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
+from skyward_core.model import errors
 from skyward_core.pool import teardown
+from skyward_core.store.pool_folder import PoolFolder
 from skyward_core.transport.background_loop import submit
 from skyward_core.transport.ssh.bootstrap_channel import CommandChannel
 from skyward_core.views.events import Event, NodeLink, NodePhase, RankEnded
+from skyward_tui.widgets.rank_state import link_note
+from tests.support.fewer import without
+from tests.support.sessions import new_session
 
 from . import Host, HostOptions, Lab
 from .conftest import MakeLab
-from .pools import DEADLINE, agents, allowed, less_patience, nothing_runs, pool, rank, ssh, until
+from .pools import DEADLINE, Client, agents, allowed, less_patience, listening, nothing_runs, pool, rank, ssh, until
 
 
 @sky.function
@@ -266,3 +274,388 @@ def test_a_worker_that_dies_is_named_with_how(pair: Lab, how, code, number) -> N
         assert (outcome.kind, outcome.exit_code, outcome.signal) == ("exited", code, number)
         assert caught.value.root_cause.rank == 1
         assert rank() @ compute == [0, 1]
+
+
+COMMAND = [sys.executable, "-m", "skyward_tui"]
+
+
+def test_hosts_clean_themselves_up_when_nobody_comes_back(make_lab: MakeLab, capfd: pytest.CaptureFixture[str]) -> None:
+    lab = make_lab(2)
+    for name in ("left", "too"):
+        with Client(
+            lab,
+            f"""
+            options = sky.Options(**quiet, idle_timeout=1.0)
+            with sky.Compute(provider=ssh, name={name!r}, options=options):
+                print("up", flush=True)
+                time.sleep(600)
+            """,
+        ) as first:
+            assert first.said() == "up"
+    nothing_runs(lab)
+    for host in lab.hosts:
+        assert not [path for path in host.home.glob(".cache/skyward/pools/*") if path.is_dir()]
+
+    said = "the node ended itself: idle for 1 s"
+    # A start with the name says what became of the pool that had it; so does the list, of the others.
+    with pool(lab, nodes=1, name="left", options={"console": True}) as again:
+        assert rank() @ again == [0]
+    assert f"pool left: previous pool of this name: {said}" in capfd.readouterr().err
+    listed = subprocess.run([*COMMAND, "ls"], capture_output=True, text=True, timeout=DEADLINE)
+    assert f"pool too: {said}" in listed.stderr
+    assert "no pools are up" in listed.stdout
+
+
+@pytest.mark.proof("2 s of a processor")
+def test_two_clients_at_once_never_swap_results(pair: Lab, home: Path) -> None:
+    def tag(number: int) -> list[Any]:
+        return ["ours", number, sky.instance_info().rank]
+
+    ours = sky.function(tag)
+    with (
+        pool(pair, name="shared") as compute,
+        Client(
+            pair,
+            """
+            from skyward_core.tasks.function_pickling import make_task
+            from skyward_core.client.session import Session
+            @sky.function
+            def tag(number):
+                return ["theirs", number, sky.instance_info().rank]
+            session = Session()
+            session.attach("shared").result(60)
+            print("attached", flush=True)
+            for number in range(50):
+                run = session.launch("shared", make_task(tag(number))).result(60)
+                session.wait("shared", run.id).result(60)
+                values = [outcome.summary.json for outcome in run.outcomes()]
+                assert values == [["theirs", number, rank] for rank in range(2)], values
+            print("right", flush=True)
+            session.detach()
+            """,
+        ) as other,
+    ):
+        assert other.said() == "attached"
+        for number in range(50):
+            assert ours(number) @ compute == [["ours", number, r] for r in range(2)]
+        assert other.said() == "right"
+        assert other.process.wait(DEADLINE) == 0
+
+
+# The client is killed in the middle of a run of 10 s: the run goes on, and those who come back miss nothing.
+
+
+SECONDS = 10
+
+
+def test_a_run_goes_on_without_its_client_and_every_line_comes_once(pair: Lab) -> None:
+    with Client(
+        pair,
+        f"""
+        @sky.function
+        def work():
+            import hashlib
+            rank, number, printed = sky.instance_info().rank, 0, hashlib.sha256()
+            began = time.monotonic()
+            while time.monotonic() < began + {SECONDS}:
+                line = f"rank {{rank}} line {{number}}"
+                print(line, flush=True)
+                printed.update(line.encode() + b"\\n")
+                number += 1
+                time.sleep(0.01)
+            return rank, number, printed.hexdigest(), time.monotonic() - began, bytes(300_000)
+
+        # Shorter than the run: a pool that is busy outlives its lease.
+        options = sky.Options(**quiet, idle_timeout=3.0)
+        with sky.Compute(provider=ssh, name="goes-on", options=options) as compute:
+            threading.Thread(target=lambda: work() @ compute, daemon=True).start()
+            while not all(compute.pool.archive.cursors.get(f"r{{rank:03d}}.out") for rank in range(2)):
+                time.sleep(0.01)
+            print(compute.pool.archive.logs, flush=True)
+            time.sleep(600)
+        """,
+    ) as first:
+        logs = Path(first.said())
+        assert logs.is_dir(), logs
+    seen = [(logs / f"r{rank:03d}.out").stat().st_size for rank in range(2)]  # by the one that is dead
+
+    command = [sys.executable, "-m", "skyward_tui", "attach", "goes-on"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as beside:
+        try:
+            assert beside.stderr is not None
+            assert b"work on 2 ranks" in beside.stderr.readline()
+            with sky.attach("goes-on") as compute:
+                (run,) = compute.runs
+                assert run.state == "running"
+                # The other client does not own the results: it shows their summaries, whoever fetches them.
+                results = compute.wait()
+                until(lambda: run.state == "done", "the run's end in the view")
+                assert [rank for rank, *_ in results] == [0, 1]
+                assert all(lasted >= SECONDS and len(large) == 300_000 for *_, lasted, large in results)
+                submit(compute.pool.news.wait_logs_complete(run.id)).result(DEADLINE)
+                out, err = beside.communicate(timeout=DEADLINE)
+                receipt = compute.down()
+        finally:
+            beside.kill()
+    assert receipt.ok and receipt.created == 2
+    nothing_runs(pair)
+
+    for number, count, digest, *_ in results:
+        printed = (logs / f"r{number:03d}.out").read_bytes()
+        assert printed.count(b"\n") == count
+        assert hashlib.sha256(printed).hexdigest() == digest
+        # Shown by the command line: all that came after the dead client's last byte, once and in order.
+        prefix = f"r{number:03d}| ".encode()
+        shown = [line for line in out.splitlines() if line.startswith(prefix)]
+        assert shown == [prefix + line for line in printed[seen[number] :].splitlines()]
+    assert beside.returncode == 0, err
+
+
+@sky.function
+def print_until_told() -> tuple[int, int, str]:
+    """Print until the host's home holds a file named ``enough``; our pid, the lines, their hash."""
+    count, printed = 0, hashlib.sha256()
+    while not (Path.home() / "enough").exists():
+        line = f"line {count}"
+        print(line, flush=True)
+        printed.update(line.encode() + b"\n")
+        count += 1
+        time.sleep(0.005)
+    return os.getpid(), count, printed.hexdigest()
+
+
+@sky.function
+def pid() -> int:
+    return os.getpid()
+
+
+def lines(archive: PoolFolder, rank: int) -> bytes:
+    """What a rank has printed, as far as it is here."""
+    return archive.read_log_tail(f"r{rank:03d}.out", 1 << 30)
+
+
+def test_a_pulled_cable_loses_no_line_and_no_host(pair: Lab) -> None:
+    with pool(pair) as compute, ThreadPoolExecutor(1) as beside:
+        workers = pid() @ compute
+        # The channels that started them are called the same, and end some moments after.
+        until(lambda: all(len(agents(host)) == 1 for host in pair.hosts), "one agent on each host")
+        living = [agents(host) for host in pair.hosts]
+        nodes, archive = compute.pool.view.nodes, compute.pool.archive
+        try:
+            running = beside.submit(lambda: print_until_told() @ compute)
+            until(lambda: all(compute.pool.view.logs.rank(r).end > 9 for r in range(2)), "lines of all ranks")
+
+            pair.client.unplug()
+            pulled = time.monotonic()
+            until(lambda: all("link down since" in link_note(node) for node in nodes), "the loss to be shown")
+            time.sleep(max(0.0, pulled + SECONDS - time.monotonic()))
+            assert not running.done()
+            assert all("link down since" in link_note(node) for node in nodes)
+            assert [node.phase for node in nodes] == ["ready"] * 2
+            here = dict(archive.cursors)
+            pair.client.plug()
+
+            until(lambda: not any(map(link_note, nodes)), "the links to be up again")
+            until(
+                lambda: all(archive.cursors[name] > at for name, at in here.items() if name.endswith(".out")),
+                "what was printed meanwhile",
+            )
+        finally:
+            pair.client.plug()
+            for host in pair.hosts:
+                (host.home / "enough").touch()
+        results = running.result(DEADLINE)
+        assert [worker for worker, *_ in results] == workers
+        # Channels that looked after the hosts once they could be reached end, too; and what was printed meanwhile is
+        # more than a node sends ahead of an outcome.
+        until(lambda: [agents(host) for host in pair.hosts] == living, "the same agents, and none beside them")
+        until(
+            lambda: all(lines(archive, rank).count(b"\n") >= count for rank, (_, count, _) in enumerate(results)),
+            "every line",
+        )
+        for rank, (_, count, digest) in enumerate(results):
+            printed = lines(archive, rank)
+            assert printed.count(b"\n") == count
+            assert hashlib.sha256(printed).hexdigest() == digest
+        assert compute.pool.view.state == "up"
+    assert compute.receipt is not None and compute.receipt.ok and compute.receipt.created == 2
+    for host in pair.hosts:
+        (host.home / "enough").unlink()
+
+
+# The cable of a client's machine is cut: its connections stay open for hours, and the agents do not wait for them.
+
+
+def has_all(host: Host) -> bool:
+    """Whether the rest of the library is there, too: a channel that brings it would wait for the client behind the cut
+    cable for as long as sshd does."""
+    return any(host.home.glob(".cache/skyward/*-rest/all.zip")) and len(agents(host)) == 1
+
+
+def test_a_client_behind_a_cut_cable_keeps_neither_the_lock_nor_the_pool(lab: Lab) -> None:
+    *hosts, far = lab.hosts
+    with Client(
+        lab,
+        """
+        @sky.function
+        def rank():
+            return sky.instance_info().rank
+
+        options = sky.Options(**quiet, idle_timeout=4.0)
+        with sky.Compute(provider=ssh, name="far", options=options) as compute:
+            print(rank() @ compute, flush=True)  # from now on it holds the lock
+            time.sleep(600)
+        """,
+        hosts=hosts,
+        behind=far,
+    ) as client:
+        said = client.said()
+        assert said == "[0, 1, 2]", said
+        until(lambda: all(map(has_all, hosts)), "the end of the start")
+        with sky.attach("far") as compute:
+            far.unplug()
+            running = rank() > compute  # takes no lock, and shows that our own cable is there
+            assert running.result(60) in (0, 1, 2)
+            seen: list[str] = []
+            compute.pool.news.subscribe(lambda event: seen.append(getattr(event, "detail", "")), None)
+            assert rank() @ compute == [0, 1, 2]
+            holder = f"process {client.process.pid} ("
+            assert any(holder in detail for detail in seen), seen
+        assert client.process.poll() is None
+        until(lambda: not any(map(agents, hosts)), "the end of the pool's lease")
+        assert client.process.poll() is None, "nobody but the agents has ended it"
+
+
+LOST = 2
+
+
+@sky.function
+def meets() -> list[str]:
+    return [os.environ["MASTER_ADDR"], os.environ["GLOO_SOCKET_IFNAME"]]
+
+
+@sky.function
+def reduce_for_ever() -> None:
+    import torch
+    import torch.distributed as dist
+
+    place = torch.tensor([10.0 ** sky.instance_info().rank])
+    dist.all_reduce(place)
+    assert place.item() == 111, "each host's part is there"
+    print("reduced once", flush=True)
+    while True:
+        dist.all_reduce(torch.ones(1))
+        time.sleep(0.01)  # as a step takes; else it has the processors of all hosts, which are this machine's
+
+
+@pytest.mark.proof("8 s of a processor")
+def test_power_cut_in_the_middle_of_a_collective(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    less_patience(monkeypatch)  # with the host that has no power, when all is over
+    lab = lab.first(3)
+    gone: list[tuple[float, int]] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, NodePhase) and event.phase == "gone":
+            gone.append((time.monotonic(), event.node))
+
+    # The client's own interpreter has the framework; the hosts reach no package index.
+    image = sky.Image(env=without("torch._dynamo"))
+    compute = pool(lab, ssh(lab, python=sys.executable), plugins=[sky.plugins.torch()], image=image, name="cut")
+    with ThreadPoolExecutor(1) as beside, pytest.raises(sky.RunError) as caught, compute:
+        view = compute.pool.view
+        compute.pool.news.subscribe(note, None)
+        for _ in range(2):
+            assert rank() @ compute == [0, 1, 2]
+        for address, interface in meets() @ compute:
+            assert address == lab.hosts[0].address and interface != "lo"
+        running = beside.submit(lambda: reduce_for_ever() @ compute)
+        # Gloo itself prints, too, before that.
+        until(
+            lambda: all("reduced once" in view.logs.rank(rank).lines(0, 99) for rank in range(3)),
+            "the first collective of all",
+        )
+        for host in lab.hosts:
+            assert listening(host) <= {host.address}
+        lab.hosts[LOST].power_off()
+        cut = time.monotonic()
+        error = running.exception(DEADLINE)
+        stopped = time.monotonic()
+        assert gone[0][1] == LOST and gone[0][0] - cut < allowed(5)
+        assert stopped - gone[0][0] < allowed(5)  # peers that hang in a collective take SIGTERM, then SIGKILL
+        assert view.state == "degraded" and f"node {LOST} is gone" in view.detail
+        assert error is not None
+        raise error
+    assert {rank: outcome.kind for rank, outcome in caught.value.outcomes.items()} == {
+        0: "collateral",
+        1: "collateral",
+        2: "lost",
+    }
+    assert caught.value.root_cause.rank == LOST
+    assert f"rank {LOST} (node {LOST}) was lost" in str(caught.value)
+    assert errors.error_exit_code(caught.value) == errors.FAILED
+
+    # A host without power cannot be asked: the receipt says so, and does not call it gone.
+    receipt = compute.receipt
+    assert receipt is not None and (receipt.created, receipt.gone) == (3, (0, 1))
+    assert receipt.unaccounted == (lab.hosts[LOST].address,)
+    nothing_runs(lab)
+    lab.hosts[LOST].power_on()
+    lab.hosts[LOST].plug()
+    with new_session() as session:
+        assert "cut" not in [pool.name for pool in session.refresh().result(DEADLINE) if pool.is_live]
+
+
+SLEEPER = """
+import time
+import skyward_core as sky
+
+@sky.function
+def sleeps():
+    print("asleep", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.proof("2 s of a processor")
+def test_power_cut_under_the_command_line(lab: Lab, home: Path) -> None:
+    """Status and words of ``skyward-tui run``, with hosts by their names in ``~/.ssh/config``."""
+    (home / ".ssh").mkdir(mode=0o700)
+    (home / ".ssh/config").write_text(lab.ssh_config.read_text())
+    Path("sleeper.py").write_text(SLEEPER)
+    hosts = ",".join(host.name for host in lab.hosts[: LOST + 1])
+    command = [sys.executable, "-m", "skyward_tui", "run", "sleeper.py", "--hosts", hosts]
+    with subprocess.Popen(
+        command,
+        env=os.environ | {"HOME": str(home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            for _ in range(LOST + 1):
+                assert process.stdout.readline().endswith("| asleep\n")
+            lab.hosts[LOST].power_off()
+            out, err = process.communicate(timeout=DEADLINE)
+        finally:
+            process.kill()
+    # The teardown that could not be verified outranks the run that failed.
+    assert process.returncode == errors.UNVERIFIED, out + err
+    assert f"root cause: r00{LOST} lost: node {LOST} is gone" in err
+    assert f"unaccounted 1: {lab.hosts[LOST].name}" in err
+
+
+def test_a_run_on_the_only_host_of_a_pool_is_lost_with_it(lab: Lab) -> None:
+    """Nobody can say whether it is the host that is gone, or the way to it."""
+    host = lab.hosts[0]
+    with pool(lab, ssh(lab, [host]), options={"lost_after": 1.0}, name="single") as compute:
+        assert rank() @ compute == [0]
+        host.power_off()
+        try:
+            with pytest.raises(sky.RunError, match=r"no answer since .* lost at .* after 1 s") as caught:
+                _ = rank() >> compute
+            assert caught.value.root_cause.outcome == "lost"
+        finally:
+            host.power_on()
+            host.plug()

@@ -1,12 +1,19 @@
-"""The log pane on a screen of its own, by keys."""
+"""The log pane and its window: place of the reader, filters, and searches."""
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 
-from skyward_core.views.log_buffer import LogRing
-from skyward_tui.panels.log_pane import LogPane, Matcher
+from skyward_core.store.run_logs import LogRange, StoredLines, ring_tail
+from skyward_core.views.log_buffer import Line, LogRing
+from skyward_tui.panels.log_pane import LogPane, LogViewport, Matcher, search_earlier, search_files
 
 PAINTS = True  # what is painted is looked at, or changes what a widget knows
 
@@ -154,3 +161,236 @@ async def test_no_paint_while_paused() -> None:
         feed(ring, 50, 90)
         assert app.pane.repaint_if_changed() and not painted
         assert not app.pane.repaint_if_changed()
+
+
+def ring_of(count: int, capacity: int = 100) -> LogRing:
+    ring = LogRing(capacity)
+    ring.extend([f"line {i}" for i in range(count)])
+    return ring
+
+
+def numbers(lines: list[Line]) -> list[int]:
+    assert all(line.text == f"line {line.number}" for line in lines)
+    return [line.number for line in lines]
+
+
+def test_lines_around_a_place() -> None:
+    window = LogViewport(ring_of(50))
+    assert numbers(window.lines_after(10, 3)) == [10, 11, 12]
+    assert numbers(window.lines_before(10, 3)) == [7, 8, 9]
+    assert numbers(window.lines_before(2, 5)) == [0, 1]
+    assert numbers(window.lines_after(48, 5)) == [48, 49]
+    assert window.count_newer(47) == 2
+
+
+def test_what_is_evicted_is_left_out() -> None:
+    window = LogViewport(ring_of(250))
+    assert window.first == 150
+    assert numbers(window.lines_after(0, 2)) == [150, 151]
+    assert numbers(window.lines_before(151, 5)) == [150]
+
+
+def test_held_lines_outlive_the_ring() -> None:
+    ring = ring_of(100)
+    window = LogViewport(ring)
+    window.freeze()
+    ring.extend([f"line {i}" for i in range(100, 500)])
+    assert window.first == 0
+    assert numbers(window.lines_after(20, 3)) == [20, 21, 22]
+    # Past what was held the reader goes on at the oldest line the ring has, and back again.
+    assert numbers(window.lines_after(98, 4)) == [98, 99, 400, 401]
+    assert numbers(window.lines_before(401, 3)) == [98, 99, 400]
+    window.unfreeze()
+    assert numbers(window.lines_after(20, 1)) == [400]
+
+
+def stored(folder: Path, count: int) -> StoredLines:
+    data = "".join(f"line {i}\n" for i in range(count)).encode()
+    (folder / "r000.out").write_bytes(data)
+    return StoredLines(folder, [LogRange("r000", (0, 0), (len(data), 0))], whole=True)
+
+
+def test_files_go_on_where_the_ring_begins(tmp_path: Path) -> None:
+    ring = LogRing(100)
+    ring.extend([f"line {i}" for i in range(1_000, 1_500)])  # this client came when there were 1,000
+    window = LogViewport(ring)
+    window.set_filter(Matcher.parse("line 14.5$"))
+    assert [line.number for line in window.lines_after(0, 3)] == [405, 415, 425]
+    files = stored(tmp_path, 1_450)
+    assert window.open_files(files, files.find_ring_offset(*ring_tail(ring))) == 950
+    ring.extend([])
+    assert (window.first, window.end) == (0, 1_450)
+    window.set_filter(None)
+    window.open_files(files, 1_000)
+    assert (window.first, window.end) == (0, 1_500)
+    assert numbers(window.lines_before(1_402, 4)) == [1_398, 1_399, 1_400, 1_401]
+    assert numbers(window.lines_after(1_399, 3)) == [1_399, 1_400, 1_401]
+    assert numbers(window.lines_after(0, 2)) == [0, 1]
+    ring.extend([f"line {i}" for i in range(1_500, 1_600)])  # what lies between is nowhere: a gap in the numbers
+    assert numbers(window.lines_after(1_448, 4)) == [1_448, 1_449, 1_500, 1_501]
+    assert numbers(window.lines_before(1_501, 3)) == [1_448, 1_449, 1_500]
+
+
+def test_held_lines_and_files_fill_each_others_gaps(tmp_path: Path) -> None:
+    ring = ring_of(250)
+    window = LogViewport(ring)
+    window.freeze()
+    ring.extend([f"line {i}" for i in range(250, 500)])
+    assert numbers(window.lines_after(248, 4)) == [248, 249, 400, 401]
+    window.open_files(stored(tmp_path, 450), 0)
+    assert numbers(window.lines_after(148, 400)) == list(range(148, 500))
+    assert numbers(window.lines_before(402, 300)) == list(range(102, 402))
+
+
+async def test_what_is_searched_for_is_found_in_the_files_too(tmp_path: Path) -> None:
+    ring = ring_of(500)
+    window, files = LogViewport(ring), stored(tmp_path, 500)
+    window.set_search(Matcher.parse("line .*50$"))
+    assert window.search is not None and window.search.numbers == [450]
+    window.open_files(files, 0)
+    assert [each async for each in search_earlier(window, window.search)] == [[50, 150, 250, 350]]
+    assert window.search.numbers == [50, 150, 250, 350, 450]
+    assert [window.find_match(n) for n in (0, 51, 451)] == [50, 150, 50]
+    ring.extend([f"line {i}" for i in range(500, 560)])
+    window.update()
+    assert window.search.numbers[-1] == 550
+
+
+@pytest.mark.proof("2 s of a processor")
+async def test_one_that_would_take_for_ever_on_a_line_of_a_file_is_given_up(tmp_path: Path) -> None:
+    ring = ring_of(500)
+    window, files = LogViewport(ring), stored(tmp_path, 500)
+    (tmp_path / "r000.out").write_bytes(b"m" * 3000 + (tmp_path / "r000.out").read_bytes()[3000:])
+    for text in ("(m+m+)+y", "!(m+m+)+y"):
+        window.set_filter(Matcher.parse(text, invertible=True))
+        assert window.filter is not None
+        window.open_files(files, 0)
+        assert [each async for each in search_earlier(window, window.filter)] == []
+        assert window.filter is None and window.timed_out_text == text
+        window.timed_out_text = ""
+
+
+async def test_who_waits_no_longer_ends_a_search_of_files(tmp_path: Path) -> None:
+    files = stored(tmp_path, 100_000)
+    looked: list[str] = []
+
+    class Seen(Matcher):
+        def matches(self, text: str) -> bool:
+            looked.append(text)
+            return super().matches(text)
+
+    found = Seen.parse("line", invertible=True)
+    assert found is not None
+    search = asyncio.create_task(search_files(files, found, 0, 100_000))
+    while not looked:
+        await asyncio.sleep(0)
+    search.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await search
+    await asyncio.get_running_loop().shutdown_default_executor()  # waits for its threads
+    assert len(looked) < 100_000
+
+
+def test_filter_keeps_up_and_inverts() -> None:
+    ring = ring_of(30)
+    window = LogViewport(ring)
+    window.set_filter(Matcher.parse("line .*5$"))
+    assert numbers(window.lines_after(0, 9)) == [5, 15, 25]
+    ring.extend([f"line {i}" for i in range(30, 40)])
+    window.update()
+    assert numbers(window.lines_before(40, 2)) == [25, 35]
+    assert window.count_newer(5) == 3
+    window.set_filter(Matcher.parse("!5", invertible=True))
+    assert numbers(window.lines_after(4, 3)) == [4, 6, 7]
+
+
+def test_filter_forgets_what_the_ring_forgot() -> None:
+    ring = ring_of(0)
+    window = LogViewport(ring)
+    window.set_filter(Matcher.parse("line"))
+    for start in range(0, 20_000, 50):
+        ring.extend([f"line {i}" for i in range(start, start + 50)])
+        window.update()
+    assert window.filter is not None
+    assert len(window.filter.numbers) < 5_000
+    assert numbers(window.lines_after(0, 1)) == [19_900]
+
+
+def test_find_goes_round_both_ways() -> None:
+    window = LogViewport(ring_of(30))
+    window.set_search(Matcher.parse("7"))
+    assert [window.find_match(n) for n in (0, 8, 18, 28)] == [7, 17, 27, 7]
+    assert [window.find_match(n, backwards=True) for n in (29, 16, 6)] == [27, 7, 27]
+    window.set_search(Matcher.parse("nowhere"))
+    assert window.find_match(0) is None
+
+
+def test_a_search_is_kind() -> None:
+    small, capital = Matcher.parse("oom"), Matcher.parse("OOM")
+    assert small is not None and capital is not None
+    assert small.matches("CUDA OOM") and capital.matches("CUDA OOM") and not capital.matches("room")
+    broken = Matcher.parse("a[b")
+    assert broken is not None and broken.matches("x a[b y") and broken.spans("x a[b y") == [(2, 5)]
+    braces = Matcher.parse("step_{i}")
+    assert braces is not None and braces.matches("step_{i}") and not braces.matches("step_2")
+    assert Matcher.parse("") is None and Matcher.parse("!", invertible=True) is None
+    colored = Matcher.parse("loss=2")
+    assert colored is not None and colored.matches("\x1b[32mloss\x1b[0m=2")
+
+
+PIECES = (
+    *(
+        "a",
+        "b",
+        "B",
+        "^",
+        "$",
+        ".",
+        "|",
+        "A",
+        "x*",
+        "b+",
+        "[^a]",
+        "[ab]",
+        "[@-_]",
+        "(?!a)",
+        "(?=b)",
+        "(?<!b)",
+        "(?<=a)",
+    ),
+    *(r"\s", r"\d", r"\w", r"\b", r"\B", r"\Z", r"\A"),
+)
+
+
+@given(
+    st.lists(st.sampled_from(PIECES), min_size=1, max_size=5),
+    st.lists(st.text("ab ABx1\té", max_size=6), max_size=6),
+)
+def test_many_lines_are_passed_over_only_where_none_of_them_matches(pattern: list[str], lines: list[str]) -> None:
+    matcher = Matcher.parse("".join(pattern), invertible=True)
+    assert matcher is not None
+    if any(map(matcher.matches, lines)):
+        assert matcher.may_match("\n".join(lines))
+
+
+def test_a_search_that_needs_no_line_of_its_own_looks_at_all_at_once() -> None:
+    quick = [Matcher.parse(text) for text in ("loss 0.777", "^step (1|2)$", "Error", "rank\\d+")]
+    assert all(matcher is not None and not matcher.may_match("one\nof many") for matcher in quick)
+    for text in ("!x", "[^x]*y", "a(?!b)", "x\\s+y"):
+        matcher = Matcher.parse(text, invertible=True)
+        assert matcher is not None and matcher.may_match("one\nof many"), "each is looked at"
+
+
+def test_a_pattern_that_would_take_for_ever_is_given_up() -> None:
+    ring = ring_of(10)
+    window = LogViewport(ring)
+    window.set_filter(Matcher.parse("(m+m+)+y"))
+    assert window.filter is not None and not window.timed_out_text  # there is nothing yet that it would take long on
+    window.set_search(Matcher.parse("5"))
+    ring.extend(["m" * 3000, "line 5"])
+    window.update()
+    assert window.filter is None and window.timed_out_text == "(m+m+)+y"
+    assert window.search is not None and len(window.search.numbers) == 2  # what is quick goes on
+    endless = Matcher.parse("(m+m+)+y")
+    assert endless is not None and endless.spans("y" + "m" * 3000) == []
+    window.update()

@@ -1,4 +1,4 @@
-"""Lists paint the rows that have changed and no others, and the screen shows a key's doing without delay."""
+"""Painting: changed rows only, one pulse for a change, and form messages that move lines below."""
 
 from __future__ import annotations
 
@@ -8,17 +8,24 @@ from typing import Any
 
 import pytest
 from textual import events
+from textual.app import App, ComposeResult
+from textual.content import Content
 from textual.geometry import Region
 from textual.screen import Screen
 from textual.widget import Widget
+from textual.widgets import Label, Static
 
 from skyward_core.views import events as ev
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.panels.ranks import RankList
+from skyward_tui.screens.pool_list import PoolList
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets import rank_state
+from skyward_tui.widgets.form_fields import update_label
+from skyward_tui.widgets.virtual_list import HIGHLIGHT_STYLE, changed_keys
 from tests.support.app_driver import until
 from tests.support.fake_session import FakeSession
+from tests.support.own_home import set_own
 
 PAINTS = True
 
@@ -144,3 +151,93 @@ async def test_what_a_key_does_is_painted_at_once(
             app.post_message(events.Key("right_square_bracket", "]"))
             while 1 not in shown:
                 await asyncio.sleep(0.01)
+
+
+MOVES = True
+
+
+def test_only_what_was_there_before_can_have_changed() -> None:
+    assert changed_keys({1: "running", 2: "idle"}, {1: "raised", 2: "idle", 3: "running"}) == {1}
+    assert changed_keys({}, {1: "running"}) == changed_keys({1: "running"}, {}) == frozenset()
+
+
+def stands_out(widget: PoolList | RankList) -> bool:
+    return any(HIGHLIGHT_STYLE in str(span.style) for span in widget.render().spans)
+
+
+async def test_a_pool_and_a_rank_that_change_stand_out_for_a_moment(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft", 2)
+    run = session.open_run(view)
+    async with app.run_test(size=(120, 40)) as pilot:
+        listed = app.screen.query_one(PoolList)
+        await until(pilot, lambda: bool(listed.rows))
+        assert not stands_out(listed), "what is new has not changed"
+        session.emit(view, ev.PoolState(pool=view.name, state="degraded", detail="", at=session.now))
+        await until(pilot, lambda: stands_out(listed))
+        await until(pilot, lambda: not stands_out(listed))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
+        board = app.screen.query_one("RanksPanel RankList", RankList)
+        await until(pilot, lambda: bool(board.states))
+        session.end_rank(view, run, 1)
+        await until(pilot, lambda: stands_out(board))
+        await until(pilot, lambda: not stands_out(board))
+
+
+@pytest.mark.parametrize("why", ["motion = false", "NO_COLOR"])
+async def test_who_wants_no_motion_sees_none(
+    app: SkywardApp, session: FakeSession, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if why == "NO_COLOR":
+        monkeypatch.setenv("NO_COLOR", "1")
+    else:
+        set_own("[app]\nmotion = false\n")
+    view = session.pool("llama-ft", 2)
+    async with app.run_test(size=(120, 40)) as pilot:
+        listed = app.screen.query_one(PoolList)
+        await until(pilot, lambda: bool(listed.rows))
+        session.emit(view, ev.PoolState(pool=view.name, state="degraded", detail="", at=session.now))
+        await until(pilot, lambda: "degraded" in listed.render().plain)
+        assert not stands_out(listed)
+
+
+class Form(App[None]):
+    CSS = "Static { width: 1fr; height: auto; }"
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="line", markup=False)
+        yield Label("below")
+
+
+async def test_all_is_laid_out_for_other_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    laid_out = []
+    refresh = Screen._refresh_layout
+
+    def counted(self: Screen[None], *given: Any, **more: Any) -> None:
+        laid_out.append(self)
+        refresh(self, *given, **more)
+
+    monkeypatch.setattr(Screen, "_refresh_layout", counted)
+    app = Form()
+    async with app.run_test(size=(20, 10)) as pilot:
+        line, below = app.query_one("#line", Static), app.query_one(Label)
+
+        async def said(text: Content) -> tuple[str, int, bool]:
+            laid_out.clear()
+            update_label(line, text)
+            await pilot.pause()
+            shown = "\n".join(strip.text.rstrip() for strip in line.render_lines(line.size.region))
+            return shown, below.region.y, bool(laid_out)
+
+        assert await said(Content("wants int")) == ("wants int", 1, True)
+        assert await said(Content("wants int")) == ("wants int", 1, False)
+        assert await said(Content("wants float")) == ("wants float", 1, False)
+        wrapped = "wants a number of\nseconds, minutes or\nhours"
+        assert await said(Content(wrapped.replace("\n", " "))) == (wrapped, 3, True)
+        assert await said(Content("1\n2")) == ("1\n2", 2, True)
+        coloured = Content.styled("1\n2", "red")
+        assert await said(coloured) == ("1\n2", 2, False)
+        assert line.content is coloured, "other colours are no other rows, but are shown"
+        await pilot.resize_terminal(10, 10)
+        await until(pilot, lambda: line.size.width == 10)
+        assert await said(Content("wants float")) == ("wants\nfloat", 2, False)
