@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 
@@ -13,7 +12,7 @@ from botocore.exceptions import ClientError, ConnectionClosedError, EndpointConn
 from tests.lab.tools import wait_until
 
 from . import Bed
-from .images import DEEP, UBUNTU, UBUNTU_ARM
+from .images import DEEP, UBUNTU_ARM
 from .waiting import launch, until_state
 
 ZONE_A, ZONE_B = ({"AvailabilityZone": f"us-east-1{letter}"} for letter in "ab")
@@ -154,18 +153,6 @@ def test_what_does_not_exist_is_refused(ec2: Any) -> None:
     assert refused(ec2.describe_instance_types, InstanceTypes=["g9.huge"]) == "InvalidInstanceType"
 
 
-def test_without_a_default_vpc_a_subnet_is_needed(bed: Bed, ec2: Any) -> None:
-    bed.no_default_vpc()
-    assert refused(launch, ec2) == "VPCIdNotSpecified"
-    assert not ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
-    vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
-    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.9.0.0/24", AvailabilityZone="us-east-1c")["Subnet"]["SubnetId"]
-    launch(ec2, SubnetId=subnet)
-    (found,) = bed.instances()
-    assert (found["zone"], found["public"]) == ("us-east-1c", None)
-    launch(bed.client(region="us-west-2"))
-
-
 def test_quotas_count_vcpus_by_family_and_market(bed: Bed, ec2: Any) -> None:
     bed.quota("L-DB2E81BA", 8)
     kind = {"InstanceType": "g4dn.xlarge", "ImageId": DEEP.ami}
@@ -178,28 +165,6 @@ def test_quotas_count_vcpus_by_family_and_market(bed: Bed, ec2: Any) -> None:
     launch(ec2, 2, **kind)
     bed.quota("L-3819A6DF", 0)
     assert refused(launch, ec2, InstanceMarketOptions=SPOT, **kind) == "MaxSpotInstanceCountExceeded"
-
-
-def test_permission_is_looked_at_before_all_else(bed: Bed, ec2: Any) -> None:
-    assert refused(launch, ec2, DryRun=True) == "DryRunOperation"
-    bed.deny("RunInstances")
-    assert refused(launch, ec2, DryRun=True) == "UnauthorizedOperation"
-    assert refused(launch, ec2) == "UnauthorizedOperation"
-    bed.deny("GetCallerIdentity")
-    assert refused(bed.client("sts").get_caller_identity) == "AccessDenied"
-    assert not bed.instances()
-
-
-def test_credentials_end_and_come_back(bed: Bed, ec2: Any) -> None:
-    ssm = bed.client("ssm")
-    assert bed.client("sts").get_caller_identity()["Account"] == "123456789012"
-    bed.expire_credentials()
-    assert refused(ec2.describe_instances) == "RequestExpired"
-    assert refused(bed.client("sts").get_caller_identity) == "ExpiredToken"
-    assert refused(ssm.get_parameter, Name=str(UBUNTU.parameter)) == "ExpiredTokenException"
-    bed.renew_credentials()
-    assert ssm.get_parameter(Name=str(UBUNTU.parameter))["Parameter"]["Value"] == UBUNTU.ami
-    assert refused(ssm.get_parameter, Name="/aws/service/none") == "ParameterNotFound"
 
 
 def test_too_many_calls_are_refused(bed: Bed, ec2: Any) -> None:
@@ -240,51 +205,6 @@ def test_a_group_is_held_by_interfaces_and_rules(bed: Bed, ec2: Any) -> None:
     assert refused(ec2.delete_security_group, GroupId=group) == "InvalidGroup.NotFound"
 
 
-def test_placement_groups_and_topology(bed: Bed, ec2: Any) -> None:
-    tags = [{"ResourceType": "placement-group", "Tags": [{"Key": "skyward:pool", "Value": "p"}]}]
-    ec2.create_placement_group(GroupName="near", Strategy="cluster", TagSpecifications=tags)
-    assert refused(ec2.create_placement_group, GroupName="near") == "InvalidPlacementGroup.Duplicate"
-    mine = [{"Name": "tag:skyward:pool", "Values": ["p"]}]
-    assert [g["GroupName"] for g in ec2.describe_placement_groups(Filters=mine)["PlacementGroups"]] == ["near"]
-    ids = launch(ec2, 3, InstanceType="g4dn.xlarge", ImageId=DEEP.ami, Placement={"GroupName": "near"})
-    until_state(bed, ids, "running")
-    nodes = [i["NetworkNodes"] for i in ec2.describe_instance_topology(InstanceIds=ids)["Instances"]]
-    assert nodes[0] == nodes[2] != nodes[1] and nodes[0][1] == nodes[1][1]
-    assert refused(ec2.delete_placement_group, GroupName="near") == "InvalidPlacementGroup.InUse"
-    ec2.terminate_instances(InstanceIds=ids)
-    until_state(bed, ids, "terminated")
-    ec2.delete_placement_group(GroupName="near")
-    assert refused(ec2.delete_placement_group, GroupName="near") == "InvalidPlacementGroup.Unknown"
-
-
-def test_prices(bed: Bed, ec2: Any) -> None:
-    pricing = bed.client("pricing")
-    about = {
-        "instanceType": "g4dn.xlarge",
-        "regionCode": "us-east-1",
-        "operatingSystem": "Linux",
-        "tenancy": "Shared",
-    }
-    filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in about.items()]
-    (text,) = pricing.get_products(ServiceCode="AmazonEC2", Filters=filters)["PriceList"]
-    (term,) = json.loads(text)["terms"]["OnDemand"].values()
-    (dimension,) = term["priceDimensions"].values()
-    assert float(dimension["pricePerUnit"]["USD"]) == 0.526
-    pages = pricing.get_paginator("get_products").paginate(ServiceCode="AmazonEC2", Filters=filters[1:])
-    assert sum(len(page["PriceList"]) for page in pages) > 100
-    history = ec2.describe_spot_price_history(InstanceTypes=["g4dn.xlarge"])["SpotPriceHistory"]
-    assert {row["AvailabilityZone"] for row in history} >= {"us-east-1a", "us-east-1b"}
-    ids = launch(ec2, InstanceType="g4dn.xlarge", ImageId=DEEP.ami, Placement=ZONE_A, InstanceMarketOptions=SPOT)
-    now = max((row for row in history if row["AvailabilityZone"] == "us-east-1a"), key=lambda row: row["Timestamp"])
-    until_state(bed, ids, "running")
-    ec2.terminate_instances(InstanceIds=ids)
-    (bill,) = bed.seconds_billed()
-    assert (bill.hourly, bill.market) == (float(now["SpotPrice"]), "spot") and bill.seconds > 0
-    assert bed.seconds_billed()[0].seconds == bill.seconds  # over
-    (found,) = ec2.describe_instances(InstanceIds=ids)["Reservations"][0]["Instances"]
-    assert found["InstanceLifecycle"] == "spot"
-
-
 def test_what_a_launch_asks_for_is_there(bed: Bed, ec2: Any) -> None:
     """A request as full as the product's: what it names is found again, by filters too."""
     subnets = ec2.describe_subnets(Filters=[{"Name": "availability-zone", "Values": ["us-east-1b"]}])["Subnets"]
@@ -321,29 +241,6 @@ def test_what_a_launch_asks_for_is_there(bed: Bed, ec2: Any) -> None:
     cheap = {"MarketType": "spot", "SpotOptions": {"MaxPrice": "0.0001"}}
     assert refused(launch, ec2, InstanceMarketOptions=cheap) == "SpotMaxPriceTooLow"
     assert refused(launch, ec2, IamInstanceProfile={"Name": "nobody"}) == "InvalidParameterValue"
-
-
-def test_a_capacity_block_is_bought_each_time(bed: Bed, ec2: Any) -> None:
-    about = {"InstanceType": "p5.48xlarge", "InstanceCount": 2, "CapacityDurationHours": 24}
-    offer = ec2.describe_capacity_block_offerings(**about)["CapacityBlockOfferings"][0]
-    assert float(offer["UpfrontFee"]) > 1000
-    bought = {"CapacityBlockOfferingId": offer["CapacityBlockOfferingId"], "InstancePlatform": "Linux/UNIX"}
-    block, _ = (ec2.purchase_capacity_block(**bought)["CapacityReservation"] for _ in range(2))
-    assert len(ec2.describe_capacity_reservations()["CapacityReservations"]) == 2
-    target = {"CapacityReservationTarget": {"CapacityReservationId": block["CapacityReservationId"]}}
-    kind: dict[str, Any] = {"ImageId": DEEP.ami, "InstanceMarketOptions": {"MarketType": "capacity-block"}}
-    launch(ec2, InstanceType="p5.48xlarge", CapacityReservationSpecification=target, **kind)
-    assert bed.instances()[0]["hourly"] == 0
-    assert refused(launch, ec2, InstanceType="p5.48xlarge", **kind) == "InvalidParameterCombination"
-
-
-@pytest.mark.proof("1 s of a processor")
-def test_two_hundred_are_quick(bed: Bed, ec2: Any) -> None:
-    ids = launch(ec2, 200)
-    until_state(bed, ids, "running")
-    ec2.terminate_instances(InstanceIds=ids)
-    until_state(bed, ids, "terminated")
-    assert [call["action"] for call in bed.calls()] == ["RunInstances", "TerminateInstances"]
 
 
 def test_healing_forgets_all(bed: Bed, ec2: Any) -> None:
