@@ -1,22 +1,40 @@
-"""Pools over SSH on real hosts: what comes up, what travels there, what must not."""
+"""Pools over SSH: startup, transfers, and hosts with quirks, which work or are named in errors."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
+import socket
+import sys
+import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import skyward_core as sky
+from skyward_core.client import node_file_copy
 from skyward_core.client.session import Session
-from skyward_core.model.errors import HostKeyError
+from skyward_core.model.errors import HostKeyError, PoolError, Unreachable
+from skyward_core.model.machines import Check
+from skyward_core.model.script_interpreter import Interpreter
+from skyward_core.providers.aws.instance_ssh import Ec2Transport, HostKeyFile
+from skyward_core.transport.ssh.connection import ANSWER_TIMEOUT
+from skyward_core.transport.ssh.host_address import Target
+from skyward_core.transport.transport import MINOR
+from tests.support.cli import Cli
+from tests.support.one_host import Reports, config, greet
+from tests.support.pythons import another_python
 
-from . import Host, Lab
+from . import Host, HostOptions, Lab
 from .conftest import MakeLab
-from .pools import Client, nothing_runs, pool, ssh
+from .pools import DEADLINE, Client, nothing_runs, pool, ssh, until
 
 
 @sky.function
@@ -163,3 +181,261 @@ def test_many_hosts_come_up_answer_and_go_with_few_descriptors(make_lab: MakeLab
     names, receipt = json.loads(out)
     assert names == [host.name for host in lab.hosts]
     assert receipt["created"] == count and len(receipt["gone"]) == count and not receipt["unaccounted"]
+
+
+HOME = "/run/home/.cache/skyward"
+BIN = "/run/home/bin"
+
+
+@sky.function
+def talks(path: str) -> None:
+    import time
+    from pathlib import Path
+
+    while not Path(path).exists():
+        print("a line", flush=True)
+        time.sleep(0.1)
+
+
+def checked(lab: Lab, **wishes: Any) -> list[Check]:
+    """What ``skyward-tui doctor`` is told of the hosts."""
+    return asyncio.run(ssh(lab, **wishes).check())
+
+
+@pytest.mark.proof("3 s of a processor", after=1)
+@pytest.mark.parametrize(
+    "options",
+    [
+        HostOptions(max_sessions=2, max_startups="2", unix_forwarding=False, tcp_forwarding=False),
+        HostOptions(names="gone"),
+        HostOptions(banner="Welcome.\nBe nice.\n", startup="echo noise; echo more >&2; sleep 2"),
+        HostOptions(max_sessions=2),
+        HostOptions(unix_forwarding=False, tcp_forwarding=False),
+    ],
+    ids=["all limits", "no names", "noisy slow shell", "MaxSessions 2", "no forwarding"],
+)
+def test_odd_hosts_work(make_lab: MakeLab, options: HostOptions) -> None:
+    lab = make_lab(2, options)
+    with pool(lab) as compute:
+        assert where() @ compute == [(host.name, rank) for rank, host in enumerate(lab.hosts)]
+        assert len(where() @ compute) == 2
+    assert compute.receipt is not None and compute.receipt.ok
+    assert {check.state for check in checked(lab)} <= {"ok", "warn"}
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_a_full_queue_of_logins_is_waited_for(make_lab: MakeLab) -> None:
+    lab = make_lab(1, HostOptions(max_startups="2"))
+    with ExitStack() as others, ThreadPoolExecutor(1) as beside:
+        for _ in range(2):  # who have not logged in yet
+            link = others.enter_context(socket.create_connection((lab.hosts[0].address, 22), timeout=20))
+            assert link.recv(4) == b"SSH-"
+        compute = pool(lab)
+        try:
+            coming = beside.submit(compute.__enter__)
+            until(lambda: "MaxStartups" in told(compute) or coming.done(), "the reason to be shown")
+            assert not coming.done()
+        finally:
+            others.close()
+        coming.result(DEADLINE)
+        try:
+            assert where() @ compute == [(lab.hosts[0].name, 0)]
+        finally:
+            compute.__exit__(None, None, None)
+    assert compute.receipt is not None and compute.receipt.ok
+
+
+def told(compute: sky.Compute) -> str:
+    """What is shown of a pool that is coming up."""
+    held = compute._pool
+    return "" if held is None else " ".join(node.detail for node in held.view.nodes)
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_a_read_only_home_is_no_hindrance(make_lab: MakeLab) -> None:
+    lab = make_lab(2, HostOptions(home_writable=False))
+    with pool(lab) as compute:
+        assert [name for name, _ in where() @ compute] == [host.name for host in lab.hosts]
+        assert not any(list(host.home.glob(".cache/*")) for host in lab.hosts)
+    assert compute.receipt is not None and compute.receipt.ok
+    assert all("/var/tmp/skyward" in line.detail for line in checked(lab) if "GB free" in line.detail)
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_a_clock_two_hours_off_is_named_and_no_hindrance(make_lab: MakeLab) -> None:
+    lab = make_lab(2, hosts={1: HostOptions(clock_offset=7200)})
+    with pool(lab) as compute:
+        assert [name for name, _ in where() @ compute] == [host.name for host in lab.hosts]
+    assert compute.receipt is not None and compute.receipt.ok
+    clocks = {line.subject: line for line in checked(lab) if "clock" in line.detail}
+    assert clocks[lab.hosts[0].address].state == "ok"
+    assert clocks[lab.hosts[1].address].state == "warn"
+    ahead = int(clocks[lab.hosts[1].address].detail.partition("clock is ")[2].split()[0])
+    assert 7000 < ahead <= 7201 and "ahead" in clocks[lab.hosts[1].address].detail
+
+
+def test_a_rank_that_talks_is_not_quiet_where_its_host_has_a_clock_two_hours_behind(
+    make_lab: MakeLab,
+) -> None:
+    lab = make_lab(2, hosts={1: HostOptions(clock_offset=-7200)})
+    with pool(lab) as compute:
+        run = talks("/tmp/enough").on_all(compute)
+        view = compute.pool.view
+        until(lambda: all(view.logs.for_run(run.run).rank(rank).end for rank in (0, 1)), "lines of both")
+        now = time.time()
+        assert [view.activity.unusual_silence(run.run, rank, now - 9000, now) for rank in (0, 1)] == [
+            None,
+            None,
+        ]
+        for host in lab.hosts:
+            host.run("touch /tmp/enough")
+        run.result()
+
+
+def test_a_host_without_python_is_named(make_lab: MakeLab) -> None:
+    lab = make_lab(2, hosts={1: HostOptions(has_python=False)})
+    expected = (
+        rf"Host {lab.hosts[1].address}: the chosen interpreter python3 is not a working Python .*it has no Python"
+    )
+    # The client's own interpreter lies on a disk that hosts of the lab share, so another one is asked for.
+    with pytest.raises(PoolError, match=expected), pool(lab, ssh(lab, python="python3")):
+        pass
+
+
+# It stands for the network: what it gives is the shape of uv's own installer, and a uv that has one Python to give.
+CURL = """#!/bin/sh
+test "$4" = https://astral.sh/uv/install.sh || exit 22
+cat > "$3" << 'END'
+test -n "$UV_UNMANAGED_INSTALL" || exit 1
+mkdir -p "$UV_UNMANAGED_INSTALL"
+printf '#!/bin/sh\\ntest "$1 $2" != "python find" || echo PYTHON\\n' > "$UV_UNMANAGED_INSTALL/uv"
+chmod +x "$UV_UNMANAGED_INSTALL/uv"
+END
+"""
+
+
+@pytest.mark.parametrize("answers", ["all", "another", "nobody", "no index"])
+def test_a_rented_machine_without_a_fitting_python_gets_one(
+    answers: str, make_lab: MakeLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = make_lab(1, HostOptions(has_python=False, startup=f"PATH={BIN}:$PATH"))
+    (host,) = lab.hosts
+    # Of a project, whose Python lies where no host has one.
+    another = Interpreter(another_python().path, "/nowhere", another_python().version, ".venv of project train")
+    elsewhere = replace(another, path="/nowhere/bin/python").describe()
+    for name in ("curl", "wget"):
+        file = host.home / "bin" / name
+        file.parent.mkdir(exist_ok=True)
+        works = answers != "nobody" and name == "curl"
+        curl = CURL.replace("PYTHON", another.path if answers == "another" else sys.executable)
+        if answers == "no index":
+            curl = curl.replace('test "$1 $2" !=', "echo error: no index answers >&2; exit 2 #")
+        file.write_text(curl if works else "#!/bin/sh\necho no way >&2; exit 6\n")
+        file.chmod(0o755)
+    # Hosts of the lab share the disk on which the client's own interpreter lies.
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    own_key = HostKeyFile(tmp_path / "key")
+    own_key.write("its own")
+    target = Target(host.address, user=lab.user, keys=(str(lab.key),), known_hosts=str(lab.known_hosts), config=False)
+
+    async def prepared() -> Reports:
+        transport = Ec2Transport(target, "p.0", own_key, python=None, patience=DEADLINE)
+        reports = Reports()
+        try:
+            await transport.prepare(config(interpreter=elsewhere) if answers == "another" else config(), reports)
+            assert (await greet(transport))["pool"] == "p"
+            channel = await transport.channel()
+            await channel.ask("end", folder=transport.folder, socket=channel.facts["socket"])
+        finally:
+            await transport.close()
+        return reports
+
+    if answers in ("all", "another"):
+        told = asyncio.run(prepared())
+        minor = another.minor if answers == "another" else MINOR
+        assert f"no Python {minor} on {host.address}; downloading uv" in told.of("running")
+        assert f"Python {minor}" in told.of("connected")
+        assert (host.home / ".local/bin/uv").exists()
+    elif answers == "no index":
+        said = r"has no Python .*, and its uv cannot install one: .*error: no index answers.*python=\. Nothing"
+        for _ in range(2):  # the next one finds that uv there
+            with pytest.raises(PoolError, match=said) as caught:
+                asyncio.run(prepared())
+            assert "install.sh" not in str(caught.value)
+    else:
+        with pytest.raises(PoolError, match=r"has no Python .* Installing uv there failed: .*no way"):
+            asyncio.run(prepared())
+
+
+def test_a_full_home_is_gone_round(make_lab: MakeLab) -> None:
+    lab = make_lab(1, HostOptions(home_mb=64))
+    lab.hosts[0].fill_disk()
+    # The home has no room: the pool lives in the next place that has some.
+    with pool(lab) as compute:
+        assert where() @ compute == [(lab.hosts[0].name, 0)]
+    assert compute.receipt is not None and compute.receipt.ok
+
+
+def test_a_full_disk_is_named(make_lab: MakeLab) -> None:
+    lab = make_lab(2, HostOptions(home_mb=64))
+    full = lab.hosts[1]
+    full.fill_disk()
+    for folder in ("/tmp", "/var/tmp"):  # one disk for all, full: as on a machine with a single partition
+        full.run(f"mount -t tmpfs -o size=4k tmpfs {folder}; dd if=/dev/zero of={folder}/filler bs=4k || true")
+    expected = rf"Host {full.address} has no writable folder .*{HOME}.*(No space left|MB free).*Free some space"
+    with pytest.raises(PoolError, match=expected), pool(lab):
+        pass
+    failed = [line for line in checked(lab) if line.state == "fail"]
+    assert [line.subject for line in failed] == [full.address]
+    assert HOME in failed[0].detail
+
+
+def test_hosts_that_never_answer_stop_no_other(
+    make_lab: MakeLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = make_lab(
+        4,
+        hosts={
+            0: HostOptions(startup="sleep 600"),
+            1: HostOptions(sshd=("ForceCommand cat > /dev/null",)),
+            2: HostOptions(startup="read x"),
+            3: HostOptions(startup="echo hello; echo; echo '{}'"),
+        },
+    )
+    sleeps, swallows, reads, good = (host.name for host in lab.hosts)
+    monkeypatch.setenv("HOME", str(tmp_path / "person"))
+    monkeypatch.setenv(ANSWER_TIMEOUT, "5")
+    (own := tmp_path / "person" / ".ssh").mkdir(parents=True)
+    (own / "config").write_text(lab.ssh_config.read_text())
+    folder = tmp_path / "project"
+    folder.mkdir()
+    cli = Cli(folder)
+    odd = ["gpu1..lab", "-oops", "a b"]
+    group = [sleeps, swallows, reads, *odd[:1], good]
+    (folder / "skyward.toml").write_text(f"[hosts]\nlab = {[*group, *odd[1:]]}\nsane = {group}\n")
+    commands = {
+        "hosts": cli.begin("hosts", "lab"),
+        "doctor": cli.begin("doctor"),
+        "run": cli.begin("run", "endings.py:fine", "--hosts", "sane", "--nodes", "1:2"),
+    }
+    mute = ssh(lab).target(lab.hosts[1].address)
+    with pytest.raises(Unreachable, match="its startup files probably read standard input"):
+        asyncio.run(node_file_copy._download(mute, "file", tmp_path / "file", lambda done, total: None))
+    said, errors, status = {}, {}, {}
+    for name, process in commands.items():
+        said[name], errors[name] = process.communicate(timeout=DEADLINE)
+        status[name] = process.returncode
+    assert status == {"hosts": 1, "doctor": 1, "run": 0}, errors
+    first = said["hosts"].splitlines()
+    of_host = {line.split()[0]: line for line in first if not line.startswith("a b")}
+    assert "no NVIDIA driver" in of_host[good] or "no GPU" in of_host[good]
+    silent = "sent nothing for 5 s: its startup files probably read standard input or wait"
+    assert silent in of_host[sleeps] and silent in of_host[swallows]
+    assert "its startup files read standard input" in of_host[reads]
+    assert "label empty or too long" in of_host["gpu1..lab"] and "is not a valid host" in of_host["-oops"]
+    assert first.index(of_host[good]) < first.index(of_host[sleeps])
+    found = said["doctor"]
+    assert f"✓ ok    {good}" in found and all(f"✗ fail  {each}" in found for each in (sleeps, *odd))
+    whys = errors["run"]
+    assert f"1 of 5 hosts answer: {sleeps}: Host {sleeps} accepted the login and then sent nothing for 5 s" in whys
+    assert "Traceback" not in "".join([*said.values(), *errors.values()])

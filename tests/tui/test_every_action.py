@@ -30,7 +30,7 @@ TRIED_IN = {
     "hosts": ("test_hosts",),
     "settings": ("test_settings_screen",),
     "launch": (
-        "test_launch_screen", "test_launch_machines", "test_launch_project", "test_launching", "test_presets",
+        "test_launch_screen", "test_launch_project", "test_launching", "test_presets",
         "test_plan_panel",
     ),
     "run": (
@@ -45,7 +45,7 @@ TRIED_IN = {
     "stacks": ("test_stacks_screen",),
     "files": ("test_launch_screen", "test_launch_project", "test_presets"),
     "presets": ("test_presets",),
-    "choice": ("test_launch_screen", "test_launch_machines", "test_launch_project", "test_launching"),
+    "choice": ("test_launch_screen", "test_launch_project", "test_launching"),
     "toggles": ("test_launch_screen", "test_launching"),
     "fold": ("test_plugin_fields",),
     "dialog": ("test_keys", "test_jump_and_crumbs"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from textual.pilot import Pilot
 from textual.widgets import Input, Select, Static
 
 from skyward_core.client.launch.launch_plan import LaunchPlan
@@ -41,15 +40,6 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def opened(app: SkywardApp, pilot: Pilot[None], script: str) -> LaunchScreen:
-    await until(pilot, lambda: app.session is not None)
-    await pilot.press("n")
-    await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
-    assert isinstance(app.screen, LaunchScreen)
-    await typed(app, pilot, script)
-    return app.screen
-
-
 def plan_text(screen: LaunchScreen) -> str:
     return " ".join(screen.query_one("#why", Static).visual.plain.split())  # type: ignore[attr-defined]
 
@@ -61,7 +51,7 @@ async def test_a_script_without_functions_is_launched_as_a_whole(
     app: SkywardApp, session: FakeSession, project: Path
 ) -> None:
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot, "plain.py")
+        screen = await launch_form(app, pilot, "plain.py")
         await until(pilot, lambda: "the whole script" in screen_text(app))
         assert not screen.query_one("#plugins", Toggles).chosen, "it finds what torchrun would give it"
         await until(pilot, lambda: "runs python plain.py on all 4 ranks" in plan_text(screen))
@@ -86,7 +76,7 @@ async def test_a_script_without_functions_is_launched_as_a_whole(
 async def test_a_script_with_functions_may_be_run_as_a_whole(app: SkywardApp, project: Path) -> None:
     (project / "train.py").write_text(FUNCTION + "import torch\n")
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot, "train.py")
+        screen = await launch_form(app, pilot, "train.py")
         await until(pilot, lambda: "runs train() on all 4 ranks" in plan_text(screen))
         assert screen.query_one("#plugins", Toggles).chosen == {"torch"}
         await pilot.press("tab", "enter", "down", "enter")
@@ -103,7 +93,7 @@ async def test_a_whole_script_is_launched_again_with_its_words(app: SkywardApp, 
     add_recent(Form(script="train.py", function="train", arguments="epochs=2"))
     add_recent(Form(script="train.py", whole=True, arguments="--epochs 3", packages="lock uv.lock", outputs="a,b"))
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot, "train.py")
+        screen = await launch_form(app, pilot, "train.py")
         await until(pilot, lambda: screen.form().arguments == "epochs=2")  # those of a function, as it is one
         await pilot.press("ctrl+o")
         await until(pilot, lambda: "train.py  --epochs 3" in screen_text(app))
@@ -179,7 +169,7 @@ def test_what_somebody_else_could_have_put_above_a_script_is_not_offered(project
 async def test_what_is_used_where_nothing_is_chosen_is_shown(app: SkywardApp, project: Path) -> None:
     (project / "block.py").write_text(BLOCK + FUNCTION)
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot, "block.py")
+        screen = await launch_form(app, pilot, "block.py")
         await until(pilot, lambda: "inline metadata" in screen_text(app))
         await until(pilot, lambda: "(inline metadata of block.py)" in plan_text(screen))
         for name in FILES:
@@ -190,7 +180,7 @@ async def test_what_is_used_where_nothing_is_chosen_is_shown(app: SkywardApp, pr
 
 async def test_packages_are_chosen_and_the_plan_says_which(app: SkywardApp, project: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot, "train.py")
+        screen = await launch_form(app, pilot, "train.py")
         choice = screen.query_one("#packages", Select)
         await until(pilot, lambda: "none" in screen_text(app))
         choice.focus()
@@ -220,7 +210,7 @@ async def test_packages_are_chosen_and_the_plan_says_which(app: SkywardApp, proj
 @pytest.mark.proof("1 s of a processor")
 async def test_outputs_are_typed_and_judged_by_the_core(app: SkywardApp, project: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot, "train.py")
+        screen = await launch_form(app, pilot, "train.py")
         await until(pilot, lambda: "runs train()" in plan_text(screen))
         field = screen.query_one("#outputs", Input)
         field.focus()
@@ -244,7 +234,7 @@ async def test_what_goes_with_its_machines_is_said_before_the_launch(
 ) -> None:
     monkeypatch.setattr(LaunchPlan, "file_loss_warning", "files of the ranks are lost")
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot, "train.py")
+        screen = await launch_form(app, pilot, "train.py")
         await until(pilot, lambda: "note files of the ranks are lost" in plan_text(screen))
 
 
@@ -255,7 +245,7 @@ async def test_a_pool_that_is_up_brings_what_it_was_made_for(
     """Fields that have no say there hold up no launch, whatever is in them."""
     warm = session.pool("warm", 2)
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot, "train.py")
+        screen = await launch_form(app, pilot, "train.py")
         screen.query_one("#outputs", Input).value = "'unfinished"
         await until(pilot, lambda: "No closing quotation" in screen_text(app))
         screen.query_one("#pool", Select).value = warm.key
@@ -275,7 +265,7 @@ async def test_a_whole_script_with_all_that_can_be_said(
     for name in ("uv.lock", "pylock.toml", "pyproject.toml"):
         (project / name).unlink()
     async with app.run_test(size=size) as pilot:
-        screen = await opened(app, pilot, "plain.py")
+        screen = await launch_form(app, pilot, "plain.py")
         await until(pilot, lambda: "the whole script" in screen_text(app))
         screen.query_one("#arguments", Input).value = "--epochs 3"
         screen.query_one("#outputs", Input).value = "out/** ../x"
