@@ -1,13 +1,16 @@
-"""The command line, end to end: real processes, real pools, the exit status of each ending."""
+"""The command line, end to end: real pools, exit statuses, notifications, and the debug log."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import signal
 import subprocess
 import sys
+import textwrap
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +18,14 @@ from typing import Any
 import pexpect
 import pytest
 
+import skyward_core as sky
+from skyward_core.pool import agent_link
 from skyward_tui.cli.main import main
 from tests.support.child import Child
 from tests.support.cli import COMMAND, EXAMPLES, PATIENCE, Cli, call
+from tests.support.faults import agent_pids
+from tests.support.loss import lose
+from tests.support.terminal import Terminal
 from tests.support.waiting import wait_until
 
 
@@ -408,19 +416,6 @@ def test_a_kept_pool_survives_a_cancelled_run(cli: Cli) -> None:
     cli("run", "endings.py:fine", "--pool", "p")
 
 
-def test_a_reader_that_goes_away_ends_the_run_and_the_pool(cli: Cli) -> None:
-    cli.write(
-        "chatty.py",
-        "import skyward_core as sky\n@sky.function\ndef chatty():\n    while True: print('on and on', flush=True)\n",
-    )
-    with cli.start("run", "chatty.py") as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "r000| on and on\n"
-        process.stdout.close()
-        assert process.wait(PATIENCE) == 130
-    assert cli.pools() == {}
-
-
 def test_ctrl_c_on_a_terminal_asks(cli: Cli) -> None:
     child = cli.terminal("run", "endings.py:waits", "--nodes", 2, "--arg", "marker=1", "--pool", "p")
     child.expect(r"\x1b\[\d+mr000\| \x1b\[0mwaiting")
@@ -489,3 +484,207 @@ def test_doctor(cli: Cli) -> None:
     blocked = call(["doctor"], cli.env | {"SKYWARD_HOME": "/dev/null/x"})
     assert blocked.returncode == 1
     assert re.search(r"✗ fail +folders .*Set SKYWARD_HOME", blocked.stdout)
+
+
+TOLD = 'echo "$SKYWARD_POOL|$SKYWARD_OUTCOME|$SKYWARD_MESSAGE" >> told'
+
+
+def notify(cli: Cli, **settings: str) -> Path:
+    """Have the settings; what is told."""
+    table = "\n".join(f"{name} = {value}" for name, value in settings.items())
+    cli.write("home/skyward.toml", f"[notify]\n{table}\n")
+    (told := cli.folder / "home" / "told").unlink(missing_ok=True)
+    return told
+
+
+def test_the_command_of_the_person_is_told_how_a_run_ended(shared: Cli) -> None:
+    told = notify(shared, after="0", command=f"""'''sh -c "{TOLD.replace('"', chr(92) + '"')}"'''""")
+    shared("run", "endings.py:fine", "--pool", "dev")
+    shared("run", "endings.py:ends", "-a", "how=raise", "--pool", "dev", status=None)
+    done, failed = told.read_text().splitlines()
+    assert done.startswith("dev|done|fine (") and done.endswith(": 2/2 returned")
+    assert failed.startswith("dev|failed|ends (") and "rank 1 raised: KeyError: 'lost it'" in failed
+
+
+@pytest.mark.proof("1 s of a processor")
+def test_nobody_is_called_for_what_is_over_at_once_or_goes_on_without_us(shared: Cli) -> None:
+    command = f"""'''sh -c "{TOLD.replace('"', chr(92) + '"')}"'''"""
+    told = notify(shared, after="600", command=command)
+    shared("run", "endings.py:fine", "--pool", "dev")
+    told = notify(shared, after="0", command=command)
+    shared("run", "endings.py:fine", "--pool", "dev", "--detach")
+    assert not told.exists()
+
+
+def test_a_command_that_fails_is_said_and_changes_no_exit_status(shared: Cli) -> None:
+    notify(shared, after="0", command="\"sh -c 'exit 3'\"")
+    said = shared("run", "endings.py:fine", "--pool", "dev").stderr
+    assert said.count("the command of [notify], sh, does not work: it exited with status 3") == 1
+
+
+def test_a_folder_s_settings_run_nothing(shared: Cli) -> None:
+    notify(shared)
+    project = shared.write("skyward.toml", '[notify]\nafter = 0\ncommand = "touch gotcha"\n')
+    try:
+        said = shared("run", "endings.py:fine", "--pool", "dev").stderr
+    finally:
+        project.unlink()
+    assert f"[notify] in {project} is ignored. Move it to " in said
+    assert not list(shared.folder.rglob("gotcha"))
+
+
+# `--watch` on a terminal, on a real pool: the summary is what stays.
+
+
+WATCHED = """
+import skyward_core as sky
+
+@sky.function
+def train(until: str):
+    from pathlib import Path
+    import time
+    sky.log(step=1, loss=0.5)
+    print("begun", flush=True)
+    while not Path(until).exists():
+        time.sleep(0.05)
+    return 7
+"""
+
+
+@pytest.mark.proof("4 s of a processor")
+def test_a_block_while_it_runs_and_the_summary_afterwards(tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text(WATCHED)
+    (tmp_path / "t.yaml").write_text("setup: echo set up\nrun: echo run >> told; sleep 1\n")
+    until = tmp_path / "done"
+
+    def terminal(*words: str) -> Terminal:
+        return Terminal(tmp_path / "home", (110, 30), tmp_path, ("-m", "skyward_tui", *words))
+
+    ran = terminal("run", "t.py", "-a", f"until={until}", "--nodes", "2", "--pool", "w", "--keep", "--watch")
+    attached = None
+    try:
+        ran.until(lambda text: "● 2 running" in text and "loss 0.5" in text and "| begun" in text)
+        assert "train (" in ran.text and "0/2 ended" in ran.text
+        attached = terminal("attach", "w", "--watch")
+        attached.until(lambda text: "● 2 running" in text and "0/2 ended" in text)
+        until.touch()
+        for each in (ran, attached):
+            assert each.ended() == 0
+            assert each.text.count("✓ returned") == 2
+            assert "output of the ranks: skyward-tui logs " in each.text
+            assert "ended" not in each.text and "begun" not in each.text
+    finally:
+        ran.close()
+        if attached is not None:
+            attached.close()
+    job = terminal("launch", "t.yaml", "-c", "w", "--watch", "--down")
+    try:  # each of its steps has a block
+        job.until(lambda text: "● setup (" in text or "● run (" in text)
+        assert job.ended() == 0
+        assert "is down: created 2" in job.text and "ended" not in job.text
+    finally:
+        job.close()
+
+
+SECRET = "hf_0f1e2d3c4b5a6978"
+
+
+def test_debug_writes_what_a_run_did_and_the_dump_holds_it(cli: Cli) -> None:
+    cli("--debug", "run", "endings.py:fine", "--arg", "n=7654321", "--nodes", 2, "--pool", "logged")
+    log = (cli.folder / "home" / "debug" / "debug.log").read_text()
+    for node in (0, 1):
+        for told in (
+            rf"INFO skyward\.link logged \[\d+\] node {node}: up\n",
+            rf"DEBUG skyward\.link logged \[\d+\] node {node}: sent call run=\w+ i={node}, \d+ bytes\n",
+            rf"DEBUG skyward\.link logged \[\d+\] node {node}: got outcome run=\w+ i={node}, \d+ bytes\n",
+            rf"INFO skyward\.pool logged \[\d+\] node {node}: ready",
+            rf"INFO skyward\.pool logged \[\d+\] node {node}: gone: verified\n",
+            rf"DEBUG skyward\.local logged \[\d+\] \S+/node-{node}: starting an agent: [\d.]+ s\n",
+        ):
+            assert re.search(told, log), f"{told} in\n{log}"
+    assert re.search(r"DEBUG skyward\.provider logged \[\d+\] create took [\d.]+ s: machines 2 running\n", log)
+    for told in ("pool: up", r"run \w+: opened, broadcast of 2", r"run \w+: done", "pool: gone"):
+        assert re.search(rf"INFO skyward\.pool logged \[\d+\] {told}\n", log), f"{told} in\n{log}"
+    assert "7654321" not in log and "next door" not in log, "no value"
+    assert " WARNING " not in log, "a run that went well"
+    cli("debug-dump", "out.zip")
+    with zipfile.ZipFile(cli.folder / "out.zip") as packed:
+        assert packed.read("debug.log").decode() == log
+
+
+def test_without_it_nothing_is_written(cli: Cli) -> None:
+    cli("ls")
+    assert not (cli.folder / "home" / "debug").exists()
+
+
+def test_a_level_that_is_none_is_refused_by_every_command(cli: Cli) -> None:
+    cli.env["SKYWARD_LOG"] = "loud"
+    for command in ("ls", "doctor", "examples"):
+        assert "Unknown log level SKYWARD_LOG='loud'" in cli(command, status=2).stderr
+
+
+def test_a_log_that_cannot_be_written_is_told_of_and_the_command_goes_on(cli: Cli) -> None:
+    (cli.folder / "home").mkdir(mode=0o700)
+    (cli.folder / "home" / "debug").write_text("in the way")
+    done = cli("ls", "--debug")
+    assert done.stderr.count("Cannot write the debug log") == 1
+
+
+SCRIPT = f"""
+    import skyward_core as sky
+    from skyward_core.store.debug_log import get_logger as logger
+
+    @sky.function
+    def fails():
+        raise ValueError("with {SECRET} in it")
+
+    if __name__ == "__main__":
+        image = sky.Image(env={{"HF_TOKEN": "{SECRET}"}})
+        with sky.Compute(name="s", image=image, options=sky.Options(console=False)) as compute:
+            logger("test").info("a word with {SECRET}")
+            try:
+                fails() @ compute
+            except sky.RunError:
+                pass
+"""
+
+
+def test_a_script_has_its_log_and_no_secret_of_its_pool_is_in_it_or_in_a_dump(cli: Cli) -> None:
+    path = cli.write("logged.py", textwrap.dedent(SCRIPT))
+    env = cli.env | {"SKYWARD_LOG": "debug"}
+    done = subprocess.run([sys.executable, path], env=env, capture_output=True, text=True, timeout=90, check=True)
+    assert done.stdout == done.stderr == ""
+    log = (cli.folder / "home" / "debug" / "debug.log").read_text()
+    assert f"a word with {'*' * len(SECRET)}" in log and SECRET not in log
+    cli("debug-dump", "out.zip")
+    with zipfile.ZipFile(cli.folder / "out.zip") as packed:
+        parts = {name: packed.read(name).decode() for name in packed.namelist()}
+    assert "ValueError" in parts["ledger.json"] and "HF_TOKEN" in parts["ledger.json"]
+    assert not [name for name, text in parts.items() if SECRET in text]
+
+
+def test_a_node_falls_silent_is_revived_and_lost(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(agent_link, "SILENCE", 0.3)
+    caplog.set_level(logging.INFO, "skyward")
+
+    def told(words: str) -> bool:
+        return any(words in record.getMessage() for record in list(caplog.records))
+
+    with sky.Compute(nodes=2, options=sky.Options(console=False, grace=0.5)) as compute:
+        agent = agent_pids(compute)[1]
+        os.kill(agent, signal.SIGSTOP)
+        try:
+            wait_until(lambda: told("node 1: silent for"))
+        finally:
+            os.kill(agent, signal.SIGCONT)
+        wait_until(lambda: told("node 1: answers again"))
+        os.kill(agent, signal.SIGKILL)
+        wait_until(lambda: told("node 1: down: "))
+        wait_until(lambda: told("node 1: revived by a new agent"))
+        wait_until(lambda: agent_pids(compute)[1] != agent and compute.pool.links[1].up)
+        caplog.clear()
+        lose(compute, 1)
+        wait_until(lambda: told("node 1: lost: "))
+    assert {vars(record)["pool"] for record in caplog.records} == {compute.name}

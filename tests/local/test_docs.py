@@ -1,4 +1,4 @@
-"""The scripts shown in the documentation, run as they are written."""
+"""Scripts and console sessions of the documentation: each runs as written, and its output is compared."""
 
 from __future__ import annotations
 
@@ -29,6 +29,9 @@ PRINTS = {
     "start/concepts.md": [
         r"\(0, 0, 0\)\n\(0, 1, 1\)\n\(1, 0, 2\)\n\(1, 1, 3\)",
     ],
+    "train/data-sharding.md": [r"^\[\[0, 3, 6\], \[1, 4\], \[2, 5\]\] 21$"],
+    "train/index.md": [r"^True True$", r"^332833500$"],
+    "train/plugins/index.md": [r"^499500 True\n499500 True$"],
 }
 
 
@@ -60,8 +63,76 @@ def test_script_runs_as_written(script: str, prints: str, tmp_path: Path) -> Non
     )
     assert done.returncode == 0, done.stderr
     # The ranks' own lines may stand between those of the script.
-    assert re.search(prints, own_lines(done.stdout)), done.stdout
+    assert re.search(prints, own_lines(done.stdout), re.MULTILINE), done.stdout
+
+
+def test_every_plugin_has_a_page() -> None:
+    from skyward_core import plugins
+
+    listed = (DOCS / "train" / "plugins" / "index.md").read_text()
+    for info in plugins.available():
+        page = DOCS / "train" / "plugins" / ("joblib.md" if info.name == "sklearn" else f"{info.name}.md")
+        assert f"sky.plugins.{info.name}(" in page.read_text()
+        assert info.name in listed
 
 
 def own_lines(output: str) -> str:
-    return "\n".join(line for line in output.splitlines() if not re.match(r"\s*r\d+\s*\|", line))
+    """Return what a script prints itself: a line of a rank may stand between two pieces of its line."""
+    return re.sub(r"[ \t]*r\d{3}[ \t]*\|[^\n]*\n", "", output)
+
+
+ROOT = Path(__file__).parents[2]
+SESSION = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r'^```\w+ title="([\w.-]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+PAGES = ["README.md"]
+PAGES += sorted(
+    str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md") if SESSION.search(page.read_text("utf-8"))
+)
+# Parts that differ from run to run, and their stand-ins.
+VARIABLE = (
+    (r"\b[0-9a-f]{10}\b", "RUN"),
+    (r"\b([a-z_]+)-[0-9a-f]{4}\b", r"\1-POOL"),
+    (r"\b\d{4}-\d\d-\d\d \d\d:\d\d\b", "DATE"),
+    (r"\b\d+:\d\d\b", "DURATION"),
+    (r"\b\d[\d.,]* (ms|s)\b", "DURATION"),
+    (r'File "/\S+/(skyward_tui/)', r'File "\1'),
+    (r"\s+", " "),
+)
+
+
+@pytest.mark.proof("1 s of a processor for each command", after=4)
+@pytest.mark.parametrize("page", PAGES)
+def test_sessions_print_what_the_page_shows(page: str, tmp_path: Path) -> None:
+    text = (ROOT / page).read_text("utf-8")
+    for name, content in FILE.findall(text):
+        (tmp_path / name).write_text(content, "utf-8")
+    for session in SESSION.findall(text):
+        for exchange in re.split(r"^\$ ", session, flags=re.MULTILINE)[1:]:
+            command, _, shown = exchange.partition("\n")
+            printed = _run(command, tmp_path)
+            assert _comparable(printed) == _comparable(shown), f"{command}\n{printed}"
+
+
+def _run(command: str, folder: Path) -> str:
+    """Return the output and error messages of a command."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    home = folder.with_name(f"{folder.name}-home")
+    environment = os.environ | {"PATH": path, "SKYWARD_HOME": str(home), "COLUMNS": "120"}
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=100,
+        env=environment,
+        check=False,
+    )
+    return done.stdout.replace(f"{folder}/", "")
+
+
+def _comparable(text: str) -> list[str]:
+    """Return the lines in alphabetical order, because ranks print in any order."""
+    for pattern, stand_in in VARIABLE:
+        text = "\n".join(re.sub(pattern, stand_in, line) for line in text.splitlines())
+    return sorted(line.strip() for line in text.splitlines() if line.strip())

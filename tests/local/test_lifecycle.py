@@ -1,21 +1,32 @@
-"""Pools from the intent to the receipt: what is left when things, or we, end at a bad moment."""
+"""Pools from the start to the receipt: phases, prices, leases, and starts or clients that end early."""
 
 from __future__ import annotations
 
 import gc
 import os
 import signal
+import sys
+import threading
 import time
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import pytest
 
 import skyward_core as sky
 from skyward_core.client.session import Session
+from skyward_core.model.errors import Cancelled, Hint, NoCapacity, PoolError
+from skyward_core.model.specs import Image, Options, PoolSpec
+from skyward_core.plugins import Plugin
+from skyward_core.providers.local.provider import Local
+from skyward_core.providers.provider_calls import report_progress
 from skyward_core.store.ledger import Ledger
-from tests.support.child import read_line
+from skyward_core.tasks.function_pickling import make_task
+from tests.support.child import Child, read_line
+from tests.support.cli import Cli
 from tests.support.faults import agent_pids, remove, worker_pids
 from tests.support.forked_clients import script
 from tests.support.processes import exists
@@ -68,27 +79,6 @@ def test_an_exception_in_the_block_tears_down_too(home: Path, error: type[BaseEx
     assert Ledger().live_pools() == []
 
 
-def test_what_escaped_its_session_ends_with_the_pool(home: Path, tmp_path: Path) -> None:
-    mark = tmp_path / "daemon"
-
-    def daemonize() -> None:
-        if os.fork() == 0:
-            os.setsid()
-            if os.fork() == 0:
-                mark.with_suffix(".part").write_text(str(os.getpid()))
-                mark.with_suffix(".part").rename(mark)
-                time.sleep(600)
-            os._exit(0)
-        while not mark.exists():
-            time.sleep(0.01)
-
-    with sky.Compute(nodes=1, options=QUIET) as compute:
-        sky.function(daemonize)() >> compute
-        pid = int(mark.read_text())
-        assert exists(pid)
-    assert not exists(pid)
-
-
 def test_a_name_in_use_is_refused_and_both_live_on(home: Path) -> None:
     with sky.Compute(nodes=1, name="mine", options=QUIET) as first:
         with (
@@ -99,83 +89,6 @@ def test_a_name_in_use_is_refused_and_both_live_on(home: Path) -> None:
         assert rank() @ first == [0]
     with sky.Compute(nodes=1, name="mine", options=QUIET) as again:
         assert rank() @ again == [0]
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"nodes": 0},
-        {"nodes": -3},
-        {"name": "Not A Name"},
-        {"worker": {"concurrency": 0}},
-        {"provider": "nowhere"},
-    ],
-)
-def test_nonsense_is_refused_in_one_line_before_anything_exists(home: Path, wrong: dict[str, object]) -> None:
-    with pytest.raises(sky.UsageError) as caught:
-        sky.Compute(**wrong)  # type: ignore[arg-type]
-    assert "\n" not in str(caught.value)
-    assert not (home / "ledger.db").exists()
-
-
-def test_a_killed_client_leaves_a_pool_that_the_next_one_finds_and_ends(home: Path) -> None:
-    client = script(
-        home,
-        """
-        with sky.Compute(nodes=2, name="orphan", options=sky.Options(console=False)):
-            print("up", flush=True)
-            time.sleep(600)
-        """,
-    )
-    assert read_line(client) == "up"
-    client.kill()
-    client.wait()
-    with new_session() as session:
-        assert [view.name for view in session.refresh().result(90)] == ["orphan"]
-        assert session.view("orphan").state == "up"
-        receipt = session.tear_down("orphan").result(90)
-    assert receipt.ok
-    assert receipt.gone == (0, 1)
-
-
-def test_a_run_goes_on_without_its_client(home: Path, tmp_path: Path) -> None:
-    client = script(
-        home,
-        f"""
-        @sky.function
-        def work():
-            r = sky.instance_info().rank
-            for i in range(300):
-                print("line", i, flush=True)
-                time.sleep(0.01)
-            open({str(tmp_path)!r} + f"/done{{r}}", "w").close()
-            return r
-        with sky.Compute(nodes=2, name="goes-on", options=sky.Options(console=False)) as c:
-            f = work() @ c if False else None
-            import threading
-            threading.Thread(target=lambda: work() @ c, daemon=True).start()
-            while not c.pool.view.logs.merged.end:
-                time.sleep(0.01)
-            print("printing", flush=True)
-            time.sleep(600)
-        """,
-    )
-    assert read_line(client) == "printing"
-    client.kill()
-    client.wait()
-    session = Session()
-    try:
-        view = session.attach("goes-on").result(90)
-        (run,) = view.runs.values()
-        session.wait("goes-on", run.id).result(60)
-        assert run.state == "done"
-        assert [outcome.summary.json for outcome in run.outcomes() if outcome.summary] == [0, 1]
-        assert sorted(path.name for path in tmp_path.glob("done*")) == ["done0", "done1"]
-        for r in range(2):
-            assert view.logs.rank(r).lines(0, 1000) == [f"line {i}" for i in range(300)]
-    finally:
-        session.tear_down("goes-on").result(90)
-        session.detach()
 
 
 def test_a_script_comes_back_to_a_pool_and_gets_the_results(home: Path, tmp_path: Path) -> None:
@@ -421,39 +334,21 @@ def test_a_client_killed_between_intent_and_creation_leaves_a_row_that_can_be_en
     assert Ledger().live_pools() == []
 
 
-def test_threads_run_tasks_side_by_side_in_one_worker(home: Path) -> None:
-    worker = sky.Worker(concurrency=4, executor="thread")
-
-    def look(barrier_folder: str) -> int:
-        folder = Path(barrier_folder)
-        (folder / str(time.monotonic_ns())).touch()
-        while len(list(folder.iterdir())) < 4:
+@pytest.mark.parametrize(("executor", "processes"), [("thread", 1), ("process", 3)])
+def test_tasks_run_side_by_side_in_one_node(
+    home: Path, tmp_path: Path, executor: Literal["thread", "process"], processes: int
+) -> None:
+    def look(meeting: Path) -> int:
+        (meeting / str(threading.get_native_id())).touch()
+        while len(list(meeting.iterdir())) < 3:
             time.sleep(0.005)
         return os.getpid()
 
-    meet = home.parent / "meet"
-    meet.mkdir()
-    with sky.Compute(nodes=1, worker=worker, options=QUIET) as compute:
-        pids = sky.gather(*[sky.function(look)(str(meet)) for _ in range(4)]) >> compute
-    assert len(set(pids)) == 1
-
-
-def test_processes_run_tasks_side_by_side_in_workers_of_their_own(home: Path) -> None:
-    worker = sky.Worker(concurrency=3)
-
-    def look(barrier_folder: str) -> int:
-        folder = Path(barrier_folder)
-        (folder / str(os.getpid())).touch()
-        while len(list(folder.iterdir())) < 3:
-            time.sleep(0.005)
-        return os.getpid()
-
-    meet = home.parent / "meet"
-    meet.mkdir()
-    with sky.Compute(nodes=1, worker=worker, options=QUIET) as compute:
-        pids = sky.gather(*[sky.function(look)(str(meet)) for _ in range(3)]) >> compute
+    (meeting := tmp_path / "meeting").mkdir()
+    with sky.Compute(nodes=1, worker=sky.Worker(concurrency=3, executor=executor), options=QUIET) as compute:
+        pids = sky.gather(*[sky.function(look)(meeting) for _ in range(3)]) >> compute
         assert rank() @ compute == [0]
-    assert len(set(pids)) == 3
+    assert len(set(pids)) == processes
 
 
 def test_no_task_waits_behind_a_long_one_while_another_slot_is_free(home: Path) -> None:
@@ -538,3 +433,316 @@ def test_large_arguments_of_an_interrupted_client_are_gone_with_its_pool(home: P
         left = compute.pool.archive.folder / "blob-left"
         left.write_bytes(bytes(100))
     assert not left.exists()
+
+
+PATIENCE = 60.0
+
+
+def hold(gate: Path) -> None:
+    """Wait until the gate is opened; never longer than a test."""
+    deadline = time.monotonic() + PATIENCE
+    while not gate.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+class Slow:
+    """Something that takes long to load, as a framework does."""
+
+    def __init__(self, gate: Path) -> None:
+        self.gate = gate
+
+    def __reduce__(self) -> Any:
+        return _load_slowly, (str(self.gate),)
+
+
+def _load_slowly(gate: str) -> Slow:
+    hold(Path(gate))
+    return Slow(Path(gate))
+
+
+class Meets(Plugin):
+    """Rank 1 comes late, and rank 0 waits for it."""
+
+    name = "meets"
+
+    def __init__(self, launched: Path, imported: Path, met: Path) -> None:
+        self.launched, self.imported, self.met = launched, imported, met
+
+    @contextmanager
+    def around_process(self, info: sky.InstanceInfo) -> Iterator[None]:
+        from skyward_core.runtime.instance_info import set_phase
+
+        if info.rank == 1:
+            set_phase("importing")
+            hold(self.imported)
+            set_phase("joining")
+        hold(self.launched)  # ranks may be set up before there is a run, and what they print then is of none
+        print("waits for the others", flush=True)
+        hold(self.met)
+        yield
+
+
+@pytest.fixture
+def session(home: Path) -> Iterator[Session]:
+    session = Session()
+    yield session
+    session.tear_down("p").result(90)
+    session.detach()
+
+
+def phases(session: Session) -> dict[int, str]:
+    return {rank: phase for rank, (phase, _) in session.view("p").rank_phases.items()}
+
+
+def test_each_step_before_a_function_is_told_with_its_time(session: Session, tmp_path: Path) -> None:
+    import cloudpickle
+
+    import tests.local.test_lifecycle as here
+
+    cloudpickle.register_pickle_by_value(here)  # ranks know nothing of this file
+    names = ("launched", "imported", "met", "loaded", "done")
+    launched, imported, met, loaded, done = (tmp_path / name for name in names)
+    slow = Slow(loaded)
+
+    @sky.function
+    def train() -> str:
+        print("runs", slow.gate.name, flush=True)
+        hold(done)
+        return "trained"
+
+    plugin = Meets(launched, imported, met)
+    spec = PoolSpec(name="p", provider=Local(), nodes=2, plugins=(plugin,), options=Options(console=False))
+    session.create(spec).result(90)
+    began = time.time()
+    run = session.launch("p", make_task(train())).result(90)
+    launched.touch()
+    wait_until(lambda: phases(session) == {0: "joining", 1: "importing"})
+    other = Session()
+    try:
+        other.refresh().result(90)
+        wait_until(lambda: phases(other) == {0: "joining", 1: "importing"})
+        for each in (session, other):
+            assert all(began - 60 < since <= time.time() for _, since in each.view("p").rank_phases.values())
+        # A phase that lasts keeps its time: who comes later is told the same one.
+        ours, theirs = (each.view("p").rank_phases[0][1] for each in (session, other))
+        assert abs(ours - theirs) < 1.0
+        # What it prints meanwhile is the log of the run that it is set up for.
+        log = session.view("p").logs.for_run(run.id).rank(0)
+        wait_until(lambda: log.lines(0, 9) == ["waits for the others"])
+        imported.touch()
+        wait_until(lambda: phases(session) == phases(other) == {0: "joining", 1: "joining"})
+        met.touch()
+        wait_until(lambda: phases(session) == phases(other) == {0: "importing", 1: "importing"})
+        loaded.touch()
+        wait_until(lambda: phases(session) == phases(other) == {0: "running", 1: "running"})
+    finally:
+        done.touch()
+        other.detach()
+    assert session.wait("p", run.id).result(90).state == "done"
+    # A call that needs nothing first says nothing of it, and what was is not taken for what is.
+    again = session.launch("p", make_task(train())).result(90)
+    assert session.wait("p", again.id).result(90).state == "done"
+    assert set(phases(session).values()) <= {"running"}
+
+
+# A ctrl-c while a pool comes up, at the lines around what the provider begins before there is a pool.
+
+
+class Interrupted(sky.Local):
+    """Local nodes; the person presses ctrl-c as the warm-up begins, or as it ends."""
+
+    def __init__(self, at: str) -> None:
+        super().__init__()
+        self.at = at
+
+    @contextmanager
+    def warm(self, spec: sky.PoolSpec) -> Iterator[None]:  # type: ignore[override]
+        with super().warm(spec):
+            if self.at == "begin":
+                raise KeyboardInterrupt
+            yield
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("at", ["begin", "end"])
+def test_nothing_is_left(home: Path, at: str) -> None:
+    compute = sky.Compute(provider=Interrupted(at), nodes=2, name="cut", options=sky.Options(console=False))
+    with pytest.raises(KeyboardInterrupt), compute:
+        pass
+    ledger = Ledger()
+    row = ledger.find_pool("cut")
+    ledger.close()
+    assert not list((home / "local").glob("cut.*"))
+    if at == "begin":
+        assert row is None
+    else:
+        assert row is not None and row.ended_at is not None
+        assert compute.receipt is not None and (compute.receipt.created, compute.receipt.ok) == (2, True)
+
+
+class Dear(Local):
+    """Machines of this one that nobody has for nothing."""
+
+    name = "dear"
+    rents: ClassVar[bool] = True
+    has: ClassVar[bool] = True
+
+    async def create(self, spec: Any, token: str) -> Any:
+        report_progress("attempt 1 of 1: large in here, $9.00/h each")
+        if not self.has:
+            raise NoCapacity("there are none")
+        return await super().create(spec, token)
+
+
+class Dearest(Dear):
+    name = "dearest"
+    has = False
+
+
+def test_what_is_rented_is_said_before_it_is_and_what_it_came_to_after(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quiet = sky.Options(console=False)  # of ranks
+    with sky.Compute(provider=Dear(), nodes=2, name="pair", options=quiet):
+        before = capsys.readouterr().err.splitlines()
+    assert before == [
+        "pool pair: renting 2 machines from dear",
+        "pool pair starting: attempt 1 of 1: large in here, $9.00/h each",
+    ]
+    (after,) = capsys.readouterr().err.splitlines()
+    assert after.startswith("pool pair is down: created 2, verified gone 2, unaccounted 0")
+
+
+def test_what_made_a_start_fail_is_the_errors_to_tell(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(NoCapacity, match="there are none"), sky.Compute(provider=Dearest(), name="none"):
+        pass
+    said = capsys.readouterr().err
+    assert "$9.00/h each" in said and "there are none" not in said
+
+
+def test_what_costs_nothing_says_nothing(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with sky.Compute(provider=sky.Local(), name="free"):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+def spec(name: str, **wishes: float) -> sky.PoolSpec:
+    return sky.PoolSpec(
+        name=name,
+        provider=sky.Local(),
+        nodes=1,
+        options=sky.Options(console=False, **wishes),  # type: ignore[arg-type]
+    )
+
+
+def test_a_pool_that_nobody_uses_tells_its_end_and_one_in_use_has_none(home: Path) -> None:
+    owner = Session()
+    pool = owner.create(spec("idle", idle_timeout=90.0)).result(60)
+    assert pool.ends_at is None
+    owner.detach()
+    watcher = Session()
+    (seen,) = watcher.refresh().result(60)
+    left = seen.lease_left(time.time())
+    assert left is not None and 60 < left <= 90
+    used = watcher.attach("idle").result(60)
+    wait_until(lambda: used.ends_at is None, what="the news that it is in use")
+    assert watcher.tear_down("idle").result(60).ok
+    watcher.detach()
+
+
+def test_a_time_to_live_counts_down_also_while_it_is_used(home: Path) -> None:
+    owner = Session()
+    pool = owner.create(spec("brief", ttl=120.0)).result(60)
+    left = pool.lease_left(time.time())
+    assert left is not None and 90 < left <= 120
+    assert owner.tear_down("brief").result(60).ok
+    assert pool.lease_left(time.time()) is None
+    owner.detach()
+
+
+@pytest.mark.proof("1 s of a processor")
+@pytest.mark.parametrize("way", ["list", "look"])
+def test_looking_at_a_pool_all_the_time_keeps_it_no_longer(home: Path, way: str) -> None:
+    owner = Session()
+    owner.create(spec("watched", idle_timeout=2.0)).result(60)
+    owner.detach()
+
+    def gone() -> bool:
+        watcher = Session()
+        try:
+            if way == "look":
+                with suppress(sky.PoolError):
+                    watcher.observe("watched").result(60)
+            return not any(pool.is_live for pool in watcher.refresh().result(60))
+        finally:
+            watcher.detach()
+
+    wait_until(gone, 60, what="the end of a pool that many look at and nobody uses")
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("used", [True, False])
+def test_the_start_is_over_before_the_ledger_is_closed_and_who_uses_the_pool_goes_on_with_it(
+    tmp_path: Path, used: bool
+) -> None:
+    begun, go_on = tmp_path / "begun", tmp_path / "go on"
+    setup = f"echo $$ >> {begun!s}; while [ ! -e '{go_on}' ]; do sleep 0.02; done"
+    session = Session()
+    coming = session.create(
+        PoolSpec(
+            name="half",
+            provider=Local(),
+            nodes=2,
+            image=Image(setup=(setup,)),
+            options=Options(console=False),
+        )
+    )
+    wait_until(lambda: begun.exists() and begun.read_text(), what="the set-up")
+    session.detach()
+    assert coming.done()
+    with pytest.raises(Cancelled, match="half did not start: this client detached"):
+        coming.result()
+    go_on.touch()
+    later = Session()
+    (view,) = later.refresh().result(90)
+    assert view.state == "unfinished" and "its client exited during startup" in view.detail
+    assert view.hint == Hint("down", "half")
+    with pytest.raises(PoolError, match="incomplete"):
+        later.observe("half").result(90)
+    assert len(begun.read_text().split()) == 1, "who only looks sets nothing up"
+    if used:
+        assert later.attach("half").result(90).state == "up"
+        row = later.ledger.find_pool("half")
+        assert row is not None and row.state == "up"
+    receipt = later.tear_down("half").result(90)
+    assert (receipt.created, receipt.ok) == (2, True)
+    later.detach()
+    assert len(begun.read_text().split()) == 1 + used
+
+
+BRINGS_UP = """
+import sys
+import skyward_core as sky
+setup = f"echo $$ >> {sys.argv[1]}; while [ ! -e {sys.argv[2]} ]; do sleep 0.02; done"
+image = sky.Image(setup=[setup])
+with sky.Compute(provider=sky.Local(), name="half", image=image, options=sky.Options(console=False)):
+    pass
+"""
+
+
+def test_a_start_whose_process_is_killed_is_listed_as_broken_off_with_what_to_do(cli: Cli) -> None:
+    begun, go_on = cli.folder / "begun", cli.folder / "go_on"
+    command = [sys.executable, "-c", BRINGS_UP, str(begun), str(go_on)]
+    with Child(command, cwd=cli.folder, env=cli.env) as maker:
+        wait_until(lambda: begun.exists() and begun.read_text(), what="the set-up")
+        assert cli.pools()["half"]["state"] == "starting"
+        maker.kill()
+        maker.wait()
+    go_on.touch()
+    assert cli.pools()["half"]["state"] == "unfinished"
+    listed = cli("ls")
+    assert "half  start incomplete  local" in listed.stdout
+    assert "its client exited during startup" in listed.stderr
+    assert "tear it down with: skyward-tui down half" in listed.stderr
+    assert cli("down", "half", "--yes").returncode == 0
+    assert cli.pools() == {}

@@ -15,9 +15,11 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.client.session import Session
+from skyward_core.model.errors import UsageError
 from skyward_core.pool import teardown
 from skyward_core.store import ledger
 from skyward_core.store.ledger import Ledger
+from skyward_core.tasks.run_script_loader import build_task
 from tests.support.faults import agent_pids, worker_pids
 from tests.support.full_disk import fill
 from tests.support.processes import exists
@@ -26,21 +28,25 @@ from tests.support.waiting import wait_until
 QUIET = sky.Options(console=False)
 
 
-@pytest.fixture
-def small_disk(home: Path) -> Iterator[Path]:
-    """Nodes whose folders are on a disk of 16 MB."""
+@contextmanager
+def mounted_disk(folder: Path, options: str) -> Iterator[Path]:
     if os.geteuid() != 0:
         pytest.skip("making a small disk needs root")
-    folder = home / "local"
     folder.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True)
     try:
         yield folder
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_full_disk_under_the_spool_is_named_and_leaves_a_pool_that_ends(small_disk: Path) -> None:
+@pytest.fixture
+def small_home(home: Path) -> Iterator[Path]:
+    with mounted_disk(home, "size=256k,mode=700"):
+        yield home
+
+
+def test_a_full_disk_under_the_spool_is_named_and_leaves_a_pool_that_ends(home: Path) -> None:
     def flood() -> None:
         for _ in range(1000):
             print("x" * 50_000)
@@ -48,7 +54,7 @@ def test_a_full_disk_under_the_spool_is_named_and_leaves_a_pool_that_ends(small_
     def big() -> bytes:
         return b"y" * 30_000_000
 
-    with sky.Compute(nodes=2, options=QUIET) as compute:
+    with mounted_disk(home / "local", "size=16m"), sky.Compute(nodes=2, options=QUIET) as compute:
         with pytest.raises(sky.RunError, match=r"disk under node \d's spool is full") as caught:
             sky.function(flood)() @ compute
         assert "\n" not in str(caught.value)
@@ -69,14 +75,6 @@ def test_a_result_of_500_megabytes_arrives(home: Path) -> None:
         assert len(value) == 500_000_000
         assert not list(compute.pool.archive.results.iterdir())
         assert len(worker_pids(compute)) == 1
-
-
-def test_a_workers_environment_is_the_images(home: Path) -> None:
-    def look() -> str | None:
-        return os.environ.get("FROM_IMAGE")
-
-    with sky.Compute(nodes=1, image=sky.Image(env={"FROM_IMAGE": "yes"}), options=QUIET) as compute:
-        assert sky.function(look)() >> compute == "yes"
 
 
 # The client's own disk and ledger: full for a moment, or in another process's hands.
@@ -159,11 +157,7 @@ def fault(request: pytest.FixtureRequest, home: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(teardown, "WRITE", 0.3)
     with ExitStack() as stack:
         if request.param == "full":
-            if os.geteuid() != 0:
-                pytest.skip("making a small disk needs root")
-            home.mkdir()
-            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m,mode=700", "tmpfs", str(home)], check=True)
-            stack.callback(subprocess.run, ["umount", "-l", str(home)], check=True)
+            stack.enter_context(mounted_disk(home, "size=16m,mode=700"))
             for name in ("local", "pools"):  # elsewhere: the nodes' end would make room for the ledger
                 home.with_name(name).mkdir()
                 (home / name).symlink_to(home.with_name(name))
@@ -207,3 +201,25 @@ def test_what_left_the_block_goes_on_beside_what_could_not_be_written(
 class _Looking(Session):
     def close(self) -> None:
         self.detach()
+
+
+SCRIPT = "import skyward_core as sky\n\n@sky.function\ndef f() -> None: ...\n"
+
+
+def test_the_disk_is_named_and_not_the_script(small_home: Path, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    assert build_task(script, "f", {}).name == "f"
+    empty = fill(small_home / "full")
+    with pytest.raises(UsageError, match=rf"the disk of {small_home}/tasks is full"):
+        build_task(script, "f", {})
+    empty()
+    assert build_task(script, "f", {}).name == "f"
+
+
+def test_a_home_that_takes_no_folder_is_named(small_home: Path, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    (small_home / "tasks").write_text("somebody's file")
+    with pytest.raises(UsageError, match=rf"no folder can be created in {small_home}/tasks: "):
+        build_task(script, "f", {})

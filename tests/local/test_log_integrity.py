@@ -1,10 +1,15 @@
-"""Invariant 10 on one machine: every byte, once, in order; proven by hashes."""
+"""Output of ranks: every byte once and in order, live and stored, also of children and beyond limits."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import random
+import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,9 +18,11 @@ import skyward_core as sky
 from skyward_core.store.ledger import Ledger
 from skyward_core.transport.background_loop import submit
 from skyward_core.views.events import NodeLink
+from skyward_core.views.log_buffer import Line
 from tests.support.faults import on_loop
-from tests.support.pool_logs import last_run, log_of, settled
+from tests.support.pool_logs import last_run, log_of, settled, stored
 from tests.support.processes import read_log
+from tests.support.sessions import new_session
 from tests.support.waiting import wait_until
 
 
@@ -181,3 +188,181 @@ def test_what_is_printed_beyond_the_limit_is_dropped_with_a_word_and_no_other_ru
         assert said.startswith("\nskyward: this run reached its limit of 200,000 bytes")
         assert said.count("\n") == 2
     assert f"during {runs[1]}: further output in r000.out is dropped" in told[0]
+
+
+@pytest.fixture(scope="module")
+def one_rank(world: Path) -> Iterator[sky.Compute]:
+    """One node, and nobody else's lines."""
+    with sky.Compute(provider=sky.Local(), nodes=1, options=sky.Options(console=False)) as compute:
+        yield compute
+
+
+def told(lines: list[Line]) -> list[tuple[str, str]]:
+    return [(line.text, line.about.stream) for line in lines]
+
+
+def seen_by_another(one_rank: sky.Compute, last: str) -> list[Line]:
+    """What another process that comes now is shown, by its own connection and from the files."""
+    with new_session() as session:
+        view = session.attach(one_rank.name).result(60)
+        ring = view.logs.rank(0)
+        wait_until(lambda: last in ring.lines(0, ring.end), what=f"{last} in the other's view")
+        return ring.read(0, ring.end)
+
+
+def test_streams_keep_their_order_live_and_later(one_rank: sky.Compute) -> None:
+    def talk(seed: int) -> list[tuple[str, str]]:
+        chance, said = random.Random(seed), []
+        for number in range(3000):
+            stream = chance.choice(("out", "err"))
+            said.append((f"line {number}", stream))
+            print(f"line {number}", file=sys.stderr if stream == "err" else sys.stdout)
+            if chance.random() < 0.003:
+                time.sleep(0.012)
+        return said
+
+    (said,) = sky.function(talk)(7) @ one_rank
+    run = last_run(one_rank)
+    settled(one_rank)
+    ring = one_rank.pool.view.logs.for_run(run).rank(0)
+    wait_until(lambda: ring.end == 3000, what="all lines")
+    assert told(ring.read(0, 3000)) == said
+    assert told(stored(one_rank, run)) == said
+    assert told([line for line in seen_by_another(one_rank, "line 2999") if line.about.run == run]) == said
+
+
+def test_children_come_after_what_was_printed_before_them_and_with_their_time(one_rank: sky.Compute) -> None:
+    def parents() -> None:
+        print("before", file=sys.stderr)
+        time.sleep(0.5)
+        subprocess.run(["sh", "-c", "echo from a child; sleep 0.5"], check=True)
+        print("after", file=sys.stderr)
+
+    began = time.time()
+    sky.function(parents)() @ one_rank
+    run, took = last_run(one_rank), time.time()
+    settled(one_rank)
+    lines = stored(one_rank, run)
+    assert [line.text for line in lines] == ["before", "from a child", "after"]
+    times = [line.about.at or 0.0 for line in lines]
+    assert began - 0.01 <= times[0] < times[0] + 0.4 < times[1] < times[1] + 0.2 < times[2] <= took
+
+
+def test_an_unfinished_line_is_its_runs_own(one_rank: sky.Compute) -> None:
+    def leave(word: str, end: str) -> None:
+        print(word, end=end)
+
+    leave_it = sky.function(leave)
+    leave_it("half", "") @ one_rank
+    first = last_run(one_rank)
+    leave_it("whole", "\n") @ one_rank
+    second = last_run(one_rank)
+    settled(one_rank)
+    ring = one_rank.pool.view.logs.rank(0)
+    wait_until(lambda: ring.lines(ring.end - 1, ring.end) == ["whole"], what="the last line")
+    assert [(line.text, line.about.run) for line in ring.read(ring.end - 2, ring.end)] == [
+        ("half", first),
+        ("whole", second),
+    ]
+    assert one_rank.pool.view.logs.for_run(first).rank(0).lines(0, 9) == ["half"]
+    assert one_rank.pool.view.logs.for_run(second).rank(0).lines(0, 9) == ["whole"]
+    assert [line.text for line in stored(one_rank, first)] == ["half"]
+
+
+WAYS = (
+    "echo {line} > /dev/stderr",
+    "echo {line} >> /dev/stderr",
+    "echo {line} > /dev/stdout",
+    "echo {line} | tee /dev/stderr > /dev/null",
+    "echo {line} >&2",
+    "echo {line}",
+    "exec 2>/dev/stderr; echo {line} >&2",
+    "echo {line} > /proc/self/fd/2",
+)
+TO_STDOUT = (2, 5)
+
+
+@pytest.mark.proof("1 s of a processor", after=1)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_no_line_is_lost_and_each_stream_keeps_its_order(pool: sky.Compute, seed: int) -> None:
+    def job(seed: int) -> tuple[list[str], list[str]]:
+        chance = random.Random(seed)
+        said: dict[str, list[str]] = {"out": [], "err": []}
+        for number in range(25):
+            line = f"python-{number}"
+            stream = chance.choice(("out", "err"))
+            print(line, file=sys.stderr if stream == "err" else sys.stdout)
+            said[stream].append(line)
+            script = []
+            for part in range(chance.randrange(4)):
+                way = chance.randrange(len(WAYS))
+                line = f"child-{number}-{part}"
+                script.append(WAYS[way].format(line=line))
+                said["out" if way in TO_STDOUT else "err"].append(line)
+            if chance.random() < 0.5:
+                subprocess.run(["bash", "-c", "\n".join(script)], check=True)
+            else:
+                assert os.system("\n".join(script) or "true") == 0
+        return said["out"], said["err"]
+
+    ((out, err), *_) = sky.function(job)(seed) @ pool
+    run = last_run(pool)
+    settled(pool)
+    assert log_of(pool, run, 0).decode().splitlines() == out
+    assert log_of(pool, run, 0, "err").decode().splitlines() == err
+
+
+def test_exit_statuses_and_redirected_streams_are_as_ever(pool: sky.Compute) -> None:
+    def job() -> tuple[int, int, bytes]:
+        done = subprocess.run(["sh", "-c", "echo both; echo of them >&2"], stdout=-1, stderr=-2, check=True)
+        return os.system("exit 3"), os.system("kill -9 $$"), done.stdout
+
+    assert sky.function(job)() @ pool == [(3 << 8, 9, b"both\nof them\n")] * 4
+
+
+def test_a_child_that_prints_much_while_nobody_prints(pool: sky.Compute) -> None:
+    def job() -> None:
+        subprocess.run(["sh", "-c", "seq 1 200000; seq 1 1000 >&2"], check=True)
+
+    sky.function(job)() @ pool
+    run = last_run(pool)
+    settled(pool)
+    assert log_of(pool, run, 2).split() == [b"%d" % n for n in range(1, 200_001)]
+    assert log_of(pool, run, 2, "err").split() == [b"%d" % n for n in range(1, 1001)]
+
+
+def all_end_with(pool: sky.Compute, text: bytes) -> bool:
+    runs = pool.pool.view.runs
+    return bool(runs) and all(log_of(pool, last_run(pool), rank, "err").endswith(text) for rank in range(4))
+
+
+def test_a_rank_that_empties_its_own_log_is_said_and_goes_on_being_heard(pool: sky.Compute, tmp_path: Path) -> None:
+    fetched, heard = tmp_path / "fetched", tmp_path / "heard"
+
+    def job(fetched: str, heard: str) -> None:
+        for number in range(200):
+            print(f"before {number}", file=sys.stderr)
+        while not Path(fetched).exists():
+            time.sleep(0.01)
+        with open("/dev/stderr", "w") as anew:
+            anew.write("in its place\n")
+        while not Path(heard).exists():
+            time.sleep(0.01)
+        print("after", file=sys.stderr)
+
+    with ThreadPoolExecutor(1) as beside:
+        running = beside.submit(lambda: sky.function(job)(str(fetched), str(heard)) @ pool)
+        try:
+            wait_until(lambda: all_end_with(pool, b"before 199\n"))
+            fetched.touch()
+            wait_until(lambda: all_end_with(pool, b"in its place\n"))
+        finally:
+            fetched.touch()
+            heard.touch()
+        running.result()
+    run = last_run(pool)
+    settled(pool)
+    before, said, place, after = log_of(pool, run, 3, "err").decode().rsplit("\n", 4)[0:4]
+    assert before.rstrip().splitlines() == [f"before {number}" for number in range(200)]
+    assert said.startswith("skyward: rank 3 reopened this stream and truncated it")
+    assert (place, after) == ("in its place", "after")
