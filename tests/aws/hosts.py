@@ -175,8 +175,7 @@ class Box:
         home = f"/run/home/{user}"
         key = self._machine.order.public_key.strip()
         no_root = f'command="echo \'Please login as the user \\"{user}\\" rather than the user \\"root\\".\';exit 142"'
-        keys = "\n".join(line for line in (key, *wish.authorized) if line)
-        root_keys = keys if wish.root_may_log_in else "\n".join(f"{no_root} {line}" for line in keys.splitlines())
+        root_key = f"{no_root} {key}" if key else ""
         programs = shlex.quote(str(PROGRAMS))
         lines = [
             "set -eu",
@@ -194,8 +193,8 @@ class Box:
             f"rm -f /etc/ssh/ssh_host_* && install -D -m 600 /run/lab/host_key {_KEY_FILE}",
             f"printf '%s\\n' {shlex.quote(self.host.public_key)} > {_KEY_FILE}.pub",
             f"install -d -m 700 {home} {home}/.ssh /run/home/.ssh",
-            f"printf '%s\\n' {shlex.quote(keys)} > {home}/.ssh/authorized_keys",
-            f"printf '%s\\n' {shlex.quote(root_keys)} > /run/home/.ssh/authorized_keys",
+            f"printf '%s\\n' {shlex.quote(key)} > {home}/.ssh/authorized_keys",
+            f"printf '%s\\n' {shlex.quote(root_key)} > /run/home/.ssh/authorized_keys",
             f"cd / && {_BARE} setsid /bin/sh /run/lab/cloud-init/final </dev/null >>{_LOG} 2>&1 &",
         ]
         return "\n".join(lines)
