@@ -585,7 +585,7 @@ def test_a_session_asks_and_one_that_only_looks_refuses(tmp_path: Path, monkeypa
             "local",
             "local disk",
         ]
-        with pytest.raises(UsageError, match="only looks"):
+        with pytest.raises(UsageError, match="session is read-only"):
             looking.check_provider("local", {}).result(20)
     finally:
         session.detach()
