@@ -201,10 +201,10 @@ def test_what_does_not_go_with_a_reservation_is_said(bed: Bed) -> None:
     found = held()
     wish = MachineRequirements(allocation="spot")
     for more, kind, said in (
-        ({"instance_type": "g5.xlarge"}, UsageError, "is of type p5.48xlarge, and g5.xlarge was asked for"),
-        ({"zones": ["us-east-1f"]}, UsageError, f"is of zone {found.zone}, and us-east-1f was asked for"),
+        ({"instance_type": "g5.xlarge"}, UsageError, "has type p5.48xlarge, but g5.xlarge was requested"),
+        ({"zones": ["us-east-1f"]}, UsageError, f"has zone {found.zone}, but us-east-1f was requested"),
         ({"region": "us-west-2"}, UsageError, f"no reservation {found.id} in us-west-2"),
-        ({"wish": wish}, UsageError, "is no spot market"),
+        ({"wish": wish}, UsageError, "cannot be combined with allocation='spot'"),
         ({"nodes": 3}, NoCapacity, "has 2 of its 2 machines free, but 3 are needed"),
     ):
         given: dict[str, Any] = {"reservation": found.id} | more
