@@ -156,14 +156,6 @@ class Box:
         file = self._etc / "cloud-init.state"
         return file.read_text().strip() if file.exists() else None
 
-    def console(self) -> str:
-        """What user-data's commands wrote, and the host keys' fingerprints as cloud-init shows them."""
-        log = self._etc / "cloud-init.log"
-        said = log.read_text(errors="replace") if log.exists() else ""
-        keys = f"256 {self.host.key.get_fingerprint()} root@{self.host.name} (ED25519)"
-        frame = "SSH HOST KEY FINGERPRINTS-----"
-        return f"{said}-----BEGIN {frame}\n{keys}\n-----END {frame}\n"
-
     def _before_sshd(self, user: str, wish: Wish, has_gpus: bool) -> str:
         """What runs as root before sshd, the last of it beside sshd. Nothing of user-data stops the boot."""
         folder = self._etc / "cloud-init"

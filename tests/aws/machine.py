@@ -83,7 +83,6 @@ class Machine:
         self.ends_at: float | None = None  # an armed shutdown
         self._armed: Timer | None = None
         self._waits: _Wait | None = None
-        self._said = ""
         self._is_gone = False
         self.lacks_gpus = False
 
@@ -148,11 +147,6 @@ class Machine:
             self._set("stopping", reason)
             self._timers.after(0, self._halt)
 
-    def start(self) -> None:
-        if self.state == "stopped":
-            self._set("pending")
-            self._wait("boot", self._boot)
-
     def arm(self, minutes: int) -> None:
         """``shutdown`` in the machine: the last one counts."""
         with self._world.lock:
@@ -205,13 +199,6 @@ class Machine:
         """How long it ran, as EC2 bills it: from "running" to when it begins to end."""
         now = time.time()
         return sum((to or now) - (since or now) for since, to in self.ran)
-
-    def console(self) -> str:
-        """What it has said since it booted; kept when it is gone."""
-        box = self.box  # which may go meanwhile
-        if box is not None:
-            self._said = box.console()
-        return self._said
 
     def shown(self) -> dict[str, Any]:
         order, box = self.order, self.box
@@ -309,7 +296,6 @@ class Machine:
             if self._is_gone:
                 return
             if self.box is not None:
-                self.console()
                 self.box.close()
                 self.box = None
         with self._world.lock:

@@ -143,17 +143,6 @@ def parameter(world: World, call: Call) -> Answer:
     return as_json({"Parameter": found})
 
 
-def parameters(world: World, call: Call) -> Answer:
-    known = _parameters(call.region)
-    found = [known[name] for name in call.params["Names"] if name in known]
-    return as_json(
-        {
-            "Parameters": found,
-            "InvalidParameters": [name for name in call.params["Names"] if name not in known],
-        }
-    )
-
-
 def _parameters(region: str) -> dict[str, dict[str, Any]]:
     return {
         image.parameter: {

@@ -51,26 +51,6 @@ def install(world: World) -> None:
             machine.terminate(hard=hard)
         return before
 
-    def stop_instances(self: Any, instance_ids: list[str]) -> list[Any]:
-        machines = _find(world, instance_ids)
-        before = [(machine.instance, machine.instance._state) for machine in machines]
-        for machine in machines:
-            machine.stop()
-        return before
-
-    def start_instances(self: Any, instance_ids: list[str]) -> list[Any]:
-        machines = _find(world, instance_ids)
-        for machine in machines:
-            if machine.state not in ("stopped", "pending", "running"):
-                raise Refused(
-                    "IncorrectInstanceState",
-                    f"The instance '{machine.id}' is not in a state from which it can be started.",
-                )
-        before = [(machine.instance, machine.instance._state) for machine in machines]
-        for machine in machines:
-            machine.start()
-        return before
-
     def all_reservations(self: Any, filters: Any = None) -> list[Any]:
         """Without the machines that cannot be seen yet."""
         found = []
@@ -98,8 +78,6 @@ def install(world: World) -> None:
     EC2Backend.delete_security_group = delete_security_group
     EC2Backend.run_instances = run_instances
     EC2Backend.terminate_instances = terminate_instances
-    EC2Backend.stop_instances = stop_instances
-    EC2Backend.start_instances = start_instances
     EC2Backend.all_reservations = all_reservations
 
 
