@@ -328,7 +328,7 @@ async def test_what_one_region_lacks_another_has(bed: Bed) -> None:
 async def test_where_nobody_has_any_each_says_why(bed: Bed, ledger: Ledger) -> None:
     bed.no_capacity()
     pool = await Pool.register(spec(zones=["us-east-1a", "us-east-1b"]), ledger)
-    said = r"to be had: g4dn\.xlarge in us-east-1a, .*; g4dn\.xlarge in us-east-1a: .*; g4dn\.xlarge in us-east-1b: "
+    said = r"available: g4dn\.xlarge in us-east-1a, .*; g4dn\.xlarge in us-east-1a: .*; g4dn\.xlarge in us-east-1b: "
     with pytest.raises(NoCapacity, match=said):
         await pool.start(pool_spec := spec(zones=["us-east-1a", "us-east-1b"]))
     assert pool_spec.nodes == 2 and left(bed) == [] and bed.instances() == []
@@ -347,7 +347,7 @@ async def test_where_nobody_has_any_each_says_why(bed: Bed, ledger: Ledger) -> N
         (None, {"zones": ["eu-west-1a"]}, sky.UsageError, "none of the zones eu-west-1a; it has us-east-1a"),
         (None, {"endpoint_url": "http://127.0.0.1:9"}, Unreachable, "cannot be reached"),
         (None, {"profile": "nobody"}, sky.UsageError, "nobody"),
-        (None, {"region": "not a region"}, sky.UsageError, "no AWS region"),
+        (None, {"region": "not a region"}, sky.UsageError, "is not an AWS region"),
     ],
 )  # fmt: skip
 async def test_what_cannot_be_had_is_said_in_a_sentence(
