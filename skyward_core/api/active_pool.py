@@ -14,8 +14,8 @@ from skyward_core.model.run_future import RunFuture
 class PoolOperand:
     """Right operand of ``>>``, ``@`` and ``>``, and base class of pools.
 
-    Python calls the reflected methods if the left operand does not support the operator. They raise a TypeError that
-    names the mistake.
+    Python calls the reflected methods if the left operand does not support the operator. These methods raise a
+    TypeError that names the mistake.
     """
 
     if not TYPE_CHECKING:  # hidden from type checkers, which must report the wrong operand
@@ -99,7 +99,7 @@ def push_pool(pool: Dispatcher) -> None:
 
 
 def remove_pool(pool: Dispatcher) -> None:
-    """Unregister a pool whose ``with`` block ends, in whichever thread the block began."""
+    """Unregister a pool whose ``with`` block ends, even if the block began in another thread."""
     if pool in _open_pools:
         _open_pools.remove(pool)
     _context_pools.set(tuple(each for each in _context_pools.get() if each is not pool))
@@ -108,13 +108,13 @@ def remove_pool(pool: Dispatcher) -> None:
 def current_pool(what: str = "`>> sky` runs on") -> Dispatcher:
     """Return the pool of the innermost ``with`` block that is open in this context.
 
-    A thread without an open block of its own gets the only open pool of the process.
+    A thread in which no ``with`` block is open gets the only open pool of the process.
 
     Args:
         what: Start of the error message: the operation that needs a pool.
 
     Raises:
-        PoolError: If no block is open, or if several are open and none belongs to this context.
+        PoolError: If no block is open, or if several blocks are open and none of them began in this context.
     """
     mine = [each for each in _context_pools.get() if each in _open_pools]
     if mine:

@@ -43,7 +43,7 @@ class Attached(PoolOperations):
 
     Attributes:
         name: Name of the pool.
-        plugins: Plugins that the pool's creator configured, in order of entry.
+        plugins: Plugins that the pool's creator configured, in the order in which they are set up.
     """
 
     def __init__(self, pool: Pool, plugins: Sequence[Plugin]) -> None:
@@ -79,7 +79,7 @@ class Attached(PoolOperations):
             run: Id of the run. None for the latest run.
 
         Returns:
-            The values that the dispatching client would get: by rank, or by task.
+            The values that the dispatching client would get, in the order of the ranks or of the tasks.
 
         Raises:
             RunError: If the run failed. The cause is the function's own exception.
@@ -91,7 +91,7 @@ class Attached(PoolOperations):
                 raise PoolError(f"pool {self.name} has no runs")
             run = self.runs[-1].id
         if run not in self.pool.context.registry.runs and is_fetched(self.pool.context.ledger, run):
-            return results(run)  # a client fetched the results and could not load them
+            return results(run)  # an earlier client fetched the results but could not load them
         return submit(self.pool.context.registry.claim(run)).result().future.result().results()
 
     def down(self) -> Receipt:
@@ -176,7 +176,7 @@ def attach(name: str) -> Attached:
 
 
 def results(run: str) -> list[Any]:
-    """Return the values of a run that has ended, by rank or by task.
+    """Return the values of a run that has ended, in the order of the ranks or of the tasks.
 
         values = sky.results("3f9c0a1b2c")
 
@@ -191,7 +191,7 @@ def results(run: str) -> list[Any]:
         RunError: If the run failed, or if a value cannot be loaded here. The attribute ``results`` has the other
             values.
         PoolError: If the pool is up and has the values (use ``sky.attach(pool).wait(run)``), if the client that started
-            the run took them, or if they cannot be fetched now.
+            the run has already consumed the values, or if the values cannot be fetched now.
     """
     ledger = Ledger()
     submit(flush_all()).result()
@@ -228,9 +228,9 @@ def results(run: str) -> list[Any]:
 
 
 async def _is_available(row: PoolRow, run: str, ledger: Ledger) -> bool:
-    """Check whether a pool is up and has a run in progress, or its results.
+    """Check whether a pool is up and either still executes a run or still has the run's results.
 
-    Attaching also updates the ledger: it closes a pool that has ended, and the ended runs of a pool that is up.
+    Attaching also updates the ledger: pools that have ended, and ended runs of a pool that is up, are closed there.
     """
     try:
         pool = await Pool.attach_to(row, ledger, observer=True)

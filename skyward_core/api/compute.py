@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 
 class Compute(PoolOperations):
-    """Pool that is up inside the ``with`` block and torn down after it.
+    """Pool that exists inside the ``with`` block and is torn down at the end of the block.
 
         with sky.Compute(provider=sky.Local(), nodes=4) as compute:
             total = sum(part() @ compute)
 
-    Safe to use from any thread. Leaving the block tears the pool down and verifies the result, also after an exception
-    or ctrl-c. Afterwards ``receipt`` is the proof. Asynchronous code writes ``async with``, and awaits calls: ``await
-    part().on(compute)``.
+    Safe to use from any thread. Leaving the block tears the pool down and verifies that nothing remains, also after an
+    exception or ctrl-c. Afterwards ``receipt`` contains the proof. Asynchronous code writes ``async with`` and awaits
+    calls: ``await part().on(compute)``.
 
         with sky.Compute(
             sky.Spec(provider=sky.AWS(region="us-east-1"), accelerator="A100:8", max_hourly_cost=30),
@@ -56,8 +56,8 @@ class Compute(PoolOperations):
         *specs: Alternative machines, each with its own provider, accelerator and other requirements. Leave out if the
             arguments below describe the only alternative.
         provider: Provider of the machines. ``Local`` if None.
-        nodes: Number of machines. ``Nodes(min=2, max=8)`` or "2:8" accepts any number in a range. If None, one, or as
-            many as the provider has hosts.
+        nodes: Number of machines. ``Nodes(min=2, max=8)`` or "2:8" accepts any number in a range. If None: one machine,
+            or all hosts that the provider lists.
         accelerator: Accelerator of each node, from ``sky.accelerators`` or as a string ("A100:8"). None for no
             requirement.
         vcpus: Minimum number of CPU threads of each machine. This and the next five arguments require a provider with
@@ -67,14 +67,14 @@ class Compute(PoolOperations):
         region: Region, or a list of regions.
         max_hourly_cost: Maximum price of one machine in dollars per hour, including disk and address.
         disk_gb: Disk size of each machine in GB.
-        allocation: "on-demand", "spot", "spot-if-available" or "cheapest" of both. On demand if None.
+        allocation: "on-demand", "spot", "spot-if-available" or "cheapest" (the cheaper market). On demand if None.
         selection: "cheapest" tries the cheapest offer first. "first" tries the specs and regions in the given order.
             "cheapest" if None.
         image: Environment of the nodes. ``Image()`` if None.
         plugins: Frameworks to set up, in order of entry.
         worker: How each node runs calls. ``Worker()`` if None.
         options: All other options. ``Options()`` if None.
-        name: Name of the pool. Generated if None. If only ``name``, or ``name`` and ``options``, are given, the name
+        name: Name of the pool. Generated if None. If no arguments except ``name`` and ``options`` are given, the name
             selects the table ``[pools.NAME]`` of ``skyward.toml``, which contains all other arguments.
         ttl: Same as ``Options.ttl``. Set only one of them. 0 for no limit.
         **older: Arguments of older API generations (``model/older_api_arguments.py``): translated, ignored with a

@@ -44,13 +44,13 @@ class Executor(_Executor):
 
     All calls of one executor are one run of the pool. A call that raises does not affect the others. If the process of
     a rank dies, the executor is broken: unfinished calls get ``BrokenExecutor``, and new calls are rejected. A call can
-    be cancelled until it is sent to a node. Ctrl-c in the executor's block stops all calls. Each node gets at most two
-    calls more than it can run at the same time.
+    be cancelled until it is sent to a node. Ctrl-c in the executor's block stops all calls. Each node receives at most
+    two more calls than the node can run at the same time.
 
     Args:
         pool: A pool that is up: ``Compute`` in its block, or the result of ``sky.attach``.
-        **words: Without a pool, as in the newest generation: ``type``, ``concurrency``, ``reuse`` and ``buffer``, which
-            create a ``Worker``.
+        **words: Arguments of a ``Worker``, if no pool is given: ``type``, ``concurrency``, ``reuse`` and ``buffer``, as
+            in the newest API generation.
 
     Raises:
         PoolError: If the pool is not up.
@@ -89,10 +89,10 @@ class Executor(_Executor):
             **kwargs: Keyword arguments of the call.
 
         Returns:
-            A future of the value. Its exception is set if arguments or value cannot be serialized.
+            A future of the value. The future raises an exception if the arguments or the value cannot be serialized.
 
         Raises:
-            RuntimeError: If the executor was shut down, or is broken (then a ``BrokenExecutor``).
+            RuntimeError: If the executor was shut down. A broken executor raises the subclass ``BrokenExecutor``.
             UsageError: If the function is a generator function.
             TypeError: If the function does not accept these arguments.
             PoolError: If the pool is not up, or if this process was forked from the pool's process.
@@ -154,7 +154,7 @@ class Executor(_Executor):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if isinstance(error, (KeyboardInterrupt, CancelledError)):
-            self._work.cancel()  # as local processes, which also receive the ctrl-c
+            self._work.cancel()  # a process pool also stops at ctrl-c, because its processes receive the signal
         self.shutdown()
 
 
@@ -197,7 +197,7 @@ class _CallDispatcher:
                 raise BrokenExecutor(f"the executor is broken and rejects new calls: {self._broken}") from self._broken
             if self._closed:
                 raise RuntimeError("cannot schedule new futures after shutdown")
-            _ = self._pool.pool  # raises in a forked child, which has no thread that dispatches
+            _ = self._pool.pool  # raises in a forked child, where the dispatching thread does not exist
             if self._run is None:
                 self._run = self._pool._start_map(self._shared)
                 self._thread = threading.Thread(target=self._serve, args=(self._run,), name="executor", daemon=True)
@@ -306,7 +306,7 @@ class _CallDispatcher:
 
 
 def _resolve_future(settle: Callable[[Any], None], what: Any) -> None:
-    """Settle a future. Errors of its callbacks, which are user code, must not affect other calls."""
+    """Set a future's result or exception. Errors in its callbacks (user code) must not affect other calls."""
     try:
         settle(what)
     except BaseException:  # noqa: BLE001  futures log Exceptions of callbacks, but let SystemExit pass

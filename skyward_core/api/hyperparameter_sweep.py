@@ -34,10 +34,10 @@ class Trial:
         place: Index of the combination, counted from 0.
         arguments: Values by argument name.
         outcome: "waiting" until the trial has ended, then "returned", "raised", "exited", "lost" or "collateral".
-        value: Return value of the function. In a sweep with ``@`` a list by rank; if a gang has only some ranks of a
-            node, the value of its first rank.
+        value: Return value of the function. In a sweep with ``@``: a list of values by rank. If a gang uses only some
+            ranks of a node: the value of the gang's first rank.
         error: Exception that explains a missing value.
-        numbers: Last value of each metric that the trial logged (``sky.log``). In a sweep with ``@`` the metrics of
+        numbers: Last value of each metric that the trial logged (``sky.log``). In a sweep with ``@``: the metrics of
             rank 0. None for values that were not finite.
         seconds: Duration in seconds.
         run: Id of the trial's run.
@@ -62,13 +62,13 @@ class PendingTrials:
     """Sweep that has not started, as :func:`sweep` returns it.
 
     ``p >> pool`` runs each combination on one rank, with as many trials at a time as there are ranks, and returns the
-    :class:`Trials` after all have ended. ``p > pool`` returns the trials at once and fills them as they end. ``p @
-    pool`` runs each combination as a gang on every rank, one after the other. ``p.with_nodes(2) @ pool`` uses gangs of
-    two nodes, with as many gangs at a time as the pool has nodes for.
+    :class:`Trials` after all trials have ended. ``p > pool`` returns the trials at once and fills them as they end.
+    ``p @ pool`` runs each combination as a gang on all ranks, one combination after the other. ``p.with_nodes(2) @
+    pool`` uses gangs of two nodes; as many gangs run at a time as fit on the pool's nodes.
 
     Attributes:
         calls: One call for each combination.
-        arguments: Arguments by name of each combination.
+        arguments: For each combination, its arguments by name.
         nodes: Nodes of each gang with ``@``. None for all.
         ranks: Ranks of each gang with ``@``. None if the size is given in nodes.
     """
@@ -88,8 +88,8 @@ class PendingTrials:
     def with_nodes(self, nodes: int | None) -> PendingTrials:
         """Return the same sweep with gangs of a number of nodes.
 
-        ``sweep.with_nodes(2) @ pool`` runs each combination on all ranks of two nodes, with as many gangs at a time as
-        the pool has nodes for.
+        ``sweep.with_nodes(2) @ pool`` runs each combination on all ranks of two nodes. As many gangs run at a time as
+        fit on the pool's nodes.
 
         Args:
             nodes: Nodes of each gang. None for all.
@@ -134,7 +134,8 @@ class PendingTrials:
             pool: The pool that runs the sweep.
 
         Raises:
-            UsageError: If the pool has fewer nodes than each gang needs, or if no number of nodes has that many ranks.
+            UsageError: If the pool has fewer nodes than each gang needs, or if the gang's ranks do not fill whole
+                nodes.
             NotPicklableError: If an argument cannot be pickled.
             PoolError: If the pool is not up.
         """
@@ -223,8 +224,8 @@ class Trials(Sequence[Trial]):
         """Iterate over the trials in the order in which they end.
 
         Raises:
-            Cancelled: If the sweep was cancelled. Raised after the trials that had ended.
-            PoolError: If the pool has ended. Raised after the trials that had ended.
+            Cancelled: If the sweep was cancelled. Raised after all trials that had ended are yielded.
+            PoolError: If the pool has ended. Raised after all trials that had ended are yielded.
         """
         given = 0
         while True:
@@ -287,7 +288,7 @@ class Trials(Sequence[Trial]):
     def __repr__(self) -> str:
         return f"<{len(self)} trials, {len(self._ended_trials)} ended>"
 
-    # -- filling it --------------------------------------------------------------------------------------
+    # -- filling in the trials ---------------------------------------------------------------------------
 
     def _run_in_thread(self, work: Callable[[], None]) -> None:
         """Start a thread that records the trials as they end."""

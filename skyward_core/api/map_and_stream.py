@@ -24,19 +24,21 @@ if TYPE_CHECKING:
 
 MIN_CALL_SECONDS = 0.05  # seconds; target duration of a call, so that dispatch overhead stays small
 MAX_CHUNK_ITEMS = 256  # items per call
-MAX_CHUNK_BYTES = 32 << 10  # bytes of a call's items; small payloads are sent in the frame, without a file
+MAX_CHUNK_BYTES = 32 << 10  # bytes of a call's items; such small payloads are part of the protocol frame
 MAX_CHUNK_GROWTH = 4  # maximum growth factor from one chunk to the next
 MAX_RETAINED_BYTES = 64 << 20  # bytes of consumed values that a RunError still returns in `results`
-MAX_WAITING_CALLS = 8  # sent or ended calls per place that the reader has not consumed
+MAX_WAITING_CALLS = 8  # per place (see ChunkSizer): sent or ended calls that the reader has not consumed
 
 
 class ChunkSizer:
-    """Number of items for the next call: few enough to keep all ranks busy, enough to justify the overhead of a call.
+    """Chooses the number of items for the next call.
+
+    A chunk must be small enough to keep all ranks busy, and large enough to justify the overhead of a call.
 
     Args:
-        places: Calls that run at the same time.
+        places: Number of calls that can run at the same time.
         single: Whether each item is sent alone.
-        remaining: Number of items. None if unknown.
+        remaining: Number of items that are not sent yet. None if unknown.
     """
 
     def __init__(self, places: int, *, single: bool, remaining: int | None) -> None:
@@ -71,7 +73,7 @@ class ChunkSizer:
 
 
 class MapBackend:
-    """Calls of a map on the pool itself.
+    """Connection of a map to the pool: sends the map's calls and receives their outcomes.
 
     Args:
         call: The function, as a call without arguments.
@@ -138,7 +140,7 @@ class MapOperation:
         self._ready: dict[int, tuple[Callable[[], list[Any]], int]] = {}
         self._firsts: dict[int, int] = {}  # index of the first item, by call
         self._yielded_values: dict[int, Any] = {}  # consumed values, by item
-        # Values of endless items would fill the memory.
+        # If the number of items is unknown, retained values could fill the memory.
         self._retainable_bytes = MAX_RETAINED_BYTES if remaining is not None else 0
 
     def values(self) -> Iterator[Any]:

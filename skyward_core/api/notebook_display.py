@@ -23,7 +23,7 @@ _SUFFIX = ".ipynb"
 
 
 def default_pool_name() -> str:
-    """Return the path that the default pool name derives from: this process's script, or the notebook if known.
+    """Return the path from which the default pool name derives: this process's script, or the notebook if known.
 
     VS Code sets a variable in the notebook. The Jupyter server sets a variable in the kernel's environment.
     """
@@ -158,7 +158,7 @@ def run_html(run: RunView) -> str:
 
 
 def unseen_html(kind: str, name: str, state: str) -> str:
-    """Return the HTML of a pool or run that this process does not, or no longer, observe."""
+    """Return the HTML of a pool or run that this process does not observe, or observes no longer."""
     return _box(_head(kind, name, state, []))
 
 

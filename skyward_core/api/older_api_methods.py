@@ -1,6 +1,7 @@
 """Arguments and methods of older API generations.
 
-Scripts written for them keep running: each name is translated, ignored with a warning, or rejected with a replacement.
+Scripts written for older generations keep running: each name is translated, ignored with a warning, or rejected with a
+replacement.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def translate_arguments(given: Mapping[str, Any], own: Collection[str]) -> dict[
 
     Args:
         given: Arguments that ``Compute`` does not declare.
-        own: Names of the arguments that it declares.
+        own: Names of the arguments that ``Compute`` declares.
 
     Raises:
         TypeError: If no generation has such an argument.

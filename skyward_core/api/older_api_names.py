@@ -65,8 +65,8 @@ def ComputePool(
 ) -> Compute:
     """Create a pool: the older name of ``sky.Compute``.
 
-    As in the oldest generation, a broadcast function whose code names ``torch.distributed`` finds the process group
-    initialized.
+    As in the oldest generation, the ``torch.distributed`` process group is initialized before a broadcast function
+    whose code mentions ``torch.distributed``.
 
     Args:
         pip: Requirements to add to the image.
@@ -109,10 +109,10 @@ def ComputePool(
 
 
 class _Integrations:
-    """Decorators that set up a framework inside the rank, at the function's first call there.
+    """Decorators that set up a framework inside the rank, at the first call of the function in that rank.
 
-    Each works with and without arguments, above and below ``@function``. A plugin on the pool does the same for every
-    function, before the first call.
+    Each decorator works with and without arguments, above and below ``@function``. A plugin of the pool does the same
+    for every function, before the first call.
     """
 
     def torch(self, fn: Any = None, /, *, backend: str | None = None) -> Any:
@@ -177,7 +177,7 @@ class _Integrations:
         from skyward_core.plugins import accelerate, torch
 
         _warn_renamed("integrations.transformers", "plugins=[sky.plugins.torch(), sky.plugins.huggingface()]")
-        # Not the plugin huggingface: it may hold a token, and a decorator is pickled with the function.
+        # Not the plugin huggingface: the plugin may contain a token, and a decorator is pickled with the function.
         return _decorator((torch(backend=backend), accelerate()), fn)
 
 
@@ -209,7 +209,7 @@ class _MakerAccelerators:
 
         made = accelerators.factories(self._maker).get(name)
         if made is None:
-            found = getattr(accelerators, name)  # raises with a suggestion if no maker has it
+            found = getattr(accelerators, name)  # raises an error with a suggestion if no maker has this accelerator
             raise AttributeError(
                 f"{name} is not an accelerator of {self._maker}. Use sky.accelerators.{found.name.replace('-', '_')}."
             )

@@ -113,7 +113,7 @@ T = TypeVar("T")
 
 
 class MapOptions(TypedDict, total=False):
-    """Keyword arguments of ``map``, which describes them."""
+    """Keyword arguments of ``map``; see its docstring."""
 
     ordered: bool
     timeout: float | None

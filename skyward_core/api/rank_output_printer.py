@@ -1,8 +1,8 @@
-"""Printer of the ranks' output in a script: each line with its rank, with separate standard output and standard error.
+"""Printer of the ranks' output in a script: prefixes each line with its rank, and keeps stdout and stderr separate.
 
 On a terminal, unfinished lines of ranks (progress bars) are drawn below the output while the script waits for a call.
-At other times the last line of the terminal belongs to the script, which may prompt there. Only text and colors of
-ranks are shown. All other terminal control sequences are removed.
+At other times the last line of the terminal belongs to the script, which may show a prompt there. Only text and colors
+from ranks are shown. All other terminal control sequences are removed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RankText(NamedTuple):
     lines: str
 
 
-_DRAW = RankText("", "")  # marker without text: redraw the unfinished lines
+_DRAW = RankText("", "")  # marker without text: requests a redraw of the unfinished lines
 
 
 class ScriptConsole:
@@ -99,7 +99,7 @@ class ScriptConsole:
     def _draw(self) -> None:
         live = self._live
         if live is not None and self._waiting and sys.stderr is not None:
-            with suppress(OSError, ValueError):  # the stream may be closed; complete lines are written elsewhere
+            with suppress(OSError, ValueError):  # the stream may be closed; this drawing is optional
                 self._out.draw_below(live, self._partial_lines, sys.stderr)
 
     def _partial_lines(self) -> list[str]:
@@ -152,10 +152,12 @@ class ScriptConsole:
         self._stop()
 
     def close(self) -> None:
-        """Write the remaining output, including unfinished lines. Do not call on the pools' thread."""
+        """Write the remaining output, including unfinished lines. Do not call on the thread of the pools' event
+        loop.
+        """
         submit(self._unsubscribe()).result()
         for (rank, stream), lines in self._lines.items():
-            if (rest := lines.preview()).strip():  # otherwise a cleared progress bar
+            if (rest := lines.preview()).strip():  # otherwise the line is a progress bar that was cleared
                 self._enqueue(RankText(stream, _format_line(rank, rest)))
         self._queue.put(None)
         self._thread.join(timeout=10)

@@ -45,7 +45,7 @@ def _state() -> SharedState:
 
 
 def dict(name: str, consistency: str | None = None) -> SharedDict:
-    """Return the dict of a name, shared by all ranks and the client; initially empty.
+    """Return the dict with a name. All ranks and the client share it; initially empty.
 
     On the client the dict belongs to the pool of the open ``with`` block.
 
@@ -55,13 +55,13 @@ def dict(name: str, consistency: str | None = None) -> SharedDict:
 
     Raises:
         UsageError: If the pool has no ``sky.plugins.shared()``.
-        PoolError: On the client, if no block is open, or if several are open and none belongs to this thread.
+        PoolError: On the client, if no block is open, or if several are open and none of them began in this thread.
     """
     return _state().dict(name)
 
 
 def set(name: str, consistency: str | None = None) -> SharedSet:
-    """Return the set of a name; see :func:`dict`.
+    """Return the set with a name; see :func:`dict`.
 
     Args:
         name: Any text.
@@ -71,7 +71,7 @@ def set(name: str, consistency: str | None = None) -> SharedSet:
 
 
 def counter(name: str, consistency: str | None = None) -> SharedCounter:
-    """Return the counter of a name, which starts at 0; see :func:`dict`.
+    """Return the counter with a name, which starts at 0; see :func:`dict`.
 
     Args:
         name: Any text.
@@ -81,7 +81,7 @@ def counter(name: str, consistency: str | None = None) -> SharedCounter:
 
 
 def queue(name: str) -> SharedQueue:
-    """Return the queue of a name; see :func:`dict`.
+    """Return the queue with a name; see :func:`dict`.
 
     Args:
         name: Any text.
@@ -90,7 +90,7 @@ def queue(name: str) -> SharedQueue:
 
 
 def lock(name: str, timeout: float | None = None, *, ttl: float | None = None) -> SharedLock:
-    """Return the lock of a name, which has one holder at a time; see :func:`dict`.
+    """Return the lock with a name, which has one holder at a time; see :func:`dict`.
 
     Args:
         name: Any text.
@@ -107,7 +107,7 @@ def lock(name: str, timeout: float | None = None, *, ttl: float | None = None) -
 
 
 def barrier(name: str, parties: int | None = None, *, n: int | None = None) -> SharedBarrier:
-    """Return the barrier of a name in the current run.
+    """Return the barrier with a name in the current run.
 
     Args:
         name: Any text.
@@ -153,7 +153,7 @@ _SHARED_NAME_PATTERN = re.compile(
 
 
 def uses_deprecated_names() -> bool:
-    """Check whether the script uses shared state under this library's older name, without a plugin, as older
+    """Check whether the script uses shared state under the package's older import name, without a plugin, as older
     generations allow.
 
     Return False if redis or its server is not installed.

@@ -20,8 +20,8 @@ class SkywardError(Exception):
     """Base class of all errors of this library.
 
     Attributes:
-        hint: Fix as data, if the fix depends on the front end (API, command or key). None if the message contains the
-            fix. ``str(error)`` formats the hint for the API.
+        hint: Fix as structured data, if the wording of the fix depends on the front end (API, command or key). None if
+            the message contains the fix. ``str(error)`` formats the hint for the API.
         field: Name of the invalid field, such as "nodes". "" if there is none, or if unknown.
     """
 
@@ -38,13 +38,13 @@ class SkywardError(Exception):
         """Message without the hint."""
         return _safe(
             Exception.__str__(self)
-        )  # the class of a run's error may also derive from a class with its own __str__
+        )  # the class of a run's error may also derive from a class that defines __str__
 
     def __str__(self) -> str:
         return self.what if self.hint is None else message_with_hint(self.what, python_hint(self.hint))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exception.__reduce__ would call __init__ with self.args, which differ from its arguments.
+        # Exception.__reduce__ would call __init__ with self.args, which may differ from the arguments of __init__.
         return (remake, (type(self), self.args, vars(self)))
 
 
@@ -69,7 +69,7 @@ def error_message(error: BaseException) -> str:
 
 
 def error_hint(error: BaseException) -> Hint | None:
-    """Return the hint of an error. None if only its message has advice."""
+    """Return the hint of an error. None if the message itself contains the advice."""
     return error.hint if isinstance(error, SkywardError) else None
 
 
@@ -140,7 +140,7 @@ class CredentialsRefused(PoolError):
 
 
 class NoCapacity(PoolError):
-    """The provider has no machine for a node."""
+    """The provider has no machine available for a node."""
 
 
 def combine_errors(errors: Sequence[tuple[str, SkywardError]], before: str = "") -> SkywardError:
@@ -339,7 +339,7 @@ OK, FAILED, USAGE, UNVERIFIED, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 def root_cause_exit_code(cause: RootCause | None) -> int:
-    """Return the exit status of a failed run: the status of its root cause if that has one, and never 0.
+    """Return the exit status of a failed run: the exit status of its root cause if that is known, and never 0.
 
     A rank that exits with status 0 before its function returns has failed as well.
     """
@@ -362,7 +362,7 @@ def error_exit_code(error: BaseException) -> int:
     return FAILED
 
 
-# Packages whose modules have another name: hints name the package to install.
+# Packages that install modules with another name. Hints name the package.
 DISTRIBUTIONS: Mapping[str, str] = {
     "PIL": "pillow", "attr": "attrs", "bs4": "beautifulsoup4", "cv2": "opencv-python", "dateutil": "python-dateutil",
     "dotenv": "python-dotenv", "git": "GitPython", "skimage": "scikit-image", "sklearn": "scikit-learn",

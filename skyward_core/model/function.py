@@ -36,7 +36,7 @@ def check_call(pending: PendingFunction[Any], fn: Callable[..., Any]) -> None:
         fn: The function, possibly with decorators of plugins.
 
     Raises:
-        TypeError: If it does not. The message is Python's own.
+        TypeError: If the function does not accept the arguments. The message is Python's own.
     """
     fn = _unwrap_decorators(fn)
     if type(fn) is FunctionType and not pending.kwargs and _accepts_count(fn, len(pending.args)):
@@ -50,11 +50,11 @@ def check_call(pending: PendingFunction[Any], fn: Callable[..., Any]) -> None:
 
 
 def check_extra_arguments(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Reject arguments that a function does not accept. :func:`check_call` rejects missing ones, which a plugin may
-    add.
+    """Reject arguments that a function does not accept. Missing arguments are checked later, by :func:`check_call`,
+    because a plugin may add them.
 
     Raises:
-        TypeError: If an argument is unknown, given twice, or one too many.
+        TypeError: If an argument is unknown or given twice, or if there are too many arguments.
     """
     whole = called = _unwrap_decorators(fn)
     count = len(args)
@@ -164,8 +164,9 @@ class Dispatcher(Protocol):
 class Function(UncalledFunctionGuard, Generic[P, T_co]):
     """Function that can run on a pool.
 
-    Calling it returns a ``PendingFunction`` and runs nothing. An unknown argument raises a TypeError at once. A missing
-    argument raises a TypeError when the call is sent, because a plugin of the pool may add it.
+    Calling a ``Function`` returns a ``PendingFunction`` and runs nothing. An unknown argument raises a TypeError at
+    once. A missing argument raises a TypeError when the call is sent, because a plugin of the pool may add the
+    argument.
 
     Args:
         fn: The function.
@@ -207,7 +208,7 @@ class Function(UncalledFunctionGuard, Generic[P, T_co]):
         self: Function[Concatenate[Any, P2], T_co], instance: object, owner: Any = None
     ) -> Function[P2, T_co]: ...
     def __get__(self, instance: Any, owner: Any = None) -> Function[..., T_co]:
-        """Bind the function to an object as a method. The object is sent as its first argument."""
+        """Bind the function to an object as a method. The object is sent to the rank as the first argument."""
         fn: Any = self.fn
         if instance is None or type(fn) is not FunctionType:
             return self
@@ -245,7 +246,8 @@ def function(fn: Callable[..., Any] | None = None, /, *, timeout: float | None =
     """Make a function runnable on a pool.
 
     Works without arguments (``@sky.function``) and with options (``@sky.function(timeout=60)``). An ``async def``
-    function runs in its own event loop on the rank. One that yields behaves as a generator function.
+    function runs in its own event loop on the rank. An ``async def`` function that yields behaves as a generator
+    function.
 
         @sky.function(timeout=60)
         def train(epochs: int) -> float: ...
@@ -254,8 +256,8 @@ def function(fn: Callable[..., Any] | None = None, /, *, timeout: float | None =
 
     Args:
         fn: The function.
-        timeout: Time limit per rank in seconds. After it the rank's process is stopped and the run fails. None for no
-            limit.
+        timeout: Time limit per rank in seconds. When it expires, the rank's process is stopped and the run fails. None
+            for no limit.
         **older: ``queue_timeout`` and ``retry`` of the newest generation, ignored with a warning.
 
     Raises:
@@ -301,7 +303,7 @@ class PendingFunction(_ImmutableValue, PendingCallGuard, Generic[T]):
         args: Positional arguments.
         kwargs: Keyword arguments. None for none.
         timeout: Time limit per rank in seconds. None for no limit.
-        nodes: Number or indices of the nodes that run it with ``@``. None for all.
+        nodes: Number or indices of the nodes that run the call with ``@``. None for all.
     """
 
     __slots__ = ("args", "fn", "kwargs", "nodes", "timeout")
@@ -362,8 +364,7 @@ class PendingFunction(_ImmutableValue, PendingCallGuard, Generic[T]):
         return PendingFunction(self.fn, self.args, self.kwargs, _check_timeout(seconds), self.nodes)
 
     def with_queue_timeout(self, queue_timeout: float | None) -> PendingFunction[T]:
-        """Return the call unchanged, with a warning: the newest generation limits the time in the queue, this library
-        does not.
+        """Return the call unchanged, with a warning. Only the newest generation limits the time in the queue.
 
         Args:
             queue_timeout: Ignored.
@@ -372,7 +373,7 @@ class PendingFunction(_ImmutableValue, PendingCallGuard, Generic[T]):
         return self
 
     def with_retry(self, retry: RetryRule) -> PendingFunction[T]:
-        """Return the call unchanged, with a warning: the newest generation retries failed calls, this library does not.
+        """Return the call unchanged, with a warning. Only the newest generation retries failed calls.
 
         Args:
             retry: Ignored.
@@ -384,8 +385,8 @@ class PendingFunction(_ImmutableValue, PendingCallGuard, Generic[T]):
         """Return the call for some of a pool's nodes.
 
         With ``@`` the ranks of these nodes form a separate gang, next to other runs. The call waits until the nodes are
-        free. Waiting calls start in the order of their submission.
-
+        With ``@`` the ranks of these nodes form a separate gang, while other runs use other nodes. The call waits until
+        the nodes are free. Waiting calls start in the order of their submission.
             train(10).with_nodes(2) @ pool  # any two nodes; values of their ranks in order
 
         Args:
@@ -468,7 +469,7 @@ class PendingGroup(_ImmutableValue, Generic[R]):
     Args:
         items: The calls.
         stream: Return an iterator that yields each value as soon as it is available.
-        ordered: Whether that iterator keeps the order of the calls. False yields values as calls end.
+        ordered: Whether the iterator of ``stream`` keeps the order of the calls. False yields values as calls end.
     """
 
     __slots__ = ("items", "ordered", "stream")
@@ -584,7 +585,7 @@ def gather(*tasks: PendingFunction[Any], stream: bool = False, ordered: bool = T
     Args:
         *tasks: Calls of ``@function`` functions.
         stream: Return an iterator that yields each value as soon as it is available.
-        ordered: Whether that iterator keeps the order of the calls. False yields values as calls end.
+        ordered: Whether the iterator of ``stream`` keeps the order of the calls. False yields values as calls end.
 
     Raises:
         TypeError: If an argument is not a call of a ``@function``.
@@ -598,14 +599,14 @@ def gather(*tasks: PendingFunction[Any], stream: bool = False, ordered: bool = T
 
 
 def _check_timeout(timeout: float | None) -> float | None:
-    # The comparison is also false for NaN.
+    # False for NaN, too.
     if timeout is None or (isinstance(timeout, int | float) and timeout > 0):
         return timeout
     raise ValueError(f"timeout must be more than 0 seconds, or None for no limit, got {timeout!r}")
 
 
 def _require_dispatcher(pool: Any, operator: str) -> Dispatcher:
-    if isinstance(pool, ModuleType):  # the library module stands for its open pool
+    if isinstance(pool, ModuleType):  # the module of the library stands for the currently open pool
         pool = getattr(pool, "sky", pool)
     if hasattr(pool, "run_one"):
         dispatcher: Dispatcher = pool
@@ -624,7 +625,8 @@ def stream(*, timeout: float | None = None) -> Callable[[Callable[P, Iterator[T]
 def stream(
     fn: Callable[P, Iterator[T]] | None = None, /, *, timeout: float | None = None
 ) -> Function[P, Iterator[T]] | Callable[[Callable[P, Iterator[T]]], Function[P, Iterator[T]]]:
-    """Make a generator function runnable on a pool, as ``sky.function`` does. Its values arrive while it runs.
+    """Make a generator function runnable on a pool, as ``sky.function`` does. The values arrive while the function
+    runs.
 
     Args:
         fn: The function.

@@ -28,10 +28,10 @@ class Machine(Value):
         private_address: Address that peers connect to.
         state: State at the provider's last inspection.
         extra: Data that the provider needs to reach the machine again; no secrets. "loaded_with" is the Python that
-            pickles the pool's functions (``script_interpreter.Interpreter.for_hosts``). A machine that is gone also has
-            "why", the reason, and "kept", its retained results (``agent.retained_results``). A rented machine has
-            "hourly", its full price in dollars per hour, or None if unknown.
-        logs_from: For a replacement machine: by log file, the bytes that earlier machines wrote.
+            pickles the pool's functions (``script_interpreter.Interpreter.for_hosts``). A machine that no longer exists
+            also has "why", the reason, and "kept", its retained results (``agent.retained_results``). A rented machine
+            has "hourly", its full price in dollars per hour, or None if unknown.
+        logs_from: For a replacement machine: for each log file, the number of bytes that earlier machines wrote.
     """
 
     id: str
@@ -75,7 +75,7 @@ class OrderedHardware(Value):
     Attributes:
         accelerator: Name of the accelerator; "" for none.
         count: Number of accelerators.
-        memory_gb: Memory of each in GB.
+        memory_gb: Memory of each accelerator in GB.
     """
 
     accelerator: str = ""
@@ -91,7 +91,7 @@ class MeasuredHardware(Value):
         gpus: Name and memory in GB of each GPU.
         disk: Disk throughput in MB/s.
         tflops: float16 TFLOP/s of the slowest GPU.
-        offset: Seconds by which the clock is ahead.
+        offset: Seconds by which the machine's clock is ahead of the client's.
         neighbour: Node that received the network test's data.
         rate: Network throughput to that node in MB/s.
         notes: Reasons for missing values.
@@ -123,7 +123,7 @@ class MeasuredHardware(Value):
 
 
 def find_mismatch(bought: OrderedHardware, arrived: MeasuredHardware) -> str:
-    """Return the first difference between ordered and measured hardware, with its value. "" for no known difference."""
+    """Return the first difference between ordered and measured hardware, with the measured value. "" for none."""
     if arrived.gpus is not None and bought.count:
         wanted = f"{bought.count} x {bought.accelerator} of {bought.memory_gb:.0f} GB"
         if len(arrived.gpus) < bought.count:
@@ -149,7 +149,7 @@ class GpuProcess(Value):
         user: Owner of the process; "" if unknown, for example in another container.
         command: Name of the program without arguments; "" if unknown. Chosen by the process, so untrusted text.
         memory: Bytes of GPU memory in use. None if the driver does not report them.
-        computes: False for a process that only draws, such as a display server.
+        computes: False for a process that only draws on the screen, such as a display server.
     """
 
     pid: int
@@ -171,14 +171,14 @@ class GpuUse(Value):
     """Current use of a GPU, or of a MIG slice.
 
     Attributes:
-        number: The machine's index of the GPU; "0:1" for the second slice of the first GPU.
+        number: Index of the GPU on the machine; "0:1" for the second slice of the first GPU.
         id: Name for ``CUDA_VISIBLE_DEVICES``.
         model: Name from the driver.
         used: Bytes of used memory. None if the driver does not report them.
         total: Bytes of memory. None if the driver does not report them.
         util: Percent of the time in which the GPU was busy. None if the driver does not report it.
         processes: All processes that use the GPU.
-        holder: Description of this software's pool that holds the GPU; "" if none does.
+        holder: Description of the pool (of this software) that reserves the GPU; "" if no pool does.
     """
 
     number: str
@@ -198,14 +198,14 @@ class GpuUse(Value):
 
     @property
     def is_free(self) -> bool:
-        """Whether the GPU is unused: no pool of this software holds it, no process computes, and hardly any memory is
-        used.
+        """Whether the GPU is unused: no pool of this software reserves the GPU, no process computes on it, and hardly
+        any memory is used.
         """
         return not self.holder and not self.is_in_use
 
     @property
     def is_in_use(self) -> bool:
-        """Whether a process computes on the GPU or uses its memory, held by a pool or not."""
+        """Whether a process computes on the GPU or uses its memory, even if no pool reserves the GPU."""
         return any(each.computes for each in self.processes) or (self.used or 0) >= FREE_BELOW
 
     @property
@@ -231,14 +231,14 @@ class Leftover(Value):
         what: Type of the resource, as the provider names it.
         id: The provider's identifier.
         place: Location of the resource.
-        pool: Name of the pool that it was created for.
+        pool: Name of the pool for which the resource was created.
         token: Token of that pool.
         ledger: Ledger that recorded the pool.
-        ours: Whether that is the ledger of this machine's user.
+        ours: Whether ``ledger`` is the ledger of this machine's user.
         owner: Creator, according to the resource's tags.
-        is_machine: Whether it is a machine.
+        is_machine: Whether the resource is a machine.
         since: Unix time of creation. None if unknown.
-        expires: Unix time when it should have ended. None if unknown.
+        expires: Unix time when the resource should have ended. None if unknown.
         hourly: Price in dollars per hour at creation. None if unknown.
     """
 

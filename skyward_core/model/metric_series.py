@@ -21,7 +21,7 @@ class MetricDefinition:
     Attributes:
         unit: Unit; "" for a count.
         help: Description.
-        whole: Name of the metric that is this one's total.
+        whole: Name of the metric that is the total for this metric.
     """
 
     unit: Unit
@@ -65,9 +65,9 @@ GPU_METRIC_DEFINITIONS: dict[str, MetricDefinition] = {
     "xid": MetricDefinition("", "latest error of the driver in the kernel log (Xid)"),
     "lost": MetricDefinition("", "1: the driver has lost the GPU"),
 }
-# By unit: smallest difference from all peers that is reported.
+# By unit: smallest difference from the values of all peers that is reported.
 MIN_DIFFERENCE: dict[Unit, float] = {"%": 10.0, "°C": 10.0, "W": 30.0}
-# NVML's bits of "throttle".
+# Bits of the metric "throttle", as NVML defines them.
 _REASONS = (
     (0x04, "power cap"),
     (0x08, "hardware slowdown"),
@@ -217,5 +217,5 @@ def curve_json(curve: Curve) -> dict[str, Any]:
 
 
 def _escape_formula(cell: Any) -> Any:
-    """Quote text that a spreadsheet would run as a formula. Ranks choose metric names."""
+    """Quote text that a spreadsheet would evaluate as a formula, because ranks choose the names of metrics."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell

@@ -14,7 +14,7 @@ Selection = Literal["cheapest", "first"]
 
 ALLOCATIONS: tuple[str, ...] = get_args(Allocation)
 MAX_NEAREST = 5  # near misses that an error lists
-MEMORY_TOLERANCE = 0.1  # relative; a nominal 80 GB may be 79.6 GB
+MEMORY_TOLERANCE = 0.1  # relative; a GPU with nominally 80 GB may report 79.6 GB
 
 
 @value(kw_only=True)
@@ -27,8 +27,8 @@ class Offer(Value):
         region: Region.
         zone: Zone of the region; "" if zones make no difference.
         market: "on-demand" or "spot". Spot machines are cheaper and can be preempted at any time.
-        accelerator: Name of its accelerators, as in the catalogue or, if missing there, as the provider names them; ""
-            for none.
+        accelerator: Name of the machine's accelerators: the catalogue's name or, if the catalogue lacks them, the
+            provider's name; "" for none.
         count: Number of accelerators.
         memory_each_gb: Memory of each accelerator in GB (1024^3 bytes, as makers count).
         vcpus: CPU threads.
@@ -36,8 +36,9 @@ class Offer(Value):
         architecture: "x86_64" or "arm64".
         efa: Whether the machines support EFA, the fast network of AWS.
         hourly: Price of the machine in dollars per hour. None if unknown.
-        beside_hourly: Dollars per hour for its disk and public address.
-        lately: Minimum and maximum price of the last days in dollars per hour. None if prices are stable or unknown.
+        beside_hourly: Dollars per hour for the machine's disk and public address.
+        lately: Minimum and maximum price of the last days in dollars per hour. None if prices do not vary or are
+            unknown.
         priced_at: Unix time of the price; 0 without a price.
         shipped: Whether the price comes from this release's list instead of the provider.
     """
@@ -87,7 +88,7 @@ class OfferList(Value):
 
 @value(kw_only=True)
 class Block(Value):
-    """Capacity block: machines for sale for a number of hours, paid in full when bought.
+    """Capacity block: machines that are sold for a fixed number of hours and paid in full when bought.
 
     Attributes:
         provider: Name of the provider.
@@ -129,7 +130,7 @@ class Reservation(Value):
         count: Number of machines.
         free: Number of unused machines.
         state: State as the provider names it, such as "active" or "scheduled".
-        is_block: Whether it is a purchased capacity block.
+        is_block: Whether the reservation is a purchased capacity block.
         starts_at: Unix time of the start; 0 for no start.
         ends_at: Unix time of the end. None for no end.
     """
@@ -157,7 +158,7 @@ class RentalPlan(Value):
         creates: Descriptions of the resources that the first successful attempt creates and the teardown removes.
         requests: Requests to the provider for the first attempt. Values that are only known at the start are described
             in words. Empty if unknown.
-        notes: Notes about the source of the data.
+        notes: Notes about the source of the offers.
     """
 
     nodes: int
@@ -169,8 +170,8 @@ class RentalPlan(Value):
 
     @property
     def hourly(self) -> float | None:
-        """Price of the maximum number of machines of the first attempt in dollars per hour. None if unknown, 0 if
-        nothing is rented.
+        """Price of the maximum number of machines of the first attempt in dollars per hour. None if unknown; 0 if no
+        machine is rented.
         """
         if not self.attempts:
             return 0.0
@@ -200,7 +201,7 @@ class MachineRequirements(Value):
 
     Attributes:
         accelerator: Accelerator and its exact count. None for a machine without accelerators.
-        any_accelerator: Whether any number of any accelerator is accepted, if none is named.
+        any_accelerator: Whether any number of any accelerator is accepted. Only used if ``accelerator`` is None.
         instance_type: Exact machine type; "" for any.
         vcpus: CPU threads.
         memory_gb: Memory in GB.
@@ -210,7 +211,7 @@ class MachineRequirements(Value):
         efa: Whether EFA is required.
         max_hourly: Maximum full price of one machine in dollars per hour. None for no limit.
         allocation: "spot", "on-demand", "spot-if-available" (on-demand if no spot machine is available), or "cheapest"
-            of both.
+            (the cheaper market).
         selection: "cheapest" tries cheap offers first, "first" tries regions in the given order.
         only: Accept only these offers; empty for all.
     """
@@ -276,7 +277,8 @@ def _accelerator_mismatch(offer: Offer, requirements: MachineRequirements) -> st
     if wanted is None:
         if requirements.any_accelerator:
             return "" if offer.count else "has no accelerator"
-        # Users who name the type accept its accelerators. Others must not pay for an unrequested accelerator.
+        # Users who name the type accept its accelerators. Other users must not pay for an accelerator that they did not
+        # request.
         named = requirements.instance_type
         return f"has {offer.count} {offer.accelerator}" if offer.accelerator and not named else ""
     if offer.accelerator != wanted.name or offer.count != wanted.count:
@@ -303,7 +305,7 @@ def matching_offers(offers: Iterable[Offer], requirements: MachineRequirements) 
 
 
 def offer_sort_key(offer: Offer, requirements: MachineRequirements) -> tuple[Any, ...]:
-    """Return the sort key of an offer. Keys of different requirements compare by price."""
+    """Return the sort key of an offer. If offers belong to different requirements, only their prices are compared."""
     price = offer.billed_hourly
     region = requirements.regions.index(offer.region) if offer.region in requirements.regions else 0
     zone = requirements.zones.index(offer.zone) if offer.zone in requirements.zones else 0
@@ -314,7 +316,7 @@ def offer_sort_key(offer: Offer, requirements: MachineRequirements) -> tuple[Any
 
 
 def describe_nearest(offers: Sequence[Offer], requirements: MachineRequirements) -> list[str]:
-    """Return the offers that come closest to requirements, each machine type once, with their mismatches."""
+    """Return the offers that come closest to requirements, with the reasons why they do not fit. Each type once."""
 
     wanted = requirements.accelerator
     # Other counts of the requested accelerator are better suggestions than other accelerators.

@@ -21,7 +21,8 @@ T = TypeVar("T")
 
 _OURS = __name__.partition(".")[0] + "."
 
-# Returns the current arguments for a deprecated one, from the class's display name, the argument's name and its value.
+# Function that returns the current arguments for a deprecated argument. It gets the class's display name, the
+# argument's
 Rule = Callable[[str, str, Any], dict[str, Any]]
 Rules = Mapping[str, Rule]
 
@@ -31,7 +32,7 @@ def renamed(new: str, made: Callable[[Any], Any] = lambda value: value) -> Rule:
 
     Args:
         new: Current name.
-        made: Converts the value. Raises ValueError with the reason if it cannot.
+        made: Converts the value. Raises a ValueError with the reason for an invalid value.
     """
 
     def rule(kind: str, name: str, value: Any) -> dict[str, Any]:
@@ -47,7 +48,7 @@ def ignored(reason: str, *meaningless: Any) -> Rule:
     """Return a rule for an argument without effect. A warning is shown once per line of a script.
 
     Args:
-        reason: Behavior instead, or the replacement.
+        reason: What this library does instead, or the replacement.
         *meaningless: Values besides None that need no warning, because they match this library's behavior.
     """
 
@@ -60,7 +61,7 @@ def ignored(reason: str, *meaningless: Any) -> Rule:
 
 
 def _script_stacklevel() -> int:
-    """Return the stack level of the innermost line outside of this library, for a warning of the caller."""
+    """Return the stack level of the innermost line outside of this library, so that a warning points to the caller."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OURS):
         level, frame = level + 1, frame.f_back
@@ -68,7 +69,7 @@ def _script_stacklevel() -> int:
 
 
 def ignored_silently(kind: str, name: str, value: Any) -> dict[str, Any]:
-    """Ignore an argument without a warning, because its value makes no difference."""
+    """Ignore an argument without a warning, because the value has no effect in this library."""
     return {}
 
 
@@ -76,7 +77,7 @@ def rejected(reason: str, *meaningless: Any) -> Rule:
     """Return a rule for an argument that raises an error, because ignoring it would change the script's result.
 
     Args:
-        reason: Replacement.
+        reason: Description of the replacement.
         *meaningless: Values besides None that are accepted, because they have no effect.
     """
 
@@ -213,7 +214,8 @@ def raise_removed_name(module: str, name: str, *, plugin: bool = False) -> NoRet
 
     Raises:
         AttributeError: Always, except in the next case.
-        ImportError: For ``from module import name`` with a reason, because Python drops the text of an AttributeError.
+        ImportError: For ``from module import name`` if the reason is known, because Python drops an AttributeError's
+            text.
     """
     reason = removal_reason(name, plugin=plugin)
     if reason and sys._getframe(2).f_code.co_name == "_handle_fromlist":  # importlib probes names with hasattr
@@ -221,7 +223,7 @@ def raise_removed_name(module: str, name: str, *, plugin: bool = False) -> NoRet
     raise AttributeError(f"module {module!r} has no attribute {name!r}{reason}")
 
 
-MAX_LISTED_NAMES = 8  # list all known names up to this number if none is similar
+MAX_LISTED_NAMES = 8  # if no name is similar, an error lists all known names, up to this number
 _VARARGS_FLAG, _VARKEYWORDS_FLAG = 0x04, 0x08  # inspect's CO_VARARGS and CO_VARKEYWORDS
 _PACKAGE_PREFIX = __name__.partition(".")[0] + "."
 
@@ -243,7 +245,7 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
 
 
 def _find_partial_match(name: str, known: Collection[str]) -> list[str]:
-    """Return the only known name that contains the name or is contained in it: "start_timeout" for "timeout"."""
+    """Return the only known name that contains ``name`` or is part of it, such as "start_timeout" for "timeout"."""
     found = [each for each in known if min(len(name), len(each)) > 3 and (name in each or each in name)]
     return found if len(found) == 1 else []
 
@@ -277,7 +279,7 @@ def check_keywords(cls: Any, args: tuple[Any, ...], given: dict[str, Any]) -> No
     if issubclass(owner, Value):  # its __init__ is generated at first use
         known = [each.name for each in fields(owner)]
         max_positional = sum(not each.kw_only for each in fields(owner))
-    elif owner is not object:  # because of __new__, object.__init__ would accept any arguments
+    elif owner is not object:  # object.__init__ would accept any arguments, because the class defines __new__
         known, max_positional = _accepted_arguments(vars(owner)["__init__"])
     if known is not None:
         check_unknown_arguments(kind, given, known)
@@ -308,7 +310,7 @@ def _accepted_arguments(call: Any) -> tuple[list[str] | None, float]:
 
 
 def _display_name(cls: Any) -> str:
-    """Return the name that users write: a provider by its class, a plugin by its name."""
+    """Return the name that users write: for a provider the class name, for a plugin its ``name``."""
     if not cls.__module__.startswith(_PACKAGE_PREFIX):
         return str(cls.__name__)
     return f"sky.plugins.{cls.name}" if ".plugins." in cls.__module__ else f"sky.{cls.__name__}"

@@ -10,19 +10,19 @@ from typing import Any, Literal
 
 from skyward_core.util.light_dataclass import Value, value
 
-# connecting: listed in the ledger, and connections to its machines are being opened. unfinished: the client exited
+# connecting: the ledger lists the pool, and the client is connecting to its machines. unfinished: the client exited
 # during the startup.
 PoolStatus = Literal[
     "starting", "connecting", "up", "degraded", "stopping", "gone", "failed", "unreachable", "unfinished"
 ]
-# lost: the pool ended, and the outcome is unknown. kept: the pool ended with retained results. left: the run continues,
-# but this client has detached.
+# lost: the pool ended, and the outcome is unknown. kept: the pool ended, and the results are retained. left: the run
+# continues, but this client has detached.
 RunStatus = Literal["running", "done", "failed", "cancelled", "lost", "kept", "left"]
-# sweep: one independent task for each combination of arguments. "": an agent reports a run of unknown kind. map: calls
-# are added during the run, and screens show one row for each rank.
+# sweep: one independent task for each combination of arguments. "": the agent reports a run of unknown kind. map: calls
+# are added while the run is active, and screens show one row for each rank.
 RunKind = Literal["broadcast", "single", "gather", "sweep", "map", ""]
 
-# State of a pool's budget. asked: it is spent, and the user is asked whether to tear the pool down.
+# State of a pool's budget. asked: the budget is spent, and the user is asked whether to tear the pool down.
 BudgetStatus = Literal["within", "near", "asked", "spent"]
 
 # Phases of a node's startup, in order.
@@ -36,8 +36,8 @@ OutcomeKind = Literal["returned", "raised", "exited", "lost", "collateral"]
 # State of one rank of a broadcast, or of one task of a gather.
 TaskStatus = Literal["waiting", "running", "returned", "raised", "exited", "lost", "collateral"]
 
-# orphaned: no agent runs on the machine, and one can be started. ending: the agent, or processes of ranks, are ending.
-# unreachable: no connection, possibly because of the network. lost: other nodes cannot connect either.
+# orphaned: no agent runs on the machine, but a new agent can be started. ending: the agent, or processes of ranks, are
+# ending. unreachable: no connection, possibly because of the network. lost: other nodes cannot connect either.
 MachineStatus = Literal["running", "orphaned", "ending", "unreachable", "lost", "gone"]
 
 # Kinds of alerts about a running run, the most severe first.
@@ -46,14 +46,14 @@ AlertKind = Literal["gpu", "nan", "stall", "memory", "throttled", "straggler", "
 
 @value
 class Summary(Value):
-    """Short description of a value, created where the value is, so that displaying it needs no unpickling.
+    """Short description of a value. Created on the rank, so that the client can display it without unpickling.
 
     Attributes:
         type: Name of the value's type.
         text: Description, at most 200 characters.
-        json: The value, if it is small and consists of JSON types. For another small dictionary its values as texts, by
-            name. Otherwise None.
-        is_json: Whether ``json`` is the value, which distinguishes a value None from no value.
+        json: The value, if it is small and consists of JSON types. For any other small dictionary: the texts of its
+            values by key. Otherwise None.
+        is_json: Whether ``json`` is the value itself. Distinguishes the value None from a missing value.
         size: Bytes of the pickled value.
     """
 
@@ -98,8 +98,8 @@ class Outcome(Value):
         signal: Signal that ended the process, for ``exited``.
         items: Number of values that a generator yielded.
         last: Summary of the last yielded value.
-        numbers: Metrics that the call logged (``sky.log``): name -> last, minimum and maximum value, None for
-            non-finite values. None if nothing was logged, or if the process died before it could report.
+        numbers: Metrics that the call logged (``sky.log``): name -> last, minimum and maximum value; None for
+            non-finite values. ``numbers`` is None if nothing was logged, or if the process died before it could report.
     """
 
     index: int
@@ -136,8 +136,8 @@ class RootCause(Value):
         outcome: Kind of the outcome.
         type: Type of the exception.
         message: Message of the failure.
-        exit_code: Exit status that a command should end with: the rank's exit status, or 128 + signal. None if the rank
-            raised, except for KeyboardInterrupt, which counts as SIGINT.
+        exit_code: Exit status with which a command should end: the rank's exit status, or 128 + signal. None if the
+            rank raised an exception other than KeyboardInterrupt, which counts as SIGINT.
     """
 
     rank: int
@@ -164,11 +164,13 @@ class RootCause(Value):
 
 
 def to_json_types(value: Any) -> dict[str, Any]:
-    """Return a dataclass as JSON types. Faster than ``asdict``, which copies leaves: thousands of values per second."""
+    """Return a dataclass as JSON types. Faster than ``asdict``, which copies every value: this function runs thousands
+    of times per second.
+    """
     kind = type(value)
     if kind not in _SHAPES:
         names = tuple(field.name for field in fields(value))
-        # "__class__" ensures at least two names: for a single name, attrgetter does not return a tuple.
+        # attrgetter returns a tuple only for two or more names, so "__class__" is added.
         _SHAPES[kind] = (names, attrgetter(*names, "__class__"))
     names, parts = _SHAPES[kind]
     out = dict(zip(names, parts(value), strict=False))

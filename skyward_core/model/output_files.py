@@ -34,7 +34,7 @@ class WrittenFile(Value):
 
     @property
     def age(self) -> float:
-        """Seconds since the last change."""
+        """Seconds since the last change of the file."""
         return max(0.0, time.time() - self.changed_at)
 
 
@@ -56,7 +56,9 @@ class FetchedFile(Value):
 
 
 def list_failed_files(files: Iterable[FetchedFile]) -> Iterator[tuple[str, int, str]]:
-    """Yield files that could not be fetched, their node and the reason. Names a few files for each common reason."""
+    """Yield files that could not be fetched, their node and the reason. If many share a reason, only a few are
+    named.
+    """
     found: dict[tuple[int, str], list[str]] = {}
     for each in files:
         if each.error:
@@ -71,11 +73,11 @@ class Unfetched(Value):
     """Unfetched files of a pool's ranks, and what a teardown would do with them.
 
     Attributes:
-        asked: Files that match the image's ``outputs`` patterns. A teardown always downloads them first.
+        asked: Files that match the image's ``outputs`` patterns. A teardown always downloads these files first.
         others: All other files.
-        untold: Number of further files that nodes did not list.
-        goes: Whether unfetched files are lost with the pool's machines. Otherwise they stay on the hosts.
-        room: Bytes of the other files that are downloaded before they are lost, the newest first.
+        untold: Number of further files, which nodes did not list because of a limit.
+        goes: Whether unfetched files are lost together with the pool's machines. Otherwise the files stay on the hosts.
+        room: Bytes of the other files that a teardown still downloads, the newest first.
         failures: Node -> reason why it does not answer.
     """
 

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 def load_entry_points(group: str, ours: Collection[str]) -> dict[str, list[EntryPoint]]:
-    """Return the entry points of installed packages by name. A name has several if packages conflict.
+    """Return the entry points of installed packages by name. A name has several entry points if packages conflict.
 
     Args:
         group: Group of entry points, such as ``skyward.plugins``.
-        ours: Names of this library, which packages cannot replace.
+        ours: Names that this library defines itself. Packages cannot replace them.
     """
-    from importlib.metadata import entry_points  # it takes as long to load as the rest of a start
+    from importlib.metadata import entry_points  # this import takes as long as the rest of a start
 
     found: dict[str, list[EntryPoint]] = {}
     for point in entry_points(group=group):
@@ -28,7 +28,7 @@ def load_entry_points(group: str, ours: Collection[str]) -> dict[str, list[Entry
 
 
 def resolve_entry_point(kind: str, points: Sequence[EntryPoint]) -> EntryPoint:
-    """Return the only entry point of a name.
+    """Return the entry point of a name, which must be the only one.
 
     Args:
         kind: Noun for the error message: "plugin".

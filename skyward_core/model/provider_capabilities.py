@@ -35,13 +35,13 @@ class Priced(Protocol):
 
 
 def hourly_price(provider: object) -> float | None:
-    """Return the price of each machine in dollars per hour. None if unknown or not the same for all."""
+    """Return the price of each machine in dollars per hour. None if unknown or different between machines."""
     return provider.price_hourly if isinstance(provider, Priced) else None
 
 
 @runtime_checkable
 class ServedByAnother(Protocol):
-    """Placeholder provider: a name of older generations whose machines another provider supplies, or none."""
+    """Placeholder provider: a name from older generations. Another provider may supply its machines."""
 
     def served(self) -> Any:
         """Return the provider that supplies the machines.
@@ -53,7 +53,7 @@ class ServedByAnother(Protocol):
 
 @runtime_checkable
 class SizesDisk(Protocol):
-    """Provider whose machines have a disk of the requested size."""
+    """Provider that can give its machines a disk of the requested size."""
 
     def with_disk(self, gb: int) -> Self:
         """Return the same provider with another disk size.
@@ -96,7 +96,7 @@ class Plans(Protocol):
 
 @runtime_checkable
 class Foresees(Protocol):
-    """Provider of existing machines that can predict which of them a pool would get."""
+    """Provider of existing machines that can predict which machines a pool would use."""
 
     async def foresee(self, spec: Any) -> Sequence[str]:
         """Return the prediction as lines of a plan. Nothing is created.
@@ -115,7 +115,7 @@ class TakesGpus(Protocol):
     """Provider that may use single GPUs of machines shared with other users.
 
     Attributes:
-        rank_per_gpu: Whether it does. A pool without a number of ranks per node then gets one rank per GPU.
+        rank_per_gpu: Whether the provider does so. A pool without ``ranks_per_node`` then gets one rank per GPU.
     """
 
     rank_per_gpu: bool
@@ -139,7 +139,7 @@ class Offers(Plans, Protocol):
 
     Attributes:
         name: Name of the provider.
-        payer: Account that pays. All machines of a pool from one provider belong to one account.
+        payer: Account that pays. All machines that a pool rents from one provider belong to one account.
     """
 
     name: str
@@ -151,7 +151,7 @@ class Offers(Plans, Protocol):
         If the provider does not answer, the offers come from this release's list, and the notes say so.
 
         Args:
-            requirements: Requirements for a machine. Without regions, the provider's own regions.
+            requirements: Requirements for a machine. If they contain no regions, the provider's own regions are used.
 
         Raises:
             UsageError: If the requirements are invalid for this provider.
@@ -183,7 +183,7 @@ class SellsBlocks(Protocol):
         """
 
     async def still_sold(self, block: Block) -> Block | None:
-        """Return the current state of a listed block. None if it is no longer for sale.
+        """Return the current state of a listed block. None if the block is no longer for sale.
 
         Raises:
             PoolError: If the provider does not answer.
@@ -194,7 +194,7 @@ class SellsBlocks(Protocol):
 
         Args:
             block: A block from ``blocks``.
-            token: Tag for the reservation.
+            token: Tag that identifies the reservation.
 
         Raises:
             Unreachable: If it is unknown whether the block was bought. ``bought`` may find the reservation.
@@ -202,7 +202,7 @@ class SellsBlocks(Protocol):
         """
 
     async def bought(self, region: str, token: str) -> Reservation | None:
-        """Return the reservation with a token. None if none is visible.
+        """Return the reservation with a token. None if the provider does not show such a reservation.
 
         Raises:
             PoolError: If the provider does not answer.
@@ -241,7 +241,7 @@ class Finds(Protocol):
             token: The token given to ``create``.
 
         Raises:
-            PoolError: If the provider does not answer. Machines may exist.
+            PoolError: If the provider does not answer. Machines may exist nevertheless.
         """
 
 
@@ -252,8 +252,8 @@ class Quiets(Protocol):
     async def quiet(self, pool: str, machines: Sequence[Machine]) -> list[Machine]:
         """Stop everything that runs on machines of a pool, and return the machines with their retained results.
 
-        The machines stay. Retained results are in ``extra["kept"]``, see ``machines.Machine``. A machine without a
-        connection becomes "unreachable" or "lost", with the reason.
+        The machines keep running. Retained results are in ``extra["kept"]``, see ``machines.Machine``. A machine that
+        cannot be reached gets the state "unreachable" or "lost", with the reason.
 
         Args:
             pool: Name of the pool.
@@ -266,10 +266,10 @@ class EndsNow(Protocol):
     """Provider that can terminate machines without a connection to them."""
 
     async def why_not_now(self) -> str:
-        """Return why that is not possible here, or ""."""
+        """Return the reason if that is not possible here, or ""."""
 
     async def terminate_now(self, pool: str, machines: Sequence[Machine]) -> None:
-        """Terminate machines as ``terminate`` does, at once.
+        """Terminate machines at once, without a connection to them.
 
         Args:
             pool: Name of the pool.
@@ -294,10 +294,10 @@ class Sells(Protocol):
 
 @runtime_checkable
 class Dates(Protocol):
-    """Provider whose resources carry an expiry time in the account."""
+    """Provider that can mark its resources in the account with the time at which they should end."""
 
     async def date(self, pool: str, machines: Sequence[Machine], at: float) -> None:
-        """Set the expiry time of machines and their resources.
+        """Set the time at which machines and their resources should end.
 
         Args:
             pool: Name of the pool.
@@ -336,11 +336,11 @@ def notice_program(provider: object, machine: Machine) -> str:
 
 @runtime_checkable
 class Sweeps(Protocol):
-    """Provider that can list every resource that pools of any client have left in its account."""
+    """Provider that can list all resources of pools in its account, regardless of the client that created them."""
 
     @classmethod
     def accounts(cls, used: Sequence[Any]) -> list[Any]:
-        """Return the distinct accounts of some providers, each with all places that these providers use.
+        """Return the distinct accounts of some providers, each with all regions that these providers use.
 
         Args:
             used: The providers.
@@ -350,14 +350,14 @@ class Sweeps(Protocol):
         """Return the account's contents. Reads only.
 
         Args:
-            everywhere: Inspect all places, not only the configured ones.
+            everywhere: Whether to inspect all regions, not only the configured ones.
 
         Raises:
             PoolError: If the provider does not answer.
         """
 
     async def remove(self, things: Sequence[Leftover]) -> list[str]:
-        """Remove leftovers and verify that they are gone. Return descriptions of the remaining ones."""
+        """Remove leftovers and verify that they no longer exist. Return descriptions of the leftovers that remain."""
 
 
 @runtime_checkable

@@ -1,7 +1,7 @@
 """Root cause of a run: the first real failure among the outcomes of its ranks.
 
-When one rank fails, its peers often fail too, because their collectives lose a connection. Such echoes must not hide
-the cause.
+When one rank fails, its peers often fail too, because their collectives lose a connection. Such secondary failures
+(echoes) must not hide the cause.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from skyward_core.model.outcomes import Outcome, RootCause, RunStatus
 
 REAL, DOUBTFUL, ECHO = range(3)
-ECHO_WAIT = 0.25  # seconds; a real failure may arrive after its echo
+ECHO_WAIT = 0.25  # seconds; the real failure may arrive after its echoes
 
 
-# Messages of gloo and NCCL, which several exception types carry.
+# Messages of gloo and NCCL. Exceptions of several types contain them.
 _TRANSPORT = re.compile(
     r"gloo/(transport|rendezvous)/|\bGloo \w+ failed: |monitoredBarrier"
     r"|remote process exited or there was a network error"
@@ -60,11 +60,12 @@ def is_symptom(outcome: Outcome) -> bool:
 
 
 def cause_rank(outcome: Outcome) -> int:
-    """Return how unlikely a failure is to be the cause.
+    """Return how likely a failure is only a consequence of another failure.
 
     Returns:
-        ECHO if a rank only reports that it lost its peers. DOUBTFUL if that is likely, but the rank may have failed
-            itself: JAX's runtime aborts a process that lost its peers, and so does a failed assertion. Otherwise REAL.
+        ECHO if a rank only reports that it lost its peers. DOUBTFUL if the rank probably lost its peers, but may have
+            failed itself: JAX's runtime aborts a process that lost its peers, and a failed assertion aborts a process,
+            too. Otherwise REAL.
     """
     error = outcome.error
     if outcome.kind == "exited":
@@ -77,8 +78,9 @@ def cause_rank(outcome: Outcome) -> int:
 
 
 def root_cause(arrived: Iterable[Outcome]) -> RootCause | None:
-    """Return the root cause among outcomes in order of arrival. None if no rank failed or was stopped without a
-    request.
+    """Return the root cause among outcomes in order of arrival.
+
+    None if all ranks returned or were stopped on request.
     """
     outcomes = list(arrived)
     failures = [outcome for outcome in outcomes if is_failure(outcome)]

@@ -29,9 +29,9 @@ class _Pool(Protocol):
 
 
 class RunFuture(Future[T]):
-    """``concurrent.futures.Future`` of a call's value, as ``call > compute`` returns it. Cancelling it cancels the run.
+    """``concurrent.futures.Future`` of a call's value, as ``call > compute`` returns it. ``cancel`` cancels the run.
 
-    Asynchronous code can await it.
+    Asynchronous code can await the future.
 
     Attributes:
         run: Id of the run.

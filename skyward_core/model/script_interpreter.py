@@ -11,15 +11,15 @@ from skyward_core.util.light_dataclass import Value, value
 
 @value
 class Interpreter(Value):
-    """Python of this machine that was chosen for a script.
+    """Python interpreter on this machine that was chosen for a script.
 
     Attributes:
         path: Path of the program, which may not exist yet if its environment must be created.
-        prefix: Folder of its environment.
-        version: Version, such as "3.12.1". A plan, which runs nothing, may have "3.12" or "".
+        prefix: Folder of the interpreter's environment.
+        version: Version, such as "3.12.1". A plan runs no interpreter, so its version may be incomplete ("3.12") or "".
         source: Reason for the choice: "--python", ".venv of project train" or "this program's own".
         chosen: Whether the user, a script, a project or a shell chose it. False for the default.
-        base: For an environment created for the script, the interpreter to create it with; otherwise "".
+        base: Interpreter from which the script's environment is created; "" if no environment is created.
         environment: Packages installed in it, as the fields of an image.
         notes: Rejected candidates and the reasons.
     """
@@ -43,9 +43,9 @@ class Interpreter(Value):
 
     @property
     def for_hosts(self) -> list[str]:
-        """Python that hosts need to run pickled functions: its version, and a path that they may have too.
+        """Python that hosts need to run pickled functions: its version, and a path that may also exist on hosts.
 
-        If an environment was created for the script, hosts create one as well.
+        If an environment is created for the script on this machine, hosts create one as well.
         """
         return [self.minor, self.base or self.path]
 

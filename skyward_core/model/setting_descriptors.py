@@ -41,11 +41,11 @@ class Setting(Value):
         name: Name of the parameter.
         help: Description in one line.
         type: Parser of the text. Raises ValueError with the reason for an invalid text.
-        default: Value without a text.
-        required: Whether a text is required.
-        option: Own option of the command line. Other settings are given as ``name=text``.
+        default: Value if the user gives no text.
+        required: Whether the user must give a text.
+        option: Dedicated command-line option. Settings without one are given as ``name=text``.
         example: Example of a text.
-        names_machines: Whether the setting lists the machines, which determines their number.
+        names_machines: Whether the setting lists the machines. The length of the list is then the number of machines.
         field: Returns the form field, which may depend on the current state. None for no field.
     """
 
@@ -60,7 +60,7 @@ class Setting(Value):
     field: Callable[[], Field] | None = None
 
     def read(self, text: str) -> Any:
-        """Return the value of a text.
+        """Return the value that a text stands for.
 
         Raises:
             UsageError: If the text is invalid.
@@ -76,7 +76,7 @@ class Setting(Value):
             raise UsageError(f"{self.name}: {type(error).__name__}: {error}") from error
 
     def normalize(self, text: str) -> str:
-        """Return a text as one word for a command line: lists are separated by commas."""
+        """Return a text as one command-line word: items of lists are separated by commas."""
         with suppress(UsageError):
             value = self.read(text)
             if isinstance(value, list | tuple) and self.read(listed := ",".join(map(str, value))) == value:
@@ -115,7 +115,7 @@ def setting(help: str, default: Any = None, **more: Any) -> Any:
     Args:
         help: Description in one line.
         default: Default of the field.
-        more: Further attributes of :class:`Setting`. The default ``type`` follows from the annotation.
+        more: Further attributes of :class:`Setting`. By default, ``type`` is derived from the annotation.
     """
     return field(default=default, metadata={"help": help, **more})
 

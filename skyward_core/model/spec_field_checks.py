@@ -1,6 +1,6 @@
 """Checks of the fields of specs: each returns the value to store, or raises a ValueError that describes valid values.
 
-Plain functions instead of a validation library: scripts create specs before anything else and must start fast, and
+These checks are plain functions and use no validation library: scripts create specs first and must start fast, and
 nodes that import a script's modules have only the standard library.
 """
 
@@ -23,16 +23,16 @@ def text(value: Any) -> str:
 
 
 def python_version(value: Any) -> str | None:
-    """Return a Python version. None for "auto", a word of older generations."""
+    """Return a Python version. "auto", a value from older generations, becomes None."""
     return None if value == "auto" else text(value)
 
 
 def default_if_none(default: Any, other: Check) -> Check:
-    """Return a check that replaces None, which older generations use for the provider's default."""
+    """Return a check that replaces None by the default, because older generations use None for it."""
     return lambda value: default if value is None else other(value)
 
 
-_CONSOLES = {"rich": True, "minimal": True, "log": True, "silent": False}  # words of older generations
+_CONSOLES = {"rich": True, "minimal": True, "log": True, "silent": False}  # values from older generations
 
 
 def console(value: Any) -> bool:
@@ -46,7 +46,7 @@ def threads(value: Any) -> int:
     return integer_between(1, 4096)(value)  # type: ignore[no-any-return]
 
 
-_EXECUTORS = {"auto": "process", "loky": "process"}  # words of older generations
+_EXECUTORS = {"auto": "process", "loky": "process"}  # values from older generations
 
 
 def executor(value: Any) -> str:
@@ -150,7 +150,7 @@ def one_of(*choices: str) -> Check:
 
 
 def one_of_words(*choices: str) -> Check:
-    """Return a check as :func:`one_of`, for words with hyphens that may be written with underscores."""
+    """Return a check like :func:`one_of`. Hyphens in the words may be written as underscores."""
     check = one_of(*choices)
     return lambda value: check(value.replace("_", "-") if isinstance(value, str) else value)
 
@@ -186,7 +186,7 @@ def optional(other: Check) -> Check:
 
 
 def tuple_of(other: Check = lambda value: value) -> Check:
-    """Return a check of a list, tuple or other collection, whose items pass another check. Stores a tuple."""
+    """Return a check of a list, tuple or other collection, whose items must pass another check. Stores a tuple."""
 
     def check(value: Any) -> tuple[Any, ...]:
         if isinstance(value, str | bytes | Mapping):

@@ -73,7 +73,7 @@ class ValidatedValue(Value, metaclass=AcceptsDeprecatedArguments):
 
 @value(kw_only=True, frozen=True)
 class Nodes(ValidatedValue):
-    """Range of the number of machines: a pool starts with as many as are available. ``str`` returns the form "2:8".
+    """Range for the number of machines. A pool starts with as many as are available. ``str`` returns a form like "2:8".
 
     ``Nodes(4)`` means exactly four. A pool keeps the number of machines that it was started with, so ``Nodes(initial=2,
     max=8)``, which requests growth, is rejected.
@@ -125,7 +125,7 @@ _ELASTIC_ERROR = (
 
 
 def parse_node_count(value: Any) -> int | Nodes:
-    """Return a number of nodes or a range, from a number, a range or text. A range of one becomes a number."""
+    """Return a number of nodes or a range, from a number, a range or text. A range of one value becomes a number."""
     if isinstance(value, tuple | list) and len(value) == 2:
         if value[0] != value[1]:
             raise ValueError(f"{_ELASTIC_ERROR} (got {tuple(value)!r:.60})")
@@ -208,21 +208,21 @@ class Image(ValidatedValue):
         python: Version such as "3.12". None, or "auto", for the client's version.
         pip: Requirements, as for pip.
         pip_indexes: Additional package indexes.
-        lock: Path of a lock file: ``uv.lock``, ``pylock.toml``, or lines ``name==version`` as from ``pip freeze``. Its
-            exact versions are installed first, and ``pip`` cannot change them. The path is relative to ``workdir``; a
-            missing file is searched for in its parent folders, up to the project's root.
-        requirements: Path of a requirements file for pip, found in the same way.
-        project: Install the dependencies of the project's ``pyproject.toml``. Only one of ``lock``, ``requirements``
+        lock: Path of a lock file: ``uv.lock``, ``pylock.toml``, or lines ``name==version`` as from ``pip freeze``. The
+            exact versions in the file are installed first, and ``pip`` cannot change them. The path is relative to
+            ``workdir``. A missing file is searched for in the parent folders of ``workdir``, up to the project's root.
+        requirements: Path of a requirements file for pip. A missing file is searched for in the same way.
+        project: Install the dependencies of the project's ``pyproject.toml``. At most one of ``lock``, ``requirements``
             and ``project`` can be given.
         apt: Debian packages.
         env: Environment variables of the ranks.
         setup: Shell commands that run once per environment.
         workdir: Working folder of the ranks, which is sent to the nodes, relative to the current folder. None for the
             current folder, or the script's folder if the script is elsewhere.
-        includes: Glob patterns of ignored files in the working folder to send anyway.
-        excludes: Glob patterns of files in the working folder not to send.
-        outputs: Patterns of files that ranks write, such as ``"out/**"`` or ``"*.pt"``. They are downloaded to
-            ``outputs/RUN/`` during and after the run. On this machine no download is needed.
+        includes: Glob patterns of ignored files in the working folder that are sent nevertheless.
+        excludes: Glob patterns of files in the working folder that are not sent.
+        outputs: Patterns of files that ranks write, such as ``"out/**"`` or ``"*.pt"``. These files are downloaded to
+            ``outputs/RUN/`` during and after the run. For a pool on this machine no download is needed.
 
     Raises:
         SpecError: If a value is invalid.
@@ -283,8 +283,8 @@ class Worker(ValidatedValue):
 
     Args:
         concurrency: Number of tasks (``>>``, gather) that one rank runs at the same time. Broadcasts run one at a time.
-            "auto" for one per requested GPU or MIG slice, or without GPUs one per CPU thread (``vcpus``, or this
-            machine's for local nodes).
+            "auto" for one task per requested GPU or MIG slice. Without GPUs, "auto" means one task per CPU thread
+                (``vcpus``, or for local nodes the number of this machine's threads).
         executor: "process" runs each task in a separate interpreter, on its main thread. "thread" runs tasks as threads
             of the rank's only interpreter.
         ranks_per_node: Number of ranks on each node; "gpu" for one per GPU.
@@ -319,36 +319,37 @@ class Options(ValidatedValue):
     """Behavior of a pool.
 
     Args:
-        fail_fast: Stop the other ranks at the first real failure.
+        fail_fast: Stop all other ranks at the first real failure of a rank.
         grace: Seconds between SIGTERM and SIGKILL when a process is stopped.
         console: Print the output of ranks, each line with its rank.
         idle_timeout: Seconds without a client and without a run after which the pool ends itself.
         ttl: Seconds after which the pool ends itself unless a run is active. None for no limit.
-        budget: Maximum cost of the pool's machines in dollars. A warning follows at 80 percent. At 100 percent the pool
-            is torn down; the app asks first. Clients enforce the budget, so a detached run continues beyond it.
+        budget: Maximum cost of the pool's machines in dollars. A warning is shown at 80 percent. At 100 percent the
+            pool is torn down; the app asks first. Clients enforce the budget, so a run without a client continues
+            beyond the budget.
         log_limit: Maximum bytes that a rank may print to each stream during one run, as a number or text ("10 GB").
             Further output is dropped, with a note in the log. 0 for no limit.
         keep_results: How long hosts store retained results after the pool has ended, as text ("7d", "12 hours") or
-            seconds. 0 stores none.
+            seconds. With 0, hosts store no results.
         keep_outputs: Bytes of unfetched output files, the newest first, that are downloaded to ``outputs/POOL/`` before
-            machines are deleted, as a number or text ("1 GB"). Other files are lost, and the receipt lists them. Hosts
-            that stay keep their files.
+            machines are deleted, as a number or text ("1 GB"). All other files are lost, and the receipt lists them.
+            Hosts that are not deleted keep their files.
         start_timeout: Maximum seconds for the startup of the nodes.
-        wait_for_capacity: How long a start retries without available machines, as text ("2h") or seconds, in addition
+        wait_for_capacity: How long a start retries if no machines are available, as text ("2h") or seconds, in addition
             to ``start_timeout``. 0 tries once.
         on_loss: Reaction to a lost node: "fail" continues with fewer nodes, "replace" requests another machine, for up
             to ``start_timeout`` seconds, during which broadcasts wait.
         lost_after: Seconds without an answer after which a node counts as lost and its runs fail. None to wait forever.
-            The machine is not touched, because it may only be unreachable.
-        cluster: Whether nodes may connect to each other. With False ranks are standalone: they know no head address and
-            no peers, a rank that dies does not stop others (but see ``fail_fast``), the client sends all data, and
-            plugins that need peers are rejected.
+            The machine of a lost node is not terminated, because only the connection may have failed.
+        cluster: Whether nodes may connect to each other. If False, ranks are standalone: they do not know the head
+            address or their peers, a rank that dies does not stop others (but see ``fail_fast``), the client sends all
+            data, and plugins that need peers are rejected.
         rendezvous: Set the variables of torchrun (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and more) in ranks of a
             broadcast, if there are several.
         debug_wait: How long a rank waits at ``breakpoint()`` for a debugger, as text ("10m") or seconds. 0 continues at
             once, with a line in the log.
-        nice: Niceness of ranks, from 0 (normal priority) to 19. The app uses 5 on this machine, so that its own
-            terminal stays responsive.
+        nice: Niceness of ranks, from 0 (normal priority) to 19. For pools on this machine the app uses 5, so that its
+            own terminal stays responsive.
         allow_apt: Allow a local pool to install the Debian packages of its image on this machine, as root. Other
             machines always install them.
         secrets: Values to redact in logs, summaries and errors, in addition to environment variables with secret names.
@@ -420,7 +421,7 @@ class Options(ValidatedValue):
         return super()._today(args, {name: value for name, value in given.items() if name not in _PARTS_OF_START})
 
     def describe(self) -> dict[str, Any]:
-        """Return the options as JSON types, without secrets, and without fields that belong to the pool."""
+        """Return the options as JSON types, without secrets, and without fields that ``PoolSpec`` stores itself."""
         return {name: value for name, value in asdict(self).items() if name not in ("secrets", "worker", "selection")}
 
     @classmethod
@@ -501,7 +502,7 @@ class Spec(ValidatedValue):
 
     @property
     def chooses(self) -> list[str]:
-        """Names of the fields in use that require a provider with offers."""
+        """Names of the given fields that require a provider with offers."""
         names = ("vcpus", "memory_gb", "architecture", "region", "max_hourly_cost", "allocation", "disk_gb")
         return [name for name in names if getattr(self, name) is not None]
 

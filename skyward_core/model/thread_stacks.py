@@ -39,12 +39,12 @@ class RankStack:
         rank: The rank.
         number: 0 for the rank's main process; higher for further processes of a rank that runs several calls at a time.
         node: Node of the rank.
-        at: "running", "idle", "starting", "ending" or "gone"; "silent" if its node does not answer.
-        runs: Ids of the runs that the process works for.
+        at: "running", "idle", "starting", "ending" or "gone"; "silent" if the node does not answer.
+        runs: Ids of the runs for which the process works.
         pid: Process id.
-        how: "py-spy", "signal", or "" if the stack is unknown.
+        how: How the stack was read: "py-spy" or "signal"; "" if the stack is unknown.
         why: Reason why the stack is unknown.
-        answers: Whether a signal can request the stack.
+        answers: Whether the process can write its stack when it receives a signal.
         threads: Threads, the main thread first.
     """
 
@@ -65,11 +65,11 @@ class Stacks:
     """Stacks of a pool at one time.
 
     Attributes:
-        at: Unix time.
+        ranks: One entry for each process, sorted by rank.
         ranks: One for each process, by rank.
-        run: Id of the requested run; "" for the pool.
+        run: Id of the run whose stacks were requested; "" for all of the pool.
         returned: Ranks of the run whose function has already ended.
-        idle: Idle processes, for a run that does not use all ranks.
+        idle: Idle processes, if the run does not use all ranks.
     """
 
     at: float

@@ -1,4 +1,4 @@
-"""State of the agent on a host reached over SSH, and termination of all that runs there."""
+"""State of a pool's agent on a host reached over SSH, and termination of everything that runs on the host."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def update_machine(machine: Machine, way: TransportFactory) -> Machine:
     :meth:`..ssh.provider.SSH.describe` describes the states.
 
     Args:
-        way: The provider's transport factory.
+        way: Creates the provider's transport to the machine.
     """
     from skyward_core.transport.ssh.connection import answer_timeout
 
@@ -69,7 +69,7 @@ async def end_machine(machine: Machine, way: TransportFactory) -> None:
     If the host does not answer, the agent's lease ends the pool there.
 
     Args:
-        way: The provider's transport factory.
+        way: Creates the provider's transport to the machine.
     """
     from skyward_core.transport.ssh.ssh_transport import send_bundle
 
@@ -132,7 +132,10 @@ async def _query_state(transport: SSHTransport, machine: Machine, seconds: float
 
 
 async def _is_silent(machine: Machine, lost: SSHTransport, asked: asyncio.Future[Machine]) -> bool:
-    """Check whether a reachable node of the pool cannot reach the host either; False once ``asked`` succeeds."""
+    """Check whether another reachable node of the pool cannot reach the host either.
+
+    Return False as soon as ``asked``, the query to the host, succeeds.
+    """
     pool = machine.extra["folder"].rpartition(".")[0]
     peers = [t for t in _live_transports() if t.folder.rpartition(".")[0] == pool and t is not lost and t.is_up]
     if not peers or lost.ssh_address is None:

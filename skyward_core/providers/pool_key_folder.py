@@ -1,4 +1,4 @@
-"""A provider's folder for one pool on the client, and the id that marks what this client makes at a provider."""
+"""Folder on the client for one pool of a provider, and the id that marks this client's resources at the provider."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PoolKeyFolder:
         token: Token of the pool.
 
     Attributes:
-        provider: Name of the parent folder, which holds the folders of all pools of a provider.
+        provider: Name of the parent folder, which contains the folders of all pools of a provider.
     """
 
     provider: ClassVar[str]
@@ -34,7 +34,7 @@ class PoolKeyFolder:
 
     @classmethod
     def find_all(cls, pool: str) -> Iterator[Self]:
-        """Yield the folders of all pools with a name: of the current pool, and of earlier ones that left a folder."""
+        """Yield the folders of all pools with a name: the current pool's, and those that earlier pools left."""
         for path in sorted((state_home() / cls.provider).glob(f"{pool}.*")):
             yield cls(pool, path.name.rpartition(".")[2])
 

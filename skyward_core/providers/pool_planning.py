@@ -50,8 +50,8 @@ def make_pool_spec(
     Args:
         script: Script that requests the pool; names the pool if ``name`` is None.
         specs: Alternative machine specifications.
-        machines: Fields of the only specification if ``specs`` is empty.
-    The other arguments are those of ``sky.Compute``.
+        machines: Fields of the only machine specification. Used if ``specs`` is empty.
+        The other arguments are those of ``sky.Compute``.
 
     Raises:
         SkywardError: If a value is invalid. The error names the field.
@@ -112,7 +112,7 @@ def machine_alternatives(specs: Sequence[Spec], machines: Mapping[str, Any]) -> 
 
     Args:
         specs: The given specifications.
-        machines: Fields of the only specification if ``specs`` is empty.
+        machines: Fields of the only specification. Used if ``specs`` is empty.
 
     Raises:
         UsageError: If both are given.
@@ -125,7 +125,7 @@ def machine_alternatives(specs: Sequence[Spec], machines: Mapping[str, Any]) -> 
 
 
 def _merge_values(name: str, *given: Any) -> Any:
-    """Return the value that several places give for one field; None if no place gives a value.
+    """Return the value of a field that several arguments may give; None if no argument gives a value.
 
     Raises:
         SpecError: If the values differ.
@@ -185,7 +185,7 @@ def choose_provider(ways: Sequence[Spec], selection: str | None) -> tuple[Any, A
     """Choose the provider of a pool.
 
     Returns:
-        The provider, the accelerator if all specs have the same one, and the other machine requirements, if any.
+        The provider, the accelerator if it is the same in all specs, and the other machine requirements, if any.
 
     Raises:
         UsageError: If a provider cannot select machines by these requirements.
@@ -275,14 +275,14 @@ MACHINE_FIELDS = (
 
 
 def resolve_alternatives(ways: Sequence[Spec], override: str | None) -> tuple[list[Spec], list[str]]:
-    """Return the machine specifications that this library can serve, and notes about the changes.
+    """Return the machine specifications that this library supports, and notes about changes to the requested ones.
 
     Args:
         ways: The requested specifications, at least one.
         override: Name of the provider that replaces the requested ones; None for no replacement.
 
     Raises:
-        UsageError: If no specification can be served here. The error names alternatives.
+        UsageError: If this library supports none of the specifications. The error names alternatives.
     """
     nothing: dict[str, Any] = dict.fromkeys(MACHINE_FIELDS)
     named = [_instantiate(each.provider) for each in ways]
@@ -316,7 +316,7 @@ def resolve_alternatives(ways: Sequence[Spec], override: str | None) -> tuple[li
 
 
 def _instantiate(provider: Any) -> Any:
-    """Return an instance of a provider that the user gave as a class."""
+    """Return an instance of a provider. If the user gave a class, create the instance."""
     return provider() if isinstance(provider, type) and issubclass(provider, UnsupportedProvider) else provider
 
 

@@ -87,7 +87,7 @@ class Provider(Protocol):
         """
 
     async def check(self) -> list[Check]:
-        """Return checks of credentials, reachability and versions, in plain words."""
+        """Return checks of credentials, reachability and versions, described for users."""
 
     def transport(self, pool: str, machine: Machine) -> Transport:
         """Return the transport to one machine.
@@ -148,24 +148,24 @@ class ReachedOverSSH(Protocol):
 
 
 def split_words(text: str) -> list[str]:
-    """Return the words of a name, such as that of an accelerator, in lower case."""
+    """Return the lower-case words of a name, for example of an accelerator's name."""
     return [part for part in re.split(r"[^a-z0-9]+", text.lower()) if part]
 
 
 def contains_words(parts: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Check whether ``wanted`` occurs in ``parts`` as consecutive words."""
+    """Check whether the words ``wanted`` occur consecutively in ``parts``."""
     width = len(wanted)
     return any(list(parts[at : at + width]) == list(wanted) for at in range(len(parts) - width + 1))
 
 
 def describe_python(minor: str, machine: str, named: str | None, *, rented: bool = False) -> str:
-    """Return a sentence on the Python that each machine needs.
+    """Return a sentence, for a plan, on the Python that each machine needs.
 
     Args:
         minor: Version of the Python that loads the script.
         machine: Noun for one machine.
         named: Interpreter that the user chose for the machines.
-        rented: Whether packages may be installed on the machines without asking.
+        rented: Whether packages may be installed on the machines without the user's permission.
     """
     needed = f"Python {minor} on each {machine}"
     if named:

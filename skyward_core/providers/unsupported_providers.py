@@ -55,10 +55,10 @@ class UnsupportedProvider:
         return "…" if _SECRET.search(name) else f"{value!r:.60}"
 
     def served(self) -> Any:
-        """Return the provider that replaces this placeholder.
+        """Return the provider that this library uses instead of this placeholder.
 
         Raises:
-            UsageError: If no provider replaces it.
+            UsageError: If no provider can be used instead.
         """
         raise UsageError(self.refusal())
 
@@ -135,7 +135,7 @@ class Container(UnsupportedProvider, called="a container runtime"):
 
 PROVIDERS_BY_TYPE: dict[str, type[UnsupportedProvider]] = {
     **{kind.__name__.lower(): kind for kind in UnsupportedProvider.__subclasses__()},
-    # Spellings in settings of older versions.
+    # names of providers in the settings of older versions
     "lambda_cloud": Lambda,
     "massed_compute": MassedCompute,
     "vast": VastAI,

@@ -41,7 +41,7 @@ _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 _short_interval_users = 0  # threads inside short_switch_interval()
 _normal_interval = 0.0  # the interpreter's interval outside short_switch_interval()
-_parents: list[asyncio.AbstractEventLoop] = []  # loops of parent processes, in a forked child; see _reset_after_fork
+_parents: list[asyncio.AbstractEventLoop] = []  # in a forked child: the parents' loops; see _reset_after_fork
 
 _process = os.getpid()
 
@@ -107,7 +107,8 @@ async def run_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
 def _reset_after_fork() -> None:
     """Reset the state in a forked child, where the loop's thread does not exist.
 
-    The parent's loop stays referenced: closing it would remove connections from the epoll set that the parent uses.
+    The parent's loop stays referenced: closing the loop would remove connections from the epoll set that the parent
+    uses.
     """
     global _lock, _loop, _short_interval_users, _process
     _process = os.getpid()

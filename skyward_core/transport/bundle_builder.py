@@ -27,7 +27,9 @@ DIGEST = 32  # bytes of the SHA-256 that detects archives cut off by a power los
 
 
 def load_archive(name: str, variant: str) -> bytes:
-    """Return a cached archive; b"" if there is none, its name or content differs, or other users could have written it.
+    """Return a cached archive, or b"" without a valid one.
+
+    An archive is invalid if its name or content differs, or if other users could have written the file.
 
     Args:
         name: Name that identifies the content.
@@ -53,7 +55,9 @@ def store_archive(name: str, variant: str, archive: bytes) -> None:
 
 
 def _is_trusted(found: os.stat_result) -> bool:
-    """Check that only users who can write this code could have written the file, because nodes execute its content."""
+    """Check that only users who can write this code could have written a file, because nodes execute the file's
+    code.
+    """
     return not is_writable_by_others(found) and found.st_uid in (0, os.getuid(), os.stat(__file__).st_uid)
 
 
@@ -101,8 +105,8 @@ LOADED_AT_START = (
     "skyward_core/util/__init__.py",
     "skyward_core/util/redaction.py",
 )
-# Code that some nodes load. Nodes cannot cache bytecode, so this code is sent as bytecode, too. Other code is sent as
-# source, because bytecode is larger.
+# Code that some nodes load. Nodes cannot cache bytecode, so this code is sent as bytecode, too. All other code is
+# sent as source, because bytecode is larger.
 COMPILED = (
     *LOADED_AT_START,
     "pynvml.py",
@@ -113,8 +117,8 @@ COMPILED = (
     "skyward_core/util/content_hash.py",
     "skyward_core/util/light_dataclass.py",
 )
-NVML = "nvml"  # name of the variant
-# Code for free GPUs; on hosts without an NVIDIA driver it belongs to the rest.
+NVML = "nvml"  # name of the bundle's variant with the NVIDIA driver's client library
+# Code for free GPUs; for hosts without an NVIDIA driver, this code is sent later with the rest.
 WITH_DRIVER = ("skyward_core/node/gpu_locks.py",)
 # Code for optional features. Bytecode is more than twice as large as source, and every start would send it.
 RARELY_LOADED = (
@@ -155,8 +159,8 @@ RARELY_LOADED = (
     "skyward_core/runtime/shell_and_scripts.py",
     "skyward_core/runtime/visible_gpus.py",
 )
-# Code that is sent after the start: client code, which a script may import inside a rank; hardware measurements; and
-# code whose work takes longer than its transfer.
+# Code that is sent after the start: client code, which a script may import inside a rank, hardware measurements, and
+# code whose own work takes longer than the transfer of the code.
 LATE_FILES = (
     "skyward_core/__main__.py",
     "skyward_core/model/metric_series.py",
@@ -243,12 +247,12 @@ class Bundle(Value):
         return LATE_FILES if self.variant == NVML else (*LATE_FILES, *WITH_DRIVER)
 
     def compile_bytecode(self, program: str) -> None:
-        """Compile the files with another Python version, which is the only one that can.
+        """Compile the files with another Python version, because only that version can create its bytecode.
 
-        Without that Python, hosts receive sources, which each process compiles.
+        Without an interpreter of that version, hosts receive sources, which each process compiles.
 
         Args:
-            program: Path of that Python, or "".
+            program: Path of the interpreter, or "".
         """
         import subprocess  # needed once per release
 
@@ -284,7 +288,7 @@ class Bundle(Value):
         if level == REST_LEVEL:
             loaded, others = loaded | others, {}
         archive = _archive(loaded, others, level)
-        if complete:  # otherwise bytecode may be available next time
+        if complete:  # otherwise a retry may find more bytecode
             store_archive(self.name, self._archive_variant(variant), archive)
         return archive
 
@@ -368,13 +372,13 @@ def _make_bundle(variant: str, packages: Sequence[str], more_than: Bundle, place
 def _bytecode(source: str, tag: str) -> bytes:
     """Return a source's cached bytecode if it is current, marked as valid without the source; otherwise b"".
 
-    The layout is that of PEP 552: magic number, flags, time and size (in the result: an unchecked hash), code.
+    The layout follows PEP 552: magic number, flags, time and size (in the result: an unchecked hash), code.
     """
     try:
         data, found = _read(_cache_of(source, tag)), os.stat(source)
     except OSError:
         return b""
-    magic = importlib.util.MAGIC_NUMBER if tag == TAG else data[:4]  # other versions' numbers are unknown here
+    magic = importlib.util.MAGIC_NUMBER if tag == TAG else data[:4]  # unknown for other versions
     expected = struct.pack("<III", 0, int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF)
     if data[:16] != magic + expected:
         return b""
@@ -394,7 +398,7 @@ def _without_docstrings(code: CodeType) -> CodeType:
         is_documented = bool(flags & CO_OPTIMIZED) and code.co_name[0] != "<" and isinstance(constants[0], str)
     text = code.co_code
     used = any(text[at] in hasconst and not text[at + 1] for at in range(0, len(text), 2))
-    if is_documented and not used:  # a literal with the same text shares the constant
+    if is_documented and not used:  # without a literal of the same text, which would share the constant
         constants[0] = None
         flags &= ~CO_HAS_DOCSTRING
     return code.replace(co_consts=tuple(constants), co_flags=flags)

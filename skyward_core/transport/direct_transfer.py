@@ -29,9 +29,10 @@ class Endpoint(Value):
     name: str
 
 
-# Seconds that a connection is used: RFC 8446 (5.5) requires new keys after about 400 GB, and Python cannot update them.
+# Seconds for which a connection is reused. RFC 8446 (5.5) requires new keys after about 400 GB, which Python does not
+# support.
 MAX_AGE = 120.0
-# Seconds until an idle connection is closed. Each one occupies a thread on its node, and 1 MB of memory at both ends.
+# Seconds until an idle connection is closed. Each connection occupies a thread on its node, and 1 MB at both ends.
 IDLE_TIMEOUT = 30.0
 
 
@@ -56,7 +57,7 @@ class IdleStreams:
         return None
 
     def release(self, node: Endpoint, line: TlsConnection) -> None:
-        """Return a connection after all its requests were answered; close it if it is too old or there are enough."""
+        """Take back a connection whose requests were all answered. Close it if it is too old or enough are idle."""
         self.expire(IDLE_TIMEOUT)
         now = monotonic()
         with self._lock:
@@ -75,7 +76,7 @@ class IdleStreams:
             line.close()
 
     def close(self) -> None:
-        """Close all connections, and keep no others from now on."""
+        """Close all connections, and every connection that is released later."""
         with self._lock:
             self._most = 0
         self.expire(0)
@@ -86,7 +87,7 @@ class Transfer:
 
     Args:
         papers: TLS context of the client (see :func:`skyward_core.protocol.tls_stream.make_ssl_context`).
-        kept: Idle connections to use and to return connections to.
+        kept: Pool of idle connections.
     """
 
     def __init__(self, node: Endpoint, papers: ssl.SSLContext, kept: IdleStreams) -> None:
@@ -156,7 +157,7 @@ class Transfer:
         self._run(receive)
 
     def _run(self, work: Callable[[TlsConnection], None]) -> None:
-        """Run a transfer on an idle connection; if there is none or it fails, run the transfer on a new connection."""
+        """Run a transfer on an idle connection. If none is idle, or the transfer fails, use a new connection."""
         if (line := self._idle_streams.acquire(self._node)) is not None:
             try:
                 return self._run_on(line, work)

@@ -42,7 +42,7 @@ class IncomingOutput:
 
     Attributes:
         at: Number of received bytes.
-        sha256: Hash of the file, which the node reports after the last byte; "" before.
+        sha256: Hash of the file, which the node reports after the last byte; "" until then.
 
     Raises:
         DownloadInProgress: If another process downloads the file.
@@ -79,7 +79,7 @@ class IncomingOutput:
     def _lock(self) -> None:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The previous owner of the lock may have renamed the file since it was opened here.
+            # The previous owner of the lock may have renamed the file since this process opened the file.
             if os.path.samestat(os.fstat(self._file), self._path.stat()):
                 return
         except (BlockingIOError, FileNotFoundError):
@@ -117,7 +117,7 @@ class IncomingOutput:
             rest, self.at = rest[written:], self.at + written
 
     def check(self) -> None:
-        """Compare the file's hash with the node's.
+        """Compare the hash of the received file with the hash that the node reported.
 
         Raises:
             OSError: If the hashes differ; the download restarts.
@@ -162,7 +162,7 @@ class IncomingOutput:
             return hashlib.file_digest(file, "sha256").hexdigest() == self.sha256
 
     def close(self) -> None:
-        """Do nothing: the file stays open, because another connection may continue the download."""
+        """Do nothing: the file stays open, because a new connection may continue the download."""
 
     def drop(self) -> None:
         """Delete the partial file."""
@@ -205,8 +205,8 @@ _BUFFER_OPCODES = (pickle.BINBYTES, pickle.BINBYTES8, pickle.BYTEARRAY8)
 _LENGTHS = dict.fromkeys((pickle.BINBYTES, pickle.BINUNICODE), 4) | dict.fromkeys(
     (pickle.FRAME, pickle.BINBYTES8, pickle.BYTEARRAY8, pickle.BINUNICODE8), 8
 )
-# Other opcodes outside of frames, and the length of their arguments. The pickler makes no frames of less than four
-# bytes.
+# Other opcodes outside of frames, and the length of their arguments. The pickler does not create frames of less than
+# four bytes.
 _SHORT = dict.fromkeys(
     (
         pickle.MEMOIZE, pickle.STOP, pickle.MARK, pickle.POP, pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE,
@@ -224,7 +224,7 @@ def _open_private(path: str, flags: int) -> int:
 
 
 class ResultDownload:
-    """Download of a pickled result.
+    """Download of a result, which is a pickle.
 
     The caller copies the received bytes, in order, into the buffers of :meth:`next_buffer`.
 
@@ -325,7 +325,7 @@ class ResultDownload:
         """Return the memory of a large buffer; None if memory is short now."""
         made: BytesIO | bytearray
         try:
-            # A BytesIO returns its content as bytes without a copy.
+            # BytesIO.getvalue returns the content as bytes without a copy.
             made = bytearray(length) if code == pickle.BYTEARRAY8 else BytesIO(bytes(length))
         except MemoryError:
             return None

@@ -36,8 +36,8 @@ from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.user_files import exists
 
 ROOT = str(Path(__file__).parents[2])
-# Isolated and without site: an agent needs only the standard library and this package. gc is off, because imported
-# modules stay in memory.
+# Isolated mode and no site module: an agent needs only the standard library and this package. The garbage collector
+# is off, because imported modules stay in memory.
 _CODE = f"""
 import gc, sys
 gc.disable()
@@ -98,7 +98,7 @@ class AgentStarter:
 
 
 class _ForkServer(asyncio.Protocol):
-    """Fork server process; the event loop of the first request reads its output."""
+    """Fork server process. The event loop of the first request reads the process's output."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -140,7 +140,7 @@ class _ForkServer(asyncio.Protocol):
                 waiting.set_result(answer)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail the waiting requests with the error output after the process has ended."""
+        """Fail the waiting requests after the process has ended. The error contains the process's error output."""
         if self._process.stderr is not None:
             with self._process.stderr as errors:
                 self._stderr_text = errors.read().decode(errors="replace").strip()
@@ -152,7 +152,7 @@ class _ForkServer(asyncio.Protocol):
     def close(self) -> None:
         """Let the process end after it has answered all requests."""
         if self._opening is None or self._loop is None:
-            self._process.kill()  # without requests it has forked nothing
+            self._process.kill()  # without requests, the process has not forked any agent
             self._process.communicate()
         else:
             self._loop.call_soon_threadsafe(self._opening.add_done_callback, _close)
@@ -169,13 +169,13 @@ class RankEnvironment(Value):
 
     Attributes:
         python: Path of the interpreter.
-        version: Its first two version numbers.
-        own: Whether it is the interpreter of this process.
-        made: Requirements of the environment that was created here for a script; None if none was.
+        version: Major and minor version of the interpreter.
+        own: Whether the interpreter is the one of this process.
+        made: Requirements of the environment that was created for a script; None if no environment was created.
         root: Folder that contains this package.
-        first: First entry of the import path, or "".
-        before: Entries before the standard library.
-        behind: Entries after all others.
+        first: First entry of ``sys.path``, or "".
+        before: Entries of ``sys.path`` before the standard library.
+        behind: Entries of ``sys.path`` after all others.
     """
 
     python: str
@@ -245,7 +245,7 @@ def packages_of(environment: RankEnvironment) -> dict[str, str]:
     """Return the packages of an environment, in the format of ``installed_packages.list_packages``.
 
     Raises:
-        OSError: If the interpreter cannot list them.
+        OSError: If the interpreter cannot list its packages.
     """
     from skyward_core.node.bootstrap.installed_packages import list_packages
 
@@ -279,9 +279,10 @@ def _query_import_path(python: str) -> tuple[str, ...]:
 
 
 def _is_replaced(chosen: Interpreter) -> bool:
-    """Check whether this process's interpreter can replace a missing one that the user did not choose.
+    """Check whether this process's interpreter can be used instead of a missing interpreter that the user did not
+    choose.
 
-    An example is the interpreter of a reinstalled tool. A Python embedded in another program has no path.
+    For example, a reinstalled tool may have removed its interpreter. A Python embedded in a program has no path.
     """
     exists_here = bool(chosen.path) and exists(chosen.path)
     return not chosen.chosen and not exists_here and chosen.minor == MINOR
@@ -317,7 +318,7 @@ class SocketPipe(asyncio.BufferedProtocol):
         self._on_lost(exc)
 
     def _read_rest(self) -> None:
-        """Read the remaining bytes of the peer, which asyncio drops after a failed write."""
+        """Read the remaining bytes from the peer. asyncio drops these bytes after a failed write."""
         sock = self._transport.get_extra_info("socket") if self._transport is not None else None
         with suppress(OSError):  # connection reset, or no data
             while sock is not None and (data := os.read(sock.fileno(), BUFFER)):
@@ -426,7 +427,7 @@ class LocalTransport:
         if "OMP_NUM_THREADS" in os.environ:
             return {}
         per_node = config["ranks_per_node"]
-        ranks = config["nodes"] * (per_node if isinstance(per_node, int) else 1)  # "gpu": unknown until the start
+        ranks = config["nodes"] * (per_node if isinstance(per_node, int) else 1)  # "gpu": unknown before the start
         return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // max(1, ranks)))}
 
     async def send_folder(
@@ -479,7 +480,7 @@ class LocalTransport:
 
 
 _EXTRAS = re.compile(r"^(?P<name>\s*[\w.-]+)\s*\[(?P<extras>[^\]]*)\]")
-LONGEST = 1 << 20  # length of an installer's output line
+LONGEST = 1 << 20  # bytes; length limit for a line of an installer's output
 
 
 async def prepare_interpreter(
@@ -576,7 +577,7 @@ async def _run_builder(
         )
         raise PoolError(f"Cannot create the image's environment on this machine: {reason}")
     finally:
-        if not made:  # a killed builder's children would write into the folder of the next attempt
+        if not made:  # otherwise the children of a killed builder would write into the folder of the next attempt
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
@@ -612,7 +613,7 @@ async def _exchange(
 
 
 async def _read_line(stream: asyncio.StreamReader | None) -> bytes:
-    """Return the next line, b"" at the end; skips lines that are too long."""
+    """Return the next line, b"" at the end. Skip lines that are too long."""
     while stream is not None:
         with suppress(ValueError):
             return await stream.readline()

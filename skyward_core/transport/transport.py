@@ -37,13 +37,13 @@ class StartBarrier:
         self._results: dict[Any, Any] = {}
 
     def compute_once(self, key: Any, make: Callable[[], T]) -> T:
-        """Return the cached value of a key; the first caller computes it."""
+        """Return the cached value of a key. The first caller of a key computes the value."""
         if key not in self._results:
             self._results[key] = make()
         return self._results[key]  # type: ignore[no-any-return]
 
     async def wait(self, node: int) -> None:
-        """Mark a node as ready, and wait for the others; a node may call this again after a restart."""
+        """Mark a node as ready, and wait until all nodes are ready. A node may call this again after a restart."""
         self.missing.discard(node)
         if not self.missing:
             self._open.set()
@@ -51,7 +51,7 @@ class StartBarrier:
 
 
 class FlowControl:
-    """Write flow control: callbacks of asyncio and asyncssh, and a method to wait for the peer."""
+    """Write flow control: callbacks for asyncio and asyncssh, and a method that waits until the peer accepts data."""
 
     def __init__(self) -> None:
         self._clear = asyncio.Event()
@@ -89,7 +89,7 @@ def check_python(image: Mapping[str, Any], interpreter: Mapping[str, Any] | None
 
 
 def needs_install(image: Mapping[str, Any]) -> bool:
-    """Check whether an image requests more than files and variables."""
+    """Check whether an image requests an installation, and not only files and variables."""
     return any(image.get(part) for part in ("pip", "apt", "setup", "pinned"))
 
 
@@ -168,8 +168,8 @@ class SupportsHostCommands(Protocol):
 class Transport(Protocol):
     """Connection to one node.
 
-    ``shares_files`` is true if client and node see the same files, so large files need no copies. ``sent`` holds the
-    working folder's files as this client sent them: path, modification time in ns, and size; None if it sent nothing.
+    ``shares_files`` is true if client and node see the same files, so large files need no copies. ``sent`` lists the
+    working folder's files as this client sent them: path, modification time in ns, and size; None if none were sent.
     """
 
     shares_files: bool
@@ -182,13 +182,12 @@ class Transport(Protocol):
     async def prepare(
         self, config: dict[str, Any], report: Report, gate: StartBarrier | None = None, *, first: bool = False
     ) -> dict[str, str] | None:
-        """Connect to the node, and start its agent unless it runs already. Idempotent.
+        """Connect to the node, and start its agent unless the agent runs already. Idempotent.
 
         ``config`` is the agent's config (see ``agent.config``). It is sent over standard input, never in argv.
-        ``report``
-        receives the progress as phases. Installations wait at the ``gate``, so that nothing is installed anywhere
-        before all
-        nodes are synced. ``first`` states that the pool never used the node, so a failed start leaves nothing there.
+        ``report`` receives the progress as phases. Installations wait at the ``gate``, so that nothing is installed
+        anywhere before all nodes are synced. ``first`` states that the pool never used the node, so a failed start
+        leaves nothing there.
 
         Returns:
             The packages of the node's environment, version by name, if the image requests any; see

@@ -1,8 +1,8 @@
 """Selection and upload of the working folder's files, by git and .gitignore rules.
 
 This module is the client's part; ``bootstrap.receive_working_folder`` is the node's part. The client lists the folder
-(with git, if installed). The node compares sizes and modification times. Its answer requests the missing files, and
-contains its own hashes of files that only differ in time, so that a fresh checkout costs no transfer.
+(with git, if installed). The node compares sizes and modification times with its copy. Its answer requests the missing
+files. For files that differ only in time, the answer contains hashes, so that a fresh checkout costs no transfer.
 """
 
 from __future__ import annotations
@@ -81,15 +81,15 @@ def _read_rules(file: Path, below: str) -> IgnoreRules:
     return ((below, GitIgnoreSpec.from_lines(lines)),)
 
 
-LIMIT = 1_000_000_000  # bytes; larger folders contain data, which belongs on other storage
+LIMIT = 1_000_000_000  # bytes; a larger folder probably contains data, which should be stored elsewhere
 WARNING = 100_000_000
-COMPRESS_BELOW = 32 << 20  # bytes; packing more takes longer than a local network
+COMPRESS_BELOW = 32 << 20  # bytes; compressing more takes longer than a transfer in a local network
 
 # Names of credentials: never sent unless Image(includes=...) names the file.
 SECRET = (".env", ".env.*", ".envrc", "*.pem", "*.key", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", ".ssh",
           ".aws", ".gnupg", ".netrc", ".pgpass", ".pypirc", ".git-credentials")  # fmt: skip
 
-# Errors if a listed file was removed, or replaced by a folder, or if its folder was replaced by a file.
+# Errors for a listed file that was removed, was replaced by a folder, or whose folder was replaced by a file.
 GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
@@ -125,9 +125,8 @@ def build_manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequenc
     """Select the files to send.
 
     Args:
-        includes: Glob patterns of files or folders to send although ignored. Secret files (see :func:`is_secret`) are
-            only
-            sent if the pattern itself is secret: ".env" or "certs/*.pem", but not "*".
+        includes: Glob patterns of ignored files or folders that are sent anyway. Secret files (see :func:`is_secret`)
+            are only sent if the pattern itself is secret: ".env" or "certs/*.pem", but not "*".
         excludes: Glob patterns of files or folders to skip.
 
     Raises:
@@ -169,7 +168,7 @@ def build_manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequenc
 
 
 def unmatched_patterns(folder: Path, includes: Sequence[str]) -> list[str]:
-    """Return the include patterns without a match, without listing the whole folder."""
+    """Return the include patterns that match no file, without listing the whole folder."""
     return [pattern for pattern in includes if not find_matching(folder, pattern)]
 
 
@@ -188,7 +187,7 @@ def _matches(path: str, patterns: Sequence[str]) -> bool:
 
 @cache
 def _combined_pattern(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    """Return one pattern for all, because matching many files must be fast."""
+    """Return one regular expression for all patterns, because matching many files must be fast."""
     return re.compile("|".join(fnmatch.translate(pattern.rstrip("/")) for pattern in patterns) or r"(?!)")
 
 
@@ -198,7 +197,7 @@ def _list_files(folder: Path, excludes: Sequence[str]) -> list[str]:
     if shutil.which("git") is not None:
         if (_git(folder, "rev-parse", "--is-inside-work-tree") or b"").strip() == b"true":
             listed = _git(folder, "ls-files", "-coz", "--exclude-standard")
-        else:  # given an empty repository, git also applies .gitignore outside of repositories
+        else:  # given an empty repository, git applies .gitignore also outside of repositories
             with tempfile.TemporaryDirectory() as empty:
                 _git(folder, "init", "--quiet", "--bare", empty)
                 alone = (f"--git-dir={empty}", f"--work-tree={folder}")

@@ -23,24 +23,22 @@ if TYPE_CHECKING:
     from skyward_core.views.rank_metrics import SeriesDiagnostics
 
 KINDS: tuple[AlertKind, ...] = get_args(AlertKind)
-REPEAT_SECONDS = 300.0  # seconds within which a returning problem is not new
-MIN_LAG = 0.1  # of the median, by which a rank's pace must be worse
+REPEAT_SECONDS = 300.0  # seconds; a problem that returns within this time is not new
+MIN_LAG = 0.1  # of the median: minimum difference by which a rank's pace is worse
 
 
 class LagTracker:
-    """Start times of lagging ranks in one run. Each stretch of a pace is evaluated once."""
+    """Start times of lagging ranks in one run. A stretch is a group of successive values; each is evaluated once."""
 
     def __init__(self) -> None:
         # By name and rank: start of the last evaluated stretch, start of the lag, start of the last lagging stretch.
-        # one began in which it did.
         self._weighed: dict[tuple[str, int], tuple[float, float, float]] = {}
 
     def lag_start(self, name: str, rank: int, signs: Mapping[int, SeriesDiagnostics]) -> float:
         """Return the time since which a rank lags: the start of its first lagging stretch.
 
         Each stretch is compared with the other ranks' paces at that time, so that all observers get the same result. A
-        pause
-        of less than ``REPEAT_SECONDS`` does not end the lag.
+        pause of less than ``REPEAT_SECONDS`` does not end the lag.
         """
         own = signs[rank]
         weighed, since, last = self._weighed.get((name, rank), (-inf, 0.0, -inf))
@@ -104,7 +102,7 @@ def _stall_alerts(pool: PoolView, run: RunView, now: float) -> Iterator[Alert]:
         if task.state != "running" or task.began_at is None:
             continue
         if task.node < len(pool.nodes) and pool.nodes[task.node].link_up is False:
-            continue  # its output cannot arrive
+            continue  # the output of this rank cannot arrive
         quiet = pool.activity.unusual_silence(run.id, task.rank, task.began_at, now)
         if quiet is not None:
             yield Alert("stall", task.rank, None, None, "", now - quiet, "no output for longer than usual")
@@ -125,7 +123,7 @@ def _straggler_alerts(pool: PoolView, run: RunView, lags: LagTracker) -> Iterato
 
 
 def _lagging_ranks(values: Mapping[int, float], signs: Mapping[int, SeriesDiagnostics]) -> list[int]:
-    """Return the ranks whose pace is far worse than the others'."""
+    """Return the ranks whose pace is far worse than the pace of all other ranks."""
     middle, found = median(values.values()), []
     for rank in find_outliers(values):
         worse = values[rank] - middle if signs[rank].kind == "time" else middle - values[rank]
@@ -139,7 +137,7 @@ def _machine_alerts(metrics: MachineMetrics, began: float, now: float) -> Iterat
         if not machine.is_fresh(now):
             continue
         for gpu, track in [(None, machine.host), *enumerate(list(machine.gpus))]:
-            # Errors are reported forever: an error before the run may have been fixed.
+            # Errors from before the run are ignored: the driver reports an error forever, even if it was fixed.
             xid_since = track.xid_at if track.xid and track.xid_at >= began else None
             if (since := min(filter(None, (track.lost_since, xid_since)), default=None)) is not None:
                 signs = [describe_xid(track.xid)] if xid_since is not None else []
@@ -161,7 +159,7 @@ def alerts_cache_key(pool: PoolView, run: RunView, now: float) -> tuple[object, 
 
 
 class AlertWatch:
-    """Repeated checks of one run that tell new problems from persisting ones.
+    """Repeated checks of one run that distinguish new problems from persisting ones.
 
     A problem that returns within ``REPEAT_SECONDS`` is not new.
     """

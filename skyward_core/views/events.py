@@ -27,13 +27,13 @@ class Event(Value):
     at: float = field(default_factory=time.time)
 
     def __init_subclass__(cls) -> None:
-        # The slots decorator creates the class twice. The second, effective one replaces the first.
+        # The slots decorator creates the class twice. The second class is the one in use and replaces the first.
         Event.kinds[cls.written_as or cls.__name__] = cls
 
 
 @value(kw_only=True)
 class PoolOpened(Event):
-    """A pool was requested or found again. ``spec``: see :meth:`PoolSpec.describe`."""
+    """A pool was requested, or found in the ledger. ``spec``: see :meth:`PoolSpec.describe`."""
 
     spec: dict[str, Any]
     created_at: float
@@ -71,8 +71,7 @@ class NodeLink(Event):
 @value(kw_only=True)
 class NodeNotice(Event):
     """A preemption notice for a node's machine. ``ends_at``: Unix time on the client's clock, if known. The kind
-    "rebalance" only
-    reports a higher risk.
+    "rebalance" only reports a higher risk.
     """
 
     node: int
@@ -82,9 +81,8 @@ class NodeNotice(Event):
 
 @value(kw_only=True)
 class RunOpened(Event):
-    """A run was dispatched. ``total``: number of ranks or tasks. ``job``: the job that contains it as a step, or "".
-    ``more``:
-    whether another step follows.
+    """A run was dispatched. ``total``: number of ranks or tasks. ``job``: the job that contains the run as a step, or
+    "". ``more``: whether another step follows.
     """
 
     run: str
@@ -97,7 +95,7 @@ class RunOpened(Event):
 
 @value(kw_only=True)
 class RunPlaced(Event):
-    """A run on some of the nodes got these nodes, in order. ``job`` and ``more``: see :class:`RunOpened`."""
+    """A run that uses only some nodes got its nodes, listed in order. ``job`` and ``more``: see :class:`RunOpened`."""
 
     run: str
     nodes: Sequence[int]
@@ -107,7 +105,9 @@ class RunPlaced(Event):
 
 @value(kw_only=True)
 class QueuedRun(Value):
-    """A run that waits for nodes: their number (0 for all) or indices, the Unix time of its request, and its client."""
+    """A run that waits for nodes: their number (0 for all) or indices, Unix time of the request, and requesting
+    client.
+    """
 
     run: str
     name: str
@@ -172,7 +172,7 @@ class RunEnded(Event):
 
 @value(kw_only=True)
 class LeaseNews(Event):
-    """Unix time at which the pool ends itself if nothing changes: by its idle time-out or time to live. None: never."""
+    """Unix time at which the pool ends itself if nothing changes, by idle time-out or time to live. None for never."""
 
     ends_at: float | None
 
@@ -195,14 +195,14 @@ class BudgetNews(Event):
 
 @value(kw_only=True)
 class UnfetchedNews(Event):
-    """All runs with unfetched results on the nodes, and the sizes of these in bytes."""
+    """All runs with unfetched results on the nodes, and the size of these results in bytes."""
 
     runs: dict[str, int]
 
 
 @value(kw_only=True)
 class OutputFetched(Event):
-    """An output file was downloaded, or could not be: ``error`` is the reason."""
+    """An output file was downloaded, or the download failed: ``error`` is the reason."""
 
     run: str
     node: int

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from skyward_core.views.outliers import median
 from skyward_core.views.pool_view import PoolView, RunView, TaskView
 
-LATE_FACTOR = 1.5  # times the median of other nodes
-MIN_LATE_SECONDS = 1.0  # seconds more than that median
+LATE_FACTOR = 1.5  # times the median of the other nodes
+MIN_LATE_SECONDS = 1.0  # seconds beyond the median of the other nodes
 
 
 class StepOnNode(NamedTuple):
@@ -68,7 +68,7 @@ def steps_by_node(steps: Sequence[RunView], now: float) -> Mapping[int, list[Ste
 
 
 def _node_state(tasks: Sequence[TaskView]) -> str:
-    """Return a node's state: its worst ended rank, unless a rank is still running."""
+    """Return the state of a node: running if any rank is running, else the worst outcome of its ranks."""
     states = [task.state for task in tasks]
     order = ("raised", "exited", "lost", "running", "collateral", "waiting", "returned")
     return next((state for state in order if state in states), "waiting")

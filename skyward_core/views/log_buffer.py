@@ -20,7 +20,7 @@ from skyward_core.util.terminal_safe_text import is_plain_ascii, sanitize_colore
 TOTAL_BYTES = 64_000_000  # bytes of all stores that share a budget, by default
 MIN_STORE_BYTES = 16 << 10  # bytes of each store, for any number of stores
 LINE_OVERHEAD = 64  # bytes of a separate line in addition to its characters
-LAZY_LINES = 64  # lines from which a piece is stored undecoded; smaller pieces are merged
+LAZY_LINES = 64  # lines from which a piece is stored undecoded; smaller pieces are merged with others
 
 
 class MemoryBudget:
@@ -48,7 +48,7 @@ class LineStore:
 
     Args:
         capacity: Greatest number of lines.
-        room: Shared memory budget. A store beyond its share drops its oldest pieces. None: no limit.
+        room: Shared memory budget. A store that exceeds its part of the budget drops its oldest pieces. None: no limit.
 
     Attributes:
         first: Number of the oldest stored line.
@@ -122,15 +122,15 @@ class LineStore:
 
 
 MIN_SILENCE = 60.0  # seconds of silence that are always normal
-SILENCE_OF_NEW_RANKS = 300.0  # seconds for a rank with little output so far
-SILENCE_FACTOR = 5  # times the rank's usual pause
-MIN_SIGNS = 3  # pauses until the usual pause is known
-USUAL_DECAY = 0.9  # factor per pause, because a run's beginning is not typical
+SILENCE_OF_NEW_RANKS = 300.0  # seconds of silence that are normal for a rank with little output so far
+SILENCE_FACTOR = 5  # times the rank's usual pause between two outputs
+MIN_SIGNS = 3  # pauses after which the usual pause is known
+USUAL_DECAY = 0.9  # factor per pause: older pauses count less, because the beginning of a run is not typical
 CPU_SAMPLE_SECONDS = 1.5  # seconds between two CPU time samples
 # Share of a CPU that counts as work. Helper threads use less while a rank waits.
 WORKING_SHARE = 0.1
 MAX_RUNS = 64  # runs per pool
-# seconds by which lines may be out of order although no clock was set
+# seconds by which lines may be out of order even if no clock was changed
 MAX_REORDER_SECONDS = 2.0
 
 
@@ -139,7 +139,7 @@ class Clocks(NamedTuple):
 
     Attributes:
         now: Returns the client's Unix time.
-        ahead: Returns the seconds by which the client's clock is ahead of that of a rank's node.
+        ahead: Returns the seconds by which the client's clock is ahead of the clock of a rank's node.
     """
 
     now: Callable[[], float]
@@ -147,12 +147,12 @@ class Clocks(NamedTuple):
 
 
 class _FileClock(NamedTuple):
-    """Clock state of one log file, whose lines are in order.
+    """Clock state of one log file. The lines of a file are in order of time.
 
     Attributes:
-        newest: Newest time on the node's clock.
-        ahead: Known offset of that clock at that time.
-        step: Seconds by which it was set back since.
+        newest: Newest time in the file, on the node's clock.
+        ahead: Known offset of the node's clock at that time.
+        step: Seconds by which the node's clock was set back since that time.
     """
 
     newest: float
@@ -166,7 +166,7 @@ class RankActivity:
     Attributes:
         last: Unix time of the last output.
         usual: Longest recent pause in seconds.
-        signs: Number of outputs after a pause.
+        signs: Number of outputs that followed a pause.
     """
 
     __slots__ = ("_sign", "last", "signs", "usual")
@@ -177,7 +177,7 @@ class RankActivity:
         self.signs = 0
 
     def on_resumed(self, at: float) -> None:
-        """Ignore the silence until ``at``, because the rank was paused or waited for a paused one."""
+        """Ignore the silence until ``at``, because the rank was paused, or waited for a paused rank."""
         self.last = max(self.last, at)
         if self._sign:
             self._sign = max(self._sign, at)
@@ -252,9 +252,8 @@ class PoolActivity:
     def _to_client_time(self, clocks: Clocks, rank: int, at: float, source: str) -> float:
         """Convert the time of a line to the client's clock.
 
-        Lines of a file are in order. A line that is older than the one before, or in the future, reveals that the
-        node's
-        clock was set.
+        Lines of a file are in order. A line that is older than the previous line, or in the future, shows that the
+        node's clock was changed.
         """
         ahead = clocks.ahead(rank)
         step = self._clock_step(self._sources.get(source), clocks, at, ahead)
@@ -262,7 +261,9 @@ class PoolActivity:
         return at + ahead + step
 
     def shift_clock(self, seconds: float) -> None:
-        """Shift all times after the client's clock was set forward, so that no silence seems longer."""
+        """Shift all times after the client's clock was set forward, because otherwise all silences would seem
+        longer.
+        """
         self._resumed_at += seconds
         self._worked_at = {rank: at + seconds for rank, at in self._worked_at.items()}
         self._cpu_times = {rank: (at + seconds, spent) for rank, (at, spent) in self._cpu_times.items()}
@@ -274,13 +275,13 @@ class PoolActivity:
         """Record the CPU time of a rank. A rank that computes is not silent."""
         before, spent = self._cpu_times.get(rank, (at, seconds))
         if at - before < CPU_SAMPLE_SECONDS and rank in self._cpu_times:
-            return  # too short an interval for a reliable share
+            return  # the interval is too short for a reliable share
         self._cpu_times[rank] = (at, seconds)
         if seconds - spent > WORKING_SHARE * (at - before):
             self._worked_at[rank] = at
 
     def set_paused(self, still: bool, at: float) -> None:
-        """Set whether a rank is paused. Called with each phase of any rank.
+        """Set whether any rank is paused. Called at each change of a rank's phase.
 
         Args:
             still: Whether a rank is paused.
@@ -313,7 +314,7 @@ _NEVER = RankActivity()
 
 
 LINE_LIMIT = 64 * 1024  # bytes of a shown line; the file has the whole line
-RUNS_KEPT = 8  # runs with separate buffers; older ones are only in files
+RUNS_KEPT = 8  # runs with separate buffers; lines of older runs are only in the files
 
 
 class LineInfo(NamedTuple):
@@ -322,9 +323,8 @@ class LineInfo(NamedTuple):
     Attributes:
         stream: "out" or "err".
         at: Unix time on the node's clock in seconds. Precise to about 0.01 s for output of Python, less for native code
-            and
-            child processes. None if unknown.
-        run: Run that printed the line; "" if ambiguous.
+            and child processes. None if unknown.
+        run: Run that printed the line; "" if several runs may have printed it.
     """
 
     stream: str
@@ -344,7 +344,7 @@ UNKNOWN = LineInfo("out")
 
 
 class Ring(Protocol):
-    """Lines by absolute number. ``version`` changes whenever the shown text changes."""
+    """Buffer of lines with absolute numbers. ``version`` changes whenever the shown text changes."""
 
     @property
     def version(self) -> int: ...
@@ -373,7 +373,8 @@ class LogRing:
         self.version = 0
         self._lines = LineStore(capacity, room)
         self._partials: dict[str, LineSplitter] = {}
-        # Consecutive lines often share their properties: first line of each stretch, and its properties.
+        # Consecutive lines often share their properties, so these are stored once: first line of each stretch, and
+        # properties.
         self._starts: list[int] = []
         self._abouts: list[LineInfo] = []
         self._lock = threading.Lock()
@@ -449,12 +450,12 @@ class LogRing:
         self.version += 1
 
     def end_partial_line(self, source: str) -> Sequence[str]:
-        """End the unfinished line of a source. Returns it, if there is one."""
+        """End the unfinished line of a source, and return the line, if there is one."""
         partial = self._partials.pop(source, None)
         return partial.end() if partial is not None else []
 
 
-# Nested progress bars (tqdm) move down to draw and up again, which ends no line.
+# Nested progress bars (tqdm) move the cursor down to draw, and up again. Such newlines do not end a line.
 _UP = b"\x1b[A"
 _BELOW = re.compile(rb"(?<!\n)(\n++)\r([^\n]*?)((?:\x1b\[A)+)")
 MAX_BAR_DEPTH = 8  # nested progress bars
@@ -470,7 +471,7 @@ class LineSplitter:
     def __init__(self) -> None:
         self._below: dict[int, bytes] = {}  # by number of lines below
         self._head = b""
-        self._cut = 0  # bytes of the unfinished line beyond the limit
+        self._cut = 0  # bytes of the unfinished line that were dropped because of the limit
         self._returned = False  # the last character was a carriage return: the next one overwrites the line
 
     def split(self, data: bytes) -> list[str]:
@@ -505,11 +506,11 @@ class LineSplitter:
         return lines
 
     def preview(self) -> str:
-        """Return the unfinished line as it shows now, without an incomplete last character."""
+        """Return the unfinished line as a terminal shows it now, without an incomplete last character."""
         return sanitize_colored(utf_8_decode(self._visible_bytes(), "replace", False)[0])
 
     def end(self) -> list[str]:
-        """End the unfinished line. Returns it, if there is one. All holders of this object see the end."""
+        """End the unfinished line, and return the line, if there is one. All holders of this object see the end."""
         text = _decode_clipped(self._head if self._cut else self._visible_bytes(), self._cut)
         self._head, self._cut, self._returned, self._below = b"", 0, False, {}
         return [text] if text else []
@@ -520,11 +521,11 @@ class LineSplitter:
         return b"  ".join([self._head, *(text for _, text in sorted(self._below.items()))])
 
     def _draw_below(self, drawn: re.Match[bytes]) -> bytes:
-        """Store the bars that were drawn below the line. Returns the newlines that ended lines."""
+        """Store the bars that were drawn below the line. Return the newlines that ended lines."""
         newlines, text, back = drawn.groups()
         depth = len(back) // len(_UP)
         text = text.rstrip().rpartition(b"\r")[2].rstrip()
-        # replaced, because copies of this object share it
+        # a new dict, because copies of this object share the old one
         kept = {each: bar for each, bar in self._below.items() if each != depth}
         if text and depth <= MAX_BAR_DEPTH:  # otherwise the bar was erased
             kept[depth] = text[:LINE_LIMIT]
@@ -532,7 +533,7 @@ class LineSplitter:
         return newlines[depth:]
 
     def _extend_partial(self, data: bytes) -> None:
-        # Redrawn bars never end their line: keep only the visible text.
+        # A redrawn bar never ends its line, so only the visible text is stored.
         drawn = data.rstrip(b"\r")
         if drawn:
             back = drawn.rfind(b"\r")
@@ -546,7 +547,7 @@ class LineSplitter:
 
 
 class _LazyLines(Sequence[str]):
-    """Many undecoded lines. Most of them leave a ring before anyone reads them."""
+    """Lines that are decoded only when they are read. Most lines are dropped from the buffer before that."""
 
     __slots__ = ("_body", "_count", "_lines")
 
@@ -557,7 +558,7 @@ class _LazyLines(Sequence[str]):
 
     @property
     def size(self) -> int:
-        """Bytes until the lines are decoded."""
+        """Size in bytes as long as the lines are not decoded."""
         return len(self._body)
 
     def text(self) -> str | None:
@@ -589,7 +590,7 @@ class _LazyLines(Sequence[str]):
 
 
 def join_lines(lines: Sequence[str]) -> str:
-    """Join whole lines to one text, without decoding undecoded ones one by one."""
+    """Join whole lines to one text, without decoding undecoded lines one by one."""
     if isinstance(lines, _LazyLines) and (text := lines.text()) is not None:
         return text
     return "\n".join(lines)
@@ -603,7 +604,7 @@ def _decode_lines(body: bytes) -> list[str]:
 
 
 def _may_be_long(body: bytes) -> bool:
-    """Check whether a line may exceed the limit: such a line would fill a window, which is faster to check."""
+    """Check whether a line may exceed the limit. A longer line would fill one of the fixed windows that are checked."""
     step = LINE_LIMIT // 2
     return any(body.find(b"\n", at, at + step) < 0 for at in range(0, len(body) - step, step))
 
@@ -620,7 +621,7 @@ def _decode_clipped(line: bytes, cut: int) -> str:
 
 
 class LogBuffers:
-    """Log lines of one pool: per rank, and merged in order of arrival; the same for each of the latest runs.
+    """Log lines of one pool: per rank, and merged in order of arrival. The latest runs also have their own buffers.
 
     Attributes:
         version: Increased by each change.
@@ -664,7 +665,7 @@ class LogBuffers:
             stream: "out" or "err".
             data: The bytes.
             at, run: See :class:`LineInfo`.
-            source: Worker of the rank that wrote them. Each worker has lines of its own.
+            source: Worker of the rank that wrote the bytes. The unfinished lines of each worker are separate.
         """
         self.version += 1
         ring = self.rank(rank)

@@ -1,9 +1,8 @@
 """Collapsing of equal lines of several ranks into one row.
 
-A line joins a row of the same text and stream that began at about the same time, if the row is below all rows with
-earlier lines of that rank. A rank that prints the same line twice therefore has two rows, and the rows of a rank are
-its
-lines in order. Texts that differ in a single digit are different.
+A line joins a row with the same text and stream that began at about the same time, if that row is below all rows with
+earlier lines of the same rank. A rank that prints the same line twice therefore has two rows, and the rows of a rank
+show its lines in order. Texts that differ in a single digit are different.
 
 Rows never move. A line that a rank prints after one of its own therefore cannot join a row above it. Lines are first
 held for a moment and aligned, so that ranks collapse even if they print lines of their own between common ones.
@@ -44,7 +43,7 @@ class HeldLine(NamedTuple):
 
 
 class HeldLines:
-    """Lines of each rank that were not released yet.
+    """Lines of each rank that were received but not released yet.
 
     The cost of a line is about that of a heap operation, for any number of ranks.
     """
@@ -52,9 +51,9 @@ class HeldLines:
     def __init__(self) -> None:
         self._queues: dict[int, deque[HeldLine]] = {}
         self._size = self._length = 0
-        self._places: dict[Key, dict[int, int]] = {}  # per key: number of its lines in each rank's queue
-        self._first: dict[Key, set[int]] = {}  # per key: ranks whose first line it is
-        self._ready: list[tuple[float, int, Key]] = []  # heap of keys that are first in all queues that contain them
+        self._places: dict[Key, dict[int, int]] = {}  # by key: for each rank, the number of queued lines with this key
+        self._first: dict[Key, set[int]] = {}  # by key: ranks whose next line has this key
+        self._ready: list[tuple[float, int, Key]] = []  # heap of keys that are next in every queue that contains them
         self._count = 0
 
     def __len__(self) -> int:
@@ -73,7 +72,7 @@ class HeldLines:
             self._mark_first(line)
 
     def release_until(self, until: float) -> Iterator[HeldLine]:
-        """Yield all lines that arrived until a time, with the lines that must precede or accompany them."""
+        """Yield all lines that arrived until a time. Also yield lines that must precede or accompany them."""
         while self._size and (line := self._next_line(until)) is not None:
             ranks = sorted(self._first[line.key])
             yield from [self._pop_line(rank) for rank in ranks]
@@ -83,21 +82,21 @@ class HeldLines:
         return self.release_until(float("inf"))
 
     def _next_line(self, until: float) -> HeldLine | None:
-        """Return a line whose key must be released now from all queues that begin with it."""
+        """Return a line whose key must be released now from all queues where the key is next."""
         best = self._peek()
         if best is not None and best.at <= until:
             return best
         oldest = min((queue[0] for queue in self._queues.values() if queue), key=lambda line: line.at)
         if oldest.at > until and self._size <= MAX_HELD_LINES and self._length <= MAX_HELD_CHARS:
             return None
-        # The line waits for ranks that must print other lines first.
+        # The line waits for ranks that must print other lines before it.
         return best or max(
             (queue[0] for queue in self._queues.values() if queue),
             key=lambda line: (line.at <= until, len(self._first[line.key]), -line.at),
         )
 
     def _peek(self) -> HeldLine | None:
-        """Return the oldest line that is first in every queue that contains its key."""
+        """Return the oldest line whose key is next in every queue that contains the key."""
         while self._ready:
             _, _, key = self._ready[0]
             first = self._first.get(key)
@@ -135,8 +134,8 @@ class HeldLines:
 
 JOIN_SECONDS = 10.0  # seconds on the nodes' clocks between the first line of a row and a later one
 HOLD_SECONDS = 1.0  # seconds that a line waits for equal lines of other ranks
-MAX_CHANGES = 64  # updates whose first changed row is remembered
-MAX_TRIED_ROWS = 32  # rows of equal text that are tried per line
+MAX_CHANGES = 64  # number of updates for which the first changed row is remembered
+MAX_TRIED_ROWS = 32  # rows of equal text that a line tries to join
 MAX_NAMED_RANGES = 4  # ranks and ranges that a label lists
 
 
@@ -234,7 +233,7 @@ class LineFolder:
 class CollapsedRing:
     """All ranks' lines of a merged ring, collapsed, with the interface of a ring.
 
-    Labels of recent rows may still change. Their numbers and texts never do.
+    Labels of recent rows may still change. Row numbers and texts never change.
 
     Args:
         source: The merged ring. Each line begins with its rank.
@@ -283,7 +282,7 @@ class CollapsedRing:
             remark = f"⋯ {missing:,} earlier lines are not in memory"
             self._folder.append(FoldedLine(self.end, remark, LineInfo("out"), 0))
         for line in lines:
-            prefix, _, text = line.text.partition("| ")  # r003| text
+            prefix, _, text = line.text.partition("| ")  # a line begins with its rank: r003| text
             self._held.put(int(prefix[1:]), text, line.about, now)
             self._seen = line.number + 1
         changed = min(
@@ -354,7 +353,7 @@ def list_ranks(ranks: int) -> list[int]:
 
 
 def _ranges(ranks: int) -> list[str]:
-    """Return a bit set as ranges, in time proportional to their number."""
+    """Return a bit set as ranges. The time is proportional to the number of ranges."""
     found = []
     at = 0
     while ranks:
@@ -379,7 +378,7 @@ def partial_lines(ranks: Iterable[tuple[int, LineSplitter]], *, prefixed: bool =
     """Return the unfinished lines by rank, as text without colours.
 
     Args:
-        ranks: Each rank with the stream that printed last.
+        ranks: Each rank, with the splitter of the stream on which it printed last.
         prefixed: Whether each line begins with its rank.
     """
     found = []

@@ -19,7 +19,7 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.outliers import Trace
 from skyward_core.views.rank_metrics import MAX_TIME, MAX_VALUE
 
-MAX_POINTS = 1024  # per machine; then every other point is dropped
+MAX_POINTS = 1024  # rows per history; a full history drops every other row
 MAX_NAMES = 48  # names per machine or GPU
 MAX_GPUS = 64  # GPUs per machine, including slices
 MAX_NAME_LENGTH = 40  # characters of a metric's name
@@ -27,7 +27,7 @@ _KNOWN = NODE_METRIC_DEFINITIONS.keys() | GPU_METRIC_DEFINITIONS.keys()
 _NUMBERS = {int, float}
 FRESH_SECONDS = 10.0  # seconds for which a value counts as current
 SET_BACK = 1.0  # seconds; an older sample than the last one means that the machine's clock was set back
-FULL_SHARE = 0.95  # of a memory
+FULL_SHARE = 0.95  # of a memory; at or above this share it counts as nearly full
 # NVML bits: hardware slowdown, software and hardware thermal slowdown, power brake. A power cap is normal under full
 # load.
 SLOWDOWN_BITS = 0x08 | 0x20 | 0x40 | 0x80
@@ -53,18 +53,17 @@ def _start_time(before: float | None, at: float, holds: object) -> float | None:
 class MetricHistory:
     """Metrics of one machine or GPU over time, in one array with a row per time.
 
-    A full history is thinned to every other row, and later samples are thinned in the same way. It therefore always
-    spans
-    the whole time evenly. After the clock was set back, rows of later times are dropped.
+    A full history is thinned to every other row, and later samples are thinned in the same way. The history therefore
+    always covers the whole time evenly. If the clock is set back, rows with later times are dropped.
 
     Attributes:
         latest: The newest sample.
         latest_at: Unix time of the newest sample on the client's clock; 0.0 before the first one.
         seen: Number of samples.
         names: Names of all metrics, in the order of the columns.
-        full_since, slowed_since: Unix time since which the memory is nearly full, or the GPU is throttled. None: it is
-            not.
-        lost_since: Unix time since which the driver has lost the GPU. None: it has not.
+        full_since, slowed_since: Unix time since which the memory is nearly full, or the GPU is throttled. None if that
+            is not the case.
+        lost_since: Unix time since which the driver has lost the GPU. None if the driver sees the GPU.
         xid, xid_at: Last error of the GPU in the kernel log, and the Unix time of its first report; 0 if there is none.
     """
 
@@ -108,7 +107,7 @@ class MetricHistory:
             if new := [name for name in figures if name not in self.names]:
                 self._add_columns(new[: MAX_NAMES - len(self.names)])
             self._rows.extend([figures.get(name, nan) for name in self.names])
-        self._at.append(at)  # last, because concurrent readers rely on the times
+        self._at.append(at)  # last, because concurrent readers rely on the number of times
 
     def _thin(self) -> None:
         width = len(self.names)
@@ -164,7 +163,7 @@ class MachineView:
         host: Metrics of the machine.
         gpus: Metrics of the GPUs.
         devices: The GPUs.
-        why: Reason why no samples, or no GPU samples, arrive; "" if they do.
+        why: Reason why no samples, or no GPU samples, arrive; "" if all samples arrive.
     """
 
     host: MetricHistory
@@ -193,12 +192,12 @@ class MachineMetrics:
         found = self.nodes.get(node)
         if found is None:
             found = MachineView(MetricHistory(), [], [])
-            # replaced, because other threads iterate over it
+            # a new dict, because other threads iterate over the old one
             self.nodes = dict(sorted([*self.nodes.items(), (node, found)]))
         return found
 
     def set_silence_reason(self, node: int, reason: str) -> None:
-        """Set the reason why no samples arrive; "" if they do."""
+        """Set the reason why no samples of a node arrive; "" if they arrive."""
         self.machine(node).why = sanitize_line(reason)
         self.version += 1
 
@@ -253,7 +252,7 @@ def _parse_metrics(told: Any) -> dict[str, float]:
     """Return the valid metrics of a sample."""
     if not isinstance(told, dict):
         return {}
-    # The normal case, five times as fast as checking each value of 256 GPUs.
+    # The usual case. Five times as fast as checking each value of 256 GPUs.
     if told.keys() <= _KNOWN and _NUMBERS.issuperset(map(type, told.values())):
         try:
             if isfinite(fsum(told.values())):
@@ -272,11 +271,11 @@ def _parse_device(told: Any) -> Device:
     return Device(*(sanitize_line(str(known.get(name, "")))[:80] for name in ("id", "model")))
 
 
-STALE_SECONDS = 60.0  # seconds before a failure; older samples are irrelevant to it
+STALE_SECONDS = 60.0  # seconds before a failure; older samples are not shown
 LATE_ERROR_SECONDS = 10.0  # seconds after a failure in which kernel log errors belong to it
-HIGH_SHARE = 0.9  # of a memory, from which it is reported
+HIGH_SHARE = 0.9  # of a memory; usage above this share is reported
 HOT_CELSIUS = 85.0  # °C
-# Frequent ones of https://docs.nvidia.com/deploy/xid-errors.
+# Frequent errors from https://docs.nvidia.com/deploy/xid-errors.
 XIDS = {
     13: "graphics engine exception", 31: "memory page fault", 43: "stopped by its program's error",
     45: "cleaned up after another error", 48: "ECC error of two bits", 61: "internal halt", 62: "internal halt",
@@ -297,7 +296,8 @@ class FailureMetrics:
 
     Args:
         node: Index of the node.
-        machine: Its metrics. GPU errors may appear in the kernel log after the rank has failed.
+        machine: Metrics of the node. They are read later, too: a GPU error may appear in the log after the rank's
+            failure.
         failed_at: Unix time in seconds.
 
     Attributes:
@@ -322,14 +322,14 @@ class FailureMetrics:
         return found
 
     def _late_errors(self, track: MetricHistory) -> dict[str, float]:
-        """Return the errors of a GPU that were reported until shortly after the failure."""
+        """Return the errors of a GPU that were reported until :data:`LATE_ERROR_SECONDS` after the failure."""
         signs = {"xid": track.xid} if track.xid and track.xid_at <= self.failed_at + LATE_ERROR_SECONDS else {}
         if track.latest_at <= self.failed_at + LATE_ERROR_SECONDS and track.latest.get("lost"):
             signs["lost"] = 1.0
         return signs
 
     def describe(self) -> list[str]:
-        """Describe noteworthy values, worst first, and always the memory in use."""
+        """Describe noteworthy values, worst first, and always the used memory."""
         bad = [text for number, figures in enumerate(self.gpus) for text in _describe_gpu(number, figures)]
         part = memory_share(self.host)
         memory = [f"memory {100 * part:.0f} % full"] if part else []
@@ -352,7 +352,7 @@ class FailureMetrics:
 
 
 def capture_failure_metrics(node: int, machine: MachineView | None, failed_at: float) -> FailureMetrics | None:
-    """Return a machine's newest metrics as those before a failure. None if there are none of about that time."""
+    """Return a machine's newest metrics as the metrics before a failure. None if none are from about that time."""
     if machine is None or not machine.host.latest or abs(failed_at - machine.host.latest_at) > STALE_SECONDS:
         return None
     return FailureMetrics(node, machine, failed_at)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from skyward_core.views.pool_view import PoolView, RunView
 
-# End of a run or of a pool's start, or the kind of a question to the user.
+# Outcome of a run or of a pool's start, or kind of a question to the user.
 NotificationKind = Literal["done", "failed", "cancelled", "lost", "budget", "breakpoint", "hostkey", "alert"]
 
 
@@ -16,9 +16,9 @@ class Notification(NamedTuple):
     """A notification for the user.
 
     Attributes:
-        kind: Its kind.
+        kind: Kind of the notification.
         pool: Name of the pool.
-        run: Id of the run; "" if it concerns the pool.
+        run: Id of the run; "" if the notification concerns the pool.
         what: Subject: a function's name or a rank.
         detail: Further text; may be empty.
         seconds: Duration of the run or start. None for questions to the user.
@@ -42,7 +42,7 @@ class NotificationWatch:
         self._stopped: dict[str, set[int]] = {}  # pool -> ranks that wait at a breakpoint
 
     def check(self, pools: Iterable[PoolView], now: float) -> list[Notification]:
-        """Return the notifications since the last check. Ended pools cost next to nothing."""
+        """Return the new notifications since the last check. Checking ended pools costs almost nothing."""
         found: list[Notification] = []
         for pool in pools:
             followed = pool.key in self._starting or any(key == pool.key for key, _ in self._running)
@@ -72,7 +72,7 @@ class NotificationWatch:
                     self._running.discard(key)
             elif key in self._running:
                 self._running.discard(key)
-                if run.state != "left":  # the run continues without this client
+                if run.state != "left":  # otherwise the run continues without this client
                     yield run_notification(run, pool.name, now)
 
     def _pause_notifications(self, pool: PoolView) -> Iterable[Notification]:

@@ -25,7 +25,9 @@ class Trace(NamedTuple):
 
 
 class Band(NamedTuple):
-    """Minimum, median and maximum of several series at increasing times. Times without any value are omitted."""
+    """Minimum, median and maximum of several series at increasing times. Times at which no series has a value are
+    omitted.
+    """
 
     at: list[float]
     low: list[float]
@@ -37,10 +39,10 @@ def compute_band(lines: Sequence[Trace], columns: int) -> Band:
     """Compute the minimum, median and maximum of all series in each of ``columns`` equal parts of their time.
 
     Minimum and maximum cover all values of a part. The median covers the last value of each series in the part. A
-    series
-    without values in a part, but with values before and after it, counts with its last value before. At both ends it
-    counts for one more average pause, because ranks log at different times, and the first or last rank to log must not
-    look like a change of all. Parts without values and non-finite values are omitted.
+    series without values in a part, but with values before and after the part, counts with its previous value. Before
+    its first and after its last value, a series counts for one more average pause. Ranks log at different times, and
+    without this rule the first or last rank to log would look like a change of all. Parts without values and non-finite
+    values are omitted.
     """
     return IncrementalBand(exact=True).update(dict(enumerate(lines)), columns)
 
@@ -65,22 +67,21 @@ def mean_pauses(lines: Sequence[Trace]) -> list[float]:
 
 def find_outliers(values: Mapping[Key, float], apart: float = 0.0) -> list[Key]:
     """Return the keys of outliers, farthest first, by the median absolute deviation. Non-finite values are outliers
-    unless all are.
+    unless all values are non-finite.
 
     If more than half of the values are equal, the median deviation is 0 and the mean deviation is used. Very similar
     values have a tiny deviation, so a minimum distance from the median is required in addition.
 
     Args:
         values: Values by key.
-        apart: Smallest relevant distance from the median. At least :data:`MIN_DEVIATION` of the median is required in
-            any
-            case.
+        apart: Smallest relevant distance from the median. In any case, at least :data:`MIN_DEVIATION` of the median is
+            required.
     """
     finite = {key: value for key, value in values.items() if isfinite(value)}
     odd = [key for key in values if key not in finite] if finite else []
     if len(finite) < MIN_VALUES:
         return odd
-    # Relative to the greatest value, so that no difference overflows.
+    # Scaled by the greatest value, so that no difference overflows.
     unit = max(map(abs, finite.values())) or 1.0
     scaled = {key: value / unit for key, value in finite.items()}
     middle = median(scaled.values())
@@ -105,8 +106,8 @@ class _ScanPosition(NamedTuple):
     Attributes:
         column: Index of the column.
         begin: First value after these columns.
-        at: Time of the value before.
-        before: That value. None if it is not finite.
+        at: Time of the value before ``begin``.
+        before: Value before ``begin``. None if it is not finite.
     """
 
     column: int
@@ -120,10 +121,10 @@ _Span = tuple[float, float, float]
 
 
 class IncrementalBand:
-    """Band like that of :func:`compute_band`, updated incrementally.
+    """Band like the one of :func:`compute_band`, but updated incrementally.
 
-    Charts request the band on every refresh. Columns stay as time advances, and double in length when there is no more
-    room.
+    Charts request the band on every refresh. Columns keep their times while the series grow. When all columns are used,
+    their length doubles.
 
     Args:
         exact: Whether the columns divide the time evenly. Otherwise their length is a power of two.
@@ -142,7 +143,7 @@ class IncrementalBand:
         self._first, self._columns = first, columns
         self._ends = [first + step * (column + 1) for column in range(columns)]
         if self._exact and columns:
-            self._ends[-1] = last  # corrects rounding
+            self._ends[-1] = last  # corrects a rounding error
         self._lows, self._highs = [inf] * columns, [-inf] * columns
         self._middles = [array("d") for _ in range(columns)]
         self._own = [False] * columns
@@ -155,7 +156,7 @@ class IncrementalBand:
         """Return the band over all series, in at most ``columns`` parts of their time.
 
         Args:
-            lines: Series by rank. Each has only grown since the last call.
+            lines: Series by rank. Since the last call, values were only appended to each series.
             columns: Greatest number of parts.
         """
         filled = {rank: line for rank, line in lines.items() if len(line.at)}
@@ -185,19 +186,19 @@ class IncrementalBand:
         return found
 
     def _can_extend(self, filled: Mapping[int, Trace], first: float, last: float, columns: int) -> bool:
-        """Check whether these are the earlier series and the new values fit into the columns."""
+        """Check whether the earlier series only grew and the new values fit into the columns."""
         if columns != self._columns or first != self._first or last > self._ends[-1]:
             return False
         for rank, place in self._reached.items():
             line = filled.get(rank)
             if line is None or place.begin > len(line.at):
                 return False
-            if place.begin and line.at[place.begin - 1] != place.at:  # the series was thinned
+            if place.begin and line.at[place.begin - 1] != place.at:  # the series was thinned since the last call
                 return False
         return True
 
     def _add_values(self, rank: int, line: Trace) -> int:
-        """Add a series' values to the columns that it has completed. Returns the column in which it ends."""
+        """Add a series' values to all columns that the series has passed. Return the column of its last value."""
         at, values = line
         ends, newest = self._ends, at[-1]
         place = self._reached.get(rank) or _ScanPosition(bisect_left(ends, at[0]), 0, 0.0, None)
@@ -221,8 +222,8 @@ class IncrementalBand:
         return column
 
     def _add_tail(self, line: Trace, place: _ScanPosition, column: int, late: float, many: int) -> bool:
-        """Add a series' values to its last column and for a pause after it. Returns whether it has a finite value
-        there.
+        """Add a series' values to its last column, and extend its last value for one pause. Return whether the series
+        has a finite value in that column.
         """
         span = _finite_span(line.values, place.begin, len(line.at))
         if span is None:
@@ -235,7 +236,7 @@ class IncrementalBand:
         return True
 
     def _add_lead(self, line: Trace, early: float) -> None:
-        """Add a series' first value for a pause before it."""
+        """Extend a series' first value for one pause before it."""
         begins = bisect_left(self._ends, line.at[0])
         begin = bisect_left(self._ends, early, 0, begins)
         if begin < begins and (first := next(filter(isfinite, line.values), None)) is not None:

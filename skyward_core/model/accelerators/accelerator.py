@@ -20,8 +20,8 @@ _MEMORY = re.compile(r"[-_ ]?\b(?P<gb>\d+(?:\.\d+)?)\s*gi?b\b", re.IGNORECASE)
 class Accelerator:
     """Accelerators of one type on a node. ``str()`` returns text such as "A100-80GB:8", which ``parse`` accepts.
 
-    The specifications (``bf16_tflops`` and others) describe one device. If several memory sizes match, they are the
-    minimum over these sizes, which every matching machine has.
+    The specifications (``bf16_tflops`` and others) describe one device. If several memory sizes match, each
+    specification is the minimum over these sizes, which every matching machine reaches.
 
     Args:
         name: Name of an accelerator in the catalogue, in any known spelling. Stored as the catalogue writes it.
@@ -175,7 +175,7 @@ class Accelerator:
         return replace(self, count=count, part=1.0)  # type: ignore[arg-type]  # an int after __post_init__
 
     def _least(self, figure: Callable[[Variant], float | None]) -> float | None:
-        # Without a value for every size there is no known minimum.
+        # Without a value for every size, the minimum is unknown.
         figures = [figure(variant) for variant in self.variants]
         known = [value for value in figures if value is not None]
         return min(known) if len(known) == len(figures) else None
@@ -185,7 +185,7 @@ class Accelerator:
 class Factory:
     """Factory of ``Accelerator`` values of one type, such as ``sky.accelerators.A100``.
 
-    An uncalled factory stands for one accelerator per node.
+    As an argument, a factory that is not called stands for one accelerator per node.
 
     Attributes:
         name: Name of the accelerator in the catalogue.
@@ -278,8 +278,8 @@ def Custom(
         name: Name, as the provider uses it.
         memory: Memory of each, "48GB" or 48. None if irrelevant.
         count: Number per node.
-        cuda_min: First CUDA toolkit that supports it. None without CUDA.
-        cuda_max: Last CUDA toolkit that supports it.
+        cuda_min: First CUDA toolkit that supports the accelerator. None without CUDA.
+        cuda_max: Last CUDA toolkit that supports the accelerator.
 
     Raises:
         UsageError: If the memory size or the count is invalid.
@@ -290,7 +290,7 @@ def Custom(
 
 
 def resolve(value: Accelerator | Factory | Callable[[], Accelerator] | str | None) -> Accelerator | None:
-    """Return the accelerator of an argument: text is parsed, an uncalled factory stands for one per node.
+    """Return the accelerator of an argument. Text is parsed. A factory that is not called stands for one per node.
 
     Args:
         value: The argument. None for no accelerator.

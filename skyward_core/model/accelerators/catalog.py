@@ -62,7 +62,7 @@ class Entry:
         segment: "data centre", "workstation" or "consumer".
         architecture: The maker's name of the architecture.
         capability: CUDA compute capability, such as "8.0". None without CUDA.
-        cuda: Toolkits that support it. None without CUDA.
+        cuda: Toolkits that support the accelerator. None without CUDA.
         variants: Memory sizes, smallest first.
         sources: Titles of the documents with the specifications.
         aliases: Other names.
@@ -87,8 +87,8 @@ class Entry:
 
     @property
     def mig(self) -> dict[str, int]:
-        """MIG slices per GPU by profile, over all memory sizes. If several sizes have a profile, the largest size
-        counts.
+        """MIG slices per GPU by profile, over all memory sizes. If several sizes have a profile, the value of the
+        largest size is used.
         """
         return {profile: count for variant in self.variants for profile, count in variant.mig.items()}
 
@@ -198,7 +198,7 @@ def search(text: str) -> list[Entry]:
     return sorted(found, key=lambda entry: not key(entry.name).startswith(start))
 
 
-# Name, maker, memory in GB, and the first CUDA toolkit that supports it.
+# Name, maker, memory in GB, and the first CUDA toolkit that supports the accelerator.
 _NAMED = """
 A100X NVIDIA 80 11.0
 B100 NVIDIA 192 12.8
@@ -226,7 +226,7 @@ TPU-v5p-8 Google 380 -
 
 @cache
 def extra_entries() -> dict[str, Entry]:
-    """Return accelerators without specifications that scripts of older generations name, by normalized name."""
+    """Return accelerators without specifications by normalized name. Scripts of older generations use these names."""
     rows = (line.split() for line in _NAMED.split("\n") if line)
     return {
         key(name): _entry(name, maker, float(memory), None if cuda == "-" else CudaRange(cuda, None))

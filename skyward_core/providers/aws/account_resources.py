@@ -35,7 +35,7 @@ from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import expand_user, is_file
 
-REMOVAL_TIMEOUT = 45.0  # seconds of attempts to remove a group that ended machines may still hold
+REMOVAL_TIMEOUT = 45.0  # seconds of attempts to remove a security group while ended machines may still use it
 REMOVAL_PAUSES = (0.5, 5.0)  # first and longest pause between two attempts, in seconds
 
 
@@ -59,8 +59,8 @@ async def create_security_resources(
 
     Args:
         login: SSH key that opens the pool's machines.
-        own_address: Network from which SSH is allowed.
-        group: Id of a security group of the user, which replaces the pool's own.
+        own_address: Network from which SSH connections are allowed.
+        group: Id of the user's security group, which is used instead of a new one.
 
     Raises:
         SkywardError: If a resource cannot be created.
@@ -106,7 +106,7 @@ async def _ensure_group(calls: AwsCalls, place: Zone, name: str, marks: dict[str
 
 
 async def _find_existing_group(calls: AwsCalls, place: Zone, name: str) -> str:
-    """Return the id of a security group that EC2 reports as existing, for example after a lost answer."""
+    """Return the id of a security group that EC2 reports as existing, for example after EC2's answer was lost."""
     found = await _find_groups(calls, place.region, name, place.vpc)
     if not found:
         raise CallFailed(
@@ -129,7 +129,7 @@ async def _authorize(calls: AwsCalls, region: str, action: str, group: str, rule
     except CallFailed as error:
         if error.code != "InvalidPermission.Duplicate":
             raise
-        if len(rules) > 1:  # EC2 rejects all rules of a call if one exists
+        if len(rules) > 1:  # EC2 rejects the whole call if one of its rules exists already
             for rule in rules:
                 await _authorize(calls, region, action, group, [rule])
 
@@ -220,7 +220,7 @@ async def list_regions(calls: AwsCalls, home: str) -> list[str]:
 
 
 async def find_leftovers(calls: AwsCalls, places: Sequence[str]) -> Inventory:
-    """Return the resources of pools in some regions, and the errors of regions that cannot be queried. Reads only."""
+    """Return the resources of pools in some regions, and errors for regions that cannot be queried. Reads only."""
     unknown = {}
 
     async def find(place: str) -> list[Leftover]:
@@ -256,7 +256,7 @@ async def _find_in_region(calls: AwsCalls, region: str) -> list[Leftover]:
 
 
 def _make_leftover(what: str, id: str, place: str, description: Mapping[str, Any]) -> Leftover:
-    # Every user of the account can write tags, so their texts are not trusted.
+    # Every user of the account can write tags, so their values are not trusted.
     marks = {key: sanitize_line(text) for key, text in instance_tags.parse_tags(description).items()}
     made = description.get("LaunchTime") or description.get("CreateTime")
     ledger = marks.get(instance_tags.LEDGER, "")
@@ -270,7 +270,7 @@ def _make_leftover(what: str, id: str, place: str, description: Mapping[str, Any
 
 
 async def remove_leftovers(calls: AwsCalls, things: Iterable[Leftover]) -> list[str]:
-    """Terminate machines, then remove the other resources; return a description of each remaining resource."""
+    """Terminate machines, then remove the other leftovers; return a description of each leftover that remains."""
     remaining = []
     things = list(things)
     for region in dict.fromkeys(each.place for each in things):
@@ -296,7 +296,7 @@ async def _terminate_instances(calls: AwsCalls, region: str, ids: Sequence[str])
     """Terminate machines, and wait until EC2 reports them as ended.
 
     Raises:
-        SkywardError: If EC2 does not report this in time.
+        SkywardError: If EC2 does not report the machines as ended in time.
     """
     if not ids:
         return
@@ -404,12 +404,12 @@ async def _permissions(calls: AwsCalls, region: str, place: Zone) -> Check:
 
 
 async def _denied_action(calls: AwsCalls, region: str, action: str, parameters: dict[str, Any]) -> str:
-    """Return AWS's name of an action if a dry run shows that the credentials do not allow the action, else ""."""
+    """Return AWS's name of an action if a dry run shows that the credentials do not allow this action, else ""."""
     try:
         await calls.call("ec2", region, action, DryRun=True, **parameters)
     except (CredentialsRefused, Unreachable):
         raise
-    except SkywardError as error:  # an allowed dry run also fails, as a dry run or because the image does not exist
+    except SkywardError as error:  # an allowed dry run fails, too: as a dry run, or because of the missing image
         if getattr(error, "code", "") in DENIED_CODES:
             return "".join(part.capitalize() for part in action.split("_"))
     return ""

@@ -1,7 +1,7 @@
 """Boto3 calls in threads, with retries, rate limits and caching.
 
-All calls can be repeated safely: each one only reads, has an idempotency token, or names a resource that identifies the
-pool.
+All calls can be repeated safely: each call only reads, has an idempotency token, or names a resource that identifies
+the pool.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ async def run_in_thread(work: Callable[..., Any], *arguments: Any) -> Any:
     return await asyncio.get_running_loop().run_in_executor(thread_pool(), work, *arguments)
 
 
-# Methods whose credentials renew themselves while the machine or the credential program exists.
+# Methods whose credentials are renewed automatically while the machine's role or the credential program exists.
 RENEWABLE_METHODS = frozenset({"iam-role", "container-role", "custom-process", "assume-role-with-web-identity"})
 EXPIRY_TIMEOUT = 5.0  # seconds to determine when the credentials expire
 EXPIRY_WARNING_SECONDS = 3600.0  # seconds; without a time to live, only earlier expiries are reported
@@ -174,11 +174,9 @@ class AwsCalls:
         If the caller is cancelled, the cancellation waits for the call in progress, so that no call runs unobserved.
 
         Args:
-            answered: Receives the answer in the thread that got it, even if the caller was cancelled. With this
-                argument, an
-                attempt without an answer followed by rejected attempts raises :class:`Unreachable`, because the first
-                attempt
-                may have succeeded.
+            answered: Receives the answer in the thread that received it, even if the caller was cancelled. With this
+                argument, :class:`Unreachable` is raised if an attempt without an answer is followed by rejected
+                attempts, because the first attempt may have succeeded.
             once: Never retry, because a second call would repeat the effect.
 
         Raises:

@@ -97,7 +97,9 @@ def is_retryable(error: BaseException) -> bool:
 
 
 def _is_transient(code: str) -> bool:
-    """Check for an internal error of AWS or of a gateway; botocore uses the HTTP status as a gateway's code."""
+    """Check whether an error is internal to AWS or a gateway; for gateways, botocore uses the HTTP status as the
+    code.
+    """
     return code in TRANSIENT_CODES or (code.isdecimal() and code.startswith("5"))
 
 
@@ -116,7 +118,7 @@ def may_have_succeeded(error: BaseException) -> bool:
 
 
 def is_rejected_early(error: SkywardError) -> bool:
-    """Check whether AWS rejected a call before processing it, which says nothing about an earlier attempt."""
+    """Check whether AWS rejected a call before processing it. The result of an earlier attempt remains unknown then."""
     if isinstance(error, CallFailed):
         return error.code in THROTTLED_CODES | DENIED_CODES
     return isinstance(error, CredentialsRefused)
@@ -141,7 +143,7 @@ def translate_error(error: BaseException, service: str, region: str, action: str
         return Unreachable(f"{place} cannot be reached ({error}): check the network and the region name {region}")
     if isinstance(error, exceptions.HTTPClientError | exceptions.ConnectionError):
         return Unreachable(f"{place} did not answer {name} ({type(error).__name__}). Try again later")
-    if _is_garbled(error):  # the exception's text would include the whole answer
+    if _is_garbled(error):  # the exception's text would include the whole invalid answer
         return Unreachable(
             f"invalid answer to {name} from {place}: check for a proxy or a network sign-in page. The call may have "
             "succeeded"
@@ -198,12 +200,12 @@ T = TypeVar("T")
 
 
 def is_attempt_failure(error: SkywardError) -> bool:
-    """Check whether another type or zone of the same region may still have machines."""
+    """Check whether another type or zone of the same region may still have capacity after this error."""
     return isinstance(error, CapacityRefused) or (isinstance(error, CallFailed) and error.code in THROTTLED_CODES)
 
 
 def is_region_failure(error: SkywardError) -> bool:
-    """Check whether another region may work: this one does not answer, or denies the action."""
+    """Check whether another region may work: the region of this error does not answer, or denies the action."""
     if isinstance(error, CallFailed):
         return error.code in DENIED_CODES
     return isinstance(error, CredentialsRefused | Unreachable)
@@ -215,7 +217,7 @@ async def query_regions(
     """Query regions concurrently; return the answers, and the regions that failed with their errors.
 
     Raises:
-        SkywardError: If all regions fail. The message names each.
+        SkywardError: If all regions fail. The message names each region.
     """
     found = await asyncio.gather(*map(ask, regions), return_exceptions=True)
     answers: list[T] = []

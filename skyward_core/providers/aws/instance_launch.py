@@ -59,7 +59,7 @@ from skyward_core.util.light_dataclass import Value, value
 CAPACITY_BLOCK_MARKET = "capacity-block"  # EC2's name of this market
 LINUX_PLATFORM = "Linux/UNIX"
 ENDED_RESERVATION_STATES = ("expired", "cancelled", "failed", "payment-failed", "unsupported")
-BLOCK_END_MARGIN = 30 * 60.0  # seconds by which EC2 terminates a block's machines before the block ends
+BLOCK_END_MARGIN = 30 * 60.0  # seconds before a block's end at which EC2 terminates the block's machines
 
 
 def _parse_reservation(description: Mapping[str, Any], region: str) -> Reservation:
@@ -223,7 +223,7 @@ def user_data(host_key: KeyPair, deadman: int) -> str:
 
 _log = get_logger("provider")
 
-PLACEHOLDER = "(made at the start)"  # stands in plans for values that only a launch creates
+PLACEHOLDER = "(made at the start)"  # shown in plans in place of values that only a launch creates
 TOKEN_SPENT = "IdempotentInstanceTerminated"  # code for a token whose machines have ended
 MIN_DEADMAN_MINUTES = 10  # minutes; a shutdown in less than this blocks logins
 DEADMAN_MARGIN_MINUTES = 5  # minutes by which the deadman exceeds the lease
@@ -272,8 +272,8 @@ class LaunchParameters(Value):
         token: Idempotency token of this creation.
         node: Index of the node that gets a replacement machine; None for a whole pool.
         ttl: Seconds that the machines should live.
-        boot_deadman: Minutes after boot until a machine ends itself, unless an agent postpones that.
-        deadman: Minutes by which an agent postpones that.
+        boot_deadman: Minutes after boot until a machine shuts itself down, unless an agent postpones the shutdown.
+        deadman: Minutes by which an agent postpones the shutdown.
         own_address: Network from which SSH is allowed.
         group: Id of a security group of the user.
         profile: Instance profile, by name or ARN.
@@ -300,7 +300,7 @@ class LaunchParameters(Value):
 
     @property
     def lifetime_seconds(self) -> float:
-        """Seconds after which unused machines have ended."""
+        """Seconds after which machines without an agent have shut themselves down."""
         boot = self.boot_deadman * 60.0
         return boot if self.ttl is None else min(boot, self.ttl)
 
@@ -329,7 +329,7 @@ class InstanceLaunch:
     async def launch_machines(
         self, attempts: Sequence[LaunchAttempt], failed_regions: Sequence[tuple[str, SkywardError]] = ()
     ) -> list[Machine]:
-        """Launch machines with the first successful attempt; return them running, with addresses.
+        """Launch machines with the first attempt that succeeds. Return the running machines with their addresses.
 
         Args:
             attempts: Attempts, in order.
@@ -343,7 +343,7 @@ class InstanceLaunch:
         login, host_key = await asyncio.to_thread(self._folder.make_keys)
         reasons = list(failed_regions)
         closed: set[str] = set()  # regions without further attempts
-        # Without the placement group, there may be capacity for machines further apart.
+        # Without the placement group, EC2 may have capacity for machines that are further apart.
         both = [(each, replace(each, grouped=False)) if each.grouped else (each,) for each in attempts]
         attempts = [each for some in both for each in some]
         apart: LaunchAttempt | None = None  # ungrouped attempt that would repeat a failed one
@@ -355,7 +355,7 @@ class InstanceLaunch:
             try:
                 return await self._launch_attempt(attempt, login, host_key)
             except SkywardError as error:
-                # If machines may exist already, another attempt's machines would be paid in addition.
+                # If machines may exist already, another attempt would launch additional machines, which cost money.
                 if self._may_exist or not (is_attempt_failure(error) or is_region_failure(error)):
                     raise
                 if is_region_failure(error):
@@ -395,7 +395,7 @@ class InstanceLaunch:
             self._folder.add("answer", client_token=request["ClientToken"], ids=ids)
 
         try:
-            # A missing group of the user does not exist; only the pool's own group may still become visible.
+            # The user's own group cannot become visible later; only a new group of the pool may be unknown at first.
             new = (*KEY_NOT_FOUND, *PLACEMENT_GROUP_NOT_FOUND, *(() if parameters.group else GROUP_NOT_FOUND))
             ask = partial(self._calls.call, "ec2", place.region, "run_instances", answered=record_answer, **request)
             answer: dict[str, Any] = await retry_while(new, ask)
@@ -405,7 +405,7 @@ class InstanceLaunch:
             self._folder.add("refusal", client_token=request["ClientToken"], why=error_message(error))
             self._may_exist = False
             if isinstance(error, CallFailed) and error.code == TOKEN_SPENT:
-                # A client that was killed made this request, and its machines have ended themselves since.
+                # The request came from a killed client, and its machines have shut themselves down since.
                 self._parameters = replace(parameters, token=f"{parameters.token}x")
                 return await self._launch_attempt(attempt, login, host_key)
             raise

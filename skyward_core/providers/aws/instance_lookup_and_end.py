@@ -101,7 +101,8 @@ async def describe_instances(
 async def find_machines(calls: AwsCalls, folder: LaunchJournal, regions: Sequence[str]) -> list[Machine]:
     """Return all machines of a pool that have not ended, found by tags and by the journal's answers.
 
-    If the answer to a request was lost, its machines may appear late; this function waits until that is impossible.
+    If EC2's answer to a request was lost, the requested machines may appear late. This function waits until no more
+    machines can appear.
 
     Raises:
         SkywardError: If EC2 cannot be queried now.
@@ -145,7 +146,7 @@ def _may_still_appear(ask: Mapping[str, Any], waited: float) -> bool:
     """Check whether machines of a request with a lost answer may still appear.
 
     Args:
-        waited: Seconds of waiting so far; replaces the request's age if the clock was set back.
+        waited: Seconds of waiting so far; used instead of the request's age if the clock was set back.
     """
     age: float = time.time() - ask["at"]
     if age < 0:
@@ -156,7 +157,7 @@ def _may_still_appear(ask: Mapping[str, Any], waited: float) -> bool:
 
 
 def _invisible_machine(name: str, index: int, ask: Mapping[str, Any], folder: LaunchJournal) -> Machine:
-    """Return a machine whose id EC2 answered but does not show yet."""
+    """Return a machine for an instance id that EC2 returned but does not list yet."""
     return Machine(
         name, index, "", "",
         extra={
@@ -220,7 +221,8 @@ def _is_settled(machine: Machine) -> bool:
 
 
 async def _require_same_account(calls: AwsCalls, machine: Machine) -> None:
-    """Check that the credentials belong to a machine's account, because only there a missing machine has ended.
+    """Check that the credentials belong to the machine's account. In any other account, a machine that EC2 does not
+    find may still run.
 
     Raises:
         PoolError: If the machine belongs to another account.
@@ -254,7 +256,7 @@ async def tag_expiry(calls: AwsCalls, machines: Sequence[Machine], at: float) ->
 
 
 async def terminate(calls: AwsCalls, machines: Sequence[Machine], **how: Any) -> None:
-    """Terminate instances; skip those that EC2 does not know.
+    """Terminate instances, except instances that EC2 does not know.
 
     Args:
         how: Further parameters of ``TerminateInstances``.

@@ -26,7 +26,7 @@ from skyward_core.store.state_folder import state_home
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.user_files import parse_json, read_bytes
 
-DEFAULT_INSTANCE_TYPE = "m7i.large"  # for requests without any requirements
+DEFAULT_INSTANCE_TYPE = "m7i.large"  # for requests without any machine requirements
 ACCELERATOR_FAMILIES = ("g*", "p*", "trn*", "inf*", "dl*")
 # Burstable families such as t3 are missing; users who want them name the type.
 CPU_FAMILIES = ("c6*", "c7*", "c8*", "m6*", "m7*", "m8*", "r6*", "r7*", "r8*")
@@ -118,7 +118,7 @@ def _is_ordinary(description: Mapping[str, Any]) -> bool:
 
 
 async def find_instance_types(calls: AwsCalls, region: str, requirements: MachineRequirements) -> list[InstanceType]:
-    """Return the instance types that a request may select, including types that miss requirements, by name.
+    """Return the instance types that a request may select, sorted by name; some may not meet its requirements.
 
     Raises:
         SkywardError: If EC2 cannot be queried, or the named type does not exist.
@@ -193,7 +193,7 @@ async def find_image(calls: AwsCalls, region: str, kind: InstanceType, ami: str 
     """Return the image for an instance type: the Deep Learning image for NVIDIA GPUs, else plain Ubuntu.
 
     Args:
-        ami: Id of the user's image, instead of these.
+        ami: Id of the user's image, which replaces the default images.
         user: Login name; None for the image's default.
 
     Raises:
@@ -257,10 +257,10 @@ CACHE_FILE = "aws-offers.json"
 class PriceCache:
     """Cache file of AWS's answers, each with its time.
 
-    The file may be lost, broken, or written by two processes at once; missing answers are queried again.
+    The file may be lost, invalid, or written by two processes at once. AWS is queried again for missing answers.
 
     Args:
-        of: Source of the answers, which separates the answers of different endpoints.
+        of: Source of the answers (such as an endpoint); answers of different sources are stored separately.
     """
 
     def __init__(self, of: str) -> None:
@@ -274,7 +274,7 @@ class PriceCache:
         Args:
             name: Name of the answer.
             ask: Queries the answer, which must be JSON.
-            lasts: Seconds for which the answer is current.
+            lasts: Seconds for which the answer is valid.
 
         Raises:
             SkywardError: As ``ask`` does.
@@ -313,7 +313,7 @@ def _add_to_cache(key: str, piece: dict[str, Any]) -> None:
 
 
 PRICING_REGION = "us-east-1"  # its price service knows the prices of all regions
-MAX_SINGLE_QUERIES = 6  # types; for more types, the region's whole price list is read
+MAX_SINGLE_QUERIES = 6  # types; for more types, the complete price list of the region is read
 HOURS_PER_MONTH = 730.0  # as AWS counts
 SPOT_HISTORY_DAYS = 3  # days of spot prices
 
@@ -371,7 +371,7 @@ async def _list_products(calls: AwsCalls, service: str, wanted: Mapping[str, str
 
 
 def _unit_price(product: Mapping[str, Any], unit: str) -> float:
-    """Return the highest on-demand price per unit, because some products have a free tier; 0 if there is no price."""
+    """Return the highest on-demand price per unit, because some products have a free tier; 0 without a price."""
     terms = product.get("terms", {}).get("OnDemand", {}).values()
     dimensions = [each for term in terms for each in term["priceDimensions"].values()]
     prices = [float(each["pricePerUnit"].get("USD", 0)) for each in dimensions if each["unit"] == unit]
@@ -530,7 +530,7 @@ async def list_offers(
 async def query_region(
     calls: AwsCalls, provider: str, region: str, requirements: MachineRequirements, extras: BilledExtras
 ) -> RegionOffers:
-    """Return the offers of a region from EC2. Missing prices come from the list in this release, or are unknown.
+    """Return the offers of a region from EC2. Missing prices come from the shipped list, or are unknown.
 
     Raises:
         SkywardError: If EC2 cannot be queried.
@@ -610,7 +610,7 @@ class _RegionPrices:
         self._market_spot = False
 
     async def load(self, *, spot: bool) -> list[str]:
-        """Query the prices; return notes for the user."""
+        """Query the prices; return notes for the user about prices that are missing or old."""
         self._market_spot = spot
         notes = []
         calls, region, types = self._calls, self._region, self._types

@@ -1,7 +1,7 @@
 """SSH transport to EC2 instances, with a separate host key for each instance.
 
-All instances of a pool boot with the same key from their user data, which other users of the account may read. At the
-first login each instance therefore generates its own key.
+All instances of a pool boot with the same host key from their user data, which other users of the account may read.
+At the first login each instance therefore generates its own host key.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 
 HOST_KEY_FILE = "/etc/ssh/ssh_host_ed25519_key"
 NEXT_KEY_FILE = "/etc/ssh/skyward_next_key"
-# Runs as root. The new key stays at a separate path until it is installed, so that an interrupted rotation can
-# continue.
+# Runs as root. The new key is written to a separate path and then installed, so an interrupted rotation can resume.
 MAKE_KEY_COMMAND = (
     f"test -e {NEXT_KEY_FILE}.pub || {{ rm -f {NEXT_KEY_FILE} && "
     f"ssh-keygen -q -t ed25519 -N '' -C '' -f {NEXT_KEY_FILE}; }} && cat {NEXT_KEY_FILE}.pub"
@@ -88,7 +87,7 @@ class HostKeyFile:
         before = self.keys
         if len(before) == 1:
             return
-        if before and before[-1] == seen:  # the machine switched after an earlier client had stopped
+        if before and before[-1] == seen:  # switched already, but an earlier client stopped before it saved this
             self.write(seen)
             return
         try:
@@ -139,7 +138,7 @@ class Ec2Transport(SSHTransport):
         try:
             return await super().prepare(config, report, gate, first=first)
         except NoFittingPython as error:
-            if self.python.named or error.tried:  # the user chose an interpreter, or uv was tried already
+            if self.python.named or error.tried:  # the user chose an interpreter, or uv failed already
                 raise
             await self._ensure_uv(report, error)
         return await super().prepare(config, report, gate, first=first)

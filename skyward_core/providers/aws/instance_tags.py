@@ -34,7 +34,8 @@ def pool_tags(
         pool: Name of the pool.
         token: Token of the pool.
         at: Unix time of the first request.
-        ttl: Seconds from ``at`` after which the resource should be gone, unless postponed; None for free resources.
+        ttl: Seconds from ``at`` after which the resource should no longer exist, unless postponed; None for free
+            resources.
         node: Index of the node that gets a replacement machine.
         hourly: Dollars per machine and hour at the time of the launch.
     """

@@ -89,7 +89,7 @@ class LaunchJournal(PoolKeyFolder):
             ) from error
 
     def notes(self) -> list[dict[str, Any]]:
-        """Return the entries in order; skips a line that a killed client did not finish.
+        """Return the entries in order. Skip a line that a killed client wrote only in part.
 
         Raises:
             PoolError: If the journal cannot be read.

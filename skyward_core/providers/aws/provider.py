@@ -97,8 +97,8 @@ _OFFERS_HELP = "offers are tried one after another, the cheapest first"
 
 
 def _unless_overridden(rule: Rule) -> Rule:
-    """Apply a rule for a deprecated setting unless ``--provider`` replaces AWS by a provider that does not need the
-    setting.
+    """Return a rule for a deprecated setting that does not apply if ``--provider`` replaces AWS, because the other
+    provider may not need the setting.
     """
 
     def either(kind: str, name: str, value: Any) -> dict[str, Any]:
@@ -150,7 +150,8 @@ class AWS(JsonSettings, StrictKeywords):
     boto3 finds the credentials: in the environment, a profile, a sign-in, or the role of this machine.
 
     Args:
-        region: Region, or several of which the cheapest is tried first; None for that of the environment or profile.
+        region: Region, or several regions, of which the cheapest is tried first; None for the region of the environment
+            or profile.
         instance_type: Type of the machines; None for the cheapest that fits the pool's requirements.
         zones: The only zones to use, in order; None for all.
         profile: Profile in ``~/.aws/config``; None for the default one.
@@ -163,11 +164,11 @@ class AWS(JsonSettings, StrictKeywords):
         ssh_from: Network from which SSH is allowed; None for this machine's address.
         public: Whether machines have public addresses. If not, this machine must be in their network.
         disk_gb: Size of each machine's disk in GB; None for 100. A larger image has its own size.
-        placement_group: Whether to request several machines with GPUs or EFA in a placement group. Without capacity for
-            that, they are requested anywhere in the zone.
+        placement_group: Whether several machines with GPUs or EFA are requested in a placement group. If the group has
+            no capacity, the machines are requested anywhere in the zone.
         probe: Whether machines are measured before they count as ready, for at most 15 seconds: GPUs, disk, clock and
-            network. A machine without the ordered hardware is replaced once.
-        python: Interpreter on the machines; None to search for one with the version that loads the script.
+            network. A machine whose hardware differs from the order is replaced once.
+        python: Interpreter on the machines; None to search for one with the Python version that loads the script.
         reservation: Id of a capacity reservation or Capacity Block that provides the machines and determines their type
             and zone. None for none.
 
@@ -241,8 +242,8 @@ class AWS(JsonSettings, StrictKeywords):
     async def create(self, spec: PoolSpec, token: str) -> list[Machine]:
         """Rent machines, all of one type in one zone.
 
-        The first attempt with capacity for the requested number, or at least the smallest of a range, provides all of
-        them.
+        The first attempt that has capacity for the requested number of machines (for a range: at least the smallest
+        number) provides all of them.
 
         Raises:
             NoCapacity: If all attempts fail. The message has the reason of each.
@@ -563,8 +564,7 @@ class AWS(JsonSettings, StrictKeywords):
         """Return the pool's machines with their state.
 
         "gone": EC2 reports the machine as terminated. "ending": the machine is shutting down, or runs without an agent.
-        The other
-        states come from the host over SSH, as for ``SSH`` hosts.
+        The other states come from the host over SSH, as for ``SSH`` hosts.
 
         Raises:
             SkywardError: If EC2 cannot be queried now.
@@ -583,7 +583,7 @@ class AWS(JsonSettings, StrictKeywords):
         return replace(updated, state="ending") if updated.state == "gone" else updated
 
     def paid_for(self, machine: Machine) -> OrderedHardware | None:
-        """Return the hardware that was ordered for a machine; None if the machine is not to be measured.
+        """Return the hardware that was ordered for a machine; None if the machine should not be measured.
 
         Args:
             machine: The machine.
@@ -592,7 +592,7 @@ class AWS(JsonSettings, StrictKeywords):
         return OrderedHardware(**bought) if self.probe and bought is not None else None
 
     async def quiet(self, pool: str, machines: Sequence[Machine]) -> list[Machine]:
-        """Stop what runs on the machines, over SSH; return the machines with their retained results.
+        """Stop everything that runs on the machines, over SSH; return the machines with their retained results.
 
         Args:
             pool: Name of the pool.
@@ -629,14 +629,14 @@ class AWS(JsonSettings, StrictKeywords):
         await instance_lookup_and_end.terminate(self._calls, machines)
 
     async def why_not_now(self) -> str:
-        """Return why machines cannot be terminated without their shutdown; "" if they can."""
+        """Return why machines cannot be terminated without waiting for their shutdown; "" if they can."""
         wanted = "ec2", (await self._regions())[0], "TerminateInstances", "SkipOsShutdown"
         if await run_in_thread(self._calls.supports_parameter, *wanted):
             return ""
         return "the installed boto3 does not support SkipOsShutdown: run pip install -U boto3"
 
     async def terminate_now(self, pool: str, machines: Sequence[Machine]) -> None:
-        """Terminate the machines without their shutdown.
+        """Terminate the machines without waiting for their shutdown.
 
         Args:
             pool: Name of the pool.
@@ -705,7 +705,7 @@ class AWS(JsonSettings, StrictKeywords):
         return await account_resources.find_leftovers(self._calls, places)
 
     async def remove(self, things: Sequence[Leftover]) -> list[str]:
-        """Remove leftovers, and wait until they are gone; return a description of each that remains.
+        """Remove leftovers, and wait until they no longer exist. Return a description of each leftover that remains.
 
         Args:
             things: Leftovers from ``inventory``.

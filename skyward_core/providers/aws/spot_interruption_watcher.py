@@ -3,10 +3,9 @@ notice.
 
 The file is sent to the machine and runs there alone, so it imports only the standard library.
 Output: {"kind": "terminate", "left": 117.0} with the seconds until the machine ends; {"kind": "rebalance", "left":
-null};
-{"error": "..."} after half a minute of failed polls. The program ends when its standard input ends.
-Answers are limited in size and validated, because the server may not be a metadata service. A poll that hangs ends the
-program, and the agent starts a new one.
+null}; {"error": "..."} after half a minute of failed polls. The program ends when its standard input ends.
+Answers are limited in size and validated, because the server may not be a metadata service. A poll that hangs ends
+the program, and the agent starts a new one.
 Reference: "Spot Instance interruption notices" and "EC2 instance rebalance recommendations", EC2 User Guide.
 """
 

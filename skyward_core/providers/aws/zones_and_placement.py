@@ -21,12 +21,12 @@ from skyward_core.store.debug_log import get_logger
 from skyward_core.util.light_dataclass import Value, value
 
 ADDRESS_URL = "https://checkip.amazonaws.com"
-ADDRESS_TIMEOUT = 5.0  # seconds for its answer
+ADDRESS_TIMEOUT = 5.0  # seconds for the service that reports the client's address
 
 
 @value
 class Zone(Value):
-    """An availability zone, and the subnet for machines in it."""
+    """An availability zone and the subnet in which machines of this zone are started."""
 
     region: str
     zone: str
@@ -97,7 +97,7 @@ def _query_client_address(calls: AwsCalls, region: str) -> str:
 
 _log = get_logger("provider")
 
-REMOVAL_TIMEOUT = 45.0  # seconds of attempts to remove a group that ended machines may still hold
+REMOVAL_TIMEOUT = 45.0  # seconds of attempts to remove a placement group while ended machines may still use it
 POLL_PAUSES = (0.3, 5.0)  # first and longest pause between two attempts, in seconds
 MAX_TOPOLOGY_IDS = 100  # instances per query of the topology
 
@@ -194,8 +194,8 @@ def sort_by_topology(machines: Sequence[Machine], paths: Mapping[str, Sequence[s
     """Sort machines so that machines below the same network node are consecutive, at each layer.
 
     Args:
-        paths: Network nodes above each machine, by machine id, the most distant first; a missing machine has no
-            neighbors.
+        paths: By machine id, the network nodes above the machine, the most distant first. A machine without an entry
+            has no neighbors.
     """
     own = {each.id: tuple(paths.get(each.id) or (each.id,)) for each in machines}
     first: dict[tuple[str, ...], int] = {}

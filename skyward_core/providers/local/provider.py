@@ -25,7 +25,7 @@ from skyward_core.protocol.node_paths import RETAINED_PREFIX, NodePaths
 from skyward_core.store.state_folder import ensure_socket_folder, state_home
 from skyward_core.transport.local_transport import AgentStarter, LocalTransport
 
-ABANDONED_SECONDS = 60.0  # seconds without changes in a pool's folder
+ABANDONED_SECONDS = 60.0  # seconds without changes after which a pool's folder counts as abandoned
 STOP_TIMEOUT = 3.0  # seconds for an agent and its processes to stop
 
 
@@ -33,7 +33,8 @@ class Local(StrictKeywords):
     """Run the pool on this machine.
 
     The nodes are real processes with real sockets, without SSH: code that works locally works on remote machines. All
-    nodes share this machine's cores. Each rank uses its share of them (``OMP_NUM_THREADS``, unless it is set).
+    nodes share this machine's cores. Each rank uses an equal share of the cores (``OMP_NUM_THREADS``, unless it is
+    set).
 
     Attributes:
         name: Name of the provider in commands and settings.
@@ -54,7 +55,7 @@ class Local(StrictKeywords):
         return "Local()"
 
     async def create(self, spec: PoolSpec, token: str) -> list[Machine]:
-        """Create a folder for each of the largest possible number of nodes."""
+        """Create one folder for each node; for a range of nodes, for the largest number."""
         root = _pool_folder(spec.name, token)
         return [self._make_machine(root, node, str(node)) for node in range(spec.most_nodes)]
 
@@ -144,7 +145,7 @@ def _pool_folder(pool: str, token: str) -> Path:
 
 
 def _is_removable(root: Path) -> bool:
-    """Check whether all retained results of a pool's folder were fetched, and no client is about to add more."""
+    """Check whether all retained results in a pool's folder were fetched, and no client is about to add results."""
     return time.time() - root.stat().st_mtime > ABANDONED_SECONDS and not any(root.iterdir())
 
 
@@ -166,7 +167,7 @@ def _remove_tree(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
-        with suppress(IsADirectoryError):  # another client replaced the file with a folder, and removes that
+        with suppress(IsADirectoryError):  # another client replaced the file with a folder, and will remove that folder
             path.unlink(missing_ok=True)
 
 

@@ -43,7 +43,7 @@ class AllocationFolder(PoolKeyFolder):
             raise PoolError(f"cannot create the folder of pool {self.pool}: {error}") from error
 
     def record_request(self) -> str:
-        """Record that a request for the allocation follows; return the public key that its nodes accept.
+        """Record that a request for the allocation follows; return the public key that the allocation's nodes accept.
 
         Raises:
             PoolError: If the folder cannot be written.
@@ -275,7 +275,7 @@ def parse_job_name(name: str) -> tuple[str, str] | None:
 
 
 async def find_jobs(commands: SlurmCommands, names: Iterable[str]) -> list[SlurmJob]:
-    """Return Slurm's information on allocations, including those that ended recently.
+    """Return Slurm's information on allocations, including allocations that ended recently.
 
     Raises:
         PoolError: If Slurm cannot be queried.
@@ -287,8 +287,8 @@ async def find_jobs(commands: SlurmCommands, names: Iterable[str]) -> list[Slurm
 
 
 async def find_settled_jobs(commands: SlurmCommands, names: Iterable[str]) -> list[SlurmJob]:
-    """Return Slurm's information like :func:`find_jobs`, but wait for ending jobs, whose reason Slurm reports only
-    afterwards.
+    """Return Slurm's information like :func:`find_jobs`, but first wait until ending jobs have ended, because Slurm
+    reports the reason only then.
 
     Raises:
         PoolError: If Slurm cannot be queried.
@@ -411,7 +411,7 @@ async def fetch_node_reports(commands: SlurmCommands, job: SlurmJob, folder: str
 
 
 async def fetch_end_reason(commands: SlurmCommands, id: str) -> str:
-    """Return why an allocation ended that squeue no longer lists, from the accounting; "" without it."""
+    """Return why an allocation ended that squeue no longer lists, from Slurm's accounting; "" without accounting."""
     try:
         output = await commands("sacct", "--noheader", "--allocations", "--parsable2", f"--jobs={id}", "--format=State")
     except PoolError:
@@ -420,13 +420,13 @@ async def fetch_end_reason(commands: SlurmCommands, id: str) -> str:
 
 
 def complete_allocations(machines: Iterable[Machine]) -> list[str]:
-    """Return the allocations whose nodes are all among some machines, because an allocation only ends as a whole."""
+    """Return the allocations whose nodes are all in ``machines``. Only these can end, because Slurm ends whole jobs."""
     counts = Counter((each.extra["job"], each.extra["nodes"]) for each in machines)
     return sorted(job for (job, nodes), count in counts.items() if count >= nodes)
 
 
 async def cancel_jobs(commands: SlurmCommands, wanted: Sequence[str]) -> None:
-    """Cancel allocations; has no effect on ended ones.
+    """Cancel allocations. Has no effect on allocations that have ended.
 
     Raises:
         PoolError: If Slurm does not accept the request.

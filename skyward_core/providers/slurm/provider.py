@@ -56,7 +56,7 @@ def make_comment(ledger: str) -> str:
 
 
 def list_allocations(jobs: Iterable[SlurmJob], where: str, ours: str) -> list[Leftover]:
-    """Convert Slurm jobs to leftovers; skips jobs whose name is not that of a pool.
+    """Convert Slurm jobs to leftovers; skip jobs whose name is not the job name of a pool.
 
     Args:
         where: Name of the host that runs Slurm's commands.
@@ -78,7 +78,7 @@ def list_allocations(jobs: Iterable[SlurmJob], where: str, ours: str) -> list[Le
 
 
 async def cancel_allocations(commands: SlurmCommands, wanted: Sequence[Leftover]) -> list[str]:
-    """Cancel allocations, and wait until they have ended; return a description of each that remains."""
+    """Cancel allocations, and wait until they have ended. Return a description of each allocation that remains."""
     names = {each.id: allocation.job_name(each.pool, each.token) for each in wanted}
     remaining, until = list(names), time.monotonic() + CANCEL_TIMEOUT
     reason = "Slurm has not reported its end"
@@ -117,8 +117,8 @@ def reject_unsupported(requirements: MachineRequirements) -> None:
 def make_offers(partitions: Iterable[Partition], requirements: MachineRequirements, provider: str) -> list[Offer]:
     """Return the offers for a request, one for each kind of node in each partition.
 
-    A job may use a part of a node: offers have the requested number of GPUs, at most those of the node.
-
+    A job may use a part of a node: each offer has the requested number of GPUs, or all GPUs of the node if it has
+    fewer.
     Args:
         partitions: Partitions from sinfo; partitions that are down are skipped.
         provider: Name of the provider.
@@ -170,7 +170,7 @@ def _matching_gpus(partition: Partition, requirements: MachineRequirements) -> I
             yield kind, wanted.name, min(count, wanted.count)
 
 
-ABANDON_MARGIN = 300.0  # seconds by which a node without an agent outlasts the pool's start timeout
+ABANDON_MARGIN = 300.0  # seconds beyond the start timeout after which a node without an agent leaves
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,@+-]{0,127}")
 _FEATURES = re.compile(r"[A-Za-z0-9_\[(][A-Za-z0-9_.,:|&*()\[\]-]{0,255}")
 _PATTERNS = {
@@ -191,18 +191,16 @@ class Slurm(JsonSettings, StrictKeywords):
     """Nodes of a cluster that Slurm allocates.
 
     Slurm's commands run on this machine or on a login host. On each node the allocation starts the pool's own SSH
-    server,
-    so users need no permission to log in to nodes.
+    server, so users need no permission to log in to nodes.
 
     Args:
         partition: Partition; None for the cluster's default one.
-        login: Host that runs Slurm's commands and leads to the nodes, reached like ``ssh`` would; None for this
-            machine.
+        login: Host that runs Slurm's commands and through which the nodes are reached. ``ssh`` options apply. None for
+            this machine.
         account: Account to charge; None for the user's default one.
         qos: Quality of service.
         time: Time limit of the allocation, as for sbatch ("2:00:00", "1-0", minutes). None for the pool's ``ttl`` plus
-            the
-            start timeout, or for the partition's default if the pool has no ``ttl``.
+            the start timeout, or for the partition's default if the pool has no ``ttl``.
         gres: Resources of each node, as for sbatch ("gpu:a100:4"), as an alternative to the pool's accelerator.
         cpus: CPUs of each node; None for the cluster's default for one task.
         memory: Memory of each node, as for sbatch ("64G"); None for the cluster's default.
@@ -212,7 +210,7 @@ class Slurm(JsonSettings, StrictKeywords):
         keys: Files of private keys for the login host; None for the default ones.
         known_hosts: A known_hosts file for the login host, instead of the default ones.
         host_keys: Policy for an unknown host key of the login host: "known", "ask" or "accept-new".
-        python: Interpreter on the nodes; None to search for one with the version that loads the script.
+        python: Interpreter on the nodes; None to search for one with the Python version that loads the script.
 
     Attributes:
         name: Name of the provider in commands and settings.
@@ -459,8 +457,7 @@ class Slurm(JsonSettings, StrictKeywords):
         """Return the pool's machines with their state.
 
         "gone": the allocation has ended, or Slurm no longer knows it. "ending": the allocation runs without an agent on
-        the
-        node. The other states come from the node over SSH, as for ``SSH`` hosts.
+        the node. The other states come from the node over SSH, as for ``SSH`` hosts.
 
         Raises:
             PoolError: If Slurm cannot be queried now.
@@ -494,7 +491,7 @@ class Slurm(JsonSettings, StrictKeywords):
         return replace(updated, state="ending") if updated.state == "gone" else updated
 
     async def quiet(self, pool: str, machines: Sequence[Machine]) -> list[Machine]:
-        """Stop what runs on nodes, over SSH; return the nodes with their retained results.
+        """Stop everything that runs on nodes, over SSH; return the nodes with their retained results.
 
         Args:
             pool: Name of the pool.
@@ -506,7 +503,8 @@ class Slurm(JsonSettings, StrictKeywords):
         return await self.describe(pool, machines)
 
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
-        """Cancel allocations whose nodes are all listed; of other allocations, stop only the agents.
+        """Cancel each allocation whose nodes are all listed. In other allocations, only stop the agents on listed
+        nodes.
 
         Raises:
             PoolError: If Slurm does not accept the request.
@@ -517,11 +515,11 @@ class Slurm(JsonSettings, StrictKeywords):
         await gather_bounded(end_machine(each, partial(self.transport, pool)) for each in rest)
 
     async def why_not_now(self) -> str:
-        """Return "", because Slurm never needs the agents to end nodes."""
+        """Return "", because Slurm can always end nodes without their agents."""
         return ""
 
     async def terminate_now(self, pool: str, machines: Sequence[Machine]) -> None:
-        """Terminate nodes like ``terminate``, which needs no agent.
+        """Terminate nodes like ``terminate``, which needs no connection to the agents.
 
         Args:
             pool: Name of the pool.
@@ -614,7 +612,7 @@ class Slurm(JsonSettings, StrictKeywords):
         )
 
     async def remove(self, things: Sequence[Leftover]) -> list[str]:
-        """Cancel allocations, and wait until they have ended; return a description of each that remains.
+        """Cancel allocations, and wait until they have ended. Return a description of each allocation that remains.
 
         Args:
             things: Leftovers from ``inventory``.
@@ -623,7 +621,7 @@ class Slurm(JsonSettings, StrictKeywords):
 
     @contextmanager
     def warm(self, spec: PoolSpec) -> Iterator[None]:
-        """Do nothing, because only the queue takes time."""
+        """Do nothing: only the queue takes time, and preparations cannot shorten it."""
         yield
 
     def transport(self, pool: str, machine: Machine, *, patience: float | None = None) -> SSHTransport:

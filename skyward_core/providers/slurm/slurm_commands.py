@@ -31,7 +31,7 @@ PASSED_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LD_LIBRARY_PATH
 SET_VARIABLES = {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
 _NOT_FOUND_STATUS = 127
 _TIMEOUT_STATUSES = (124, 137)
-_NO_CLUSTER_MESSAGE = "Could not establish a configuration source"  # printed without a slurm.conf
+_NO_CLUSTER_MESSAGE = "Could not establish a configuration source"  # printed without slurm.conf
 
 # A login shell may print text before the output, so $0 is a unique mark. Some shells interpret "!" and "'".
 _MARKED_COMMAND = 'echo; echo "$0"; "$@"; s=$?; echo; echo "$0 $s"'
@@ -140,7 +140,7 @@ class SlurmCommands:
                 with suppress(OSError):  # a host that closes the channel may have sent the reason
                     channel.write(stdin)
                     channel.write_eof()
-                activity, limit = "", None  # time limit of the login shell; the caller limits the command itself
+                activity, limit = "", None  # limits the login shell; the caller limits the command
                 while (line := await output.read_line(login.label, activity, limit)) is not None:
                     lines.append(line)
                     if line == mark.encode():
@@ -151,14 +151,14 @@ class SlurmCommands:
 
 
 def _exit_status(mark: bytes, lines: Sequence[bytes], where: str) -> int:
-    """Return the exit status after the second mark."""
+    """Return the exit status, which the shell prints after the second mark."""
     word, _, status = lines[-1].partition(b" ") if lines else (b"", b"", b"")
     if word != mark or not status.isdigit():
         raise Unreachable(f"{where} closed the connection before the command had finished")
     return int(status)
 
 
-# Fields of squeue: number, state, nodes, start, end, name, comment, reason. Free texts come last.
+# Format of squeue: number, state, nodes, start, end, name, comment, reason. Fields with arbitrary text are last.
 SQUEUE_FORMAT = "%i|%T|%N|%S|%e|%j|%k|%r"
 SINFO_FORMAT = "%P|%a|%D|%c|%m|%l|%t|%G"
 
@@ -261,7 +261,7 @@ def parse_jobs(text: str, *, ours: str = "") -> list[SlurmJob]:
     """Parse lines of squeue.
 
     Args:
-        ours: Prefix of the job names to include; other jobs may have arbitrary names.
+        ours: Prefix of the job names to include. Jobs with other names are skipped, because their names are arbitrary.
 
     Raises:
         PoolError: If a line is invalid.
@@ -353,7 +353,7 @@ class Partition(Value):
     """One line of sinfo: equal nodes of a partition.
 
     Attributes:
-        is_default: Whether jobs without a partition go there.
+        is_default: Whether jobs that name no partition go to this one.
         gpus: Type ("" if unnamed) and number of each kind of GPU.
     """
 
@@ -399,7 +399,7 @@ def parse_partitions(text: str) -> list[Partition]:
 
 
 def select_partition(listed: Sequence[Partition], named: str | None) -> list[Partition]:
-    """Return the lines of the partition that a job goes to: the named one, else the default one."""
+    """Return the lines of the partition to which a job goes: the named partition, else the default one."""
     if named:
         return list(listed)  # sinfo was limited to this partition
     return [each for each in listed if each.is_default] or list(listed)

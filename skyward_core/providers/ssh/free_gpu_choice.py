@@ -96,8 +96,8 @@ def choose_hosts(looks: Sequence[HostGpuUsage], spec: PoolSpec) -> dict[str, dic
 
     Returns:
         The ``free_gpus`` value of the agent's config, by host. Hosts keep their order; hosts with too few free GPUs are
-        missing. All nodes use the same number of GPUs: the requested one, else the smallest number that a host has
-        free.
+        omitted. All nodes use the same number of GPUs: the requested number, or the smallest number of free GPUs that
+        any host has.
 
     Raises:
         NoCapacity: If too few hosts have enough free GPUs. The message lists the users of each host's GPUs.
@@ -115,7 +115,9 @@ def choose_hosts(looks: Sequence[HostGpuUsage], spec: PoolSpec) -> dict[str, dic
 
 
 def free_gpus(look: HostGpuUsage, take: Mapping[str, Any]) -> tuple[list[str], str]:
-    """Return the free GPUs of a host that match those of a node, and why they are too few, or ""."""
+    """Return the free GPUs of a host that match the requirements of a node, and the reason if they are too few, or
+    "".
+    """
     accelerator = None
     if take["accelerator"]:
         from skyward_core.model.accelerators import resolve

@@ -70,7 +70,7 @@ def _hosts_field() -> Field:
     )
 
 
-# asyncssh is imported late: the hosts are dialed first.
+# asyncssh is imported late, because the import is slow and the connections to the hosts are opened before it.
 
 MIN_DISK_BYTES = 2 << 30
 
@@ -84,7 +84,7 @@ class SSH(JsonSettings, StrictKeywords, Value):
             ``[hosts]`` in ``skyward.toml``, alone or, with a leading ``@``, among other hosts.
         user: Login name if neither the host nor the configuration names one.
         port: Port of the SSH servers if neither the host nor the configuration names one.
-        keys: Files of private keys; None for those of ``~/.ssh``, its configuration, and the ssh-agent.
+        keys: Files of private keys; None for the keys in ``~/.ssh``, in its configuration, and in the ssh-agent.
         known_hosts: A known_hosts file for host key verification, instead of the user's files.
         python: Interpreter on the hosts; None to search for one with the minor version of the Python that loads the
             script.
@@ -94,8 +94,7 @@ class SSH(JsonSettings, StrictKeywords, Value):
             Changed keys are always rejected.
         gpus: "free" uses only free GPUs of each host, one rank per GPU, and reserves them against other pools of this
             software. ``Worker(ranks_per_node=)`` and the pool's ``accelerator`` set their number and model (default:
-            all free
-            GPUs). None uses hosts without reserving GPUs.
+            all free GPUs). None uses hosts without reserving GPUs.
 
     Attributes:
         name: Name of the provider in commands and settings.
@@ -176,7 +175,7 @@ class SSH(JsonSettings, StrictKeywords, Value):
             host: Host as written in ``hosts``.
 
         Raises:
-            UsageError: If that is not a valid host name.
+            UsageError: If ``host`` is not a valid host name.
         """
         return Target(
             host="",
@@ -190,13 +189,13 @@ class SSH(JsonSettings, StrictKeywords, Value):
         ).with_host(host)
 
     async def create(self, spec: PoolSpec, token: str) -> list[Machine]:
-        """Choose the first hosts; for a range of nodes, the first hosts that answer.
+        """Choose the first hosts of the list; for a range of nodes, the first hosts that answer.
 
         Creates nothing on the hosts. With a fixed number of nodes, contacts no host.
 
         Raises:
             TooFewHosts: If there are fewer hosts than nodes.
-            NoCapacity: If too few hosts answer. The message has the reason of each other host.
+            NoCapacity: If too few hosts answer. The message has the reason for each host that does not.
         """
         if spec.least_nodes > len(self.hosts):
             raise TooFewHosts(
@@ -223,7 +222,7 @@ class SSH(JsonSettings, StrictKeywords, Value):
         ]
 
     async def foresee(self, spec: PoolSpec) -> list[str]:
-        """Describe which GPUs a pool would use now and who uses the others; empty if the pool reserves no GPUs.
+        """Describe the GPUs that a pool would use now, and the users of all other GPUs. Empty if no GPUs are reserved.
 
         Args:
             spec: Everything that the user requested.
@@ -262,7 +261,7 @@ class SSH(JsonSettings, StrictKeywords, Value):
         return seen
 
     async def _reachable_hosts(self, spec: PoolSpec) -> Sequence[str]:
-        """Return as many hosts as a range of nodes allows, of those that answer, in their order."""
+        """Return the hosts that answer, in their order, but not more than the range of nodes allows."""
         asked = await gather_bounded(self._unavailable_reason(host, _script_python(spec)) for host in self.hosts)
         reasons = dict(zip(self.hosts, asked, strict=True))
         available = [host for host, reason in reasons.items() if not reason]
@@ -284,7 +283,7 @@ class SSH(JsonSettings, StrictKeywords, Value):
         Creates nothing on the host.
 
         Raises:
-            NoCapacity: If all hosts are in use, or none of the others answers.
+            NoCapacity: If all hosts are in use, or no unused host answers.
         """
         taken = {machine.extra["host"] for machine in machines}
         had = [machine.extra["host"] for machine in former]
@@ -301,7 +300,9 @@ class SSH(JsonSettings, StrictKeywords, Value):
     async def _replacement_error(
         self, host: str, take: Mapping[str, Any] | None, loaded_with: Sequence[str] | None
     ) -> tuple[str, dict[str, Any]]:
-        """Return why a host cannot replace another one, or "", and the ``extra`` keys for its free GPUs."""
+        """Return the reason why a host cannot replace another host ("" if it can), and the ``extra`` keys for its
+        GPUs.
+        """
         if take is None:
             return await self._unavailable_reason(host, loaded_with), {}
         from skyward_core.providers.ssh.free_gpu_choice import free_gpus
@@ -324,10 +325,8 @@ class SSH(JsonSettings, StrictKeywords, Value):
         """Return the pool's machines with their state.
 
         "running": the agent runs. "orphaned": the folder waits for a new agent, because workers run or the lease has
-        not
-        expired. "ending": only processes remain. "gone": nothing remains. "lost": neither this client nor a reachable
-        node
-        gets an answer from the host. "unreachable": the connection from this client may be the problem.
+        not expired. "ending": only processes remain. "gone": nothing remains. "lost": neither this client nor a
+        reachable node gets an answer from the host. "unreachable": the connection from this client may be the problem.
         """
         return await gather_bounded(update_machine(machine, partial(self.transport, pool)) for machine in known)
 
@@ -435,7 +434,7 @@ class SSH(JsonSettings, StrictKeywords, Value):
     def warm(self, spec: PoolSpec) -> Iterator[None]:
         """Connect to the hosts that ``create`` will return, and start Python there."""
         if self.host_keys == "ask" or not isinstance(spec.nodes, int) or self.gpus == FREE:
-            yield  # questions need a visible pool; without fixed hosts, only queries determine them
+            yield  # a prompt for the user needs a visible pool; without fixed hosts, only queries determine them
             return
         targets = [self.target(host) for host in self.hosts[: spec.nodes]]
         dials = PreopenedSockets(targets)
@@ -485,7 +484,7 @@ def _script_python(spec: PoolSpec) -> list[str] | None:
 
 
 def _pack_bundle() -> None:
-    """Pack the bundle before a host requests it."""
+    """Build the bundle in advance, before a host requests it."""
     with suppress(PoolError, OSError):  # the transport that needs the bundle reports the error
         _ = bundle().archive
 
@@ -496,7 +495,7 @@ def _expand_groups(hosts: Sequence[str] | str) -> tuple[str, ...]:
     from skyward_core.tasks import script_loader
 
     if instance_info().pool or script_loader.loading:
-        # Inside a rank there are no user settings. While the script is loaded, this pool is not created, and the
+        # Inside a rank there are no user settings. A rank that loads the script does not create this pool, and the
         # script's environment may lack the packages that read settings.
         return tuple(named)
     groups = host_groups()
@@ -527,8 +526,8 @@ def check_line(host: str, there: HostPythons, wanted: WantedPython, runs: tuple[
 
     Args:
         there: Interpreters on the host.
-        wanted: Interpreter that ranks need: that of a known script, else of a script without its own Python.
-        runs: Version and path of the interpreter that runs there; None if none fits.
+        wanted: Interpreter that ranks need: the script's interpreter, or the default one if no script is known.
+        runs: Version and path of the host's interpreter that would run the ranks; None if none is suitable.
     """
     others = newest_per_minor(each for each in there.usable if minor_of(each) != wanted.minor)
     if runs is not None and minor_of(runs[0]) == wanted.minor:

@@ -1,8 +1,9 @@
 """Import of asyncssh without its slow optional parts, and with a faster cipher and stricter configuration.
 
 Without these changes, asyncssh searches for optional C libraries, which runs a compiler and a linker for 0.1 s in all.
-They would add a key exchange (sntrup761 by liboqs) and a checksum (umac by nettle) that have equivalents. The module
-for X.509 certificates is skipped, because OpenSSH does not support these certificates in SSH. typing_extensions is
+The libraries would add a key exchange (sntrup761 by liboqs) and a checksum (umac by nettle), which have equivalents.
+The module for X.509 certificates is skipped, because OpenSSH does not support these certificates in SSH.
+typing_extensions is
 replaced, because asyncssh only needs ``Self``, which Python has.
 asyncssh creates a new AES-GCM cipher for each packet, which takes two thirds of the encryption time of small packets.
 Here the cipher is cached by its key.
@@ -40,8 +41,9 @@ try:
     from asyncssh.public_key import get_certificate_algs, get_public_key_algs
 finally:
     if _collects:
-        # The imported objects are young now, and three collections would traverse them, 20 ms in all. Freezing and
-        # unfreezing moves them to the oldest generation. Objects that the application froze stay frozen.
+        # At this point the imported objects are young, and three collections would traverse them, 20 ms in all.
+        # Freezing and unfreezing moves these objects to the oldest generation. Objects that the application froze stay
+        # frozen.
         if not gc.get_freeze_count():
             gc.freeze()
             gc.unfreeze()
@@ -52,7 +54,7 @@ finally:
     if sys.modules["asyncssh.crypto.x509"] is None:
         del sys.modules["asyncssh.crypto.x509"]
 
-# asyncssh would block on a named pipe instead of a key or configuration file, and read devices endlessly.
+# Without this change, asyncssh would block on a named pipe in place of a file, and read devices endlessly.
 vars(_public_key)["read_file"] = lambda name: read_bytes(name, MAX_FILE_SIZE)
 vars(_config)["open"] = lambda name: io.StringIO(read_text(name, most=MAX_FILE_SIZE))
 
@@ -69,7 +71,7 @@ if _logger.level == logging.NOTSET:
     _logger.setLevel(logging.WARNING)
 
 MAX_FILE_SIZE = 1 << 20  # bytes of a key or configuration file
-MAX_CACHED_CIPHERS = 1024  # each connection uses two ciphers; further ones are created again
+MAX_CACHED_CIPHERS = 1024  # each connection uses two ciphers; beyond the limit, ciphers are created again
 _cipher_class = vars(_ciphers).get("AESGCM")
 if isinstance(_cipher_class, type):
     vars(_ciphers)["AESGCM"] = lru_cache(MAX_CACHED_CIPHERS)(_cipher_class)

@@ -58,10 +58,10 @@ _log = get_logger("ssh")
 CHUNK = 1 << 18
 MAX_NOISE = 2000  # characters of a login shell's output kept for an error message
 WINDOW = 1 << 22
-# Limits for the bytes of an answer, and for unread lines; the list of a large folder is long.
+# Limit for the bytes of an answer, which may list a large folder; and limit for the number of unread lines.
 MAX_ANSWER_SIZE, MOST_LINES = 64 << 20, 100_000
-# A login shell that prints may take this many times the answer timeout until the server runs; uv, which is silent while
-# it downloads a Python, may be silent for this many times the answer timeout.
+# Factors of the answer timeout. The first one applies until the server runs, if the login shell prints text. The second
+# one applies while uv downloads a Python, because uv prints nothing during the download.
 NOISY_START_FACTOR, UV_TIMEOUT_FACTOR = 6, 30
 
 # Modules that run on a host before ``bootstrap.host_command_server``, which imports nothing else of the package.
@@ -74,15 +74,17 @@ BOOTSTRAP_MODULES = (
 _OLD_MARSHAL = 2  # a format that every Python version reads
 OnLine = Callable[[str], None]
 
-# The login shell, of whatever kind, sees one quoted word: no newline, no single quote, no backslash, no "!".
-# $1 version, $2 the version with a comma, $3 the chosen interpreter, $4 the client's interpreter, $5 the marker, $6 the
-# name of the pool or its folder, shown in process lists, $7 non-empty if uv must not install a Python.
-# The client's path is only tried if no other user could have written it on this host: own() checks owners and modes of
-# all folders on the way, including links and their targets. A group with the user's own number belongs to the user.
+# The login shell, of any kind, sees one quoted word: no newline, no single quote, no backslash, no "!".
+# $1 version, $2 the version with a comma in place of the dot, $3 the chosen interpreter, $4 the client's interpreter,
+# $5 the end marker, $6 the name of the pool or its folder, shown in process lists, $7 non-empty if uv must not install
+# a Python.
+# The client's path is only tried if no other user could have written the program on this host: own() checks owners and
+# modes of all folders of the path, including links and their targets. A group with the user's own number counts as the
+# user.
 # An interpreter with another version or another bytecode, for example PyPy's, exits without reading standard input, and
 # the next one is tried.
-# The marker comes first on standard input: if it is missing, startup files have read a part of the input (exit status
-# 96).
+# The marker is the first line on standard input. If it is missing, startup files have read a part of the input (exit
+# status 96).
 # The garbage collector is off: imported modules stay in memory, and everything else ends with the channel.
 _PYTHON = (
     "import gc,marshal,os,sys;i=sys.implementation;"
@@ -119,7 +121,7 @@ class NoFittingPython(PoolError):
     """Error: the host has no Python of the required minor version, and no uv that could install it.
 
     Attributes:
-        tried: Whether uv is installed and failed.
+        tried: Whether uv is installed but could not install the Python.
         found: Interpreters on the host.
     """
 
@@ -149,7 +151,7 @@ class CommandOutput(AnswerWait, FlowControl, asyncssh.SSHClientSession[bytes]):
             seconds: Longest time without output; None for the answer timeout.
 
         Raises:
-            Unreachable: If the host sends nothing for that long.
+            Unreachable: If the host sends nothing for that time.
         """
         seconds = answer_timeout() if seconds is None else seconds
         try:
@@ -162,7 +164,7 @@ class CommandOutput(AnswerWait, FlowControl, asyncssh.SSHClientSession[bytes]):
             ) from error
 
     def noise_text(self) -> str:
-        """Return the end of the output that contains no answer."""
+        """Return the end of the output that is not part of an answer."""
         text = self.noise + bytes(self._partial) + bytes(self.errors)
         return text.decode(errors="replace").strip()[-500:]
 
@@ -224,7 +226,7 @@ class CommandChannel:
             folder: Name of the pool's folder, or "".
             said: Receives progress lines.
             status: Whether the facts include orphaned workers.
-            starts: Whether an agent will probably start, so that the host can prepare for it.
+            starts: Whether an agent will probably start next, so that the host can prepare the start.
 
         Raises:
             PoolError: If the host has no matching Python, or does not run commands.
@@ -320,7 +322,7 @@ class CommandChannel:
         """
         await self.ask("start")
         self._request_name = "its agent"
-        # Input stays open, because an agent only starts while its client waits.
+        # Standard input stays open: an agent only starts while its client waits.
         self._channel.write(json.dumps(config).encode() + b"\n")
         answer = await self._reply()
         self.close()

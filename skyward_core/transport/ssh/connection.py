@@ -61,7 +61,7 @@ def enable_keepalive(sock: socket.socket) -> None:
 
 
 def answer_timeout() -> float:
-    """Return how many seconds a host may be silent while it owes an answer.
+    """Return the maximum seconds for which a host may be silent while the client waits for an answer.
 
     Raises:
         UsageError: If ``SKYWARD_ANSWER_TIMEOUT`` is not a valid number.
@@ -107,8 +107,8 @@ class AnswerWait:
                     raise
 
 
-# asyncssh raises much more than its own errors and the system's: ValueError for an unusable option, UnicodeError for a
-# name, and whatever key files, agents or proxies cause. All of them concern a single host.
+# asyncssh raises more exception types than its own errors and OSError: ValueError for an unusable option, UnicodeError
+# for a name, and any error of key files, agents or proxies. All of these errors concern a single host.
 def connect_error(target: Target, route: Route | None, error: Exception) -> PoolError:
     """Return the error for a failed login, with its cause and remedy.
 
@@ -164,11 +164,11 @@ def link_lost_error(host: str, reason: Exception | None = None) -> ConnectionErr
 
 
 def silent_host_error(host: str, seconds: float, said: str = "") -> Unreachable:
-    """Return the error for a host that sends nothing before the server runs.
+    """Return the error for a host that sends nothing before the command server runs on the host.
 
     Args:
         seconds: Seconds without a byte.
-        said: Output of the login shell before that.
+        said: Output of the login shell before the silence.
     """
     printed = f" It printed: {sanitize_line(said)}." if said else ""
     return Unreachable(
@@ -225,7 +225,7 @@ def is_transient(error: Exception) -> bool:
 
 
 def short_reason(error: Exception) -> str:
-    """Return why an attempt failed, in few words."""
+    """Return a short reason why an attempt failed."""
     if isinstance(error, TimeoutError):
         return "no answer"
     if isinstance(error, ConnectionRefusedError):
@@ -266,14 +266,14 @@ def _describe_failure(target: Target, route: Route, error: Exception) -> str:
 
 _log = get_logger("ssh")
 
-SHORT_TIMEOUT = 5.0  # seconds for a connection with little patience; a restored network may work before TCP retries
+SHORT_TIMEOUT = 5.0  # seconds for an impatient connection; a new attempt may succeed before TCP's next retry
 LOGIN_TIMEOUT = 60.0
-# SSH's own keep-alive, which queues behind data, watches connections behind a jump host, where :func:`enable_keepalive`
-# has no effect.
+# Interval of SSH's own keep-alive messages, in seconds. They queue behind data, but also watch connections behind a
+# jump host, where :func:`enable_keepalive` has no effect.
 KEEPALIVE_INTERVAL = 4.0
 KEEPALIVE_COUNT = 2
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
-# With AES instructions in the CPU, AES-GCM takes OpenSSH half the time of chacha20-poly1305.
+# If the CPU has AES instructions, AES-GCM takes OpenSSH half as much time as chacha20-poly1305.
 AEAD = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "chacha20-poly1305@openssh.com")
 CIPHERS = (*AEAD, "aes128-ctr", "aes192-ctr", "aes256-ctr")
 MSG_IGNORE = 2  # RFC 4253, 11.2
@@ -302,7 +302,7 @@ class HostConnection(asyncssh.SSHClient):
         lost: Set once the connection is lost.
         shown: Host key that the host presented, if any.
         showed_certificate: Whether the host presented a certificate.
-        early_channel: Command channel that was opened in advance, for the first user.
+        early_channel: Command channel that was opened in advance. The first caller that needs a channel gets it.
     """
 
     ssh: asyncssh.SSHClientConnection
@@ -350,7 +350,7 @@ class HostConnection(asyncssh.SSHClient):
     async def is_lost(self) -> bool:
         """Check whether a channel failed because the connection is lost.
 
-        asyncssh rejects channels one loop iteration before it reports the loss.
+        asyncssh rejects new channels one iteration of the event loop before it reports the loss.
         """
         await asyncio.sleep(0)
         return self.lost.is_set()
@@ -371,7 +371,7 @@ def _disable_ignore_packets(conn: asyncssh.SSHClientConnection) -> None:
     """Suppress the empty message that asyncssh sends before every packet.
 
     The message protects CBC ciphers (RFC 4251, 9.3.1). Authenticated ciphers do not need it, and it doubles the
-    packets, each of which costs a system call here and a wake-up there.
+    number of packets, each of which costs a system call on the client and a wake-up on the host.
     """
     send = conn.send_packet
 
@@ -386,7 +386,7 @@ async def connect(target: Target, *, patience: float = 30.0, waiting: OnRetry | 
     """Connect to a host, with retries, back-off and jitter after transient errors.
 
     Args:
-        patience: Seconds until the last error is raised; 0 for one attempt.
+        patience: Seconds of attempts after which the last error is raised; 0 for one attempt.
         waiting: Receives each error and the time of the next attempt.
 
     Raises:
@@ -421,7 +421,7 @@ _early: dict[tuple[asyncio.AbstractEventLoop, Target], asyncio.Task[HostConnecti
 
 
 async def open_early(targets: Sequence[Target], dials: PreopenedSockets, begin: BeginWork) -> None:
-    """Log in to hosts, and start the first work there; the next :func:`connect` to each host uses it."""
+    """Log in to hosts in advance and start the first work there. The next :func:`connect` reuses the connection."""
     loop = asyncio.get_running_loop()
     for target in targets:
         if (loop, target) not in _early:
@@ -484,12 +484,12 @@ async def _attempt(
             server_host_key_algs=_algorithms(route, "hostkeyalgorithms", HOST_KEYS)
             or known.algorithms(certificates=certificates),
             client_keys=keys or None,
-            agent_path=None,  # the keys include those of an agent
+            agent_path=None,  # the keys already include the keys of an ssh-agent
             x509_trusted_certs=None,
-            gss_kex=False,  # would replace the host key
-            password_auth=False,  # there is no user to ask
+            gss_kex=False,  # GSS key exchange would replace the verification of the host key
+            password_auth=False,  # no user can be asked for a password
             kbdint_auth=False,
-            agent_forwarding=False,  # the user's configuration is for interactive logins
+            agent_forwarding=False,  # agent forwarding in the user's configuration is meant for interactive logins
             x11_forwarding=False,
             keepalive_interval=KEEPALIVE_INTERVAL,
             keepalive_count_max=KEEPALIVE_COUNT,
@@ -524,7 +524,7 @@ def _route_options(route: Route) -> dict[str, Any]:
     return {
         "host": route.host,
         "port": route.port,
-        "config": None,  # was read already
+        "config": None,  # the configuration was read already
         "family": FAMILIES.get(route.option("addressfamily"), socket.AF_UNSPEC),
         "local_addr": (route.option("bindaddress"), 0) if route.option("bindaddress") else (),
         "kex_algs": _algorithms(route, "kexalgorithms", get_kex_algs()),
@@ -608,7 +608,7 @@ def _algorithms(route: Route, option: str, possible: Sequence[bytes]) -> Sequenc
         UsageError: If asyncssh supports none of them.
     """
     named = route.option(option)
-    if not named or named[0] in "+-^":  # asyncssh's own parser leaves such values
+    if not named or named[0] in "+-^":  # values that modify the defaults are left to asyncssh's own parser
         return named or ()
     supported = {each.decode("ascii") for each in possible}
     if not (found := [each for each in named.split(",") if each in supported]):
@@ -655,7 +655,7 @@ def _load_keys(
         public = next((key for file in (f"{path}.pub", path) if (key := _read_public_key(file))), None)
         pairs: Sequence[asyncssh.SSHKeyPair] = ()
         try:
-            # Keys with a passphrase are left to the ssh-agent.
+            # Keys with a passphrase are only used through the ssh-agent.
             pairs = asyncssh.load_keypairs([(path, public)], ignore_encrypted=True)  # type: ignore[list-item]
         except (OSError, ValueError):
             if given and public is None:
@@ -765,7 +765,7 @@ _JumpKey = tuple[asyncio.AbstractEventLoop, Target, host_key_prompt.HostKeyPromp
 
 @asynccontextmanager
 async def shared_connection(target: Target) -> AsyncIterator[HostConnection]:
-    """Open a connection that also serves as jump host for others; closed after its last user.
+    """Open a connection that can also serve as a jump host for other connections. Close it after its last user.
 
     Raises:
         SkywardError: As in :func:`connect`, which makes one attempt.

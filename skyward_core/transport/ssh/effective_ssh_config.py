@@ -1,6 +1,6 @@
 """Effective SSH options of a host as resolved by OpenSSH (``ssh -G``), and early TCP connections.
 
-Imports asyncssh only if ``ssh`` is not installed, because hosts are dialed before that import.
+Imports asyncssh only if ``ssh`` is not installed, because connections to hosts are opened before that slow import.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import read_bytes
 
 ANSWER = 10.0  # seconds for one `ssh -G`, which runs the commands of `Match exec`
-FIRST = 1.0  # seconds that other hosts wait for the first answer, which may apply to them, too
+FIRST = 1.0  # seconds that other hosts wait for the first answer, which may also apply to them
 MAX_ANSWER_SIZE = 1 << 18  # bytes of an answer
 MAX_PARALLEL = 8
-# Seconds that an answer is valid: the connections of one command share it, but later ones see network changes.
+# Seconds for which an answer is reused: by all connections of one command. Later commands must see network changes.
 CACHE_LIFETIME = 60.0
 MOST_JUMPS = 16
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
@@ -45,7 +45,7 @@ DEFAULT_KEYS = tuple(
 UNEXPANDED = ("proxycommand", "proxyjump", "identityfile", "certificatefile", "controlpath", "remotecommand")
 # Names that `hostname` in the output of `ssh -G` leaves unchanged.
 PLAIN_NAME = r"[a-z][a-z0-9.-]*|(?:(?:0|[1-9][0-9]{0,2})\.){3}(?:0|[1-9][0-9]{0,2})"
-DEBUG_PREFIXES = ("debug", "OpenSSH_", "Pseudo-terminal")  # lines of `ssh -v` that say nothing about a failure
+DEBUG_PREFIXES = ("debug", "OpenSSH_", "Pseudo-terminal")  # lines of `ssh -v` that do not explain a failure
 FILES_READ = "files read"  # key for the files that were read, next to the options
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ class Route(Value):
 
     @property
     def known_port(self) -> int:
-        """Port of the host in known_hosts files, which use no port with an alias."""
+        """Port of the host in known_hosts files; with a ``HostKeyAlias`` they contain no port."""
         return SSH_PORT if self.has_alias else self.port
 
     def option(self, name: str) -> str:
@@ -105,8 +105,7 @@ async def resolve(target: Target) -> Route:
 
     Raises:
         UsageError: If the configuration is invalid, a name in it is unsafe, the jump hosts form a cycle, or the user
-            has no
-            name.
+            has no name.
     """
     chain, route = [target], await _resolve_cached(target)
     last = route
@@ -138,7 +137,7 @@ async def _resolve(target: Target) -> Route:
         host_query = asyncio.ensure_future(_query_host(program, target))
         defaults_query = asyncio.ensure_future(_query((program, "-T", "-G", "-F", "none", "--", "localhost")))
         await asyncio.wait([host_query, defaults_query])  # asyncio hangs if a task is cancelled during a process start
-        defaults_query.exception()  # marks it as retrieved, even if both have failed
+        defaults_query.exception()  # marks the exception as retrieved, in case both queries fail
         answer, defaults = host_query.result(), defaults_query.result()
     else:
         answer = await _by_asyncssh(target) if target.config else {}
@@ -220,7 +219,7 @@ def _expand_user(path: str) -> str:
 
 
 def _map_home(path: str) -> str:
-    """Return a path below the account's home folder, as expanded by OpenSSH, as a path below ``HOME``."""
+    """Return a path that OpenSSH expanded below the account's home folder as a path below ``HOME``."""
     home = _account_home()
     if home is not None and path.startswith(f"{home}/") and not _is_home(home):
         return str(Path.home() / path[len(str(home)) + 1 :])
@@ -260,7 +259,7 @@ def _agent_socket(named: str) -> str:
 
 
 def _program() -> str | None:
-    """Return the ``ssh`` program; None if there is none, or if it would reject a user without an account.
+    """Return the path of ``ssh``; None if ``ssh`` is not installed, or would reject a user without an account.
 
     Relative folders of PATH are ignored, because they may belong to an untrusted project.
     """
@@ -282,7 +281,7 @@ def _command(program: str, target: Target, *options: str) -> tuple[str, ...]:
 
 
 async def _query_host(program: str, target: Target) -> HostOptions:
-    """Return the output of `ssh -G` for a host, or for another one that provably has the same options."""
+    """Return the output of `ssh -G` for a host, or for another host that provably has the same options."""
     cache, (*words, host) = _query_cache(), _command(program, target)
     flags = (_config_mtime(), *words)
     if flags not in cache.blocks:
@@ -296,13 +295,13 @@ async def _query_host(program: str, target: Target) -> HostOptions:
     except UsageError:
         if first == host:
             raise
-        return await _query((*words, host))  # so that the error names this host
+        return await _query((*words, host))  # a query for this host, so that the error names this host
     own = {"host": [host]} | ({"hostname": [host]} if answer["hostname"] == [first] else {})
     return {**answer, **own}
 
 
 async def _read(flags: tuple[object, ...], host: str) -> None:
-    """Read the ``Host`` patterns in the files that the answer about a host names."""
+    """Read the ``Host`` patterns of the configuration files that the answer about a host lists."""
     cache, words = _query_cache(), flags[1:]
     answer = await _query((*map(str, words), host))
     known = answer[FILES_READ] or "-F none" in " ".join(map(str, words))
@@ -423,7 +422,7 @@ async def _query(command: tuple[str, ...]) -> HostOptions:
 async def _run_once(
     tasks: dict[object, asyncio.Task[T]], question: object, ask: Callable[[], Coroutine[Any, Any, T]]
 ) -> T:
-    """Return an answer that concurrent callers share; a failed query is repeated."""
+    """Return the answer to a query, shared by concurrent callers. A failed query is repeated."""
     answer = tasks.get(question)
     if answer is None or (answer.done() and (answer.cancelled() or answer.exception())):
         answer = tasks[question] = asyncio.create_task(ask())
@@ -435,7 +434,7 @@ async def _run_once(
 async def _run(command: Sequence[str], gate: asyncio.Semaphore) -> HostOptions:
     pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     async with gate:
-        read_end, errors = os.pipe()  # not read to its end, because a command of `Match exec` may keep it open
+        read_end, errors = os.pipe()  # not read until its end, because a command of `Match exec` may keep it open
         os.set_blocking(read_end, False)
         os.set_blocking(errors, False)
         try:
@@ -583,14 +582,14 @@ class PreopenedSockets:
 
 
 async def _dial(target: Target) -> socket.socket | None:
-    """Connect to a host; None if its route needs more than a plain TCP connection."""
+    """Open a TCP connection to a host; None if the route to the host needs more than a TCP connection."""
     route = await resolve(target)
     if route.jump or route.proxy_command or route.option("addressfamily") or route.option("bindaddress"):
         return None
     loop = asyncio.get_running_loop()
     failure: OSError | None = None
     async with asyncio.timeout(CONNECT_TIMEOUT):
-        # ASCII names need no encoding, whose tables take as long to load as a key exchange.
+        # ASCII names are encoded here: loading the tables for IDNA takes as long as a key exchange.
         host = route.host.encode() if route.host.isascii() else route.host
         places = await loop.getaddrinfo(host, route.port, type=socket.SOCK_STREAM)
         for family, kind, protocol, _, address in places:

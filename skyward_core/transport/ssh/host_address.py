@@ -95,9 +95,9 @@ class WantedPython(Value):
 
     Attributes:
         named: Interpreter that the user chose for the host, or "" to search for one.
-        minor: Its minor version, for example "3.12".
-        here: Interpreter of this machine whose path may also exist on the host, or "".
-        fetches: Whether uv may install Python there; false for inspections, which change nothing.
+        minor: Required minor version, for example "3.12".
+        here: Path of this machine's interpreter, if the host may have the same path, or "".
+        fetches: Whether uv may install a Python on the host; false for inspections, which change nothing.
     """
 
     named: str = ""
@@ -123,14 +123,14 @@ class WantedPython(Value):
 
     @property
     def version_origin(self) -> str:
-        """Origin of the version, as the rest of a sentence after "the version that"."""
+        """Origin of the version, as the rest of a sentence that begins with "the version that"."""
         return "runs here" if self.is_client_version else "the script is loaded with"
 
 
 # For any login shell, as in ``ssh.bootstrap_channel``: no newline, no single quote, no backslash, no "!".
 SET_PATH = "PATH=$PATH:$HOME/.local/bin:$HOME/.cargo/bin:/usr/local/bin:/usr/bin:/bin:/opt/homebrew/bin;"
 UV_S, PYENV_S = '"$HOME"/.local/share/uv/python', '"$HOME"/.pyenv/versions'
-# $3 is the chosen interpreter. Each interpreter prints its version, because file names may be misleading.
+# $3 is the chosen interpreter. Each interpreter prints its version, because a file name may state another version.
 LIST_PYTHONS = (
     'i=20;set -- "$3" python3 python;while test $i -ge 9;do set -- "$@" python3.$i;i=$((i-1));done;'
     f'f=;for p in "$@" {UV_S}/*/bin/python3 {PYENV_S}/*/bin/python3;do v=$("$p" -V 2>&1)&&f="$f $v;";done;'
@@ -172,7 +172,7 @@ def parse_pythons(output: bytes) -> HostPythons:
 
 
 def newest_per_minor(versions: Iterable[str]) -> list[str]:
-    """Return the first version of each minor version."""
+    """Return, for each minor version, the first matching version in the list."""
     found: dict[str, str] = {}
     for each in versions:
         found.setdefault(minor_of(each), each)

@@ -1,7 +1,8 @@
 """Prompt for unknown host keys, which belongs to a session.
 
-Pools and providers are between a session and a connection, and should not handle prompts. A session therefore stores
-its :class:`HostKeyPrompt` in the context in which it starts work (:meth:`HostKeyPrompt.set_current`). Tasks of the
+Pools and providers are layers between a session and a connection, and should not handle prompts. A session therefore
+stores its :class:`HostKeyPrompt` in the context in which it starts work (:meth:`HostKeyPrompt.set_current`). Tasks of
+the
 background loop inherit this context, so a reconnection asks the same session.
 """
 
@@ -68,7 +69,7 @@ class HostKeyPrompt:
         finally:
             self._pending.discard(answer)
             if answer.cancel():
-                await asyncio.wait({answer})  # the question is withdrawn before the caller continues
+                await asyncio.wait({answer})  # wait until the handler has withdrawn its question
 
     def close(self) -> None:
         """Answer all open and future questions with False."""

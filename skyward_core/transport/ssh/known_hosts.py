@@ -1,7 +1,7 @@
 """Verification of host keys against known_hosts and revocation files, by OpenSSH's rules.
 
-An entry is found by the host's name, as ``[name]:port`` for ports other than 22, or by its ``HostKeyAlias`` alone.
-Addresses are not looked up in addition to names (``CheckHostIP no``, OpenSSH's default).
+An entry is found by the host's name, as ``[name]:port`` for ports other than 22, or only by the ``HostKeyAlias``.
+If the user gives a name, the host's address is not looked up (``CheckHostIP no``, OpenSSH's default).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class KnownHost(Value):
     text: str
 
     def key(self) -> asyncssh.SSHKey | None:
-        """Return the key; None if it is invalid, which trusts no host."""
+        """Return the key; None if the key is invalid. The line then trusts no host."""
         try:
             return asyncssh.import_public_key(self.text)
         except ValueError:
@@ -164,9 +164,8 @@ class KnownKeys(Value):
 
     Attributes:
         trusted: Keys that the host may present.
-        elsewhere: Keys of the same name on port 22. Like OpenSSH, they are trusted if there is no key for this port;
-            but a
-            different key is not reported as changed because of them.
+        elsewhere: Keys of the same name on port 22. Like OpenSSH, they are trusted if there is no key for this port. A
+            different key is then not reported as changed.
         authorities: Keys that may sign the host's certificate.
         revoked: Keys that no host may present.
         places: File and line of each key in ``trusted``.
@@ -203,9 +202,9 @@ class KnownKeys(Value):
     def algorithms(self, *, certificates: bool = True) -> list[str]:
         """Return the host's signature algorithms, in OpenSSH's order: certificates, keys of known types, all others.
 
-        All algorithms are offered, so that a host with other keys presents one and is distinguishable from a silent
-        host. Certificates are only requested if there are authorities and no lists of revoked keys, because a list may
-        revoke certificates by serial number.
+        All algorithms are offered, so that a host with keys of other types presents one and can be told apart from a
+        host that does not answer. Certificates are only requested if there are authorities and no lists of revoked
+        keys, because a list may revoke certificates by serial number.
         """
         known = {each.decode("ascii") for key in (*self.trusted, *self.elsewhere) for each in key.sig_algorithms}
         signed = CERTIFICATE_ALGORITHMS if certificates and self.authorities and not self.lists else ()
@@ -215,7 +214,7 @@ class KnownKeys(Value):
 
 
 def look_up(files: Sequence[Path], name: str, port: int, lists: Sequence[Path] = ()) -> KnownKeys:
-    """Return the entries for a host in known_hosts files; missing files are ignored.
+    """Return the entries for a host in known_hosts files. Missing files are ignored.
 
     Args:
         port: Port of the host; 22 for a ``HostKeyAlias``.
@@ -242,7 +241,7 @@ def look_up(files: Sequence[Path], name: str, port: int, lists: Sequence[Path] =
 def _matching_keys(
     files: Sequence[Path], name: str
 ) -> tuple[dict[Marker, list[asyncssh.SSHKey]], tuple[tuple[Path, int], ...]]:
-    """Return the keys of lines for a name, by marker, and the places of lines without a marker."""
+    """Return the keys for a name, grouped by the marker of their line, and file and line of keys without a marker."""
     keys: dict[Marker, list[asyncssh.SSHKey]] = {}
     places = []
     for file in files:
@@ -268,7 +267,7 @@ def accept_key(key: ServerKey) -> Path:
         HostKeyError: If the file cannot be written.
     """
     if key.key in look_up([key.file], key.name, key.port).trusted:
-        return key.file  # two connections may have asked about the same host
+        return key.file  # already saved: two connections may have asked about the same host
     line = f"{key.pattern} {key.key.export_public_key().decode().strip()}\n"
     try:
         _append(key.file, line.encode())
@@ -343,7 +342,7 @@ def is_revoked_by(file: Path, key: asyncssh.SSHKey) -> bool:
     """Check whether a file of revoked keys contains a key.
 
     Raises:
-        HostKeyError: If the file is unreadable or invalid; OpenSSH rejects all hosts then.
+        HostKeyError: If the file is unreadable or invalid. OpenSSH rejects all hosts in this case.
     """
     try:
         data = read_bytes(file)
@@ -360,7 +359,7 @@ def _parse_keys(data: bytes) -> list[asyncssh.SSHKey]:
             try:
                 found.append(asyncssh.import_public_key(text))
             except ValueError:
-                continue  # like OpenSSH
+                continue  # OpenSSH also skips such a line
     return found
 
 

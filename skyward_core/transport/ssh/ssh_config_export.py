@@ -1,6 +1,6 @@
 """Export of running pools as OpenSSH configuration, for plain ``ssh POOL`` and ``ssh POOL-1``.
 
-Each pool has its own file. One file includes all of them, and on request a line is added to the user's
+Each pool has its own file. One main file includes the files of all pools, and on request a line is added to the user's
 ``~/.ssh/config`` that includes this file. All options of a host are written out, because OpenSSH does not resolve the
 user's aliases a second time.
 """
@@ -17,7 +17,7 @@ from skyward_core.util.user_files import exists, read_text
 
 
 def main_file() -> Path:
-    """Return the path of the file that includes those of all pools."""
+    """Return the path of the main file, which includes the files of all pools."""
     return state_folder.state_home() / "ssh_config"
 
 
@@ -54,7 +54,9 @@ def remove(pool: str) -> None:
 
 
 def add_include_line() -> bool:
-    """Add :func:`include_line` at the top of the user's ``~/.ssh/config``; return False if the line exists."""
+    """Add :func:`include_line` at the top of the user's ``~/.ssh/config``; return False if it contains the line
+    already.
+    """
     file = Path("~/.ssh/config").expanduser()
     text = read_text(file) if exists(file) else ""
     if include_line() in text.splitlines():

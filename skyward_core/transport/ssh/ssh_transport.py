@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 
 
 async def send_bundle(channel: CommandChannel) -> str:
-    """Send the bundle unless the host has it; return a description of the work."""
+    """Send the bundle unless the host has it already; return a description of the transfer."""
     if channel.facts["bundle"]:
         return "bundle is up to date"
     bundle = bundle_for(channel.facts["nvml"], channel.python.minor)
@@ -91,7 +91,7 @@ async def send_bundle(channel: CommandChannel) -> str:
 
 
 async def lend_bundle(channel: CommandChannel) -> None:
-    """Make the bundle available for this channel: the one on the host, or a copy in the host's memory.
+    """Make the bundle available to this channel: the bundle on the host, or a copy in the host's memory.
 
     Raises:
         PoolError: If the bundle cannot be built.
@@ -118,7 +118,7 @@ class _ChannelPipe:
             self._on_data(data)
 
     def eof_received(self) -> bool:
-        """Treat the end of data as the end of the connection; an SSH server in between may report nothing else."""
+        """Treat the end of data as the end of the connection, because some SSH servers report nothing else."""
         self._chan.close()
         self.connection_lost(None)
         return False
@@ -193,7 +193,7 @@ class RelayedSocket(AnswerWait, _ChannelPipe, asyncssh.SSHClientSession[bytes]):
 
 _log = get_logger("ssh")
 
-# Seconds before each attempt; the user's first results have priority.
+# Seconds before each attempt, because the transfer of the user's first results has priority.
 PAUSES = (1.0, 5.0, 30.0)
 _packing = threading.Lock()  # packing is slow once per release, and all hosts need the same content
 FINISH_TIMEOUT = 10.0  # seconds for the last attempt when the client leaves the pool
@@ -220,7 +220,7 @@ class DeferredUpload:
             self._task = asyncio.create_task(self._upload())
 
     async def finish(self) -> None:
-        """Upload now, because no later client may do it. Without the rest, ranks that need it get an error."""
+        """Upload the rest now, because no later client may do it. Without the rest, ranks that need it get an error."""
         if self._task is not None:
             self._hurry.set()
             await asyncio.wait([self._task], timeout=FINISH_TIMEOUT)
@@ -229,7 +229,7 @@ class DeferredUpload:
         """Stop the upload; the host removes incomplete data."""
         if self._task is not None:
             self._task.cancel()
-            await asyncio.wait([self._task])  # an error must not keep the connection open
+            await asyncio.wait([self._task])  # an upload error must not keep the connection open
 
     async def _upload(self) -> None:
         for pause in PAUSES:
@@ -249,7 +249,7 @@ class DeferredUpload:
 
 
 def _pack_rest(minor: str) -> bytes:
-    """Pack the rest of the bundle, which is the same with and without an NVIDIA driver."""
+    """Pack the rest of the bundle. The rest is the same for hosts with and without an NVIDIA driver."""
     with _packing:
         return bundle_for(False, minor).rest
 
@@ -257,7 +257,7 @@ def _pack_rest(minor: str) -> bytes:
 PATIENCE = 30.0  # seconds; hosts that the user names are expected to be up
 CLOCK_SLACK = 30.0  # seconds; a larger offset of a host's clock is reported
 
-# Imports the module without the package's __init__, which takes most of the time.
+# Imports the module without importing the package's __init__, whose import takes most of the time.
 _MODULE = "import sys;sys.path.append(sys.argv[1]);import {0};{0}.main(*sys.argv[2:])"
 
 
@@ -265,10 +265,10 @@ class SSHTransport:
     """Transport to one node over SSH; see :class:`~skyward_core.transport.transport.Transport`.
 
     Args:
-        target: The host and how to reach it.
+        target: The host, and how the host is reached.
         folder: Name of the pool's folder on the host; unique to pool, node and client.
         python: Interpreter that the user chose for the host; None to search for one.
-        loaded_with: Interpreter of the pool's scripts, until ``prepare`` receives it; None for this process's.
+        loaded_with: Interpreter of the pool's scripts, in use until ``prepare`` receives one; None for this process's.
         patience: Seconds of attempts until a host counts as unreachable; None for :data:`PATIENCE`.
     """
 
@@ -292,7 +292,7 @@ class SSHTransport:
         nothing: AnyHeader = {}
         self._facts: HostFacts = nothing  # set by the host's first answer
         self._facts_link: HostConnection | None = None  # connection on which the host sent its facts
-        self._bundle_lock = asyncio.Lock()  # serializes bundle uploads by concurrent transfers
+        self._bundle_lock = asyncio.Lock()  # serializes uploads of the bundle, because several transfers may need it
         self._can_forward = True  # false once the host has rejected a forwarding
         self._deferred_upload = DeferredUpload(target.host, self._channel_if_up)
         self.is_untouched = False  # whether the first preparation is running and has left nothing on the host
@@ -312,10 +312,10 @@ class SSHTransport:
         if python:
             self.python = WantedPython.of(self.python.named, Interpreter.from_json(python).for_hosts)
         if not self.python.is_client_version:
-            await asyncio.to_thread(bundle_for, True, self.python.minor)  # may have to create a copy
+            await asyncio.to_thread(bundle_for, True, self.python.minor)  # may copy the package for another Python
         report("running", detail=f"connecting to {self.target.host}")
         if gate is not None and config.get("cwd"):
-            # Starts in the background, so that both are ready once the host is connected.
+            # Runs in the background, so that bundle and snapshot are ready when the host is connected.
             _get_snapshot(config["cwd"], config.get("image") or {}, gate)
             _find_local_packages(config, gate)
         self.is_untouched = first
@@ -412,7 +412,7 @@ class SSHTransport:
                         await gate.wait(config["node"])
                     report("installed", detail="checking the environment")
                     env = config.get("env") or {}
-                    image.pop("folders", None)  # folders of this machine; their copies are on the import path
+                    image.pop("folders", None)  # local folders; the import path has their copies
                     made: EnvironmentDone = await channel.ask("environment", image=image, env=env, cwd=workdir)
                     config["python"], installed = made["python"], made["installed"] or None
                 else:
@@ -446,7 +446,7 @@ class SSHTransport:
         return workdir, detail
 
     async def installed(self) -> dict[str, str] | None:
-        return None  # a query would start another Python on the host
+        return None  # a query would have to start another Python on the host
 
     async def send_folder(self, cwd: str, image: Mapping[str, Any], gate: StartBarrier, said: OnLine) -> None:
         try:
@@ -495,9 +495,8 @@ class SSHTransport:
     async def _update_facts(self, link: HostConnection) -> None:
         """Query the host's facts.
 
-        If other users can write next to the pool's folder, every new connection queries them again, because the host
-        may have
-        been restarted and the folder replaced.
+        If other users can write next to the pool's folder, the facts are queried on every new connection, because the
+        host may have been restarted and the folder replaced.
         """
         if not self._facts or (self._facts["shared"] and self._facts_link is not link):
             channel = await CommandChannel.open(link, python=self.python, folder=self.folder, said=lambda line: None)
@@ -505,7 +504,7 @@ class SSHTransport:
             self._check_room(channel.facts)
             self._facts, self._facts_link = channel.facts, link
             if channel.facts["bundle"] and not channel.facts["rest"]:
-                self._deferred_upload.begin()  # the client that started the agent may have been disconnected before
+                self._deferred_upload.begin()  # an earlier client may have lost its connection before the upload
 
     async def _forward(self, link: HostConnection, on_data: OnData, on_lost: OnLost) -> Pipe | None:
         pipe, seconds = ForwardedSocket(on_data, on_lost), answer_timeout()
@@ -516,8 +515,8 @@ class SSHTransport:
             raise stalled_host_error(self.target.host, seconds, "its agent's socket") from error
         except Exception as error:  # see connect_error
             if isinstance(error, asyncssh.ChannelOpenError) and not await link.is_lost():
-                # OpenSSH gives the same answer if forwarding is disabled and if nothing listens; the relay tells these
-                # cases apart.
+                # OpenSSH gives the same answer if forwarding is disabled and if nothing listens. The relay, which is
+                # tried next, tells these cases apart.
                 return None
             raise channel_error(self.target.host, error, lost=await link.is_lost()) from error
         return pipe
@@ -601,7 +600,7 @@ class SSHTransport:
             at = await self._read_answer(lines, word)
             if at is not None:
                 on_resume(int(at))
-                # A command that has ended reads no more; its output has the reason.
+                # A command that has ended reads no more input; its output contains the reason.
                 with source.open("rb") as file, suppress(BrokenPipeError):
                     file.seek(int(at))
                     while data := file.read(CHUNK):
@@ -625,14 +624,14 @@ class SSHTransport:
         raise PoolError(f"{failure}: {output}")
 
     async def _read_answer(self, lines: CommandOutput, word: str) -> bytes | None:
-        """Return the text after a command's marker; None if the command ends before. Other lines are noise."""
+        """Return the text after a command's marker; None if the command ends without it. All other lines are noise."""
         while (line := await lines.read_line(self.target.host, "a transfer")) is not None:
             if line.startswith(word.encode()):
                 return line.removeprefix(word.encode())
         return None
 
     async def fetch(self, name: str, target: Path, offset: int, size: int) -> bool:
-        """Return False: the agent's own requests are the fastest way."""
+        """Return False, because requests to the agent are the fastest way."""
         return False
 
     async def finish_uploads(self) -> None:
@@ -667,12 +666,11 @@ def describe_host(facts: HostFacts) -> str:
 async def send_workdir(
     channel: CommandChannel, cwd: str, image: Mapping[str, Any], gate: StartBarrier | None
 ) -> tuple[str, str, Sequence[FolderItem]]:
-    """Update the host's copy of the working folder; return its path, a description of the work, and its files.
+    """Update the host's copy of the working folder. Return its path, a description of the transfer, and its files.
 
     Raises:
         PoolError: If the folder is too large or has unreadable files, if it is invalid although the image names it, or
-            if
-            the host requests files outside of it.
+            if the host requests files outside of the folder.
     """
     if not cwd:
         return "", "no working folder", ()
@@ -696,7 +694,7 @@ async def send_packages(
     """Update the host's copies of local packages outside the working folder.
 
     Returns:
-        The path of each folder's copy, and descriptions of the work.
+        The path of each folder's copy, and descriptions of the transfers.
 
     Raises:
         PoolError: If a package that the project requires cannot be sent.
@@ -721,7 +719,7 @@ async def send_packages(
 
 
 def _find_local_packages(config: Mapping[str, Any], gate: StartBarrier | None) -> asyncio.Future[list[LocalPackage]]:
-    """Return the packages that exist only on this machine, searched once for all nodes of a start."""
+    """Return the packages that are only installed on this machine. The search runs once for all nodes of a start."""
     python = Interpreter.from_json(config["interpreter"]) if config.get("interpreter") else own_interpreter()
 
     def find() -> list[LocalPackage]:
@@ -806,7 +804,9 @@ def map_paths(paths: Sequence[str], cwd: str, copy: str) -> list[str]:
 
 
 async def open_inspection_channel(transport: SSHTransport) -> CommandChannel:
-    """Open a command channel with the wanted Python, or with the newest on the host; the transport then uses that one.
+    """Open a command channel with the wanted Python, or with the newest on the host.
+
+    If the newest Python is used, the transport uses it from then on.
 
     Raises:
         NoFittingPython: If the host has no usable Python, or not the chosen one.
@@ -820,7 +820,7 @@ async def open_inspection_channel(transport: SSHTransport) -> CommandChannel:
             raise
         minor = minor_of(error.found.usable[0])
     transport.python = replace(wanted, minor=minor, here="")
-    await asyncio.to_thread(bundle_for, True, minor)  # may have to create a copy
+    await asyncio.to_thread(bundle_for, True, minor)  # may copy the package for another Python
     return await transport.channel()
 
 
