@@ -1,6 +1,7 @@
 """Importer for the code bundle that was sent to the node.
 
-``zipimporter`` alone reads each module twice: once for the file name and once for the code.
+Python's ``zipimporter`` reads each module twice: once for the file name and once for the code. This importer reads it
+once.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class _Importer(zipimporter):
         self._found[fullname] = code
         folder = f"{self.archive}/{self.prefix}{fullname.rpartition('.')[2]}"
         file = f"{folder}/__init__.py" if is_package else f"{folder}.py"
-        if code.co_filename != file:  # compiled elsewhere: the code has another file name
+        if code.co_filename != file:  # the code was compiled under another file name
             file += "c"
         places = [folder] if is_package else None
         return spec_from_file_location(fullname, file, loader=self, submodule_search_locations=places)
@@ -79,7 +80,7 @@ def install_deferred_importer(path: str) -> None:
     """
     bundle = os.path.dirname(path)
     install_bundle_importer(bundle)
-    # Last, so that it is asked only for modules that no other finder has.
+    # Append the finder as the last one, so that Python uses it only for modules that no other finder has.
     sys.meta_path.append(_DeferredFinder(deferred_bundle_path(bundle)))
 
 
@@ -87,7 +88,7 @@ class _DeferredFinder:
     def __init__(self, rest: str) -> None:
         self._rest = rest
         self._user = os.geteuid()
-        self._until = 0.0  # end of the waiting time, common to all imports
+        self._until = 0.0  # end of the waiting time, shared by all imports
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -1,7 +1,7 @@
 """Lazy stand-ins for modules that an agent imports but rarely uses.
 
-They make agents start faster and use less memory. The client sends this module to hosts first, together with
-``bootstrap.host_command_server``, so it imports nothing from the package.
+Stand-ins make agents start faster and use less memory. The client sends this module to hosts before the rest of the
+package, together with ``bootstrap.host_command_server``, so it imports nothing from the package.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TYPING_STUBS |= dict.fromkeys(
 
 
 def import_asyncio() -> None:
-    """Import asyncio without ssl, which takes 7 MB. Agents communicate through Unix sockets and do not need it."""
+    """Import asyncio without ssl, which takes 7 MB. Agents do not need ssl, because they use Unix sockets."""
     install_lazy_modules()
     sys.modules["ssl"] = None  # type: ignore[assignment]
     import asyncio  # noqa: F401

@@ -1,9 +1,9 @@
 """Locks on the GPUs of a shared machine, and their holders.
 
-A lock is a name in the kernel's abstract namespace of Unix sockets. Only one process of all users can hold a name. No
-file can be planted, replaced or left over, and the kernel reports the holder's user. A stranger can also bind a name:
-the GPU then counts as taken by that user. Containers without a common network namespace do not share names; there,
-only the driver's process list shows GPUs in use.
+A lock is a name in the kernel's abstract namespace of Unix sockets. Only one process on the machine can hold a name,
+and the kernel reports the user of this process. In contrast to lock files, names cannot be planted, replaced or left
+over. If another user binds the name of a GPU, the GPU counts as taken by that user. Containers without a common network
+namespace do not share names; between them, only the driver's process list shows GPUs in use.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ANSWER_TIMEOUT = 0.3  # seconds for a holder to send its pool's name
 MAX_POOL_NAME_BYTES = 100
 _CREDENTIALS = struct.Struct("3i")  # pid, user, group
 
-_locks: dict[str, socket.socket] = {}  # device -> socket bound to its name until this process exits
+_locks: dict[str, socket.socket] = {}  # device -> socket that is bound to the device's name until this process exits
 
 
 def acquire_gpu(device: str) -> bool:
@@ -62,7 +62,7 @@ def release_gpu(device: str) -> None:
 def serve_pool_name(loop: asyncio.AbstractEventLoop, pool: str) -> None:
     """Send the pool's name to processes of this user that connect to the locks of held devices."""
     for lock in _locks.values():
-        lock.listen(64)  # the kernel reports the latest caller of listen(): the agent, not its parent
+        lock.listen(64)  # the kernel names the latest caller of listen() as the holder: the agent, not its parent
         loop.add_reader(lock.fileno(), _send_pool_name, lock, pool.encode()[:MAX_POOL_NAME_BYTES])
 
 
@@ -99,13 +99,13 @@ def has_lost_agent(device: str) -> bool:
 
 
 def _query_holder(device: str) -> tuple[int, int, str] | None:
-    """Return pid, user and pool of the holder of a device; None if unknown. The pool is known only for this user."""
+    """Return pid, user and pool of the holder of a device; None if unknown. Other users' pools are reported as ""."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
         peer.settimeout(ANSWER_TIMEOUT)
         try:
             peer.connect(f"\0{LOCK_PREFIX}{device}")
             pid, user, _ = _peer_credentials(peer)
-        except OSError:  # it does not listen, or does not answer
+        except OSError:  # the holder does not listen or does not answer
             return None
         pool = b""
         if user == os.getuid():
@@ -239,7 +239,7 @@ def lock_gpus(config: AgentConfig) -> AgentConfig:
     """Lock the requested number of free GPUs for the lifetime of this process, and assign them to ranks.
 
     Raises:
-        ValueError: If too few GPUs are free. The message names the holders of the others.
+        ValueError: If too few GPUs are free. The message names the holders of the occupied GPUs.
     """
     path = Path(config.paths.devices)
     if path.exists() and find_orphaned_workers(config):
@@ -279,8 +279,8 @@ def _lock_free_gpus(of: Sequence[str], count: int) -> tuple[list[GpuUse], list[s
     """Lock devices until ``count`` free ones are found.
 
     Returns:
-        The locked devices, the problems of the others, and whether a device was only locked by a process that may be
-        about to release it.
+        The locked devices, the problems of the rejected devices, and whether a rejected device was locked by another
+        process, which may be about to release it.
     """
     remaining, found, problems, raced = list(of), list[GpuUse](), list[str](), False
     while remaining and len(found) < count:
@@ -312,7 +312,7 @@ def inherited_lock_fds(devices: str) -> list[int]:
     """
     found = []
     for device in devices.split(","):
-        # A rank that outlived the previous agent may hold the lock; such a holder does not answer.
+        # A rank that outlived the previous agent may hold the lock. A rank does not answer with a pool name.
         if not acquire_gpu(device) and not has_lost_agent(device):
             raise OSError(f"GPU {device} is taken by {describe_holder(device)}")
         if device in _locks:

@@ -19,7 +19,7 @@ from skyward_core.node.bootstrap.host_inspection import distrust_reason
 from skyward_core.protocol.node_paths import STACK_SIGNAL
 
 THREADS = 64  # threads per rank
-FRAMES_PER_THREAD = (96, 32)  # innermost and outermost frames that are kept of each thread
+FRAMES_PER_THREAD = (96, 32)  # maximum numbers of innermost and of outermost frames per thread
 MAX_TEXT = 300  # characters of a name
 
 Frame = list[Any]  # function, file, line; innermost first
@@ -90,7 +90,7 @@ def _parse_py_spy_thread(item: dict[str, Any], pid: int) -> tuple[tuple[bool, in
 
 
 def parse_faulthandler(output: str) -> list[Thread]:
-    """Parse the output of faulthandler, which lists the main thread last. Return it first."""
+    """Parse the output of faulthandler. Return the main thread first, although faulthandler prints it last."""
     threads: list[Thread] = []
     for line in output.splitlines():
         if head := _THREAD.fullmatch(line):
@@ -115,7 +115,7 @@ def map_thread_files(threads: list[Thread], places: PathMapping) -> list[Thread]
 
 
 def limit_threads(threads: list[Thread], most: int) -> list[Thread]:
-    """Return the first threads whose frames do not exceed ``most`` in total, but at least one thread."""
+    """Return as many of the first threads as have at most ``most`` frames in total, but at least one thread."""
     kept: list[Thread] = []
     for thread in threads:
         most -= len(thread["frames"])
@@ -156,9 +156,8 @@ class StackDumpError(Exception):
 def refusal_reason(pid: int, path: str) -> str:
     """Return why the signal must not be sent to a process, or "".
 
-    Without the handler the signal would end the process. If user code has closed the answer file, its descriptor may
-    now
-    belong to another file.
+    Without the handler the signal would end the process. If user code has closed the answer file, the file descriptor
+    may now belong to another file.
     """
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
@@ -216,8 +215,8 @@ def _read_dump(file: int, until: float) -> bytes:
 
 
 NAME = "py-spy"
-MOST_PY_SPY_BYTES = 16 << 20  # bytes of its output
-TRIES = 3  # attempts, because stacks that change while they are read can be inconsistent
+MOST_PY_SPY_BYTES = 16 << 20  # bytes; limit on the output of py-spy
+TRIES = 3  # attempts to dump stacks, because stacks that change during the dump can be inconsistent
 NOT_INSTALLED = "py-spy is not installed on its node"
 REFUSED = "its node's kernel does not let py-spy read another process (kernel.yama.ptrace_scope)"
 
@@ -315,7 +314,7 @@ def describe_failure(errors: bytes) -> str:
     if "permission denied" in lowered or "operation not permitted" in lowered or "eperm" in lowered:
         return REFUSED
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    messages = [line for line in lines if not line.startswith("py-spy>")]  # announces what py-spy is about to do
+    messages = [line for line in lines if not line.startswith("py-spy>")]  # such lines announce the next step of py-spy
     if messages:
         return f"py-spy failed: {messages[-1].removeprefix('Error: ')[:200]}"
     return "py-spy exited without output: the rank may have ended"
@@ -329,8 +328,8 @@ def _has_children(pid: int) -> bool:
 
 
 RATE = 100  # samples per second
-LONGEST = 600.0  # seconds
-PROFILE_GRACE = 20.0  # additional seconds for py-spy
+LONGEST = 600.0  # seconds; maximum duration of a profile
+PROFILE_GRACE = 20.0  # seconds that py-spy may take in addition to the duration of a profile
 MOST_PROFILE_BYTES = 8 << 20  # bytes of the profile
 
 
@@ -378,7 +377,7 @@ def record_profile(program: str, pid: int, seconds: float, file: str) -> bytes:
 
 
 PATIENCE = 2.0  # seconds for a rank to answer
-FRAMES = 3000  # frames of all threads of a rank
+FRAMES = 3000  # maximum number of frames per rank, over all threads
 
 
 class RankProcess(NamedTuple):
@@ -386,8 +385,8 @@ class RankProcess(NamedTuple):
 
     Attributes:
         pid: The process.
-        file: File for its answer to the signal.
-        places: Mapping of its files.
+        file: File to which the process writes its answer to the signal.
+        places: Mapping of the process's source files to the client's paths.
     """
 
     pid: int
@@ -396,7 +395,7 @@ class RankProcess(NamedTuple):
 
 
 def capture_stacks(process: RankProcess, program: str, *, signal: bool) -> dict[str, Any]:
-    """Return the stacks of a rank in the format of answers. Blocks for a few times :data:`PATIENCE` at most.
+    """Return the stacks of a rank in the format of answers. Block for at most a small multiple of :data:`PATIENCE`.
 
     Args:
         process: The rank's process.

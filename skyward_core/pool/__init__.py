@@ -1,4 +1,4 @@
-"""A pool's life on the client: nodes, links, runs, teardown. Asynchronous; runs on one loop."""
+"""A pool as its client manages it: nodes, links, runs, teardown. Asynchronous; runs on one event loop."""
 
 from __future__ import annotations
 

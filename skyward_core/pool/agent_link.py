@@ -56,7 +56,10 @@ if TYPE_CHECKING:
 
 @cache
 def describe_client() -> str:
-    """Return this process's description, such as ``process 4711 (train.py) of ada@laptop``. Arguments may be secret."""
+    """Return this process's description, such as ``process 4711 (train.py) of ada@laptop``.
+
+    Omits the command-line arguments, because they may contain secrets.
+    """
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -65,8 +68,8 @@ def describe_client() -> str:
     return f"process {os.getpid()} ({program:.60}) of {user}@{socket.gethostname()}"
 
 
-CLOCK_TOLERANCE = 2.0  # seconds; smaller differences between clocks may be the time of transmission
-MAX_CLOCK_ERROR = 30.0  # seconds; larger errors of an event's time cannot be the time of transmission
+CLOCK_TOLERANCE = 2.0  # seconds; smaller differences between clocks may be transmission delays
+MAX_CLOCK_ERROR = 30.0  # seconds; larger errors of an event's time cannot be transmission delays
 # CLOCK_BOOTTIME continues during suspend, like the wall clock. The loop's time does not.
 _TICKING = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -78,7 +81,7 @@ class ClockSteps:
         self._ahead = self._now()
 
     def step(self) -> float:
-        """Return the seconds by which the clock was set forward since the last call; 0 for a mere drift."""
+        """Return the seconds by which the clock was set forward since the last call; 0 if the clock only drifted."""
         step = self._now() - self._ahead
         if abs(step) <= CLOCK_TOLERANCE:
             return 0.0
@@ -91,8 +94,9 @@ class ClockSteps:
 
 
 class NodeClock:
-    """Offset between the client's and a node's clock, from the agent's welcome and from later changes of either
-    clock.
+    """Offset between the client's and a node's clock.
+
+    Determined from the agent's welcome frame, and from later changes of either clock.
     """
 
     def __init__(self) -> None:
@@ -166,9 +170,9 @@ _log = get_logger("link")
 Key = tuple[str, int]
 T = TypeVar("T")
 SILENCE_POLL_INTERVAL = 0.5  # seconds between checks of an agent's silence
-SILENCE = 4.0  # seconds without a frame after which a ping should have been answered
-ACK_DELAY = 0.02  # seconds; the agents hold unacknowledged results in memory
-WELCOME = 15.0  # seconds for the welcome: a frozen agent accepts connections but never answers
+SILENCE = 4.0  # seconds without a frame after which the agent counts as silent; it should have answered a ping by then
+ACK_DELAY = 0.02  # seconds; short, because the agents hold unacknowledged results in memory
+WELCOME = 15.0  # seconds to wait for the welcome frame: a frozen agent accepts connections but never answers
 MAX_SOURCES = 64  # script sources that are sent again to a new agent
 BACKOFF = (0.05, 5.0)  # seconds between attempts: first and longest
 
@@ -181,7 +185,8 @@ class Listener(Protocol):
     def on_link(self, link: Link, up: bool, detail: str) -> None:
         """Handle a change of the link's state: up, down or still down.
 
-        If the link is up and ``silent``, its agent answers again on the same connection, without a new welcome.
+        If ``up`` is true while ``link.silent`` is still set, the agent had stopped answering and now answers again on
+        the same connection. No new welcome frame follows in this case.
         """
 
     def cursors(self, node: int) -> dict[str, int]:
@@ -196,8 +201,8 @@ class Link:
         transport: Opens connections to the agent.
         listener: Receives frames and state changes.
         observer: Whether this client only watches the pool.
-        logs_from: Log file -> bytes that earlier machines of the node wrote. The agent counts from there; the listener
-            sees offsets in the whole file.
+        logs_from: Log file -> number of bytes that earlier machines of the node wrote. The link adds this number to the
+            agent's offsets, so that the listener gets offsets in the whole file.
         pool: Name of the pool, for the debug log.
     """
 
@@ -214,18 +219,18 @@ class Link:
         self.node = node
         self.transport = transport
         self.up = False
-        self.silent = False  # connected, but no answer
-        self.gone = False  # lost for good: no more attempts
+        self.silent = False  # whether the connection exists but the agent does not answer
+        self.gone = False  # whether the node is lost for good, so that the link does not reconnect
         self.lost_reason = ""
-        self.lost_error_type = "NodeLost"  # type of the errors of its calls
+        self.lost_error_type = "NodeLost"  # error type of the node's calls if the node is lost
         self.clock = NodeClock()
-        self.finished = False  # the agent said goodbye
+        self.finished = False  # whether the agent has sent its last frame ("bye")
         self.epoch = 0
-        self.members: tuple[int, ...] = ()  # nodes of the node's gang, if it has not all nodes
+        self.members: tuple[int, ...] = ()  # nodes of the node's gang; empty if the gang has all nodes
         self.broken = ""  # reason why the gang accepts no further broadcast
-        self.spent = False  # whether the gang is only used up: its present calls continue
+        self.spent = False  # whether the gang accepts no further calls although its present calls continue
         nothing: AnyHeader = {}
-        self.welcome: AgentWelcome = nothing  # until the welcome arrives
+        self.welcome: AgentWelcome = nothing  # the agent's welcome frame; empty until it arrives
         self.last_sizes: dict[str, int] | None = None  # sizes of the log files at the agent's end
         self.retained_results: dict[str, int] | None = None  # bytes of unacknowledged results by run, at the end
         self.loop = asyncio.get_running_loop()
@@ -263,9 +268,9 @@ class Link:
         """
         self._decoder, self._protocol_error, self._early_frames = Decoder(validate_agent_frame), None, []
         self._welcomed = welcomed = asyncio.get_running_loop().create_future()
-        # The future may fail while the pipe is opened, which fails for the same reason.
+        # Mark an exception of the future as retrieved: if opening the pipe fails, its own exception is raised.
         welcomed.add_done_callback(lambda done: done.cancelled() or done.exception())
-        # An abandoned pipe may report its end after the next one is up: ignore it.
+        # An abandoned pipe may report its end when the next pipe is already up. Ignore such a report.
         self._pipe = await self.transport.open(
             self._on_data,
             lambda error: self._on_connection_lost(error) if self._welcomed is welcomed else None,
@@ -305,7 +310,7 @@ class Link:
             self._reject(error)
 
     def request_logs(self) -> None:
-        """Request the logs from the listener's cursors on."""
+        """Request the logs, beginning at the listener's cursors."""
         cursors = self._listener.cursors(self.node)
         node_cursors = {name: max(0, at - self._logs_from.get(name, 0)) for name, at in cursors.items()}
         self.send({"t": "tail", "cursors": node_cursors})
@@ -331,7 +336,7 @@ class Link:
         self._protocol_error = error
         if self._welcomed is not None and not self._welcomed.done():
             self._welcomed.set_exception(error)
-        self.uncork()  # frames that answer earlier, valid frames
+        self.uncork()  # send the answers to earlier, valid frames
         if self._pipe is not None:
             self._pipe.close()
 
@@ -351,7 +356,7 @@ class Link:
             self._pipe.write(b"".join(held))
 
     async def _send_keepalives(self) -> None:
-        """Send pings, by which the agent knows that its client is alive, and report an agent that does not answer.
+        """Send pings, which show the agent that its client is alive. Report an agent that does not answer.
 
         The connection stays open: a frozen or starved agent continues later.
         """
@@ -417,7 +422,7 @@ class Link:
                 self.clock.on_event(float(header.get("at", self.to_node_time(time.time()))))
             case "gang":
                 if header["epoch"] < self.epoch:
-                    return  # about an epoch that was replaced meanwhile
+                    return  # the frame is about an epoch that has already been replaced
                 self.update_gang(header)
             case "welcome":
                 self._on_welcome(header)
@@ -439,13 +444,13 @@ class Link:
                 self.last_sizes = header["logs"]
                 self.retained_results = header.get("unfetched")
         if self._early_frames is not None and header["t"] != "bye":
-            # The listener must first process the welcome: it does not know the frame's run yet.
+            # Postpone the frame: the listener must first process the welcome, which describes the frame's run.
             self._early_frames.append((header, body))
         else:
             self._listener.on_frame(self, header, body)
 
     def _move_offsets(self, header: FromAgent, body: bytes = b"") -> bytes:
-        """Convert the log offsets in a frame from the agent's files to the node's files. Returns the frame's body."""
+        """Convert log offsets in a frame from the agent's files to the node's whole files. Return the frame's body."""
         match header["t"]:
             case "log":
                 header["at"] += self._logs_from.get(header["f"], 0)
@@ -487,7 +492,7 @@ class Link:
 
     def _on_connection_lost(self, error: Exception | None) -> None:
         was_up, self.up, self._pipe = self.up, False, None
-        self.silent = False  # silence refers to one connection
+        self.silent = False  # the flag describes the lost connection only
         error = error or self._protocol_error
         failure = ConnectionError(f"the connection to node {self.node} was lost" + (f": {error}" if error else ""))
         if self._welcomed is not None and not self._welcomed.done():
@@ -529,7 +534,7 @@ class Link:
                 return
 
     def mark_lost(self, reason: str = "", *, taken_back: bool = False) -> None:
-        """Record that the node is lost for good. ``taken_back``: its machine was preempted."""
+        """Record that the node is lost for good. ``taken_back``: the node's machine was preempted."""
         _log.warning("node %d: lost: %s", self.node, reason or "reason unknown", extra=self._log_extra)
         self.gone = True
         self.lost_reason = self.lost_reason or reason
@@ -559,7 +564,7 @@ class Link:
     # -- requests ------------------------------------------------------------------------------------------
 
     def activate(self) -> None:
-        """Notify the agent that this client no longer only observes."""
+        """Notify the agent that this client is no longer a mere observer."""
         self._observer = False
         self.send({"t": "use"})
 
@@ -595,7 +600,7 @@ class Link:
             self._write({"t": "source", "hash": source.hash, "name": source.name}, data)
 
     def acknowledge(self, run: str, index: int | None = None) -> None:
-        """Acknowledge soon that the results of a run or call have arrived and need not be retained."""
+        """Schedule an acknowledgement: the results of a run or call have arrived and need not be retained."""
         if index is None:
             self._acks[run] = None
         elif (indices := self._acks.setdefault(run, [])) is not None:
@@ -637,7 +642,7 @@ class Link:
         return await waiting
 
     async def wait_while_heard(self, work: Coroutine[Any, Any, T], patience: float, silence: float) -> T:
-        """Wait for an answer as long as the agent sends any frame.
+        """Wait for an answer as long as the agent sends frames of any kind.
 
         Args:
             work: Requests the answer.
@@ -661,8 +666,10 @@ class Link:
             request.cancel()
 
     async def claim(self, run: str) -> list[int]:
-        """Claim the results of a run, also after reconnections. Returns the indices of the calls that the agent
-        knows.
+        """Claim the results of a run, and claim them again after each reconnection.
+
+        Returns:
+            The indices of the calls that the agent knows.
         """
         self._claims.add(run)
         answer: ClaimAnswer
@@ -674,8 +681,8 @@ class Link:
 
         Args:
             run: Id of the run.
-            owned: Whether the agent treats this client as the owner. The protocol cannot revoke that, so the link
-                reconnects.
+            owned: Whether the agent treats this client as the owner. The protocol has no frame that revokes ownership,
+                so the link reconnects.
         """
         self._claims.discard(run)
         if owned and self._pipe is not None:
@@ -735,9 +742,10 @@ class Link:
 
 
 def is_notification(header: RunFrame, body: bytes) -> bool:
-    """Check whether an outcome or yielded item lacks its value, as every client but the run's owner receives it.
+    """Check whether an outcome or yielded item lacks its value. Only the owner of a run receives values.
 
-    An owner may receive one, too, if its claim and the outcome cross. The value follows.
+    The owner may also receive a frame without value if the agent sent it before the owner's claim arrived. A frame with
+    the value follows.
     """
     valued = header.get("t") == "item" or header.get("kind") in ("returned", "raised")
     return valued and not body and "file" not in header

@@ -1,7 +1,8 @@
 """Transfer of large files between the client and the nodes, and the cache of blobs on the nodes.
 
-Blobs that are used again are not sent again, but must not fill the nodes' disks. The client keeps the latest blob of
-any size, and older ones within ``MAX_UNUSED_BYTES``. Nodes keep blobs that other clients may need.
+Nodes keep blobs for later runs, but unused blobs must not fill their disks. The client therefore deletes its older
+unused blobs beyond ``MAX_UNUSED_BYTES``; the latest blob stays, whatever its size. Nodes do not delete blobs that other
+clients may need.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
     from skyward_core.transport.file_and_result_downloads import IncomingOutput
 
 
-MIN_DIRECT_SIZE = 1 << 20  # bytes; below, a direct connection is no faster than the existing one
-# Bytes of results that a node sends through SSH before a direct connection is opened: its listening process costs as
-# much time.
+MIN_DIRECT_SIZE = 1 << 20  # bytes; for smaller files a direct connection is no faster than the existing connection
+# Bytes of results that a node sends through SSH before the client opens a direct connection. Starting the listening
+# process on the node takes as long as sending these bytes.
 SSH_BYTES = 8 << 20
 THREADS = 8
 MOST_IDLE_STREAMS = 16  # connections to all nodes together that wait for the next file
@@ -40,7 +41,7 @@ Address = tuple[str, int]
 
 
 class _Node:
-    """State of a node's direct connection. Valid as long as the link's connection: then the listener ends."""
+    """State of a node's direct connections. Valid until the link's connection ends, because the listener then ends."""
 
     def __init__(self, welcome: AgentWelcome) -> None:
         self.welcome = welcome
@@ -50,7 +51,7 @@ class _Node:
 
 
 def _has_room_for(lines: int) -> bool:
-    """Check whether that many more connections leave most of the process's file limit to the user's script."""
+    """Check whether further connections would leave most of the process's limit of open files to the user's script."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return limit == resource.RLIM_INFINITY or lines * 4 <= limit
 
@@ -62,13 +63,13 @@ class DirectConnections:
         self._context = context
         self._nodes: dict[int, _Node] = {}
         self._authority: Authority | None = None
-        self._tls_context: ssl.SSLContext | None = None  # of this client
+        self._tls_context: ssl.SSLContext | None = None  # contains this client's certificate
         self._threads: ThreadPoolExecutor | None = None
         self._idle_streams: IdleStreams | None = None
         self._expiry: asyncio.TimerHandle | None = None
 
     async def address_of(self, link: Link) -> Address | None:
-        """Return the address of a node's listener. It is started once per connection."""
+        """Return the address of a node's listener. The listener is started once per connection of the link."""
         node = self._node(link)
         if node.place is None:
             node.place = asyncio.ensure_future(self._request_listener(link))
@@ -182,7 +183,7 @@ class DirectConnections:
 
     def _mark_unusable(self, link: Link, node: _Node, error: OSError) -> None:
         was_reported, node.usable = not node.usable, False
-        # Otherwise the link itself is the problem, which is reported elsewhere.
+        # If the link itself is the problem, other code reports it.
         if link.up and link.welcome is node.welcome and not was_reported:
             reason = f"no direct connection to {link.welcome['address']} ({error})"
             self._context.news.emit_node_note(link, f"large files go through SSH: {reason}")
@@ -241,7 +242,7 @@ class BlobDistributor:
         self._context = context
         self._cluster = context.options.cluster  # nodes of other pools do not listen
         self._direct = direct
-        # by node: the welcome of the connection for which no peer is reachable
+        # Node -> welcome frame of the connection during which the node could not reach a peer.
         self._without_peers: dict[int, AgentWelcome] = {}
 
     async def send(self, links: Sequence[Link], parcels: Sequence[BlobFile]) -> None:
@@ -281,8 +282,10 @@ class BlobDistributor:
             await link.transport.put(parcel.path, parcel.name)
 
     async def _fetch_from_peer(self, link: Link, above: Link, parcel: BlobFile, complete: asyncio.Event) -> bool:
-        """Let a node fetch a file from the node above, which may still be receiving it. Returns whether that
-        succeeded.
+        """Let a node fetch a file from the node above, which may still be receiving the file.
+
+        Returns:
+            Whether the node has fetched the file.
         """
         while self._without_peers.get(link.node) is not link.welcome:
             here, place = await asyncio.gather(self._direct.address_of(link), self._direct.address_of(above))
@@ -293,7 +296,7 @@ class BlobDistributor:
             if "error" not in answer:
                 return True
             if last or answer.get("unreachable"):
-                self._without_peers[link.node] = link.welcome  # no second time-out
+                self._without_peers[link.node] = link.welcome  # do not wait for a second time-out
                 self._context.news.emit_node_note(link, f"gets files from the client: {answer['error']}")
             else:
                 await complete.wait()  # the transfer to the node above is incomplete or has not begun
@@ -305,7 +308,7 @@ def _pull_frame(parcel: BlobFile, place: tuple[str, int] | None) -> Header:
 
 
 async def _request(link: Link, request: Header) -> FetchStatus:
-    """Return a node's answer. A lost link yields an error, because the transport may still work."""
+    """Return a node's answer. If the link is lost, return an error answer, because the transport may still work."""
     answer: AgentKnown
     try:
         answer, _ = await link.ask(request)
@@ -318,7 +321,7 @@ MAX_UNUSED_BYTES = 128 << 20  # bytes of blobs that no active run of this client
 
 
 class BlobCache:
-    """Blobs of one client on the nodes of one pool; see the module.
+    """Blobs of one client on the nodes of one pool; see the module docstring for the rules of deletion.
 
     Attributes:
         users: Blob -> runs that need it.

@@ -14,8 +14,8 @@ from skyward_core.providers.provider_calls import log_query
 from skyward_core.store.debug_log import get_logger
 from skyward_core.views import events
 
-WARNING_FRACTION = 0.8  # of the budget, at which the user is warned
-LOOK = 15.0  # seconds between checks at most: a replacement machine may have another price
+WARNING_FRACTION = 0.8  # spent fraction of the budget at which the user is warned
+LOOK = 15.0  # maximum seconds between checks of the costs, because a replacement machine may have another price
 ANSWER_TIMEOUT = 600.0  # seconds that the user has to answer when the budget is spent
 
 
@@ -23,7 +23,7 @@ class Budget:
     """Budget of one pool, as one client watches it.
 
     Attributes:
-        prompts_user: Whether to ask the user before the pool ends for its spent budget.
+        prompts_user: Whether to ask the user before the pool ends because its budget is spent.
     """
 
     def __init__(self, context: PoolContext) -> None:
@@ -70,7 +70,7 @@ class Budget:
             await asyncio.sleep(min(max(seconds, 0.01), LOOK))
 
     def _spent(self) -> float:
-        """Return the dollars spent. If the clock was set back, the amount still grows."""
+        """Return the dollars spent. The amount grows even if the clock was set back."""
         before, self._counted_at = self._counted_at, time.monotonic()
         least = self._least + self._context.view.price_hourly * (self._counted_at - before) / 3600
         self._least = max(least, self._context.view.spent(time.time()))
@@ -122,9 +122,9 @@ _log = get_logger("pool")
 
 FIRST_DELAY = 300.0  # seconds until the first renewal; the initial expiry dates are later
 PERIOD = 1800.0  # seconds between renewals
-DETACHED_RUN_TIME = 86_400.0  # seconds for runs that continue without a client
+DETACHED_RUN_TIME = 86_400.0  # seconds by which runs without a client may extend the expiry date
 EXPIRY_MARGIN = 900.0  # seconds that a machine may outlive its pool's lease
-DETACH_TIMEOUT = 2.0  # seconds that the update may delay a detaching client
+DETACH_TIMEOUT = 2.0  # seconds by which an update of the expiry date may delay a detaching client
 
 
 class Expiry:
@@ -149,7 +149,7 @@ class Expiry:
             update = asyncio.create_task(self._update(DETACHED_RUN_TIME))
             done, _ = await asyncio.wait([update], timeout=DETACH_TIMEOUT)  # a provider's call cannot be cancelled
             if not done:
-                _log.warning("expiry date not updated: no answer", extra={"pool": self._context.name})
+                _log.warning("expiry date not updated: the provider did not answer", extra={"pool": self._context.name})
 
     async def _update(self, seconds: float) -> None:
         context, provider = self._context, self._context.provider
@@ -167,7 +167,7 @@ class Expiry:
 
 
 def expiry_time(now: float, born: float, lease: float, ttl: float | None, seconds: float) -> float:
-    """Return the time at which the machines of a pool have surely ended.
+    """Return a time at which all machines of a pool must have ended.
 
     Args:
         now: Unix time in seconds.

@@ -1,4 +1,4 @@
-"""Port forwarding for web pages that programs on the head node serve on its loopback interface."""
+"""Port forwarding for web pages (dashboards) that programs serve on the head node's loopback interface."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from skyward_core.pool.pool_context import PoolContext
 from skyward_core.util.light_dataclass import Value, value
 
 WELL_KNOWN = (("tensorboard", 6006, ""), ("jupyter", 8888, ""))
-"""Programs that users start on the head themselves: name, default port, path."""
+"""Dashboard programs that users themselves may start on the head node: name, default port, path."""
 HTTP_TIMEOUT = 3.0  # seconds to wait for a response
 
 
 @value
 class Dashboard(Value):
-    """A web page that answers.
+    """A web page that currently answers.
 
     Attributes:
         name: Name of the plugin or program.
@@ -57,7 +57,7 @@ class Dashboards:
     async def _is_available(self, head: Link, port: int) -> bool:
         if port in self._forwards and (answers := await _speaks_http(*self._forwards[port])) is not None:
             return answers
-        # A forward may have died with its connection. If it still works, do not create a second one: forwards are not
+        # A forward may have died with its connection. Create a second forward only then, because forwards are never
         # closed.
         try:
             self._forwards[port] = await head.transport.forward_port("127.0.0.1", port)

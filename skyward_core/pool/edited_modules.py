@@ -1,7 +1,8 @@
 """Detection of modules that the user edited after ranks loaded them.
 
-Agents report the files that their workers have loaded, with a hash of each (``node/worker/script_modules.py``). Before
-a run begins, the client compares them with the local files. It reads a file only if its time or size has changed.
+Agents report the hash of each file that their workers have loaded (``node/worker/script_modules.py``). Before a run
+begins, the client compares the hashes with the local files. It reads a file only if the file's modification time or
+size has changed.
 """
 
 from __future__ import annotations
@@ -27,26 +28,25 @@ if TYPE_CHECKING:
 
 # inotify events: content, attributes, creation, deletion and moves in a folder, and the folder itself
 _INOTIFY_MASK = 0x2 | 0x4 | 0x8 | 0x40 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800
-MOST = 256  # folders; the kernel allows a user some 10,000 for all programs
-READ_SIZE = 1 << 16  # bytes per read; further events are read next
+MOST = 256  # watched folders; the kernel allows a user about 10,000 for all programs
+READ_SIZE = 1 << 16  # bytes per read of events
 
 
 class FolderWatch:
     """Detection of changes in folders, by inotify.
 
-    Misses changes that another machine makes to a network folder, and changes to a file by another hard link. Callers
-    must
-    therefore compare the files from time to time.
+    Misses changes that another machine makes to a network folder, and changes to a file through another hard link.
+    Callers must therefore compare the files from time to time.
     """
 
     def __init__(self) -> None:
         self._file = -1
         self._poll = select.poll()  # cheaper than a read without data
         self._folders: set[str] = set()
-        self._is_unavailable = False  # inotify is missing or its limits are reached
+        self._is_unavailable = False  # whether inotify is missing or its limits are reached
 
     def watch(self, paths: Iterable[str]) -> None:
-        """Add the folders of these files to the watched ones."""
+        """Watch the folders of these files, too."""
         if self._is_unavailable:
             return
         folders = {os.path.dirname(each) for path in paths for each in (path, os.path.realpath(path))}  # noqa: PTH120
@@ -91,10 +91,10 @@ class FolderWatch:
 
 Stamp = tuple[int, int, int]
 MAX_NAMED_MODULES = 3  # edited modules that a message names
-CHECK_SHARE = 50  # checks without inotify take at most 1/50 of the time
-WATCH_AFTER_CHECKS = 20  # checks after which the folders are watched
-# Limits for watched folders, whose checks find only changes on network folders: 1/500 of the time, but at least every
-# 0.5 s.
+CHECK_SHARE = 50  # without inotify, checks take at most 1/50 of the time
+WATCH_AFTER_CHECKS = 20  # number of checks after which the folders are watched by inotify
+# For watched folders checks may take 1/500 of the time, but run at least every 0.5 s. They find only changes that
+# inotify misses.
 RARE_SHARE, LONGEST_WAIT = 500, 0.5
 
 
@@ -114,7 +114,7 @@ class EditedModules:
         self._watch, self._watch_of_sent = FolderWatch(), FolderWatch()
         self._check_count = self._sent_check_count = 0
         self._last_checked: object = None  # objects of the last check that found no edits
-        self._clean_until = 0.0  # time until which that result is valid if the folders are quiet
+        self._clean_until = 0.0  # time until which the last check's result is valid if the folders are quiet
         # The sent files when they were last found unchanged.
         self._current: Mapping[str, tuple[int, int]] | None = None
         self._current_until = 0.0
@@ -131,7 +131,7 @@ class EditedModules:
                 self._watched.setdefault(os.path.join(self._folder, name), set()).add(digest)  # noqa: PTH118  faster than pathlib
 
     def _is_ours(self, link: Link) -> bool:
-        """Check whether a node loads the files that the user edits here: the same files or copies of them."""
+        """Check whether a node loads the files that the user edits on this machine, or copies of these files."""
         if link.transport.shares_files:
             return True
         copy = link.welcome.get("cwd", "")
@@ -151,8 +151,9 @@ class EditedModules:
         return self._reload_task is not None or not self._is_current()
 
     def _is_current(self) -> bool:
-        """Check whether the ranks have the local files. If inotify reports no change, the files are compared only
-        rarely.
+        """Check whether the ranks have loaded the current local files.
+
+        As long as inotify reports no change, the files are compared only rarely.
         """
         own, begun = self._own, time.perf_counter()
         if own is None and not self._watched:
@@ -160,7 +161,7 @@ class EditedModules:
         if own is not None:
             own.scan()
         checked = (self._watched, own and own.files, self._sent)
-        # Read before the check: later changes belong to the next check.
+        # Read the events before the check, so that changes during the check count for the next check.
         quiet = self._watch.is_quiet or not (self._watched or (own is not None and own.files))
         if quiet and begun < self._clean_until and _are_same(checked, self._last_checked):
             return own is None or not self._has_unsent_edits(self._sent or {})
@@ -213,7 +214,7 @@ class EditedModules:
                 self._handled[name] = _stamp(self._path(name))
             if edited:
                 await self._context.setup.restart_processes()
-                # Remembered, because ranks that still load other content would be restarted endlessly.
+                # Remember the handled content. Otherwise ranks that still load other content would restart endlessly.
                 self._handled |= {path: self._read[path][1] for path in edited}
                 self._loaded.clear()
                 self._watched = {}
@@ -222,7 +223,7 @@ class EditedModules:
 
     def _is_edited(self, path: str) -> bool:
         if (seen := _stamp(path)) is None:
-            return False  # removed, or being replaced
+            return False  # the file was removed or is being replaced
         if (known := self._read.get(path)) is None or known[0] != seen:
             try:
                 known = self._read[path] = seen, hash_bytes(Path(path).read_bytes())
@@ -231,14 +232,17 @@ class EditedModules:
         return self._watched[path] != {known[1]} and self._handled.get(path) != known[1]
 
     def _is_unsent(self, own: LoadedModules) -> bool:
-        """Check whether this client has sent nothing yet, or has sent older versions of its loaded modules."""
+        """Check whether this client still has to send its loaded modules, or newer versions of them."""
         sent = self._sent
         if sent is None:
             return True
         return any(self._differs(name, sent) for name in own.files) or self._has_unsent_edits(sent)
 
     def _has_unsent_edits(self, sent: Mapping[str, tuple[int, int]]) -> bool:
-        """Check whether a sent module was edited that no process may have loaded yet. A rank may load it next."""
+        """Check whether a sent module was edited, including modules that no process has loaded so far.
+
+        A rank may load such a module in the next run.
+        """
         begun = time.perf_counter()
         if begun < self._next_look:
             return False

@@ -1,6 +1,7 @@
 """Environment variables, secrets and plugins of a pool.
 
-The ledger does not store their values. Clients that did not create the pool fetch them from its nodes.
+The ledger stores neither values of variables nor secrets nor plugins. Clients that did not create the pool fetch them
+from the pool's nodes.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ class RankSetupManager:
     """Configuration of a pool's ranks: environment, secrets, image and plugins.
 
     Attributes:
-        env: Environment variables, if known.
+        env: Environment variables; empty if unknown.
         is_env_known: Whether ``env`` is known.
         secrets: Values that agents redact.
         credentials: Credentials in the image's URLs. They are never written to disk.
         image: The image as JSON. The ledger's copy lacks variable values and URL credentials.
         interpreter: Interpreter of the pool's scripts, as JSON. None for pools of older releases.
         cwd: Working folder of the client, which is sent to the nodes.
-        rank_setup: Setup of the ranks, once it exists.
+        rank_setup: Setup of the ranks. None until :meth:`create` is called.
     """
 
     def __init__(self, context: PoolContext) -> None:
@@ -63,7 +64,7 @@ class RankSetupManager:
         self.add_secrets(self.credentials)
 
     def add_secrets(self, values: Sequence[str]) -> None:
-        """Redact these values, too."""
+        """Add values to the secrets that are redacted."""
         self.secrets += [value for value in values if value not in self.secrets]
         self._news.add_secrets(list(values))
 
@@ -80,13 +81,13 @@ class RankSetupManager:
         """Check whether plugins enter contexts in the pool's ranks.
 
         Raises:
-            ConnectionError: If only a node knows, and none is connected.
+            ConnectionError: If this client has to ask a node and none is connected.
         """
         await self.fetch_from_nodes()
         return bool(self.plugins)
 
     async def fetch_from_nodes(self) -> None:
-        """Fetch the configuration that only the creating client knows from the nodes that store it.
+        """Fetch the configuration from the nodes, unless this client created the pool and knows it.
 
         Raises:
             ConnectionError: If no node is connected.
@@ -154,7 +155,7 @@ class RankSetupManager:
         """Set up the ranks of a replaced node, and save the node's state.
 
         Args:
-            form: Whether to form a gang at once, if no other node is gone.
+            form: Whether to form a gang at once. No gang is formed while another node is lost.
         """
         if form and (self._context.is_standalone or not any(link.gone for link in self._context.links)):
             await self.ensure_set_up()
@@ -170,7 +171,7 @@ class RankSetupManager:
             await self.rank_setup.restart_processes()
 
     async def ensure_set_up(self) -> None:
-        """Set up the ranks before the next run needs them. A failure is only reported."""
+        """Set up the ranks before the next run needs them. Report a failure without raising an error."""
         try:
             if self.rank_setup is not None:
                 await self.rank_setup.ensure_set_up()

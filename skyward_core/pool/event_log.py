@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import AgentPong, AgentWelcome, RankPhaseKeys
 
 
-FLUSH_DELAY = 0.2  # seconds that outcomes and events may wait before they are written
-FLUSH_OPENED_DELAY = 0.02  # seconds for a dispatched run: until the write, only the agents know the run
+FLUSH_DELAY = 0.2  # maximum seconds until outcomes and events are written
+FLUSH_OPENED_DELAY = 0.02  # maximum seconds until a dispatched run is written; until then only the agents know the run
 LOCK_TIMEOUT = 0.05  # seconds that a flush waits for another process that locks the ledger
 RETRY_PAUSE = 0.5  # seconds between tries to write
 LOCK_WARNING_DELAY = 5.0  # seconds without a successful write before a warning
@@ -52,7 +52,7 @@ class LedgerWriter:
         self._has_warned = False
         self._closed = False
         self._failing_since: float | None = None  # loop time of the first failed write since the last success
-        self._runs: dict[str, dict[str, Any]] = {}  # new columns of runs
+        self._runs: dict[str, dict[str, Any]] = {}  # run -> columns that were not written yet
         self._outcomes: list[tuple[str, Outcome, dict[str, list[int]]]] = []
         self._log_ends: dict[str, dict[str, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -77,7 +77,7 @@ class LedgerWriter:
         if len(self._log_ends) > MAX_REMEMBERED_RUNS:
             del self._log_ends[next(iter(self._log_ends))]
         if is_failure(outcome):
-            self._flush_within(0.0)  # at once, but thousands of simultaneous failures are written together
+            self._flush_within(0.0)  # in the next step of the loop, so that simultaneous failures are written together
 
     def add_run_end(self, run: str, state: RunStatus, when: float, cause: RootCause | None) -> None:
         """Record the end of a run."""
@@ -99,7 +99,7 @@ class LedgerWriter:
         """Write pending records to disk. Records that cannot be written stay pending and are retried.
 
         Args:
-            patience: Seconds to wait for other processes that lock the ledger. All pools of this process wait, too.
+            patience: Seconds to wait while another process locks the ledger. The wait blocks all pools of this process.
         """
         if self._timer is not None:
             self._timer.cancel()
@@ -140,7 +140,7 @@ class LedgerWriter:
 
     def _flush_within(self, seconds: float) -> None:
         if self._timer is not None and self._timer_for <= seconds:
-            return  # the earlier timer fires first in nearly all cases
+            return  # the existing timer fires early enough
         loop = asyncio.get_running_loop()
         at = loop.time() + seconds
         if self._timer is not None:
@@ -152,7 +152,7 @@ class LedgerWriter:
 
 _log = get_logger("pool")
 
-# Most events have other types: one failed lookup must be their only cost.
+# Most events have types that are not listed. Their only cost is one failed lookup.
 _LOG_MESSAGES: dict[type[events.Event], tuple[int, Callable[[Any], str]]] = {
     events.PoolOpened: (
         INFO,
@@ -230,7 +230,7 @@ class EventPublisher:
             listener(event)
 
     def emit_node_note(self, link: Link, detail: str) -> None:
-        """Publish a note about a node; its link state stays the same."""
+        """Publish a note about a node without changing the state of the node's link."""
         self.emit_link(link, link.up, detail)
 
     def emit_link(self, link: Link, up: bool, detail: str) -> None:
@@ -250,13 +250,13 @@ class EventPublisher:
         self.emit(events.PoolState(pool=self._context.name, state=state, detail=detail, hint=hint))
 
     def emit_teardown_progress(self, detail: str) -> None:
-        """Publish the current step of a teardown, unless it is already shown."""
+        """Publish the current step of a teardown, unless the pool already shows it."""
         view = self._context.view
         if view.state == "stopping" and view.detail != detail:
             self.emit_state("stopping", detail)
 
     def emit_warning(self, words: str) -> None:
-        """Publish a warning; the state of the pool stays the same."""
+        """Publish a warning without changing the state of the pool."""
         self.emit_state(self._context.view.state, words)
 
     def emit_opened(self) -> None:
@@ -272,9 +272,9 @@ class EventPublisher:
         """Call ``on_event`` for each event and ``on_log`` for each piece of log, in order, on the pool's loop.
 
         Args:
-            on_event: Called with each event. None: not interested.
-            on_log: Called with each piece of log. None: not interested.
-            missed: First call ``on_log`` with the log lines since this client connected.
+            on_event: Called with each event; None to ignore events.
+            on_log: Called with each piece of log; None to ignore logs.
+            missed: Whether to call ``on_log`` first with all logs since this client connected.
 
         Returns:
             A function that ends the subscription.
@@ -344,7 +344,7 @@ class EventPublisher:
             self.emit(events.PriceNews(pool=context.name, hourly=hourly))
 
     def update_lease(self, seconds: float | None) -> None:
-        """Publish the end of the lease, as one node reports it. All nodes of a pool have nearly the same lease.
+        """Publish the end of the lease that one node reports. The leases of all nodes end at nearly the same time.
 
         Args:
             seconds: Seconds until the node ends itself. None: the node has no lease.
@@ -364,10 +364,10 @@ class EventPublisher:
                 self._context.view.activity.record_cpu_time(rank, seconds, time.time())
 
     def emit_rank_phase(self, link: Link, header: RankPhaseKeys) -> None:
-        """Publish the phase of a rank. Agents send its age because the nodes' clocks may be wrong."""
+        """Publish the phase of a rank. Agents send the phase's age, because the nodes' clocks may be wrong."""
         rank, at = int(header["rank"]), time.time() - header["age"]
         if rank in self._context.ranks_of(link.node):
-            phase = cast("RankPhase", header["phase"])  # a newer agent may send a phase that is not known here
+            phase = cast("RankPhase", header["phase"])  # a newer agent may send a phase that this client does not know
             self.emit(events.RankPhase(pool=self._context.name, rank=rank, phase=phase, at=at))
 
     def update_rank_phases(self, link: Link) -> None:
@@ -385,7 +385,7 @@ class EventPublisher:
         runs: dict[str, int] = {}
         for sizes in self._unfetched.values():
             for run, size in sizes.items():
-                if size:  # size 0: only the outcome remains
+                if size:  # size 0: the outcome remains, but it has no result
                     runs[run] = runs.get(run, 0) + size
         if runs != self._context.view.unfetched:
             self.emit(events.UnfetchedNews(pool=self._context.name, runs=runs))

@@ -1,8 +1,8 @@
 """Download of retained results: results and logs that no client has fetched.
 
-For an ended pool, a new agent without ranks starts in each retained folder (``node.agent.retained_results``). It adopts
-the finished calls, as after the death of an agent, and sends their results. After the last acknowledgement it ends, and
-its folder is deleted.
+For an ended pool, the client starts a new agent without ranks in each retained folder
+(``node.agent.retained_results``). The agent reads the finished calls from the journal, as an agent does after the death
+of its predecessor, and sends their results. After the last acknowledgement it ends and deletes its folder.
 
 For a running pool, this module connects to the pool's own agents, which continue to run.
 """
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 STALL_TIMEOUT = 30.0  # seconds without new data until a fetch fails
 SHUTDOWN_TIMEOUT = 10.0  # seconds that the agent has to end after the last acknowledgement
-LEASE = 60.0  # seconds that the agent lives on if this client dies
+LEASE = 60.0  # seconds that the new agent continues to run if this client dies
 
 CallOutcome = tuple[str, Outcome, dict[str, list[int]]]
 """Run, outcome of one of its calls, and log file -> (start, end) of the bytes that the call printed."""
@@ -55,13 +55,13 @@ async def fetch_retained(row: PoolRow, ledger: Ledger, *, give_up: bool = False)
     Args:
         row: Row of the pool.
         ledger: Ledger that lists the retained results.
-        give_up: Delete the results instead.
+        give_up: Delete the results instead of fetching them.
 
     Returns:
         One line of text per folder.
 
     Raises:
-        PoolError: If a folder could not be fetched. The folder remains; the error states the reasons.
+        PoolError: If a folder could not be fetched. The folder remains on the host. The error states the reasons.
     """
     done, failures, hint = [], [], None
     archive = PoolFolder(row.key)
@@ -110,7 +110,7 @@ async def fetch_run(row: PoolRow, run: str, ledger: Ledger) -> list[str]:
         One line of text per node. Empty if nothing is retained or another client has claimed the results.
 
     Raises:
-        PoolError: If a node's results could not be fetched. They remain there; the error states the reasons.
+        PoolError: If a node's results could not be fetched. They remain on the node. The error states the reasons.
     """
     done, failures = [], []
     archive = PoolFolder(row.key)
@@ -218,7 +218,7 @@ class NodeResultsFetcher:
             await asyncio.to_thread(self._save_outcomes, outcomes, ended=False)
             link.acknowledge(run)
             link.flush_acknowledgements()
-            await link.ask({"t": "ping"})  # the agent has then processed the acknowledgement
+            await link.ask({"t": "ping"})  # the answer proves that the agent has processed the acknowledgement
             return size
         finally:
             await link.close()
@@ -361,10 +361,10 @@ class NodeResultsFetcher:
 
 
 EMPTY_MACHINES_FILE = "emptied"  # lists, in the pool's folder, the machines without unfetched results
-MAX_BYTES = 4 << 30  # bytes that a teardown fetches at most
+MAX_BYTES = 4 << 30  # maximum bytes that a teardown fetches
 QUERY_TIMEOUT = 120.0  # seconds for the machines to list their results
-PATIENCE = 300.0  # seconds for the download; the machines' own shutdown timer exceeds both limits together
-MAX_PARALLEL = 8  # machines at the same time
+PATIENCE = 300.0  # seconds for the download; the machines' own shutdown timer is longer than both limits together
+MAX_PARALLEL = 8  # machines from which results are fetched at the same time
 PROGRESS_INTERVAL = 0.2  # seconds between progress reports
 
 
@@ -376,7 +376,7 @@ async def fetch_remaining(
     *,
     give_up: bool,
 ) -> tuple[list[str], list[str]]:
-    """Fetch the results that remain on a pool's machines after its agents were told to end. Can be repeated.
+    """Fetch the results that remain on a pool's machines after a teardown has ended the agents. Can be repeated.
 
     Args:
         context: The pool.
@@ -462,7 +462,7 @@ async def _fetch_machines(
 
 
 async def _wait_all(tasks: Sequence[asyncio.Task[None]], report: Callable[[], None]) -> None:
-    """Wait until all tasks are done or the time is over."""
+    """Wait until all tasks are done or the time limit expires."""
     try:
         async with asyncio.timeout(PATIENCE):
             while any(not task.done() for task in tasks):
@@ -473,7 +473,7 @@ async def _wait_all(tasks: Sequence[asyncio.Task[None]], report: Callable[[], No
 
 
 def runs_within(kept: Sequence[RetainedResults], most: int) -> set[str]:
-    """Return as many runs as fit into ``most`` bytes, smallest first."""
+    """Return the runs whose results fit into ``most`` bytes in total, chosen from the smallest on."""
     sizes: dict[str, int] = {}
     for each in kept:
         for run, size in each.runs.items():
@@ -487,7 +487,7 @@ def runs_within(kept: Sequence[RetainedResults], most: int) -> set[str]:
 
 
 def mark_empty(context: PoolContext, machine: Machine) -> None:
-    """Record that a machine has no results because the pool has never run on it."""
+    """Record that a machine has no results, because no run has ever used the machine."""
     _EmptyMachines(context.archive.folder / EMPTY_MACHINES_FILE).add(machine)
 
 

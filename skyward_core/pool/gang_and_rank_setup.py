@@ -1,4 +1,4 @@
-"""Setup of ranks before they run calls: as a gang, or each node for itself."""
+"""Set-up of ranks before they run calls: as a gang, or separately on each node of a standalone pool."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 NodesWanted = int | tuple[int, ...]  # number of nodes that a run requests, or their indices
 
 
-FIRST_EPOCH = 1  # first epoch of an agent, which numbers later ones itself
+FIRST_EPOCH = 1  # first epoch of an agent on a standalone node; the agent itself numbers later epochs
 
 
 class RankSetup:
-    """Setup of the ranks of a standalone pool, each node for itself.
+    """Set-up of the ranks of a standalone pool, separately on each node.
 
     Args:
         context: Pool of the ranks.
         plugins: The pickled plugins. None if this client did not create the pool and has not queried the nodes yet.
         secrets: Values that the agents redact.
-        apps: Whether a plugin has an ``around_app``.
-        joins: Whether a plugin joins the ranks to one world.
+        apps: Whether a plugin has an ``around_app`` context.
+        joins: Whether a plugin joins the ranks into one world.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class RankSetup:
         self._plugins, self._secrets, self._apps, self._joins = plugins, list(secrets), apps, joins
 
     def _setup_frame(self, epoch: int, info: dict[str, Any], *, fresh: bool = False) -> tuple[ClientGang, bytes]:
-        """Return the frame that sets up a node's ranks. ``fresh``: in new processes."""
+        """Return the frame that sets up a node's ranks. ``fresh``: whether the ranks get new processes."""
         header: ClientGang = {"t": "gang", "epoch": epoch, "info": info, "hooks": bool(self._plugins)}
         header["apps"], header["joins"] = self._apps, self._joins
         if fresh:
@@ -118,7 +118,7 @@ class RankSetup:
 
     @property
     def is_ready(self) -> bool:
-        """Whether all ranks are set up for calls that need no common gang."""
+        """Whether all ranks are set up for calls that need no gang across nodes."""
         return self.is_complete
 
     def try_start(self, send: Callable[[int], None]) -> bool:
@@ -132,10 +132,10 @@ class RankSetup:
         """Start a broadcast.
 
         Args:
-            send: Hands the calls of the given epoch to the links.
+            send: Sends the calls of the given epoch through the links.
 
         Returns:
-            Whether the broadcast started. False if runs on some of the nodes are still active.
+            Whether the broadcast started. False if runs that use only some of the nodes are still active.
 
         Raises:
             ConnectionError: If a required node cannot be reached now.
@@ -147,12 +147,12 @@ class RankSetup:
     async def start_on(self, wanted: NodesWanted, send: Callable[[int, tuple[int, ...]], None], job: str = "") -> bool:
         """Start a broadcast on some of the nodes.
 
-        Standalone nodes are never busy: calls are queued on the nodes with the fewest calls of this client.
+        In a standalone pool no node counts as busy: calls are queued on the nodes with the fewest calls of this client.
 
         Args:
             wanted: Number of nodes, or their indices.
-            send: Hands the calls of the given epoch to the links of the given nodes.
-            job: Job whose next step this is; "" if none. The job's reserved nodes may be used.
+            send: Sends the calls of the given epoch through the links of the given nodes.
+            job: Job that the broadcast is the next step of; "" if none. Nodes reserved for this job may be used.
 
         Returns:
             Whether the broadcast started. False if too few nodes are free.
@@ -175,7 +175,7 @@ class RankSetup:
             await self._ensure_plugins()
             header, plugins = self._setup_frame(FIRST_EPOCH, self._placement())
             for link in self._links:
-                # A node that is down is set up after it reconnects: its calls wait for that.
+                # A node that is down is set up after it reconnects. Its calls wait for the set-up.
                 if not link.epoch and link.send(header | {"alone": True}, plugins):
                     link.epoch = FIRST_EPOCH
 
@@ -207,7 +207,7 @@ class NodeGangState(NamedTuple):
         there: Whether the node answers.
         gone: Whether the node is lost for good.
         epoch: Epoch of its gang; 0 if it has none.
-        broken: Whether the gang accepts no new run and its present run is about to end.
+        broken: Whether the gang accepts no further run and its current run is about to end.
         members: Nodes of the gang; () for all.
         runs: Run -> counts of the calls that the gang received.
     """
@@ -228,8 +228,8 @@ def busy_nodes(nodes: Sequence[NodeGangState], job: str = "", *, of_parts: bool 
 
     Args:
         nodes: States of the nodes.
-        job: Job that asks. Nodes reserved for its next step count as free.
-        of_parts: Whether to count only runs on some of the nodes.
+        job: Job that requests nodes. Nodes reserved for its next step count as free.
+        of_parts: Whether to count only runs that use some but not all of the nodes.
     """
     found: set[int] = set()
     for epoch in {each.epoch for each in nodes if each.epoch}:
@@ -252,13 +252,13 @@ def busy_nodes(nodes: Sequence[NodeGangState], job: str = "", *, of_parts: bool 
 def choose_nodes(wanted: NodesWanted, nodes: Sequence[NodeGangState], job: str = "") -> tuple[int, ...]:
     """Return the nodes for a run, in order; () if the run has to wait.
 
-    An existing gang of the right size is preferred, because its processes are running. Otherwise nodes outside such
-    gangs come first, which preserves the gangs for other runs.
+    Prefers an existing gang of the right size, because its processes are already running. Otherwise prefers nodes that
+    belong to no gang, which preserves existing gangs for other runs.
 
     Args:
         wanted: Number of nodes, or their indices.
         nodes: States of the nodes.
-        job: Job that asks. Nodes reserved for its next step count as free.
+        job: Job that requests nodes. Nodes reserved for its next step count as free.
     """
     busy = busy_nodes(nodes, job)
     free = {each.node: each for each in nodes if each.there and not each.gone and each.node not in busy}
@@ -275,13 +275,13 @@ def choose_nodes(wanted: NodesWanted, nodes: Sequence[NodeGangState], job: str =
     return tuple(sorted(each.node for each in in_order[:wanted]))
 
 
-WAIT_REPORT_DELAY = 1.0  # seconds of waiting before the lock's holder is shown
+WAIT_REPORT_DELAY = 1.0  # seconds of waiting before the user sees which client holds the lock
 
 
 class GangSetup(RankSetup):
-    """Setup of gangs: holds the head's lock while gang runs start, and forms new epochs.
+    """Set-up of gangs: holds the head's lock while gang runs start, and forms new epochs.
 
-    The lock is kept after a start and released when another client requests it. A client that is alone can therefore
+    After a start this client keeps the lock until another client requests it. The only client of a pool can therefore
     send its calls at once.
 
     See :class:`RankSetup` for the arguments.
@@ -290,7 +290,7 @@ class GangSetup(RankSetup):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self._has_lock = False
-        self._holder = ""  # client that holds the lock, if it is another one
+        self._holder = ""  # other client that holds the lock; "" if there is none
         self._is_lock_wanted = False
         self._is_unclean = False
         self._granted: asyncio.Future[bool] | None = None
@@ -346,10 +346,10 @@ class GangSetup(RankSetup):
         """Start a gang run.
 
         Args:
-            send: Hands the calls of the given epoch to the links.
+            send: Sends the calls of the given epoch through the links.
 
         Returns:
-            Whether the run started. False if runs on some of the nodes are still active.
+            Whether the run started. False if runs that use only some of the nodes are still active.
 
         Raises:
             ConnectionError: If the head cannot be reached now.
@@ -409,7 +409,7 @@ class GangSetup(RankSetup):
             if isinstance(answer, BaseException):
                 if link is self.head:
                     raise answer
-                continue  # the node was lost just now, and others may be, too
+                continue  # the node has just been lost; other nodes may be lost as well
             header = answer[0]
             run_counts[link.node] = header["runs"]
             if header["epoch"] >= link.epoch and not (link.broken and header["epoch"] == link.epoch):
@@ -428,7 +428,7 @@ class GangSetup(RankSetup):
         ]
 
     async def _ensure_complete(self) -> None:
-        """Form the next epoch if required. Wait first if ranks of a spent epoch may not have begun their calls yet."""
+        """Form the next epoch if required. First wait for ranks of a spent epoch that have not begun their calls."""
         if self.is_complete:
             return
         links = self._links
@@ -498,9 +498,9 @@ class GangSetup(RankSetup):
             if active[run] and calls[run] < total:
                 for link, (header, _) in zip(links, answers, strict=True):
                     if link.members and run not in header["runs"]:
-                        continue  # the node belongs to a gang of some nodes, and the run to others
+                        continue  # the node belongs to another gang than the run
                     link.send({"t": "stop", "run": run, "why": reason, "break": link.epoch})
-                    # The agent's own report would arrive after the next start.
+                    # Set the reason here, because the agent's own report would arrive after the next start.
                     link.broken = link.broken or reason
 
     async def restart_processes(self) -> None:
@@ -509,7 +509,7 @@ class GangSetup(RankSetup):
             await self._form_gang(fresh=True)
 
     async def _wait_idle(self, words: str) -> None:
-        """Wait for active broadcasts and report the wait. This client holds the lock, so no broadcast starts."""
+        """Wait for active broadcasts and report the wait. This client holds the lock, so no broadcast can start."""
         is_reported, pause = False, 0.01
         while True:
             links = [link for link in self._links if not link.gone]
@@ -556,8 +556,10 @@ class GangSetup(RankSetup):
     async def _collect_ports(
         self, links: Sequence[Link]
     ) -> tuple[list[dict[str, Any]], int, list[tuple[int, str, int]]]:
-        """Return the nodes with their ranks' reserved ports, the number of GPUs, and the nodes' addresses for failure
-        notices.
+        """Reserve the ports of all ranks.
+
+        Returns:
+            The nodes with their ranks' reserved ports, the number of GPUs, and the nodes' addresses for fail-fast.
         """
         links = [link for link in links if link.up]
         answers: list[tuple[PortsAnswer, bytes] | BaseException]
@@ -565,7 +567,9 @@ class GangSetup(RankSetup):
         port_answers = {
             link.node: answer[0]
             for link, answer in zip(links, answers, strict=True)
-            if not isinstance(answer, BaseException)  # no whole gang can be formed if a node was lost just now
+            if not isinstance(
+                answer, BaseException
+            )  # skip nodes that have just been lost; the gang is then not complete
         }
         ports = {node: answer["ports"] for node, answer in port_answers.items()}
         peers = [peer | {"ports": ports.get(peer["node"], [])} for peer in self._placement()["peers"]]

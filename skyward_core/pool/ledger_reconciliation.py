@@ -1,6 +1,7 @@
 """Reconciliation of the ledger with the provider's machines.
 
-Clients can be killed at any time. This module records machines that the ledger misses and closes pools that have ended.
+A client can be killed before it writes to the ledger. This module records machines that are missing in the ledger, and
+closes pools that have ended.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ def with_python(machine: Machine, row: PoolRow) -> Machine:
 
 
 async def save_unknown_machines(name: str, token: str, provider: Provider, ledger: Ledger) -> list[Machine]:
-    """Add the machines that the ledger misses to it.
+    """Add machines that are missing in the ledger.
 
     Args:
         name: Name of the pool.
         token: Token of the pool.
         provider: Provider that lists the machines.
-        ledger: Ledger to add them to.
+        ledger: Ledger to add the machines to.
 
     Returns:
         The machines that were added.
@@ -67,13 +68,13 @@ async def close_if_gone(row: PoolRow, provider: Provider, ledger: Ledger) -> Rec
     await save_unknown_machines(row.name, row.token, provider, ledger)
     machines = ledger.machines(row.token)
     if any(each.is_owner_alive for each in ledger.replacements(row.token)):
-        return None  # a replacement in progress leaves no trace before its agent runs
+        return None  # the provider shows no trace of a replacement in progress before its agent runs
     machines += ledger.replaced_machines(row.token)
     seen = await log_query("describe", row.name, provider.describe(row.name, machines))
     if any(machine.state != "gone" for machine in seen):
         return None
     notes = {f"node {machine.node}: {reason}" for machine in seen if (reason := machine.extra.get("why"))}
-    # Another client may have closed the pool meanwhile, and a new pool may already have its name.
+    # Another client may have closed this pool in the meantime, and a new pool may already have the same name.
     closed = ledger.pool(row.token).ended_at is not None
     if not closed:
         await log_query("teardown", row.name, provider.teardown(row.name))
@@ -103,8 +104,9 @@ async def close_if_gone(row: PoolRow, provider: Provider, ledger: Ledger) -> Rec
 
 
 def _end_time(row: PoolRow, gone: Sequence[Machine], ledger: Ledger) -> float:
-    """Return the Unix time of an end that no client observed: as the machines or the provider report, or else the time
-    of the last known event.
+    """Return the Unix time of an end that no client observed.
+
+    Uses the time that the machines or the provider report, or else the time of the last known event.
     """
     known = [float(each.extra["ended"]) for each in gone if "ended" in each.extra]
     if len(known) < len(gone) and (last := last_event_at(pool_path(row.key))) is not None:
@@ -125,7 +127,7 @@ def _unfetched_runs(row: PoolRow, ledger: Ledger) -> list[str]:
 
 
 def is_starting(row: PoolRow) -> bool:
-    """Check whether another process is starting the pool. Its machines may have no agent yet and look gone."""
+    """Check whether another process is starting the pool. Its machines may have no agent yet and seem to have ended."""
     options = row.spec.get("options", {})
     patience = float(options.get("start_timeout", 0.0)) + float(options.get("wait_for_capacity", 0.0))
     is_late = time.time() > row.created_at + patience  # after that time the process id may belong to another process

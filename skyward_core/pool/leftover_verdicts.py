@@ -17,7 +17,8 @@ from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.util.light_dataclass import Value, value
 
 Verdict = Literal["up", "expired", "left"]
-"""Verdicts: the pool is up; it should have ended but no agent ended it; the ledger has no running pool for it."""
+"""Verdicts on a resource, in this order: its pool is up; its pool should have ended, but no agent has ended it; the
+ledger has no running pool for it."""
 
 INVENTORY_TIMEOUT = 10.0  # seconds for the inventory of all accounts after a teardown
 _MAX_NAMED = 5  # greatest number of ids in a note
@@ -31,7 +32,7 @@ class JudgedLeftover(Value):
         thing: The resource.
         verdict: The verdict.
         account: Index of the account that contains the resource.
-        pool: Key of the pool; "" if the ledger does not know it, for example after the loss of a laptop.
+        pool: Key of the pool; "" if the ledger does not know the pool, for example because another laptop created it.
     """
 
     thing: Leftover
@@ -53,7 +54,7 @@ def pool_of(thing: Leftover, ledger: Ledger) -> PoolRow | None:
 
 
 def sweepable_provider(name: str) -> Any:
-    """Return a provider's class if it can list the resources of its accounts."""
+    """Return a provider's class if the provider can list the resources of its accounts."""
     try:
         found = providers.provider_class(name)
     except UsageError:
@@ -87,7 +88,7 @@ def accounts_of(rows: Iterable[dict[str, Any]], named: Mapping[str, Sequence[Any
 
 
 async def leftover_notes(row: PoolRow, ledger: Ledger) -> list[str]:
-    """List leftovers in the accounts of an ended pool, of that pool or of others, as notes for the receipt.
+    """List leftovers of this or other pools in the accounts of an ended pool, as notes for the receipt.
 
     Changes nothing and takes at most ``INVENTORY_TIMEOUT`` seconds. Unreachable accounts are listed, too.
     """

@@ -1,4 +1,4 @@
-"""Collection and recording of machine metrics, and pause notices for the stall watch of the nodes."""
+"""Collection and recording of machine metrics, and notices to the nodes that a rank is paused."""
 
 from __future__ import annotations
 
@@ -53,8 +53,7 @@ class MetricsCollector:
             self._book.set_silence_reason(link.node, header["why"])
 
     async def fetch_series(self, run: str | None) -> Curves:
-        """Return the series that are known after the next sample of each node; see
-        ``operators.PoolOperations.metrics``.
+        """Wait for the next sample of each node and return all known series; see ``operators.PoolOperations.metrics``.
 
         Raises:
             UsageError: If the pool's view has no such run.
@@ -86,8 +85,8 @@ class MetricsCollector:
         return lacks
 
 
-LONG_RUN = 10.0  # seconds of a run before the machines are measured for the recording
-RUN_MARGIN = 30.0  # seconds after the end of a run that still belong to the run
+LONG_RUN = 10.0  # seconds; machine metrics are recorded only for runs that last longer
+RUN_MARGIN = 30.0  # seconds after the end of a run that are recorded as part of the run
 
 
 class MetricsRecorder:
@@ -119,13 +118,13 @@ class MetricsRecorder:
         self.start_collector()
 
     def start_collector(self) -> MetricsCollector:
-        """Return the collector of samples. The first call starts the measurement."""
+        """Return the collector of samples. The first call starts sampling on the nodes."""
         if self._collector is None:
             self._collector = MetricsCollector(self._context)
         return self._collector
 
     def on_connect(self, link: Link) -> None:
-        """Request samples from a node if the machines are measured."""
+        """Request samples from a node that has connected, if sampling has started."""
         if self._collector is not None:
             self._collector.on_connect(link)
 
@@ -183,7 +182,7 @@ PAUSE_VALIDITY = 20.0  # seconds that a notice is valid; limited because this cl
 
 
 class PauseNotifier:
-    """Notices to a pool's nodes that a rank is paused, for example in a debugger, so that its silence is no stall."""
+    """Notices to a pool's nodes that a rank is paused, for example in a debugger, so that timeouts are suspended."""
 
     def __init__(self, context: PoolContext) -> None:
         self._context = context
@@ -205,7 +204,7 @@ class PauseNotifier:
                 until = asyncio.get_running_loop().time() + NOTIFY_INTERVAL
                 while self._is_paused() and asyncio.get_running_loop().time() < until:
                     await asyncio.sleep(0.1)
-            # sent only at the end of the pause: if this client leaves, other clients continue to notify
+            # Sent only at the end of the pause. If this client leaves earlier, other clients continue to send notices.
             self._send(0.0)
         finally:
             self._is_notifying = False

@@ -1,4 +1,4 @@
-"""Recovery of silent and lost nodes: suspicion, new agents, replacement machines, reconnection."""
+"""Recovery of unreachable and lost nodes: diagnosis, new agents, replacement machines, reconnection."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from skyward_core.store.pool_folder import parse_rank
 REPLACEMENT_PAUSES = (1.0, 30.0)  # seconds between attempts: first and longest
 POLL_INTERVAL = 0.5  # seconds between checks of another client's replacement
 MACHINE_STATE_TIMEOUT = 30.0  # seconds for a provider to report a machine's state
-TERMINATE_TIMEOUT = 60.0  # seconds for the termination of a useless machine; the teardown retries it
+TERMINATE_TIMEOUT = 60.0  # seconds to terminate a useless machine; after a failure the teardown tries again
 
 
 class _PoolTornDown(Exception):
@@ -33,7 +33,7 @@ class _PoolTornDown(Exception):
 
 
 class NodeReplacements:
-    """Replacements of lost machines of one pool, as one client performs them."""
+    """Replacements of lost machines of one pool by one client."""
 
     def __init__(self, context: PoolContext) -> None:
         self._context = context
@@ -48,8 +48,9 @@ class NodeReplacements:
             task.add_done_callback(lambda done: tasks.get(node) is done and tasks.pop(node))
 
     def resume(self) -> None:
-        """Resume replacements that other clients left, and remove finished ones from the ledger. Called after
-        attaching.
+        """Resume replacements that other clients left, and remove finished replacements from the ledger.
+
+        Called after this client has attached.
         """
         context = self._context
         for each in context.ledger.replacements(context.token):
@@ -76,7 +77,7 @@ class NodeReplacements:
         except (SkywardError, OSError) as error:
             self._fail(node, error_message(error))
         finally:
-            with suppress(LedgerError):  # its owner's exit releases the entry, too
+            with suppress(LedgerError):  # the exit of this client releases the entry, too
                 pool.ledger.release_replacement(token, node, self._roster.owner)
 
     async def _try_replace(self, node: int) -> str:
@@ -107,7 +108,7 @@ class NodeReplacements:
         raise _PoolTornDown
 
     async def _retry_until_back(self, node: int, found: Replacement) -> None:
-        """Try to replace a node's machine until it is up or the time is over."""
+        """Try to replace a node's machine until a replacement is up or the time limit expires."""
         pool, token = self._context, self._context.token
         deadline = time.monotonic() + pool.options.start_timeout
         pause, longest = REPLACEMENT_PAUSES
@@ -134,8 +135,8 @@ class NodeReplacements:
                 await self._acquire_machine(node, found)
                 await self._context.startup.move_node(pool.machines[node])
         except (PoolError, UsageError, OSError) as error:
-            # Providers and the system have time-outs, too: only this method's own limit gets its message. An error
-            # without a message is still a failure.
+            # Providers and the system have time-outs, too. Only this method's own limit means that the machine started
+            # too late. An error without a message is still a failure.
             ours = limit.expired() and isinstance(error, TimeoutError)
             late = f"it did not start within {pool.options.start_timeout:g} s"
             reason = late if ours else error_message(error) or type(error).__name__
@@ -147,7 +148,7 @@ class NodeReplacements:
                 raise _PoolTornDown
         entry = self._roster.ledger_entry(node)
         if reason and entry is not None and entry.made:
-            # The machine is useless. The ledger keeps it, as a former machine once there is another.
+            # The machine is useless. It stays in the ledger, and becomes a former machine when there is another one.
             await self._terminate(pool.machines[node])
             pool.ledger.restart_replacement(token, node, secrets.token_hex(8))
         return reason
@@ -166,7 +167,7 @@ class NodeReplacements:
         if found.made:  # by a client that has exited
             pool.machines[node] = machines[node]
             return
-        # Before anything is paid: a machine without the pool's configuration is useless.
+        # Fetch the configuration before renting a machine, because a machine is useless without it.
         await pool.setup.fetch_from_nodes()
         self._emit_progress(node, "requesting another machine")
         others = [machine for machine in machines if machine.node != node]
@@ -181,7 +182,7 @@ class NodeReplacements:
         pool.machines[node] = machine
 
     def _close_logs(self, node: int) -> dict[str, int]:
-        """Terminate the last line of each of a lost node's logs. Returns, by log file, the offset of the next byte."""
+        """End the last line of each log of a lost node. Return the offset of the next byte by log file."""
         pool = self._context
         ends = {}
         for name, size in pool.archive.log_sizes().items():
@@ -200,7 +201,7 @@ class NodeReplacements:
             await self._context.startup.join_machine(machine)
         except (PoolError, UsageError, OSError) as error:
             self._emit_progress(node, error_message(error), time.time() + POLL_INTERVAL)
-            # A running machine is only unreachable for this client; a dead one is replaced in turn.
+            # If the new machine runs, only this client cannot reach it. If it is dead, this client replaces it next.
             pool.machines[node] = before if await self._may_be_alive(machine) else machine
             return False
         await self._on_node_back(node, brought=False)
@@ -219,7 +220,7 @@ class NodeReplacements:
     async def _on_node_back(self, node: int, *, brought: bool) -> None:
         """Allow runs on a replaced node.
 
-        A ledger error is only reported: a retry would replace a machine that works.
+        Reports a ledger error without a retry, because a retry would replace a machine that works.
         """
         self._roster.replacement_tasks.pop(node, None)
         try:
@@ -237,19 +238,19 @@ class NodeReplacements:
         self._news.emit_state("degraded", f"node {node} is lost: {detail}")
 
     def _fail(self, node: int, reason: str, *, late: bool = False) -> None:
-        """Give a node's replacement up. ``late``: the time for it is over."""
+        """Give up the replacement of a node. ``late``: whether the time limit has expired."""
         pool = self._context
         within = f" within {pool.options.start_timeout:g} s" if late else ""
         failure = f"no replacement machine{within}: {reason}"
         self._roster.failures[node] = failure
         self._news.emit_phase(node, "gone", failure)
-        detail = f"node {node} is lost, {failure}; the next client that attaches to the pool retries"
+        detail = f"node {node} is lost, {failure}; the next client that attaches to the pool tries to replace it again"
         self._news.emit_state("degraded", detail)
 
 
-MAX_STARTS = 3  # agents per node and window; more indicate a persistent fault
+MAX_STARTS = 3  # started agents per node and RESTART_WINDOW; more starts would indicate a persistent fault
 RESTART_WINDOW = 60.0  # seconds
-MAX_FAILURES = 4  # consecutive failed starts
+MAX_FAILURES = 4  # consecutive failed starts after which no further agent is started
 PAUSE = 0.5  # seconds after the first failed start; doubled after each further one
 
 
@@ -295,7 +296,7 @@ class SuspectedNodes:
 
     Args:
         lost_after: Seconds until an unreachable node counts as lost. None: no limit.
-        lose: Called when a node is lost, with a description of the times.
+        lose: Called with the link of a lost node and a text that states since when the node was unreachable.
     """
 
     def __init__(self, lost_after: float | None, lose: Callable[[Link, str], None]) -> None:
@@ -304,7 +305,7 @@ class SuspectedNodes:
         self._since: dict[Link, tuple[float, asyncio.TimerHandle]] = {}
 
     def on_unreachable(self, link: Link) -> str:
-        """Record that a node is unreachable. Returns since when, and when it will count as lost."""
+        """Record that a node is unreachable. Return since when, and when the node will count as lost, as text."""
         if self._lost_after is None:
             return ""
         if link not in self._since:
@@ -314,12 +315,12 @@ class SuspectedNodes:
         return f"unreachable since {_clock(since)}, counts as lost at {_clock(since + self._lost_after)}"
 
     def clear(self, link: Link) -> None:
-        """Forget a node that answers or is known to be lost."""
+        """Remove a node that answers or is known to be lost."""
         if (suspected := self._since.pop(link, None)) is not None:
             suspected[1].cancel()
 
     def stop(self) -> None:
-        """Forget all nodes."""
+        """Remove all nodes, because this client stops watching them."""
         for link in list(self._since):
             self.clear(link)
 
@@ -343,7 +344,7 @@ RETRY_DELAY = 1.0  # seconds until a failed diagnosis is repeated
 
 
 class NodeRecovery:
-    """Recovery of the nodes of one pool: suspicion, new agents, replacements, reconnection.
+    """Recovery of the nodes of one pool: diagnosis, new agents, replacements, reconnection.
 
     Attributes:
         suspects: Nodes that do not answer.
@@ -381,7 +382,7 @@ class NodeRecovery:
                 await self._handle_failure(link, decided)
         except (SkywardError, OSError) as error:
             self._news.emit_node_note(link, f"cannot determine the state of node {link.node}: {error_message(error)}")
-            if link.finished:  # the link makes no more attempts that would trigger another diagnosis
+            if link.finished:  # the link no longer reconnects, so no failed attempt triggers another diagnosis
                 link.loop.call_later(RETRY_DELAY, self._retry_diagnosis, link)
         finally:
             self._diagnosing.discard(link.node)
@@ -405,8 +406,8 @@ class NodeRecovery:
             return
         machine = context.machines[link.node]
         (seen,) = await context.describe([machine])
-        # "unreachable" means that the link is down: a network failure ends no healthy machine. "lost" means that peers
-        # get no answer, which proves nothing if the nodes do not connect to each other.
+        # "unreachable" means that only the link is down, so the machine may be healthy. "lost" means that other nodes
+        # get no answer either, which proves nothing in a standalone pool, whose nodes do not connect to each other.
         alive = ("running", "unreachable", "lost") if context.is_standalone else ("running", "unreachable")
         if seen.state in alive or link.up or context.leaving or context.external_end is not None:
             return
@@ -447,9 +448,10 @@ class NodeRecovery:
         return describe_preemption(node, machine, noticed=self._context.view.nodes[node].is_preempted)
 
     async def _restart_agent(self, link: Link) -> None:
-        """Start a new agent on a node whose agent died. It adopts the running workers, and the link reconnects to it.
+        """Start a new agent on a node whose agent died.
 
-        After a failure the link continues to retry, and each of its attempts triggers another diagnosis.
+        The new agent adopts the running workers, and the link reconnects to it. If the start fails, the link continues
+        to reconnect, and each of its failed attempts triggers another diagnosis.
         """
         try:
             report = await self._context.startup.prepare(link)
@@ -464,7 +466,10 @@ class NodeRecovery:
         report("ready", "a new agent took over")
 
     def _on_suspicion_timeout(self, link: Link, reason: str) -> None:
-        """Treat a node as lost after too long a silence. Its machine is not terminated. Observers continue to retry."""
+        """Treat a node as lost because it was unreachable for too long. Do not terminate the node's machine.
+
+        Observers continue to reconnect.
+        """
         if not self._context.observer and self._context.external_end is None:
             self._mark_lost(link, reason)
 
@@ -476,7 +481,7 @@ class NodeRecovery:
         try:
             if context.ledger.pool(context.token).state != "stopping":
                 context.ledger.set_pool_state(context.token, "degraded" if context.present_links else "failed")
-        except LedgerError as error:  # calls that wait for the node must end all the same
+        except LedgerError as error:  # continue, because calls that wait for the node must end
             self._news.emit_node_note(link, f"the loss was not saved in the ledger: {error}")
         self._news.emit_state("degraded", f"node {link.node} is lost: {reason}")
         self.replacements.begin(link.node)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import NoticeKeys
 
 
-CANCEL_TIMEOUT = 5.0  # seconds that a replacement may take to be cancelled
+CANCEL_TIMEOUT = 5.0  # maximum seconds to wait until a replacement is cancelled
 POLL_INTERVAL = 0.02  # seconds
 PREEMPTION_MARGIN = 30.0  # seconds after a preemption deadline until the preemption is no longer expected
 MAX_NAMED_NODES = 3  # nodes that the pool's state lists by name; the others are counted
@@ -34,9 +34,9 @@ class NodeRoster:
     """Missing and replaced nodes of one pool.
 
     Attributes:
-        owner: Unique id of this client, for tasks that one client performs for all.
-        replacement_tasks: Node -> task that replaces its machine.
-        failures: Node -> reason why it got no replacement machine.
+        owner: Unique id of this client, for tasks that only one of the pool's clients performs.
+        replacement_tasks: Node -> task that replaces the node's machine.
+        failures: Node -> reason why the node got no replacement machine.
     """
 
     def __init__(self, context: PoolContext) -> None:
@@ -70,7 +70,7 @@ class NodeRoster:
         self._context.news.emit_state(state, detail)
 
     def report_wait(self, words: str) -> None:
-        """Publish the reason why runs wait; "" if they no longer wait."""
+        """Publish the reason why runs wait. The reason "" means that no run waits."""
         if words:
             self._context.news.emit_warning(words)
         else:
@@ -91,7 +91,7 @@ class NodeRoster:
         return bool(self.replacement_tasks)
 
     def may_return(self, node: int) -> bool:
-        """Check whether a lost node is being replaced."""
+        """Check whether a replacement for a lost node's machine is in progress."""
         return node in self.replacement_tasks
 
     def replacement_failure(self, node: int) -> str:
@@ -100,7 +100,7 @@ class NodeRoster:
 
     @property
     def has_pending_preemptions(self) -> bool:
-        """Whether preemptions are imminent whose machines will be replaced."""
+        """Whether a machine is about to be preempted and will be replaced afterwards."""
         return self._context.options.on_loss == "replace" and any(map(_is_being_preempted, self._context.view.nodes))
 
     async def stop_replacing(self) -> None:
@@ -125,8 +125,8 @@ class NodeRoster:
     async def decision_lock(self, node: int) -> AsyncIterator[bool]:
         """Acquire the right to decide about a node without an agent.
 
-        If two clients decided at once, one could continue on the old machine and the other on a new one, and their logs
-        would overwrite each other.
+        Without the lock, one client could continue on the old machine while another client uses a new machine. Their
+        logs would overwrite each other.
 
         Yields:
             Whether another client has already decided to replace the machine, or has replaced it.
@@ -148,7 +148,7 @@ class NodeRoster:
         return theirs or self.is_superseded(node)
 
     def is_superseded(self, node: int) -> bool:
-        """Check whether the ledger has another machine for a node than this client."""
+        """Check whether the ledger records another machine for a node than this client uses."""
         context = self._context
         machine, ours = context.ledger.machines(context.token)[node], context.machines[node]
         return (machine.id, machine.extra) != (ours.id, ours.extra)
@@ -193,7 +193,7 @@ class PreemptionNotices:
                 self._warn_node(other, node)
 
     def _warn_node(self, link: Link, node: NodeView) -> None:
-        # Standalone nodes do not depend on each other.
+        # Standalone nodes do not depend on each other, so they do not need the notice.
         if not (self._context.observer or self._context.is_standalone):
             seconds = 0.0 if node.notice_ends_at is None else node.notice_ends_at - time.time()
             link.warn_preemption(node.index, max(0.0, seconds))

@@ -1,4 +1,4 @@
-"""Download of files that the ranks wrote: on request, during runs and at the teardown."""
+"""Download of output files, which are files that the ranks wrote: on request, during runs and at the teardown."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 CLOCK_TOLERANCE = 2.0  # seconds by which two clocks may differ
 PATIENCE = 60.0  # seconds that a node may take to scan its disk
-MAX_FILES = 200_000  # files of one node that are listed, page by page
+MAX_FILES = 200_000  # maximum number of listed files per node, over all pages
 SILENCE_TIMEOUT = 6.0  # seconds; a node sends a sign of life every 2 s while it scans
 
 
@@ -85,13 +85,13 @@ async def list_files(
         whole: Whether to request further pages if the files do not fit into one answer.
 
     Returns:
-        The files and the nodes that could not list theirs.
+        The files, and the nodes that could not list their files.
     """
     links = [link for link in context.links if nodes is None or link.node in nodes]
     listings = await asyncio.gather(*(_list_node(link, context, patterns, run, whole=whole) for link in links))
     view = context.view.runs.get(run or "")
     if view is not None and (view.kind != "broadcast" or view.nodes) and not all(each.forgotten for each in listings):
-        # Nodes that had no call of the run do not know it.
+        # A node that had no call of the run does not know the run. This is no failure.
         listings = [each._replace(why="") if each.forgotten else each for each in listings]
     found = FileListing([], sum(each.more for each in listings), {}, {})
     seen: dict[tuple[str, str], WrittenFile] = {}
@@ -129,7 +129,7 @@ async def _list_node(
         last = listing.files[-1].path
         page = await _list_page(link, context, patterns, run, last)
         files = [each for each in page.files if each.path > last]
-        if not files:  # an empty page, whatever the node claims to have left
+        if not files:  # stop at an empty page, even if the node claims to have more files
             break
         listing = page._replace(files=listing.files + files)
     return listing
@@ -138,7 +138,7 @@ async def _list_node(
 async def _list_page(
     link: Link, context: PoolContext, patterns: Sequence[str], run: str | None, after: str
 ) -> _NodeListing:
-    # A rented machine holds files of this pool only, whatever its clock showed when the pool was created.
+    # A rented machine holds only files of this pool, so all of them count, even if its clock was wrong at the start.
     since = 0.0 if context.ends_machines else link.to_node_time(context.row.created_at) - CLOCK_TOLERANCE
     when: dict[str, object] = {"run": run} if run else {"since": since}
     if after:
@@ -156,7 +156,7 @@ async def _list_page(
 
 
 async def _request(link: Link, request: dict[str, object]) -> WrittenAnswer:
-    """Return a node's answer. The request is repeated each time that the link was restored."""
+    """Return a node's answer. Repeat the request whenever the link has been restored."""
     while True:
         welcome = link.welcome
         try:
@@ -235,9 +235,9 @@ class OutputRecord:
         """
         left = file_fingerprint(target)
         if left is None:
-            return  # removed since the download
+            return  # the local file was removed after the download
         row = FetchedRow(str(target), file.node, file.path, file.version, left)
-        # The leading newline separates this line from one that a crash or a full disk cut short.
+        # The leading newline separates this line from an earlier line that a crash or a full disk truncated.
         line = b"\n" + json.dumps(asdict(row)).encode() + b"\n"
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
@@ -247,7 +247,7 @@ class OutputRecord:
             os.close(descriptor)
 
     def _read(self) -> None:
-        """Read the lines that any process or thread has added."""
+        """Read the lines that this or another process has added since the last call."""
         with self._lock:
             self._read_new_lines()
 
@@ -265,17 +265,17 @@ class OutputRecord:
                 data_row = json.loads(line)
                 row = FetchedRow(**(data_row | {"left": tuple(data_row["left"])}))
             except (ValueError, TypeError, KeyError):
-                continue  # cut short by a crash or a full disk
+                continue  # the line was truncated by a crash or a full disk
             self._by_target[row.target] = row
             self._by_file.setdefault((row.path, row.version), []).append(row)
 
 
 SPARE_BYTES = 1 << 20  # bytes of the client's disk that stay free
-RETRY_PAUSE = 1.0  # seconds before the next try for a file that changed while it was read
+RETRY_PAUSE = 1.0  # seconds before the next try to download a file that changed during the download
 PROGRESS_INTERVAL = 0.2  # seconds between progress reports
 STALL_TIMEOUT = 60.0  # seconds without a byte after which a node is skipped
-TEARDOWN_STALL_TIMEOUT = 5.0  # seconds; during a teardown, if the agent does not respond at all
-MIN_READ_RATE = 20e6  # bytes per second; a resumed node first reads again the part that it has already sent
+TEARDOWN_STALL_TIMEOUT = 5.0  # seconds after which a teardown skips a node whose agent does not respond at all
+MIN_READ_RATE = 20e6  # bytes per second; before a node resumes a file, it reads the part that it has already sent
 
 Progress = Callable[[int, int], None]
 """Called with the downloaded bytes and the total bytes."""
@@ -287,7 +287,7 @@ class Destination(NamedTuple):
     Attributes:
         folder: Folder for all files.
         by_node: Node -> name of its subfolder. Empty if the pool has one node.
-        alone: Paths that exist on one node only and are stored without a node's subfolder.
+        alone: Paths that exist on one node only. They are stored without a node's subfolder.
     """
 
     folder: Path
@@ -300,7 +300,7 @@ class Destination(NamedTuple):
         return alone if file.path in self.alone else beside_others
 
     def possible_targets(self, file: WrittenFile) -> tuple[Path, Path]:
-        """Return the path of a file without and with its node's subfolder."""
+        """Return two local paths of a file: without and with the subfolder of its node."""
         return self.folder / file.path, self.folder / self.by_node.get(file.node, "") / file.path
 
 
@@ -390,14 +390,14 @@ class OutputFetcher:
             return await asyncio.to_thread(self._store, file, target, incoming)
         except OSError as error:
             if self._end_reason or error.errno == errno.ENOSPC or CHANGED_MESSAGE in (error.strerror, str(error)):
-                incoming.drop()  # a part of a file that cannot be resumed
+                incoming.drop()  # discard a partial file that cannot be resumed
             raise
         finally:
             del self._downloads[file]
             incoming.release()
 
     async def _acquire_target(self, file: WrittenFile, target: Path, aim: Destination) -> IncomingOutput | None:
-        """Start a download, after any other client's download to the same path. None: the file is already here.
+        """Start a download, after any other client's download to the same path. Return None if the file already exists.
 
         Raises:
             OSError: If the file cannot be stored, or the other client's download makes no progress.
@@ -416,7 +416,7 @@ class OutputFetcher:
 
     @property
     def _end_reason(self) -> str:
-        """Error text if another client or the pool's limits ended the pool; else ""."""
+        """Return the error text if another client or the pool's limits ended the pool; else ""."""
         return "" if self._context.external_end is None else str(self._context.external_end.error())
 
     @property
@@ -424,7 +424,7 @@ class OutputFetcher:
         return TEARDOWN_STALL_TIMEOUT if self._context.leaving else STALL_TIMEOUT
 
     def _is_fetched(self, file: WrittenFile, target: Path, aim: Destination) -> bool:
-        """Check whether the file is already here, possibly under its other possible path, which is then renamed."""
+        """Check whether the file is already here. Rename it if it has the other one of its two possible paths."""
         for row in self._record.copies_of(file):
             if row.target == str(target):
                 return True
@@ -442,7 +442,7 @@ class OutputFetcher:
         """Check whether the local file is an unmodified earlier version of the same file.
 
         Raises:
-            OSError: If another or a modified file is in the way.
+            OSError: If another file or a modified file has this path.
         """
         if not os.path.lexists(target):
             return False
@@ -485,11 +485,11 @@ class OutputFetcher:
         raise OSError(reason)
 
     async def _download_with_timeout(self, link: Link, path: str, incoming: IncomingOutput) -> None:
-        """Download as long as bytes arrive. A silent node gets no second request: it answers when it resumes.
+        """Download as long as bytes arrive. Send a silent node no second request, because it answers when it resumes.
 
         Raises:
-            ConnectionError: If the link is down, the node is silent or its disk does not respond. The received part is
-                kept.
+            ConnectionError: If the link is down, the node is silent or its disk does not respond. The received part
+                remains for the next attempt.
         """
         download = asyncio.ensure_future(self._download(link, path, incoming))
         at, since = incoming.at, time.monotonic()
@@ -516,7 +516,7 @@ class OutputFetcher:
             await link.fetch_output(path, incoming)
 
     def _store(self, file: WrittenFile, target: Path, incoming: IncomingOutput) -> bool:
-        """Move a complete download to its path. Returns whether the content is new there."""
+        """Move a complete download to its path. Return whether the content at this path has changed."""
         instead = self._may_replace(file, target)
         if not instead and incoming.has_same_content(target):
             incoming.drop()
@@ -553,8 +553,8 @@ def _make_folders(target: Path, folder: Path) -> None:
 
 FOLDER = "outputs"  # in the client's working folder
 QUIET_TIME = 3.0  # seconds without a change after which a file counts as complete
-FETCH_INTERVALS = (2.0, 15.0)  # seconds before the first scan during a run, and at most between later scans
-MAX_ENDED_RUNS = 32  # ended runs with a pending scan; the teardown covers older ones
+FETCH_INTERVALS = (2.0, 15.0)  # seconds: delay of the first scan during a run, maximum delay of later scans
+MAX_ENDED_RUNS = 32  # ended runs with a pending scan; the teardown fetches the files of older runs
 MAX_NAMED_FILES = 5  # files per node that a receipt names
 
 
@@ -593,7 +593,7 @@ class Outputs:
             whole: Whether to request further pages if the files do not fit into one answer.
 
         Returns:
-            The files and the nodes that could not list theirs.
+                The files, and the nodes that could not list their files.
 
         Raises:
             UsageError: If a pattern leads out of the working folder.
@@ -679,14 +679,14 @@ class Outputs:
         folder = self._base / (run or self._context.row.key)
         folder.mkdir(parents=True, exist_ok=True)
         check_folder_owner(self._base)
-        # Downloads must be neither uploaded to the next pool nor committed.
+        # A .gitignore file prevents that downloads are committed or uploaded to the next pool.
         ignored = folder / ".gitignore"
         if not ignored.exists():
             ignored.write_text("*\n", encoding="utf-8")
         return folder
 
     def _node_folders(self) -> dict[int, str]:
-        """Return a subfolder per node: named by its rank, or by the node if its ranks share a working folder."""
+        """Return a subfolder per node, named after the node's only rank, or after the node if it has several ranks."""
         if len(self._context.links) == 1:
             return {}
         letter = "r" if self._context.ranks_per_node == 1 else "n"
@@ -709,7 +709,7 @@ class Outputs:
     # -- during runs ---------------------------------------------------------------------------------------
 
     def start_fetching(self) -> None:
-        """Fetch the image's output patterns of every run from now on, during the run and after its end.
+        """Start to fetch the files that match the image's output patterns, during each run and after its end.
 
         Includes runs of other clients and earlier runs that the nodes report.
         """
@@ -740,7 +740,7 @@ class Outputs:
             self._news.emit_warning(f"cannot fetch output files now: {error}")
 
     async def _fetch_until_idle(self) -> None:
-        """Scan the active runs at growing intervals and each ended run once, until none remains."""
+        """Scan active runs at growing intervals, and each ended run once. Return when no run remains."""
         delay, longest = FETCH_INTERVALS
         while (self._ended_runs or self._active_runs) and not self._context.detached:
             if not self._ended_runs:
@@ -779,7 +779,7 @@ class Outputs:
         """
         context = self._context
         if self._fetch_task is not None:
-            if give_up or self._context.registry.runs:  # runs remain only if their nodes do not answer
+            if give_up or self._context.registry.runs:  # runs are still registered only if their nodes do not answer
                 self._fetch_task.cancel()
             await asyncio.wait([self._fetch_task])
         if not await asyncio.to_thread(self._had_runs):
@@ -854,7 +854,7 @@ def _validate_patterns(patterns: Sequence[str]) -> list[str]:
 
 
 def newest_within(files: Sequence[WrittenFile], most: int) -> list[WrittenFile]:
-    """Return as many files as fit into ``most`` bytes, newest first."""
+    """Return the files that fit into ``most`` bytes in total, chosen from the newest on."""
     chosen = []
     for file in sorted(files, key=lambda file: -file.changed_at):
         if file.size <= most:

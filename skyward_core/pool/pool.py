@@ -1,4 +1,4 @@
-"""One pool as one client sees it: the class that creates the pool's parts and dispatches the frames of its agents."""
+"""Main class of a pool in one client. It creates the pool's parts and dispatches the frames of the pool's agents."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ async def flush_all() -> None:
 
 
 class Pool:
-    """One pool as one client sees it: creates the pool's parts and dispatches the frames of its agents.
+    """One pool in one client. Creates the pool's parts and dispatches the frames of the pool's agents.
 
     Attributes:
-        context: State that the parts share. It also refers to the parts.
+        context: State that the pool's parts share. It also refers to these parts.
         news: Publisher of the pool's events.
     """
 
@@ -146,7 +146,7 @@ class Pool:
 
         Raises:
             PoolError: If a node failed. The error names the node, the cause and a fix.
-            Cancelled: If the pool was torn down or left during the start.
+            Cancelled: If the pool was torn down, or this client detached from it, during the start.
         """
         debug_log.pool.set(self.name)
         await self.context.startup.start(spec)
@@ -261,11 +261,11 @@ class Pool:
         context.scheduler.queue.notify()
         if up:
             context.recovery.suspects.clear(link)
-            if not link.silent:  # else the welcome is old, and all later frames have arrived on the same connection
+            if not link.silent:  # otherwise the connection has not changed, so the welcome was processed earlier
                 self._on_connect(link)
             return
         if link.silent:
-            return  # the connection still exists: report only
+            return  # the connection still exists, so only report the silence
         context.setup.on_down(link)
         if not (context.leaving or link.gone or context.external_end):
             context.recovery.diagnose(link)

@@ -52,8 +52,8 @@ class PoolEnd(NamedTuple):
     Attributes:
         pool: Name of the pool.
         by: Client that ended the pool; "" if the pool ended itself.
-        why: Reason; "" if unknown.
-        at: Unix time in seconds.
+        why: Reason for the end; "" if unknown.
+        at: Unix time of the end in seconds.
     """
 
     pool: str
@@ -73,7 +73,7 @@ class PoolEnd(NamedTuple):
 
     @classmethod
     def from_ledger(cls, row: PoolRow) -> PoolEnd:
-        """Return the end that the ledger records. During a teardown the ledger does not yet name the client."""
+        """Return the end that the ledger records. During a teardown, the client's name is not in the ledger yet."""
         if row.ended_at is None:
             return cls(row.name, "another client", "", time.time())
         receipt = row.receipt or {}
@@ -81,7 +81,7 @@ class PoolEnd(NamedTuple):
         return cls(row.name, receipt.get("by", ""), "; ".join(reasons), row.ended_at)
 
     def error(self) -> PoolGone:
-        """Return a new error for callers that wait for the pool or use it later. Each thread needs its own."""
+        """Return a new error for a caller that waits for the pool or uses it later. Each thread needs its own error."""
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.at))
         ended = f"was ended at {when} by {self.by}" if self.by else f"ended itself at {when}"
         reason = f": {self.why}" if self.why else ""
@@ -94,15 +94,15 @@ class PoolContext:
     Attributes:
         links: Links to the nodes, by index. A replaced node keeps its index.
         machines: Machines of the nodes, by index.
-        view: The pool as screens show it. Only the event publisher writes to it.
+        view: State of the pool for screens. Only the event publisher changes it.
         observer: Whether this client only watches the pool.
         external_end: End of the pool, if another client or the pool's own limits ended it.
-        end_reason: Why this client ends the pool without a request by the user; else "".
+        end_reason: Reason why this client ends the pool without a request by the user; "" otherwise.
         leaving: Whether this client tears the pool down, or has left it.
         detached: Whether this client has left the pool.
         is_local: Whether the ranks work in this machine's own folders.
         news: Publisher of all events of the pool.
-        background: Tasks that no caller waits for.
+        background: Background tasks, for which no caller waits.
         roster: Nodes that are missing, and nodes that may return.
         setup: Configuration and setup of the ranks.
         registry: Runs by id.
@@ -141,7 +141,7 @@ class PoolContext:
         python = row.spec.get("interpreter")
         self._interpreter = Interpreter.from_json(python) if python else None
         self.is_local = isinstance(provider, RunsHere)
-        self._turn = -1  # index of the node that was chosen last
+        self._turn = -1  # index of the node that :meth:`next_link` chose last
         self.background = BackgroundTasks()
         self.news = EventPublisher(self)
         self.roster = NodeRoster(self)
@@ -150,13 +150,13 @@ class PoolContext:
 
     @cached_property
     def outputs(self) -> Outputs:
-        """Files that the ranks write. Created on first use, because most pools never import the module."""
+        """Output files of the ranks. Created on first use, because most pools do not need the module."""
         from skyward_core.pool.output_files import Outputs
 
         return Outputs(self)
 
     async def describe(self, machines: Sequence[Machine]) -> list[Machine]:
-        """Return the machines with the state that the provider reports now."""
+        """Ask the provider for the current state of machines, and return the machines with this state."""
         return await log_query("describe", self.name, self.provider.describe(self.name, machines))
 
     async def terminate(self, machine: Machine) -> None:
@@ -258,10 +258,10 @@ class BackgroundTasks:
         task.add_done_callback(self._tasks.discard)
 
     def defer(self, work: Callable[..., None], *args: Any) -> None:
-        """Call ``work`` about 3 ms later, in order.
+        """Call ``work`` about 3 ms later. Deferred calls keep their order.
 
-        For bookkeeping that no caller waits for: a caller that has its result can dispatch the next run first, and the
-        bookkeeping then overlaps with that run's network time.
+        Intended for bookkeeping for which no caller waits. A caller that has its result can dispatch the next run
+        first. The bookkeeping then happens while the client waits for the network.
         """
         self._deferred.append((work, args))
         if self._timer is None:
@@ -272,7 +272,7 @@ class BackgroundTasks:
         self.run_deferred()
 
     def run_deferred(self) -> None:
-        """Make all deferred calls now."""
+        """Run all deferred calls now."""
         while self._deferred:
             work, args = self._deferred.popleft()
             work(*args)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 ANSWER_TIMEOUT = 15.0  # seconds for a node's answer; the node's own limit is shorter
-# Seconds without a sign of life, which nodes send every 2 s, until the request fails.
+# Seconds without any frame of a node until the request fails. Nodes send a frame at least every 2 s.
 SILENCE_TIMEOUT = 4.0
 TOO_OLD = "the agent of its node is from an older release without stacks. Create a new pool to get them."
 
@@ -32,9 +32,9 @@ async def collect_stacks(
 
     Args:
         context: The pool.
-        run: Only ranks that work for this run or could do so; "" for all.
+        run: Run whose ranks to inspect, including idle ranks that could work for it; "" for all ranks.
         ranks: Ranks to inspect. None: all.
-        signal: Whether ranks that cannot be read otherwise may receive a signal.
+        signal: Whether ranks may receive a signal if their stacks cannot be read otherwise.
 
     Returns:
         The stacks, sorted by rank.
@@ -120,11 +120,11 @@ async def profile_rank(context: PoolContext, rank: int, seconds: float) -> str:
         seconds: Duration of the profile, 1 to 600.
 
     Returns:
-        Stacks with the number of samples of each.
+        The sampled stacks, each with its number of samples.
 
     Raises:
         UsageError: If the rank does not exist or the duration is out of range.
-        PoolError: If the node cannot answer. States the reason.
+        PoolError: If the node cannot answer. The message states the reason.
     """
     if not 1 <= seconds <= MAX_PROFILE_TIME:
         raise UsageError(f"A profile takes 1 to {MAX_PROFILE_TIME:g} seconds, not {seconds:g}.")

@@ -27,8 +27,7 @@ class LiveLogs:
 
     Attributes:
         sinks: Called with each piece: rank, stream ("out" or "err"), offset in the stream's file, bytes and run. The
-            run
-            is "" if it is uncertain.
+            run is "" if it is uncertain.
     """
 
     def __init__(self, context: PoolContext) -> None:
@@ -41,7 +40,7 @@ class LiveLogs:
         self._flush_timer: asyncio.TimerHandle | None = None
 
     def show_earlier(self) -> None:
-        """Show the end of the logs that were stored before this client attached."""
+        """Publish the end of the logs that were stored before this client attached."""
         self._weavers = {stem: StreamMerger(end) for stem, end in add_logs(self._view, self._archive.logs).items()}
 
     def receive(self, name: str, at: int, data: bytes) -> None:
@@ -63,7 +62,7 @@ class LiveLogs:
             self._flush_timer = asyncio.get_running_loop().call_later(ORDER_TIMEOUT, self.flush_pending)
 
     def flush_pending(self) -> None:
-        """Publish all held pieces, even without the marks that determine their order."""
+        """Publish all pieces that wait for order marks, although these marks have not arrived."""
         if self._flush_timer is not None:
             self._flush_timer.cancel()
             self._flush_timer = None
@@ -101,11 +100,11 @@ class LogReceiver:
     Args:
         archive: Folder of the pool.
         show: Called with new bytes: name, offset, bytes.
-        ask: Requests all logs from the nodes again, from the cursors on.
+        ask: Requests all logs from the nodes again, beginning at the cursors.
         cannot: Called with each write error.
 
     Attributes:
-        shown: Log file -> number of bytes that were passed to ``show`` or existed before.
+        shown: Log file -> number of bytes that were passed to ``show`` or were stored before this client attached.
     """
 
     def __init__(

@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 
 _log = get_logger("pool")
 
-LOCK_DELAY = 1.0  # seconds after a start before deferrable work begins
+LOCK_DELAY = 1.0  # seconds after a start before the lock files of environments are written
 
 NODE_PROBE_TIMEOUT = 11.0  # seconds for the measurement of one node
 TOTAL_PROBE_TIMEOUT = 15.0  # seconds for the measurement of all nodes and their network
@@ -92,7 +92,7 @@ class MachineVerifier:
         self._news = context.news
 
     def purchase_of(self, node: int) -> OrderedHardware | None:
-        """Return the ordered hardware of a node's machine. None: the provider states none."""
+        """Return the ordered hardware of a node's machine; None if the provider does not state it."""
         context = self._context
         return context.provider.paid_for(context.machines[node]) if isinstance(context.provider, Sells) else None
 
@@ -133,7 +133,7 @@ class MachineVerifier:
             self._emit_phase(node, "ready", "")
 
     async def _verify_nodes(self, bought: Mapping[int, OrderedHardware]) -> dict[int, str]:
-        """Measure nodes, mark matching ones as ready and return the mismatches of the others."""
+        """Measure nodes. Mark nodes that match the order as ready, and return the mismatches of the other nodes."""
         if not bought:
             return {}
         for node in bought:
@@ -155,8 +155,9 @@ class MachineVerifier:
         return mismatches
 
     def _find_isolated(self, found: Mapping[int, MeasuredHardware]) -> dict[int, str]:
-        """Return nodes without any connection, if other nodes are connected. Of two nodes, the faulty one is
-        unknown.
+        """Return nodes that no other node can reach, although other nodes reach each other.
+
+        If there are only two nodes, return none, because either of them could be faulty.
         """
         lost = {(node, each.neighbour) for node, each in found.items() if each.rate == 0.0}
         works = any(each.rate for each in found.values())
@@ -259,7 +260,7 @@ class MachineVerifier:
             await context.terminate(machine)
             raise PoolError(f"Pool {context.name} did not start: another client has torn it down")
         self._mark_unused(rejected)
-        context.links[node].mark_lost()  # its end is expected and must not trigger a recovery
+        context.links[node].mark_lost()  # the end of the old machine is expected and must not trigger a recovery
         await context.terminate(rejected)
         await take_over(machine)
         ledger.end_replacement(token, node)
@@ -290,7 +291,7 @@ def _parse_probe(result: ProbeDone, begun: float, bought: OrderedHardware) -> Me
         else [(sanitize_line(n), mib / 1024) for n, mib in result["gpus"]],
         disk=None if "disk" in reasons else result["disk"],
         tflops=result["tflops"] or None,
-        # The node read its clock between the two local times: only a value outside of them proves an offset.
+        # The node read its clock between two local times. Only a value outside of this interval proves an offset.
         offset=clock - min(max(clock, begun), time.time()),
         notes=[f"{name} not measured: {sanitize_line(reason)}" for name, reason in sorted(reasons.items())],
     )
@@ -302,11 +303,12 @@ PAUSES = (10.0, 300.0)  # seconds between tries: first and longest
 async def create_machines(context: PoolContext, spec: PoolSpec) -> list[Machine]:
     """Create the machines of a new pool, and wait for capacity as long as the options allow.
 
-    The provider knows the pool's token, so that a repeated request creates no second set of machines.
+    Each request contains the pool's token, so that the provider recognizes a repeated request and does not create a
+    second set of machines.
 
     Args:
         context: The pool.
-        spec: Its specification.
+        spec: Specification of the pool.
 
     Returns:
         The machines.
@@ -350,9 +352,9 @@ class EnvironmentLocks:
         self._lock = asyncio.Lock()
 
     def save(self, link: Link, config: Mapping[str, Any], installed: Mapping[str, str] | None) -> None:
-        """Save the packages that were installed on a node. None: nothing was requested, so the Python's own packages
-        are
-        saved later.
+        """Save the packages that were installed on a node.
+
+        ``installed`` is None if no packages were requested. The packages of the node's Python are then saved later.
         """
         if installed is None:
             self._remaining[link.node] = link, config
@@ -364,10 +366,12 @@ class EnvironmentLocks:
 
     async def save_remaining(self) -> None:
         """Save the packages of nodes without requested packages. Runs in the background after the start."""
-        # a concurrent teardown waits here, and saves the files itself if the background task was cancelled
+        # A concurrent teardown waits for this lock. If the background task was cancelled, the teardown saves the files.
         async with self._lock:
             remaining = dict(self._remaining)
-            if remaining and self._context.is_local:  # remote machines only have their own Python's packages
+            if (
+                remaining and self._context.is_local
+            ):  # skip remote machines, which only have the packages of their own Python
                 await self._save_all(remaining)
             for node, what in remaining.items():
                 if self._remaining.get(node) is what:
@@ -404,7 +408,7 @@ def _interpreter(config: Mapping[str, Any]) -> Interpreter:
 
 
 class PoolStartup:
-    """Start of one pool, or attachment of this client to it: agents run on the nodes and links connect to them.
+    """Start of one pool, or attachment of this client to the pool. Starts agents on the nodes and connects links.
 
     Attributes:
         locks: Lists of the packages on the nodes.
@@ -474,7 +478,7 @@ class PoolStartup:
         context = self._context
         await self.start_nodes(spec)
         context.setup.create(spec.plugins)
-        with suppress(OSError):  # other clients then lack the dashboards
+        with suppress(OSError):  # after a failure other clients lack the dashboards
             pool_folder.save_dashboards(context.row.key, context.name, spec.plugins)
         if context.setup.rank_setup is not None:
             await context.setup.rank_setup.ensure_set_up()
@@ -525,7 +529,7 @@ class PoolStartup:
         """Check that no other client has torn the pool down before these machines were created.
 
         Raises:
-            PoolError: If another client has. The machines still exist.
+            PoolError: If another client has torn the pool down. The machines still exist.
         """
         row = self._context.ledger.pool(self._context.token)
         if row.state == "stopping" or row.ended_at is not None:
@@ -545,9 +549,9 @@ class PoolStartup:
         try:
             await self.attach_nodes()
         except PoolError:
-            # The pool may have ended without a client to record it, for example by its lease.
+            # The pool may have ended while no client was running, for example by its lease.
             row = context.ledger.pool(context.token)
-            with suppress(SkywardError, OSError):  # the only known fact is then that no node answers
+            with suppress(SkywardError, OSError):  # if the provider cannot tell, report only that no node answers
                 await close_if_gone(row, context.provider, context.ledger)
             if (row := context.ledger.pool(context.token)).ended_at is None:
                 raise
@@ -559,20 +563,21 @@ class PoolStartup:
         if not context.observer:
             context.limits.watch()
         try:
-            # fetched now: later, this may be the only client left and the agents that know may be gone
+            # Fetch the settings now. Later this may be the only client, and the agents that know them may be gone.
             await context.setup.fetch_from_nodes()
         except OSError as error:
             self._news.emit_node_note(context.links[0], f"{error}; retrying when it is needed")
 
     async def _replay_node_messages(self, before: float) -> None:
-        """Restore the nodes' start-up messages from the event log. Only the creating client received them; a client on
-        another machine finds none.
+        """Restore the nodes' start-up messages from the event log.
+
+        Only the client that created the pool received and logged them, so a client on another machine finds none.
         """
         messages = await asyncio.to_thread(lambda: list(node_events(self._context.archive.folder, before)))
         restore_node_details(self._context.view, messages)
 
     async def activate(self) -> None:
-        """Turn an observer into a client that keeps the pool alive, and complete a start that its creator left.
+        """Turn an observer into a client that keeps the pool alive. Complete the start if its client exited early.
 
         Raises:
             PoolError: If the pool never finished its start and a mismatching machine could not be replaced.
@@ -590,10 +595,9 @@ class PoolStartup:
         """Connect to the existing nodes.
 
         Raises:
-            Unreachable, HostKeyError, CredentialsRefused: If no node answers; the type is the first failure's.
+            Unreachable, HostKeyError, CredentialsRefused: If no node answers. The type depends on the first failure.
             PoolError: If no machine remains, the pool is of an incompatible release, or the pool never finished its
-                start
-                and a mismatching machine could not be replaced.
+                start and a mismatching machine could not be replaced.
         """
         pool = self._context
         pool.machines[:] = pool.ledger.machines(pool.token)
@@ -616,7 +620,7 @@ class PoolStartup:
         for link, machine in zip(pool.links, seen, strict=True):
             entry = replaced.get(link.node)
             if entry is not None and (entry.is_owner_alive or machine.state != "running"):
-                link.mark_lost()  # another client starts the machine, or left that for a later client to resume
+                link.mark_lost()  # another client is replacing the machine, or a later client will resume this
                 self._news.emit_phase(link.node, "requested", "waiting for a replacement machine")
             elif machine.state == "orphaned":
                 orphans.append(link)
@@ -638,7 +642,7 @@ class PoolStartup:
         if failures and len(failures) == len(results):
             raise _no_answer_error(pool.name, failures[0][1]) from failures[0][1]
         for link, error in failures:
-            if pool.observer:  # observers retry by themselves
+            if pool.observer:  # links of observers reconnect by themselves
                 self._news.emit_link(link, False, error_message(error))
             else:
                 link.start_reconnecting(error_message(error))
@@ -673,7 +677,7 @@ class PoolStartup:
         that created the pool knew their configuration.
 
         Raises:
-            PoolError: If the start cannot be completed. States the number of machines.
+            PoolError: If the start cannot be completed. The message states the number of machines.
         """
         pool = self._context
         if pool.observer and pool.row.state == "starting" and any(each.state == "orphaned" for each in seen):
@@ -747,7 +751,7 @@ class PoolStartup:
         """
         with self._moved_link(machine) as link:
             await self._replace_link(link)
-            await self._context.setup.fetch_from_nodes()  # from this node, if no other is connected
+            await self._context.setup.fetch_from_nodes()  # this node answers if no other node is connected
         self._news.emit_phase(link.node, "ready", address=machine.address)
 
     async def _replace_link(self, link: Link) -> None:
@@ -938,7 +942,7 @@ async def write_intent(spec: PoolSpec, ledger: Ledger, cwd: str) -> Intent:
     whole = packages.add_to_image(image.describe()) if packages else image.describe()
     check_python(whole, python.describe())
     if not isinstance(provider, RunsHere):
-        image_for_hosts(whole, python.describe())  # before anything is rented
+        image_for_hosts(whole, python.describe())  # fail before any machine is rented
     written = replace(spec, image=image, interpreter=python).describe() | {"cwd": folder}
     if packages:
         written["image"] = map_strings(whole, make_sanitizer(os.environ | image.env))
@@ -946,7 +950,7 @@ async def write_intent(spec: PoolSpec, ledger: Ledger, cwd: str) -> Intent:
     try:
         row = ledger.record_intent(token, spec.name, provider.to_json(), written)
     except PoolExistsError:
-        # The old pool may have ended without a client to record it, for example by its lease.
+        # The old pool may have ended while no client was running, for example by its lease.
         other = ledger.find_pool(spec.name)
         closed = other and await close_if_gone(other, provider_from_json(other.provider), ledger)
         if not closed:

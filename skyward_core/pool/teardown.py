@@ -1,4 +1,4 @@
-"""Teardown of a pool, verified by its provider and recorded in a receipt; also detachment without a teardown."""
+"""Teardown of a pool, verified by the provider and recorded in a receipt. Also detachment without a teardown."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from skyward_core.providers.provider import Provider
 
 
-GOODBYE = 10.0  # seconds beyond the grace period in which an agent must make progress
-# seconds without a frame until the machine is ended without its agent; agents answer pings every 2 s
+GOODBYE = 10.0  # seconds without progress, in addition to the grace period, after which an ending agent is abandoned
+# Seconds without a frame after which the teardown ends a machine without its agent. Agents answer pings every 2 s.
 AGENT_SILENCE_TIMEOUT = 5.0
 VERIFY = 60.0  # seconds for the provider to confirm that borrowed machines are free
-RENTED = 600.0  # seconds for rented machines: providers may take minutes to terminate one
-SILENCE = 10.0  # seconds if no remaining machine can be reached
-WRITE = 5.0  # seconds for retries of a locked ledger
-AGAIN = 0.2  # seconds between tries
-RECEIPT = 3.0  # seconds for another client to write the receipt after its nodes have ended
+RENTED = 600.0  # seconds for the provider to confirm the end of rented machines, because termination may take minutes
+SILENCE = 10.0  # seconds for the confirmation if no remaining machine can be reached
+WRITE = 5.0  # seconds during which writes to a locked ledger are retried
+AGAIN = 0.2  # seconds between two attempts to write to the ledger or to observe machines
+RECEIPT = 3.0  # seconds for another client to write the receipt after the nodes have ended
 ACKNOWLEDGE_TIMEOUT = 2.0  # seconds for an agent to confirm the last acknowledgement
 
 
 class PoolShutdown:
-    """The end of one pool: by this client, by another client, or by its limits."""
+    """End of one pool: by this client, by another client, or by the pool's limits."""
 
     def __init__(self, context: PoolContext) -> None:
         self._context = context
@@ -47,14 +47,14 @@ class PoolShutdown:
         self._task: asyncio.Task[Receipt] | None = None
 
     def begin(self, give_up: bool, keep_outputs: int | None, *, now: bool = False) -> asyncio.Task[Receipt]:
-        """Start the teardown, or return the one in progress. A failed teardown starts again."""
+        """Start the teardown and return its task. Return the existing task unless that teardown has failed."""
         if self._task is None or (self._task.done() and not self._has_succeeded(self._task)):
             self._context.leaving = True
             self._task = asyncio.create_task(self._run(give_up, keep_outputs, now))
         return self._task
 
     def begin_with_reason(self, reason: str) -> None:
-        """Tear the pool down without a request by the user. Its runs and its receipt state the reason."""
+        """Tear the pool down without a request by the user. The pool's runs and its receipt state the reason."""
         context = self._context
         context.end_reason = reason
         for run in list(context.registry.runs.values()):
@@ -95,7 +95,8 @@ class PoolShutdown:
         Args:
             give_up: Do not save unfetched results.
             keep_outputs: Bytes of output files that are fetched first. None: the pool's option.
-            now: Terminate the machines first, without any request to their agents. The provider must support that.
+            now: Terminate the machines first, without any request to their agents. Requires a provider that supports
+                immediate termination.
 
         Returns:
             The receipt.
@@ -103,7 +104,7 @@ class PoolShutdown:
         context, news = self._context, self._news
         started = time.monotonic()
         news.emit_state("stopping")
-        # From now on no client replaces a machine.
+        # Once the ledger has this state, no client replaces a machine.
         marked = asyncio.create_task(_write_ledger(lambda: context.ledger.set_pool_state(context.token, "stopping")))
         for run in list(context.registry.runs.values()):
             run.cancel("the pool is torn down")
@@ -161,8 +162,9 @@ class PoolShutdown:
         return rest, {link.node: problem for link, problem in results if problem}
 
     async def _save_outputs(self, give_up: bool, keep_outputs: int | None) -> RemainingFiles:
-        """Save the output files of all clients' runs after the ranks have stopped. Failures do not stop the
-        teardown.
+        """Save the output files of all clients' runs after the ranks have stopped.
+
+        A failure does not stop the teardown.
         """
         context = self._context
         none = RemainingFiles()
@@ -191,8 +193,9 @@ class PoolShutdown:
         context.background.spawn(self._wait_closed())
 
     async def check_ended(self, *, wait: bool) -> bool:
-        """Check in the ledger whether another client has ended the pool. ``wait``: also wait for a teardown in
-        progress.
+        """Check in the ledger whether another client has ended the pool.
+
+        If ``wait`` is set, first wait for a teardown in progress.
         """
         context = self._context
         until = time.monotonic() + (RECEIPT if wait else 0.0)
@@ -224,10 +227,11 @@ class PoolShutdown:
     async def _acknowledge(link: Link) -> None:
         """Send the pending acknowledgements and wait until the agent has processed them.
 
-        Without the wait, a host may discard data that it has not yet delivered when the connection ends.
+        Without the wait, the acknowledgements could be lost: when the connection ends, a host may discard data that it
+        has not delivered to the agent.
         """
         if link.flush_acknowledgements() and link.up:
-            with suppress(ConnectionError, TimeoutError):  # the results then remain on the node
+            with suppress(ConnectionError, TimeoutError):  # after a failure the results remain on the node
                 async with asyncio.timeout(ACKNOWLEDGE_TIMEOUT):
                     await link.ask({"t": "ping"})
 
@@ -240,7 +244,7 @@ class PoolShutdown:
         context, news = self._context, self._news
         context.detached = context.leaving = True
         if await context.startup.stop():
-            with suppress(LedgerError):  # the next client then waits until this process has exited
+            with suppress(LedgerError):  # after a failure the next client waits until this process has exited
                 context.ledger.release_pool(context.token)
         await context.startup.locks.save_remaining()
         if self._task is None:
@@ -281,7 +285,7 @@ async def check_can_end_now(provider: Provider) -> None:
 
 
 async def _abandon_nodes(context: PoolContext) -> tuple[RemainingFiles, dict[int, str]]:
-    """Skip all requests to machines that are terminated at once. Returns the results that are lost with them."""
+    """Send no requests to machines that are terminated at once. Return the results that are lost with them."""
     for link in context.links:
         link.finished = True
     known = [f"run {run} ({size:,} bytes)" for run, size in context.view.unfetched.items()]
@@ -310,7 +314,7 @@ async def _fetch_remaining(
 
 async def _stop_ranks(link: Link, patience: float) -> None:
     """Stop a node's ranks within their grace period. The agent continues to run."""
-    with suppress(ConnectionError, WireError, TimeoutError):  # the teardown ends the node in any case
+    with suppress(ConnectionError, WireError, TimeoutError):  # after a failure the teardown still ends the node
         await link.wait_while_heard(link.ask({"t": "halt"}), patience, AGENT_SILENCE_TIMEOUT)
 
 
@@ -329,7 +333,7 @@ async def _write_ledger(work: Callable[[], None], patience: float = 0.0) -> str:
 
 
 async def _find_unknown_machines(pool: PoolContext) -> list[str]:
-    """Add unrecorded machines to the ledger. Returns a description of the failure, if any."""
+    """Add unrecorded machines to the ledger. Return descriptions of failures."""
     try:
         await save_unknown_machines(pool.name, pool.token, pool.provider, pool.ledger)
     except (SkywardError, OSError) as error:
@@ -350,7 +354,7 @@ async def _clean_up(pool: PoolContext) -> tuple[list[str], list[str]]:
     """Remove resources other than machines. Returns notes, and descriptions of remaining resources."""
     with suppress(LedgerError):
         if pool.ledger.pool(pool.token).ended_at is not None:
-            return [], []  # closed by another client: the name may already belong to a new pool
+            return [], []  # another client has closed the pool, so a new pool may already have the same name
     try:
         await log_query("teardown", pool.name, pool.provider.teardown(pool.name))
     except (ProviderTimeout, OSError) as error:
@@ -367,7 +371,7 @@ async def _shut_down_agent(pool: PoolContext, link: Link) -> str:
     log_receiver = pool.news.log_receiver
     link.flush_acknowledgements()
     if log_receiver.has_unwritten:
-        link.request_logs()  # repeats bytes that the full local disk lost
+        link.request_logs()  # request bytes again that could not be written because the local disk was full
     if not link.send({"t": "shutdown", "drop": list(pool.registry.runs), "keep": MIN_RETENTION}):
         link.finished = True
         return ""
@@ -426,7 +430,7 @@ async def _verify_gone(
         except (PoolError, UsageError, OSError) as error:
             trouble = [error_message(error)]
             pool.news.emit_state("stopping", error_message(error))
-            delay = max(delay, AGAIN)  # the machines' own ends cannot be observed now
+            delay = max(delay, AGAIN)  # wait longer, because the provider cannot report the machines' states now
             silent = not isinstance(error, ProviderTimeout)
         else:
             trouble = []
@@ -441,7 +445,7 @@ async def _verify_gone(
         if not remaining or time.monotonic() > (patience if silent else deadline):
             return remaining, kept, trouble
         stubborn = [machine for machine in remaining if machine.id not in ending]
-        if delay > 0.1 and stubborn:  # most machines end by themselves at once
+        if delay > 0.1 and stubborn:  # not in the first rounds, because most machines end by themselves at once
             trouble = await _terminate(pool, stubborn, now=now) or trouble
         await asyncio.sleep(delay)
         delay = min(delay * 2, 5.0)

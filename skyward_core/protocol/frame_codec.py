@@ -1,8 +1,8 @@
 """Encoding and decoding of the frames between client, agent and worker. Uses only the standard library.
 
-A frame consists of two lengths (header, body; unsigned 32 bits, network order), a JSON object, and raw bytes. Key "t"
-of
-the header is the kind of the frame. The body is opaque, for example a pickle or a part of a file.
+A frame consists of the lengths of header and body (unsigned 32 bits each, network order), the header (a JSON object),
+and the body (raw bytes). Key "t" of the header is the kind of the frame. The body is opaque, for example a pickle or a
+part of a file.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-VERSION = 9  # incremented when clients and agents of different releases would not understand each other
-CHUNK_BYTES = 1 << 20  # bytes of large data per frame, so that small frames never wait long
+VERSION = 9  # protocol version; incremented when a release can no longer communicate with earlier releases
+CHUNK_BYTES = 1 << 20  # bytes; large data is split into frames of this size, so that small frames never wait long
 MAX_INLINE_BYTES = 64 * 1024  # bytes; larger payloads and results are sent as files
 MAX_SHORT_TEXT = 1024  # characters of a text that needs no special handling
-MAX_INTEGER = 1 << 53  # bound of almost all numbers: larger integers are not portable in JSON
+MAX_INTEGER = 1 << 53  # bound of almost all numbers, because larger integers are not portable in JSON
 MAX_EXCEPTION_BYTES = 16 << 20  # bytes; a larger pickled exception is replaced by a stand-in
 MAX_PLUGINS_BYTES = 64 << 20  # bytes of a pool's pickled plugins
-# Trailer of a function's pickle: length of the preceding pickle with the client's command line, and a marker. It comes
-# last because workers of older releases read only the part before it.
+# Trailer of a function's pickle: length of the preceding pickle with the client's command line, and a marker. The
+# command line and the trailer come last, because workers of older releases read only the part before them.
 COMMAND_LINE_TRAILER = struct.Struct("!I4s")
 COMMAND_LINE_MARKER = b"argv"
 
-WINDOW = 16  # values that a generator may be ahead of its reader
+WINDOW = 16  # values that a generator may yield before its reader has acknowledged them
 # Kinds of outcomes with a result. The other kinds mean that the call did not complete.
 RESULT_KINDS = ("returned", "raised", "exited")
 PICKLED_NONE = b"\x80\x04N."  # None, pickled, and its summary
@@ -46,8 +46,10 @@ _decode = json.JSONDecoder().raw_decode
 
 
 def is_plain(value: Any) -> bool:
-    """Check whether a value is short and has the same pickle in all picklers. cloudpickle takes longer to start than
-    pickle."""
+    """Check whether a value is short and has the same pickle in all picklers.
+
+    Such values are pickled by pickle, because cloudpickle takes longer to start.
+    """
     kind = type(value)
     if kind is str or kind is bytes:
         return len(value) <= MAX_SHORT_TEXT
@@ -61,9 +63,8 @@ class WireError(Exception):
 def make_json_encoder(*, only_ascii: bool) -> Callable[[Any], str]:
     """Return a fast encoder for compact JSON.
 
-    The json module's checks for cycles and its whitespace handling take as long as encoding a small object. Its C
-    encoder is
-    created only once here instead of for each object.
+    The json module's checks for cycles and its whitespace handling take as long as encoding a small object. The
+    returned encoder creates the module's C encoder only once instead of once per object.
     """
     general = json.JSONEncoder(separators=(",", ":"), ensure_ascii=only_ascii, check_circular=False)
     make = getattr(json.encoder, "c_make_encoder", None)
@@ -83,7 +84,7 @@ def encode_frame(header: Mapping[str, Any], body: bytes = b"") -> bytes:
 
 
 def encode_frame_text(text: str, body: bytes = b"") -> bytes:
-    """Return a frame with an encoded header as bytes."""
+    """Return a frame as bytes, given the encoded header."""
     head = text.encode("utf-8", "surrogatepass")
     return b"".join((_LENGTHS.pack(len(head), len(body)), head, body))
 
@@ -113,12 +114,11 @@ def decode_header(head: bytes | bytearray) -> AnyHeader:
 
 
 class Decoder:
-    """Converts a stream of bytes into frames.
+    """Decoder that converts a stream of bytes into frames.
 
     Args:
-        admit: Validates each header and the lengths of header and body before the body is read. Raises ``WireError``.
-            See
-            ``protocol.frame_schema``.
+        admit: Validates each header and the lengths of header and body before the body is read. Raises ``WireError``
+            for invalid frames. See ``protocol.frame_schema``.
         most: Maximum bytes of a header.
     """
 

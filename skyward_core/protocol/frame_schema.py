@@ -1,8 +1,8 @@
 """Schemas of all frames, and validation of incoming frames.
 
-A peer may run another release, or be broken or hostile. Each frame is validated before anything acts on its header and
-before its body is read: size limits depend on the kind, file names have plain characters only, and numbers are bounded.
-Unknown kinds and keys are accepted if they are small, and ignored.
+A peer may run another release, or be broken or hostile. Each frame is therefore validated before its header is used and
+before its body is read. Size limits depend on the kind of the frame, file names contain only plain characters, and
+numbers are bounded. Small frames of unknown kinds and unknown keys are accepted and ignored.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ PREEMPTED = "Preempted"  # error type in outcomes of ranks lost to a preemption
 
 
 def is_same_deadline(one: float | None, other: float | None) -> bool:
-    """Check whether two deadlines by the same clock belong to the same notice; None if unknown."""
+    """Check whether two deadlines by the same clock belong to the same notice. None is an unknown deadline."""
     if one is None or other is None:
         return one is other
     return abs(one - other) < 30
 
 
-# Requests that older agents do not support. Agents list the supported ones in their welcome frame.
+# Requests that older agents do not support. Agents list the supported requests in their welcome frame.
 AGENT_FEATURES = ("stacks", "profile", "metrics", "debug", "still", "queue")
 MAX_RUNS_BYTES = 64 << 20  # bytes of the welcome frame, which lists all recorded runs
 
@@ -676,7 +676,7 @@ def validate_header(forms: FrameSchemas, header: Header, head: int, body: int) -
 
 
 def validate_agent_frame(header: Header, head: int, body: int) -> None:
-    """Validate a frame of an agent. A welcome of another release needs only the version."""
+    """Validate a frame of an agent. In a welcome frame of another release, only the version must be valid."""
     greets = header["t"] == "welcome" and header.get("version") != VERSION
     validate_header(_OTHER_RELEASE if greets else FROM_AGENT, header, head, body)
 

@@ -1,7 +1,6 @@
-"""Types of all frames for type checkers, in the stub beside this file, generated from ``frame_schema``.
+"""Types of all frames for type checkers, generated from ``frame_schema`` into the stub beside this file.
 
-Import them only under ``if TYPE_CHECKING``. Names begin with the sender: ``ClientCall`` is a client's call. Received
-frames have no type (``frame_codec.AnyHeader``). The handler of a kind declares its type, so type checkers detect
-unknown
-keys.
+Import the types only under ``if TYPE_CHECKING``. Names begin with the sender: ``ClientCall`` is a client's call.
+Received frames have no type (``frame_codec.AnyHeader``). The handler of each kind declares the type, so that type
+checkers detect unknown keys.
 """

@@ -1,6 +1,6 @@
-"""Validation of a host's answers before it has an agent: facts about the host, and results of host commands.
+"""Validation of the answers of a host without an agent: facts about the host, and results of host commands.
 
-Only clients receive these answers. As for frames (``protocol.frame_schema``), they are validated before use.
+Only clients receive these answers. Like frames (``protocol.frame_schema``), the answers are validated before use.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from skyward_core.protocol.validators import (
     split_keys,
 )
 
-MEASUREMENTS = {"gpus", "matmul", "disk", "port"}  # measurements that may have failed for a reported reason
+MEASUREMENTS = {"gpus", "matmul", "disk", "port"}  # measurements for which a host may report a failure reason
 
 
 def _is_path(value: Any) -> TypeGuard[str]:
@@ -96,7 +96,7 @@ def _is_version_map(value: Any) -> TypeGuard[dict[str, str]]:
 
 _PACKAGE, _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}"), re.compile(r"[A-Za-z0-9._+!-]{0,100}")
 
-# Facts about a host. Hosts without a usable folder send fewer.
+# Facts about a host. Hosts without a usable folder send fewer facts.
 FACTS: Checks = {
     "python": is_text,
     "version": list_of(is_count),
@@ -123,7 +123,7 @@ FACTS_OF_ROOT: Checks = {
     "running": is_bool,
 }
 FACTS_OF_POOL: Checks = {
-    "kept": _is_object,  # validated by its reader
+    "kept": _is_object,  # the code that reads the content validates it
     "orphans": list_of(is_count),
     "left": is_bool,
     "ended": is_text,

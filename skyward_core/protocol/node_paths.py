@@ -1,6 +1,7 @@
 """Paths of the files in a node's folder.
 
-The client sends this module to hosts first, together with ``bootstrap.host_inspection``, so it imports only ``os``.
+The client sends this module to hosts before the rest of the package, together with ``bootstrap.host_inspection``, so it
+imports only ``os``.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import os
 OUT, ERR = ".out", ".err"  # output of a rank
 MARKS, METRICS = ".marks", ".metrics"  # order marks and metrics; see ``protocol.output_order_marks``
 APP_LOG = "app.log"  # in the spool: output of the plugins' node contexts
-STATE_FILE = ".skyward-state"  # marks a folder with skyward's state and keys, which is never uploaded
+STATE_FILE = ".skyward-state"  # marks a folder that contains skyward's state and keys and must never be uploaded
 RETAINED_PREFIX, EXIT_REASON_PREFIX = "kept.", "ended."  # prefixes of folder and file names
 WORKER_PREFIX = "worker."
-# Signal for stack dumps. A real-time signal, because users, schedulers and frameworks use the others. (Only Linux has
-# real-time signals: 34 to 64.)
+# Signal for stack dumps. It is a real-time signal (34 to 64, only on Linux), because users, schedulers and frameworks
+# use the other signals.
 STACK_SIGNAL = 57
 UMASK = "SKYWARD_UMASK"  # environment variable with the login's umask in octal
 
@@ -38,12 +39,12 @@ class NodePaths:
 
     @property
     def state(self) -> str:
-        """State that the agent writes when it listens."""
+        """File with the agent's state, written when the agent starts to listen."""
         return self.folder + "/agent.json"
 
     @property
     def errors(self) -> str:
-        """Output of the agent itself."""
+        """Log file of the agent's own output."""
         return self.folder + "/agent.err"
 
     @property
@@ -53,7 +54,7 @@ class NodePaths:
 
     @property
     def blobs(self) -> str:
-        """Functions and arguments by content hash."""
+        """Folder of blobs (functions and arguments), named by content hash."""
         return self.folder + "/blobs"
 
     @property
@@ -63,7 +64,7 @@ class NodePaths:
 
     @property
     def sources(self) -> str:
-        """Source files that clients sent."""
+        """Folder of source files that clients sent."""
         return self.folder + "/sent-source"
 
     def source(self, content: str, name: str) -> str:
@@ -72,17 +73,17 @@ class NodePaths:
 
     @property
     def spool(self) -> str:
-        """Output of ranks, results, and state for later agents."""
+        """Spool folder: output of ranks, results, and state for later agents."""
         return self.folder + "/spool"
 
     @property
     def journal(self) -> str:
-        """Journal of calls and outcomes."""
+        """File with the journal of calls and outcomes."""
         return self.folder + "/spool/journal"
 
     @property
     def epoch(self) -> str:
-        """Number of the gang's latest epoch."""
+        """File with the number of the gang's latest epoch."""
         return self.folder + "/spool/epoch"
 
     def worker(self, rank: int, number: int) -> str:
@@ -91,12 +92,12 @@ class NodePaths:
 
     @property
     def programs(self) -> str:
-        """Programs under whose names ranks find their Python if its folder has others."""
+        """Folder that provides ``python`` commands to ranks if the interpreter's own folder contains other programs."""
         return self.folder + "/programs"
 
     @property
     def devices(self) -> str:
-        """GPUs of each rank on a shared machine."""
+        """File with the GPUs of each rank on a shared machine."""
         return self.folder + "/gpus.json"
 
     def stacks(self, rank: int, number: int) -> str:
@@ -104,7 +105,7 @@ class NodePaths:
         return f"{self.folder}/stacks.{rank}.{number}"
 
     def error_file(self, pid: int) -> str:
-        """Return the path where user code may write why its process ends."""
+        """Return the path of the file in which user code may report why its process ends."""
         return f"{self.folder}/spool/error.{pid}.json"
 
     def debugger(self, rank: int, number: int) -> str:
@@ -113,12 +114,12 @@ class NodePaths:
 
     @property
     def notices(self) -> str:
-        """Preemption notices for the ranks."""
+        """File with preemption notices for the ranks."""
         return self.folder + "/notices.json"
 
     @property
     def retained_facts(self) -> str:
-        """Content and expiry of retained results."""
+        """File that lists the content and expiry of retained results."""
         return self.folder + "/kept.json"
 
     @property
@@ -129,7 +130,7 @@ class NodePaths:
 
     @property
     def exit_reason(self) -> str:
-        """File beside the folder with the reason why the node shut itself down."""
+        """File beside the node's folder. It contains the reason why the node shut itself down."""
         head, slash, name = self.folder.rpartition("/")
         return f"{head}{slash}{EXIT_REASON_PREFIX}{name}"
 

@@ -1,6 +1,7 @@
 """Patterns that select files written by ranks.
 
-Client and node both apply them, because neither trusts names from the other. Uses only the standard library.
+The client and the node both apply the patterns, because neither of them trusts file names that the other sends. Uses
+only the standard library.
 """
 
 from __future__ import annotations
@@ -43,8 +44,7 @@ def matches(path: str, patterns: Sequence[str]) -> bool:
     """Check whether a file matches a pattern.
 
     ``*`` and ``?`` match within one name, ``**`` matches any number of folders. A pattern without a slash matches names
-    in
-    any folder. A pattern that matches a folder includes all of its content.
+    in any folder. A pattern that matches a folder includes all of the folder's content.
 
     Args:
         path: Relative path of the file.

@@ -3,9 +3,10 @@
 A mark is a line of fixed width: kind, Unix time in milliseconds, sizes of the files of standard output and standard
 error at that time, and the run. A mark by the worker (``BEFORE``) describes the bytes that follow. A mark by the agent
 (``AFTER``) describes earlier bytes, which native code or child processes may have written. Between two marks of a
-worker
-only one stream grows, so the order of Python's output is exact. A mark with smaller sizes and an older time was written
-late and is ignored; with a newer time, the file was truncated.
+worker only one stream grows, so the order of Python's output is exact.
+
+If a mark has smaller sizes than the previous mark, the times decide: an older mark was written late and is ignored; a
+newer mark shows that the file was truncated.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class MarkWriter:
 
     Args:
         path: Path of the file of marks.
-        out, err: Private descriptors of the streams' files. User code may close the standard ones.
+        out, err: Private descriptors of the streams' files, because user code may close descriptors 1 and 2.
         kind: ``BEFORE`` or ``AFTER``.
     """
 
@@ -90,8 +91,8 @@ class MarkWriter:
         self.out, self.err = self._out.size(), self._err.size()
 
     def mark_before(self, run: str) -> None:
-        """Mark that following output of this process belongs to a run."""
-        at = time()  # first, so that a late mark does not look newer than the mark that overtook it
+        """Write a mark: the following output of this process belongs to a run."""
+        at = time()  # taken first, so that a delayed mark does not look newer than a mark that was written before it
         out, err = self._out.size(), self._err.size()
         self._write(encode_mark(self._kind, at, out, err, run))
         self.out, self.err, self._at = out, err, at
@@ -101,14 +102,14 @@ class MarkWriter:
         return self._out.size() != self.out
 
     def mark_after(self, run: str, *, soon: bool = False) -> None:
-        """Mark new output. With ``soon``, do so only if the last mark is older than the interval."""
+        """Write a mark for new output. With ``soon``, do so only if the last mark is older than ``MARK_INTERVAL``."""
         if soon and time() < self._at + MARK_INTERVAL:
             return
         at = time()
         out = self._out.size()
         err = self._err.size()
         if (out, err) == (self.out, self.err) or self._out.size() != out:
-            return  # nothing new, or still growing, in which case the two sizes may not belong together
+            return  # there is no new output, or it is still growing and the two sizes may not belong together
         self.out, self.err, self._at = out, err, at
         self._write(encode_mark(self._kind, at, out, err, run))
 
@@ -118,14 +119,14 @@ class MarkWriter:
                 self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
                 self._place = file_identity(self._file)
             elif file_identity(self._file) != self._place:
-                return  # user code closed the file, and its descriptor belongs to another
+                return  # user code closed the file, and the descriptor now belongs to another file
             os.write(self._file, data)
         except OSError:
-            return  # the full disk shows in the output itself
+            return  # the disk is full, which the writers of the output report
 
 
 class _FileSize:
-    """Size of a file, updated while its descriptor still refers to it."""
+    """Size of a file. No longer updated once the descriptor refers to another file."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

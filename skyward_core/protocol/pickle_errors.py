@@ -39,11 +39,10 @@ def reduce_cached_property(value: Any) -> Any:
 
 
 def reduce_code(code: CodeType) -> Any:
-    """Reduce a code object as cloudpickle does, but include its file name.
+    """Reduce a code object as cloudpickle does, but include the file name of the code.
 
-    cloudpickle 3.1.3 omits the file name. Tracebacks would then show no source, and debuggers and ``torch.jit.script``
-    would
-    not find it.
+    cloudpickle 3.1.3 omits the file name. Without it tracebacks show no source lines, and debuggers and
+    ``torch.jit.script`` cannot find the source.
     """
     from cloudpickle.cloudpickle import _code_reduce  # only used by picklers of cloudpickle
 
@@ -52,7 +51,7 @@ def reduce_code(code: CodeType) -> Any:
 
 
 def set_unless_found(kind: type, state: Any) -> type:
-    """Set the state of an unpickled class unless it is the class that this process already has by that name."""
+    """Set the state of an unpickled class. Do nothing if this process already had the class under its name."""
     found: Any = sys.modules.get(kind.__module__)
     for part in kind.__qualname__.split("."):
         found = getattr(found, part, None)
@@ -90,7 +89,7 @@ def find_culprit(
     Returns:
         Description of the object, the object, and its error.
     """
-    with suppress(BaseException):  # an error in the object's own code: the object itself is the culprit
+    with suppress(BaseException):  # if the object's own code raises an error, the object itself is the culprit
         for name, part in _iterate_parts(value, path) if depth else ():
             failure = failure_of(part)
             if failure is not None:
@@ -118,8 +117,7 @@ def _iterate_parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _iterate_state(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield what pickle would take from an object: its attributes in ``__dict__`` or slots, and constructor
-    arguments."""
+    """Yield the parts of an object that pickle would store: attributes and constructor arguments."""
     reduced = value.__reduce_ex__(4)
     if not isinstance(reduced, tuple):
         return
@@ -158,9 +156,9 @@ def _is_filled(cell: Any) -> bool:
 
 
 def has_tblib_reducer(value: Any) -> bool:
-    """Check whether tblib, installed by distributed, would pickle an exception.
+    """Check whether the package ``tblib``, a dependency of ``distributed``, would pickle an exception.
 
-    For some exceptions, such as UnicodeDecodeError and SyntaxError, tblib keeps only the arguments.
+    For some exceptions, such as UnicodeDecodeError and SyntaxError, tblib stores only the arguments.
     """
     if not isinstance(value, BaseException):
         return False

@@ -1,7 +1,7 @@
-"""TLS connections between holders of the pool's certificates, with blocking I/O for threads.
+"""TLS connections for file transfers between members of a pool, with blocking I/O for threads.
 
-Both sides show a certificate. Requests and answers are frames of ``protocol.frame_codec``; file content follows as raw
-bytes. Uses only the standard library.
+Each side must present a certificate of the pool. Requests and answers are frames of ``protocol.frame_codec``. File
+content follows as raw bytes. Uses only the standard library.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ TIMEOUT = 5.0  # seconds without a byte after which the peer counts as unreachab
 HANDSHAKE_TIMEOUT = 10.0  # seconds for the whole handshake
 CLIENT = "client"  # only the holder of this certificate may upload blobs and download results
 RECORD_BYTES = 1 << 14
-CHUNK_BYTES = 1 << 19  # bytes per step: few system calls, and still in the processor's cache
+CHUNK_BYTES = 1 << 19  # bytes per step: large enough for few system calls, small enough for the processor's cache
 
-_LIMIT = 1 << 16  # bytes of a request
+_LIMIT = 1 << 16  # maximum bytes of a request
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class PeerUnreachable(TlsConnectionError):
 
 
 class RefusedByPeer(OSError):
-    """The peer rejected the request; the message is the peer's."""
+    """The peer rejected the request. The message comes from the peer."""
 
 
 class GrowingFile(Protocol):
@@ -72,9 +72,8 @@ class CompleteFile:
 class TlsConnection:
     """TLS connection.
 
-    An ``SSLSocket`` needs one or two system calls per record of 16 KB, which cost as much as the cipher. This class
-    collects
-    records in memory and sends many at once.
+    An ``SSLSocket`` needs one or two system calls per record of 16 KB, which take as long as the encryption. This class
+    collects records in memory and sends many of them at once.
 
     Args:
         plain: The connected socket, which this object closes.
@@ -83,7 +82,7 @@ class TlsConnection:
 
     Attributes:
         peer: Name in the peer's certificate.
-        connected_at: Time of the connection by the monotonic clock.
+        connected_at: Time at which the connection was established, by the monotonic clock.
 
     Raises:
         TlsConnectionError: If the handshake failed.
@@ -145,7 +144,7 @@ class TlsConnection:
 
         Raises:
             RefusedByPeer: If the frame reports an error.
-            TlsConnectionError: If no frame or an invalid one was received.
+            TlsConnectionError: If no frame or an invalid frame was received.
         """
         head, body = decode_lengths(self._read_exactly(8))
         if head > _LIMIT or body:
@@ -162,10 +161,10 @@ class TlsConnection:
         """Wait for the peer's next request.
 
         Raises:
-            TlsConnectionError: If none arrives in time.
+            TlsConnectionError: If no request arrives in time.
         """
         if self._in.pending:
-            return  # already received together with earlier data
+            return  # the request was already received together with earlier data
         self._plain.settimeout(seconds)
         try:
             self._receive()
@@ -180,7 +179,7 @@ class TlsConnection:
     # -- bytes -------------------------------------------------------------------------------------------
 
     def read_chunks(self, count: int) -> Iterator[memoryview]:
-        """Yield the next ``count`` bytes in chunks. Each chunk is valid until the next one."""
+        """Yield the next ``count`` bytes in chunks. Each chunk is valid until the next chunk is requested."""
         buffer = memoryview(bytearray(min(CHUNK_BYTES, count)))
         while count:
             chunk = buffer[: min(CHUNK_BYTES, count)]
@@ -191,7 +190,7 @@ class TlsConnection:
     def read_into(self, buffer: memoryview) -> None:
         """Fill a buffer with the next bytes."""
         read = self._tls.read
-        while buffer:  # called once per record, so _run_tls_step is only the slow path
+        while buffer:  # one iteration per record; _run_tls_step is needed only if no complete record is available
             try:
                 count = read(len(buffer), buffer)
             except ssl.SSLError:
@@ -203,7 +202,8 @@ class TlsConnection:
     def send_file(self, file: int, at: int, source: GrowingFile) -> None:
         """Send an open file from an offset to its end while it grows.
 
-        The file already has its final length. It is mapped to avoid a copy; no process truncates these files.
+        The file already has its final length, and the data may still arrive. The file is mapped to avoid a copy, which
+        is safe because no process truncates these files.
         """
         if at >= source.size:
             return
@@ -278,7 +278,7 @@ def make_ssl_context(protocol: int, credentials: CredentialKeys) -> ssl.SSLConte
     """
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False  # membership in the pool is sufficient, and its authority signs only members
+    context.check_hostname = False  # any member of the pool may answer, and the pool's authority signs only members
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(cadata=credentials["authority"])
     pem = (credentials["certificate"] + credentials["key"]).encode()

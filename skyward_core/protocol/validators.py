@@ -1,4 +1,4 @@
-"""Validators of frames' fields and of the shape of frames."""
+"""Validators for the fields of frames, and the class that describes the schema of a frame."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def is_rank(value: Any) -> TypeGuard[int]:
     return type(value) is int and -1 <= value < RANKS
 
 
-# Most names consist of letters and digits, which is faster to check as a whole.
+# Most ids consist only of letters and digits, which a single check of the whole string can confirm fast.
 def is_run_id(value: Any) -> TypeGuard[str]:
     if type(value) is not str or not 0 < len(value) <= 64:
         return False
@@ -122,7 +122,7 @@ def dict_of(name: Callable[[str], object], check: Check) -> Check:
 
 
 def split_keys(groups: Iterable[Checks]) -> tuple[Checks, Checks]:
-    """Split keys into required and optional ones; names of optional keys end in "?"."""
+    """Split keys into required and optional keys. The names of optional keys end in "?"."""
     needs: Checks = {}
     may: Checks = {}
     for group in groups:
@@ -153,7 +153,7 @@ def object_of(*groups: Checks, only: bool = False) -> Check:
 
 
 def is_rank_count(ranks: Any) -> TypeGuard[int]:
-    """Check for the number of ranks of a node; 0 for an agent that only serves retained results."""
+    """Check for the number of ranks of a node. The number is 0 for an agent that only serves retained results."""
     return type(ranks) is int and 0 <= ranks <= 4096
 
 
@@ -187,7 +187,7 @@ def is_blob(value: Any) -> TypeGuard[tuple[str, int]]:
 
 
 def is_rank_info(value: Any) -> TypeGuard[dict[str, Any]]:
-    """Check for a rank's :class:`InstanceInfo` as an object; its reader validates the content."""
+    """Check for a JSON object with a rank's :class:`InstanceInfo`. The code that reads it validates the content."""
     return type(value) is dict
 
 
@@ -212,7 +212,7 @@ def is_port(value: Any) -> TypeGuard[int]:
 
 
 def is_plain(value: Any, depth: int = 40) -> bool:
-    """Check for JSON data of bounded depth without non-finite numbers, which other programs may not accept."""
+    """Check for JSON data of bounded depth. Reject non-finite numbers, because other programs may not accept them."""
     kind = type(value)
     if kind is dict:
         value = value.values()
@@ -221,7 +221,7 @@ def is_plain(value: Any, depth: int = 40) -> bool:
     return depth > 0 and all(is_plain(each, depth - 1) for each in value)
 
 
-MAX_HEADER_BYTES = 8 << 20  # bytes, unless the kind of frame needs more
+MAX_HEADER_BYTES = 8 << 20  # default limit in bytes; some kinds of frames have their own limit
 
 
 class FrameSchema:

@@ -1,7 +1,7 @@
 """Start of an agent: ``python -m skyward_core.node.agent`` with the config as JSON on standard input.
 
 Prints one line of JSON once the agent listens or has failed. The agent continues in its own session.
-A folder has at most one agent: the process that holds the lock on ``agent.lock``.
+A node's folder has at most one agent: the process that holds the lock on ``agent.lock``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main(is_client_waiting: Callable[[], bool] = lambda: True, prefix: str = "")
 
 
 def try_start(request: dict[str, Any], is_client_waiting: Callable[[], bool] = lambda: True) -> dict[str, Any]:
-    """Start the agent that a client requests. Return the answer, or the error as an answer."""
+    """Start the agent that a client requests. Return the answer for the client, which may state an error."""
     try:
         config = AgentConfig.from_json(request)
         if request.get("ranks_per_node") == "gpu" and not config.free_gpus:
@@ -59,9 +59,8 @@ def start(config: AgentConfig, is_client_waiting: Callable[[], bool] = lambda: T
 
     Args:
         config: Configuration of the agent.
-        is_client_waiting: Returns whether the client still waits for the answer. If it does not, no agent starts,
-            because
-            another client may already have been informed that the folder has no agent.
+        is_client_waiting: Returns whether the client still waits for the answer. If the client has left, no agent
+            starts, because another client may already have been informed that the folder has no agent.
 
     Returns:
         The answer for the client: ``ok``, and the agent's state or an ``error``.
@@ -129,8 +128,8 @@ def serve(config: AgentConfig, ready: int, lock: IO[str]) -> None:
             "socket": config.socket,
             "pool": config.pool,
             "node": config.node,
-            "idle_timeout": config.idle_timeout,  # how long the folder is retained if the agent dies unexpectedly
-            "keep_results": config.keep_results,  # how long retained results stay after that
+            "idle_timeout": config.idle_timeout,  # seconds to retain the folder if the agent dies unexpectedly
+            "keep_results": config.keep_results,  # further seconds to retain unfetched results
         }
         partial = Path(f"{config.paths.state}.part")
         partial.write_text(json.dumps(state), encoding="utf-8")

@@ -28,14 +28,14 @@ def main() -> None:
     starting: dict[int, str] = {}  # pid of the starting process -> folder of the agent
 
     def report_deaths(*_: object) -> None:
-        """Send an error for each process that died without an answer."""
+        """Send an error for each agent process that died before it sent its answer."""
         for pid, status in reap().items():
             if (folder := starting.pop(pid, "")) and status:
                 send_answer(folder, {"ok": False, "error": describe_exit(status)[1]})
 
     signal.signal(signal.SIGCHLD, report_deaths)
     for line in sys.stdin.buffer:
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # until ``starting`` has the new pid
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # until ``starting`` contains the new pid
         if not (pid := os.fork()):
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])

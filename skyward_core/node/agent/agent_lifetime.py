@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from skyward_core.node.agent.preemption_notices import PreemptionNotifier
 
 
-POSTPONE_PARTS = 5  # postponements within the delay of the shutdown
+POSTPONE_PARTS = 5  # number of postponements during one shutdown delay
 MAX_POSTPONE_INTERVAL = 60.0  # seconds between two postponements
 
 
 class DeadmanSwitch:
-    """Scheduled shutdown of the machine, which the agent keeps postponing.
+    """Scheduled shutdown of the machine, which the agent postpones again and again.
 
-    The machine shuts down even if the agent has crashed.
+    If the agent crashes, nothing postpones the shutdown, so the machine still shuts down.
 
     Args:
         minutes: Delay of the shutdown; 0 to never shut down.
@@ -67,7 +67,7 @@ class DeadmanSwitch:
 
 
 def _schedule_shutdown(when: str) -> None:
-    """Schedule a shutdown as root. Ignore the result, because the next postponement follows soon."""
+    """Schedule a shutdown of the machine as root. Ignore failures, because the next attempt follows soon."""
     command = f"sudo -n shutdown --no-wall -P {when} || shutdown --no-wall -P {when}"
     subprocess.Popen(
         ["/bin/sh", "-c", command],
@@ -85,7 +85,8 @@ RECONNECT_TIMEOUT = 1.0  # seconds for orphaned workers to reconnect; they need 
 async def recover_state(state: NodeState, slots: SlotDispatcher, lifecycle: CallLifecycle) -> None:
     """Restore the state of the previous agent and reconnect its workers.
 
-    Runs before clients can connect: the workers know their gang, and a client would otherwise form a new one.
+    Runs before clients can connect. The workers report the gang that they belong to; without this information a client
+    would form a new gang.
     """
     orphans = find_orphaned_workers(state.config)
     for slot in slots.slots:
@@ -125,13 +126,14 @@ def _restore_journal(state: NodeState, lifecycle: CallLifecycle) -> None:
 
 
 WORKER_START_DELAY = 5.0  # seconds in which the workers of an earlier agent reconnect
-# Lease checks (one per second) with active calls after which the machine is measured, for clients that connect later.
+# Number of consecutive lease checks (one per second) with active calls before the agent starts to sample machine
+# metrics. The samples are the history for clients that connect later.
 BUSY_CHECKS = 10
 KILL_TIMEOUT = 5.0  # seconds for killed processes to exit
 
 
 class Agent:
-    """The agent process. :meth:`run` serves until the agent ends."""
+    """The agent of a node. :meth:`run` serves clients and workers until the agent ends."""
 
     def __init__(self, config: AgentConfig) -> None:
         self._state = state = NodeState(config)
@@ -197,7 +199,7 @@ class Agent:
             self._deadman.trigger()
 
     def _detect_gpus(self) -> None:
-        """Detect the GPUs in the background. The workers start meanwhile, and ranks wait for the result."""
+        """Detect the GPUs in the background. Workers start before the result is known, and ranks wait for it."""
         state = self._state
         if state.gpus_known.is_set():
             return
@@ -267,14 +269,14 @@ class Agent:
             if left is not None and left <= 0 and not self._state.registry.active:
                 self._is_expired = True
                 self.shut_down("", lease.reason())
-                # For the next client of this pool; all other files are deleted.
+                # The next client of this pool reads the reason. All other files are deleted.
                 text = f"the node ended itself: {lease.reason()}\n"
                 Path(self._state.config.paths.exit_reason).write_text(text, encoding="utf-8")
                 return
             await asyncio.sleep(min(1.0, max(0.05, left or 1.0)))
 
     def _sample_long_work(self) -> None:
-        """Start the machine metrics once calls have run for a while, as history for clients that connect later."""
+        """Sample machine metrics once calls have run for a while. Clients that connect later get these samples."""
         self._busy_checks = self._busy_checks + 1 if self._state.registry.active else 0
         if self._busy_checks == BUSY_CHECKS:
             self.machine_sampler().ensure_running()
@@ -289,9 +291,9 @@ class Agent:
     # -- the end -----------------------------------------------------------------------------------------
 
     def shut_down(self, who: str, reason: str) -> None:
-        """End the agent because the pool ends. Notify clients before the workers get their grace period.
+        """End the agent, normally because the pool ends. Notify clients before the workers get their grace period.
 
-        After a signal only this agent ends, and clients are not notified of the pool's end.
+        If a signal ends the agent, the pool continues, so clients are not notified of the pool's end.
         """
         if not self._end_requested.is_set():
             self._announce_end(who, reason)
@@ -303,13 +305,13 @@ class Agent:
             self._clients.send_to_all(self._state.end_frame)
 
     async def halt(self, who: str) -> None:
-        """Stop the workers at the pool's end, with their grace period. Continue to serve their last output."""
+        """Stop the workers at the pool's end with a grace period. Continue to serve the workers' last output."""
         self._announce_end(who, "")
         self._state.is_closing = True
         await self._slots.close()
 
     def discard_results(self, runs: list[str], keep: float) -> None:
-        """Mark the results of runs as discarded, and set the minimum retention of all others.
+        """Mark the results of some runs as discarded, and set the minimum retention of all other results.
 
         Args:
             runs: Runs whose results the client that tears the pool down does not need.
@@ -322,7 +324,7 @@ class Agent:
         state = self._state
         state.is_closing = True
         await self._slots.close()
-        # Processes that left their process group. The teardown's verification reports those that cannot be killed.
+        # Kill processes that left their process group. The teardown's verification reports survivors.
         deadline = time.monotonic() + KILL_TIMEOUT
         while (remaining := find_node_processes(state.config.folder)) and time.monotonic() < deadline:
             kill_all(remaining)
@@ -353,7 +355,7 @@ class Agent:
     def _unsent_logs(self) -> dict[str, int]:
         """Return the bytes of logs that no client has received, by run."""
         sent = self._clients.sent_log_sizes()
-        # The end of a log is held back, because it may be the beginning of a secret.
+        # Each log tail withholds its last bytes, because they may be the beginning of a secret.
         held_back = self._state.redactor.reach * len(self._slots.slots)
         unsent: dict[str, int] = {}
         for record in self._state.registry.records.values():

@@ -20,7 +20,7 @@ from skyward_core.node.agent.gang_state import EpochFile, Gang
 from skyward_core.protocol.frame_codec import Header
 from skyward_core.util.redaction import Redactor, secret_values
 
-LAST_LINE_BYTES = 2000  # bytes at the end of the file that are searched
+LAST_LINE_BYTES = 2000  # bytes at the end of a file in which its last line is searched
 
 
 def last_line(path: Path, start: int = 0) -> str:
@@ -111,13 +111,14 @@ class NodeState:
         config: configuration of the agent, completed by workers that outlived an earlier agent.
         module_hashes: files of the user's modules that workers have loaded, with their hashes; "" if these differ or
             are unknown.
-        env_known: set once the variables and secrets of the pool are known here, as far as possible.
-        gpus_known: set once the GPUs of the node are known; ranks wait for that.
-        has_separate_tasks: whether tasks run in other processes than the gang's, whose processes are joined.
-        is_closing: whether the agent ends; nothing new is started.
+        env_known: set once the agent knows the variables and secrets of the pool, or cannot learn more of them.
+        gpus_known: set once the GPUs of the node are known; ranks wait for this event.
+        has_separate_tasks: whether tasks run in processes of their own, because the gang's processes are joined into
+            one world or each task gets only a share of the GPUs.
+        is_closing: whether the agent is ending and starts no further processes.
         notices: preemption notices of the provider: kind -> deadline by the monotonic clock, if known.
         is_preempted: whether ranks here were notified that the machine is about to be preempted.
-        end_frame: frame that states who ends the pool and why; empty if only this agent ends or it is unknown.
+        end_frame: frame that states who ends the pool and why; empty if only this agent ends or the reason is unknown.
     """
 
     def __init__(self, config: AgentConfig) -> None:
@@ -183,7 +184,7 @@ class NodeState:
         return names[at * len(names) // ranks : (at + 1) * len(names) // ranks]
 
     def machine_share(self, rank: int) -> Header:
-        """Return a rank's share of the machine, for the set-up of its process for tasks."""
+        """Return a rank's share of the machine, for the set-up of the process that runs the rank's tasks."""
         config, devices = self.config, self._own_devices(rank)
         here = sum(each.get("address") == config.address for each in self.gang.info.get("peers", ())) or 1
         share: Header = {"sharers": here * config.ranks_per_node}
@@ -197,13 +198,13 @@ class NodeState:
         """Store a new epoch of the gang."""
         self.gang = gang
         several = self.config.nodes * self.config.ranks_per_node > 1
-        # Tasks see only their rank's share of the GPUs. A process that has initialized CUDA cannot change what it sees.
+        # A task sees only its rank's share of the GPUs, and a process that has initialized CUDA cannot change its GPUs.
         self.has_separate_tasks = self.has_separate_tasks or (gang.is_joined and several) or bool(self._own_devices(0))
         self.epochs.save(gang.epoch)
         self.redactor.add(gang.secrets)
 
     def learn_env(self, env: dict[str, str]) -> None:
-        """Add the environment variables of the pool, which a worker has sent."""
+        """Add the environment variables of the pool that a worker has sent."""
         self.config = self.config.replace(env=self.config.env | env, knows_env=True)
         self.redactor.add(secret_values(self.config.env))
 
@@ -213,6 +214,6 @@ class NodeState:
         self.gpus_known.set()
 
     def last_output(self, name: str, start: int = 0) -> str:
-        """Describe the last line of a file of the spool. Lines before ``start`` belong to another process."""
+        """Describe the last line of a spool file after offset ``start``. Earlier lines belong to another process."""
         line = last_line(self.config.spool / name, start)
         return f"last output: {self.redactor.redact_text(line)}" if line else "no output"

@@ -2,10 +2,11 @@
 sides.
 
 Nodes fetch blobs from each other; the client uploads blobs and downloads results. The server listens on the node's
-private address, and only after a client has sent certificates. It serves ``blobs/<name>`` to all peers. The client can
-also fetch results from the spool and files that ranks wrote in their working folder. The agent
-(``agent.client_requests``) starts the server as a separate process on the first request: ssl would double the agent's
-memory, and large blobs would delay the agent.
+private address once a client has sent certificates. All peers may fetch ``blobs/<name>``. Only the client may also
+fetch results from the spool and files that ranks wrote in their working folder.
+
+The agent (``agent.client_requests``) starts the server as a separate process on the first request, because ssl would
+double the agent's memory and large blobs would delay the agent.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     )
 
     class HelperPeers(ClientPeers):
-        """A client's request with the folders and the address that the agent adds."""
+        """A client's request, completed by the agent with the folders and the address."""
 
         blobs: str
         spool: str
@@ -60,8 +61,8 @@ if TYPE_CHECKING:
     )
 
 
-IDLE_TIMEOUT = 60.0  # seconds a client may leave a connection idle; clients close it earlier
-MAX_UNAUTHENTICATED = 32  # unauthenticated connections; a new one replaces the oldest
+IDLE_TIMEOUT = 60.0  # seconds a connection may be idle; clients close idle connections earlier
+MAX_UNAUTHENTICATED = 32  # unauthenticated connections; a further one replaces the oldest
 ACCEPT_RETRY_DELAY = 0.1  # seconds until the next accept if descriptors or threads are exhausted
 BLOB_START_TIMEOUT = 2.0  # seconds for an upload to begin if a peer fetches the blob at the same time
 
@@ -69,7 +70,8 @@ _RESULT = re.compile(r"[\w.-]+\.(result|item)")
 
 
 class BlobServer:
-    """TLS server for the certificates of one client, from its request until it disconnects.
+    """TLS server that uses the certificates of one client. It runs from the client's request until the client
+    disconnects.
 
     Attributes:
         port: Port on which the node listens.
@@ -120,7 +122,7 @@ class BlobServer:
                 time.sleep(ACCEPT_RETRY_DELAY)
 
     def _close_oldest(self) -> None:
-        """Close the oldest unauthenticated connections while there are too many: each occupies a thread."""
+        """Close the oldest unauthenticated connections until the limit is met, because each occupies a thread."""
         while len(self._unauthenticated) >= MAX_UNAUTHENTICATED:
             for oldest in list(self._unauthenticated)[:1]:
                 self._unauthenticated.pop(oldest, None)
@@ -207,7 +209,7 @@ class BlobServer:
     # -- fetching ----------------------------------------------------------------------------------------
 
     def fetch(self, name: str, size: int, address: tuple[str, int]) -> None:
-        """Fetch a blob from a peer completely and verify its content; store nothing on failure.
+        """Fetch a complete blob from a peer and verify its content. Store nothing on failure.
 
         Args:
             name: Content hash of the blob.
@@ -236,7 +238,7 @@ class BlobServer:
 
     @contextmanager
     def _incoming_blob(self, name: str, size: int) -> Iterator[IncomingBlob]:
-        """Receive a blob that peers can already fetch. Move it to its final path if the transfer succeeds."""
+        """Receive a blob. Other peers can fetch it during the transfer. Move it to its final path on success."""
         arrival = IncomingBlob(self._blobs / f".{name}.{threading.get_ident()}", size)
         try:
             with self._changed:
@@ -255,11 +257,10 @@ class BlobServer:
 
 
 class IncomingBlob:
-    """A blob that is being received, with the interface of ``tls_stream.GrowingFile`` for its readers.
+    """A blob that is being received. Readers use the interface of ``tls_stream.GrowingFile``.
 
-    The blob is hashed while it arrives and is still in the processor's cache. A separate hashing thread is faster only
-    if
-    the network outruns two cores; otherwise it takes a sixth more time.
+    Each chunk is hashed on arrival, while it is in the processor's cache. A separate hashing thread would be faster
+    only if the network outran two cores; otherwise the thread would cost a sixth more time.
     """
 
     def __init__(self, partial: Path, size: int) -> None:
@@ -305,7 +306,7 @@ def _send_file(connection: TlsConnection, file: int, at: int, source: IncomingBl
         connection.send_file(file, at, source)
     except TlsConnectionError:
         raise
-    except OSError as error:  # the size is already sent: only closing the connection can signal the error
+    except OSError as error:  # the reply header is already sent, so only a closed connection can signal the error
         raise TlsConnectionError(str(error)) from error
 
 

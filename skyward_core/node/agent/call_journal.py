@@ -46,7 +46,7 @@ class Journal:
         self._compact_at = LEAST_JOURNAL_BYTES
 
     def write(self, data: bytes) -> None:
-        """Append a frame. Ignore a full disk, because the spool reports it."""
+        """Append a frame. Ignore a full disk, because writes to the spool report it."""
         try:
             written = os.write(self._file, data)
         except OSError:

@@ -132,11 +132,11 @@ class SlowCalls:
             self._drop_ended()
 
 
-LOW_DISK_BYTES = 1 << 20  # bytes of free space below which a full disk is reported as the likely cause
+LOW_DISK_BYTES = 1 << 20  # with fewer free bytes, an outcome names the full disk as the likely cause
 
 
 class CallLifecycle:
-    """Start, generator values, outcome and acknowledgement of all calls of one agent."""
+    """Handler of the start, generator values, outcome and acknowledgement of all calls of one agent."""
 
     def __init__(self, state: NodeState, clients: ClientRegistry) -> None:
         self._state = state
@@ -189,7 +189,7 @@ class CallLifecycle:
             self.send_credit(call)
 
     def open_value_buffer(self, call: Call) -> None:
-        """Open the buffer for the values of a generator, including values from an earlier agent."""
+        """Open the buffer for the values of a generator. It contains values that an earlier agent stored."""
         if call.value_buffer is None and call.header.get("stream"):
             call.value_buffer = GeneratorBuffer(self._state.config.spool / f"{call.run}.{call.index}.yields")
 
@@ -205,7 +205,7 @@ class CallLifecycle:
 
     @staticmethod
     def _send_due_values(owner: Connection, call: Call, yields: GeneratorBuffer) -> None:
-        """Send the values that fit into the client's window, and the outcome after the last value."""
+        """Send the values that fit into the client's window. After the last value send the outcome."""
         for data in yields.pop_sendable():
             owner.write(data)
         if call.outcome is not None and yields.next_unsent >= yields.next_number:
@@ -221,8 +221,10 @@ class CallLifecycle:
         self.send_credit(call)
 
     def send_credit(self, call: Call) -> None:
-        """Send a generator the number of values its client has acknowledged. Without a client the values are buffered
-        here."""
+        """Send the generator the number of acknowledged values, which lets it yield more.
+
+        Without a client the agent buffers all values, so they count as acknowledged.
+        """
         if call.value_buffer is not None and call.outcome is None and call.worker is not None:
             until = call.value_buffer.next_number if call.owner is None else call.value_buffer.first
             call.worker.send_acknowledging(
@@ -260,14 +262,14 @@ class CallLifecycle:
         elif header["kind"] == "raised":
             self._add_disk_full_hint(header)
             if process is not None:
-                # It duplicates the outcome, and must not be attributed to a later call.
+                # The error file duplicates the outcome. Delete it, because a later call must not get its content.
                 read_error_file(self._state.config.paths.error_file(process.pid))
         elif header["kind"] == "exited" and process is not None:
             fields |= self._read_error_details(header, process)
         return header
 
     def _read_error_details(self, ended: EndDetails | WorkerOutcome, process: Process) -> EndDetails:
-        """Return how a worker ended, with the cause from the error file if user code wrote one."""
+        """Return how a worker ended. If user code wrote an error file, take the cause from it."""
         cause = read_error_file(self._state.config.paths.error_file(process.pid))
         kind, error = ended["kind"], ended.get("error")
         if cause is None or error is None:
@@ -361,7 +363,7 @@ class CallLifecycle:
         self.finish(call, call.make_outcome(call.stopped_details()))
 
     def reject_stale(self, call: Call) -> None:
-        """Return a gang call of an outdated gang to the client, which sends it again for a new gang."""
+        """Return a call for an outdated gang to the client, which forms a new gang and sends the call again."""
         gang = self._state.gang
         stale: AnyHeader = {"t": "stale", "run": call.run, "i": call.index, "kind": "stale"}
         self._registry.record_outcome(call, stale)  # marks the call as ended until it is dropped

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     )
 
 
-MAX_METRIC_NAMES = 16  # metric names in an outcome of a sweep; outcomes with more lose them in the record
+MAX_METRIC_NAMES = 16  # metric names per outcome of a sweep; records omit the metrics of outcomes with more names
 NEXT_STEP_GRACE = 10.0  # seconds that a node is reserved for the next step of a job
 MAX_RECORDS = 64  # ended runs that are remembered for clients that connect later
 
@@ -55,17 +55,17 @@ class Call:
         self.rank = rank
         self.slot = slot
         self.started_at: float | None = None
-        self.started_unix = 0.0  # the same in Unix time
+        self.started_unix = 0.0  # Unix time of the start
         self.worker: Connection | None = None  # the worker that runs the call
         self.log_start: dict[str, int] = {}
         self.stop_reason = ""
         self.timers: list[asyncio.TimerHandle] = []
         self.value_buffer: GeneratorBuffer | None = None
         self.wanted_values: dict[int, WorkerWant] = {}  # requests for values of fed arguments, by argument number
-        self.owner_lost_at = 0.0  # when its client disconnected, by the loop's clock
+        self.owner_lost_at = 0.0  # time at which the owner disconnected, by the loop's clock
         self.outcome: AgentOutcome | None = None
         self.result = b""
-        # The outcome of a call that ended its worker, sent once the worker has exited.
+        # Outcome of a call that ended its worker. The agent sends it once the worker has exited.
         self.pending_outcome: tuple[WorkerOutcome, bytes] | None = None
         self.order = 0  # arrival number; all calls of a broadcast have the number of the first one
 
@@ -130,7 +130,7 @@ class RunRecord:
         self.returned = 0
         self.over = False  # for maps: whether the client has sent the last call
         self.epoch = 0  # of the gang that ran it last
-        self.nodes: list[int] = []  # nodes of the run if not all
+        self.nodes: list[int] = []  # nodes of the run; empty if the run uses all nodes
         self.job = ""  # job that the run is a step of
         self.more = False  # whether the job has another step
         self.has_next_step = False  # whether that step has arrived
@@ -139,7 +139,7 @@ class RunRecord:
 
     @property
     def retained_for_job(self) -> str:
-        """Job for whose next step the node is reserved; "" for none."""
+        """Job whose next step has reserved the node; "" if there is none."""
         went_well = all(each["kind"] == "returned" for each in self.outcomes.values())
         late = self.active or not self.outcomes or time.monotonic() - self.ended_at > NEXT_STEP_GRACE
         return self.job if self.more and not self.has_next_step and went_well and not late else ""
@@ -162,8 +162,10 @@ class RunRecord:
         return fields | {key: value for key, value in optional if value}
 
     def count_items(self, call: Call, outcome: AgentOutcome) -> None:
-        """Count a map's finished items per rank. The count is stored like a generator's progress, because a map may be
-        endless."""
+        """Count the finished items of a map per rank.
+
+        Only the count is stored, like the progress of a generator, because a map may be endless.
+        """
         previous = self.items.get(call.rank)
         done = (0 if previous is None else previous["seq"] + 1) + outcome.get("items", 0)
         self.items[call.rank] = {

@@ -257,7 +257,7 @@ class ClientRequests:
             asyncio.get_running_loop().call_later(FEEDER_TIMEOUT, self._stop_unfed_call, call)
 
     def _stop_unfed_call(self, call: Call) -> None:
-        """Stop a call whose client does not return to feed its argument, because waiting machines cost money."""
+        """Stop a call if its client does not reconnect to feed an argument, because waiting machines cost money."""
         disconnected = asyncio.get_running_loop().time() - call.owner_lost_at
         if self._lifecycle.is_orphaned(call) and disconnected >= FEEDER_TIMEOUT:
             reason = f"the client that feeds its argument has been disconnected for {FEEDER_TIMEOUT} s"
@@ -335,7 +335,7 @@ class ClientRequests:
             return
         self._gang_requests.reenter_contexts()
         call = Call(header["run"], header["i"], header, body, connection)
-        slot = self._slots.pick_slot(call)  # may raise: before the call is registered
+        slot = self._slots.pick_slot(call)  # before the call is registered, because this can raise
         if self._registry.add(call) and len(self._clients) > 1:
             record = self._registry.records[call.run]
             self._clients.send_to_watchers({"t": "run"} | record.to_json(), skip=connection)
@@ -382,7 +382,7 @@ class ClientRequests:
     def _tail(self, connection: Connection, header: ClientTail, body: bytes) -> None:
         client = self._clients[connection]
         if client.follower is not None:
-            client.follower.cancel()  # the client requests bytes again that it could not store
+            client.follower.cancel()  # a new tail starts, because the client could not store some bytes
         client.tail = LogTail(
             self._state.config.spool,
             connection,

@@ -25,8 +25,7 @@ class AgentConfig:
         path: Entries appended to the workers' ``sys.path``.
         cwd: Working folder of the ranks; also the last entry of ``sys.path``, unless other users can write to it.
         client_cwd: The client's folder that ``cwd`` is a copy of; "" if there is none; None if client and node share
-            the
-            file system.
+            the file system.
         idle_timeout, ttl: Limits of the lease in seconds; see ``agent.agent_state``.
         deadman: Minutes until the machine shuts itself down unless the agent postpones it; 0 to never shut down.
         log_limit: Bytes that a rank may print to each stream during one run; 0 for no limit.
@@ -40,9 +39,8 @@ class AgentConfig:
         rendezvous: Whether ranks of a gang get the environment variables of torchrun.
         grace: Seconds between SIGTERM and SIGKILL if a request does not specify them.
         secrets: Values to redact in addition to the secrets in ``env``.
-        knows_env: Whether ``env`` and ``secrets`` are those of the pool. A client that attaches later may not know
-            them;
-            workers of an earlier agent do.
+        knows_env: Whether ``env`` and ``secrets`` are complete. A client that attaches later and starts this agent may
+            not know them. Workers of an earlier agent send them.
         debug_wait: Seconds that a rank waits at a breakpoint for a debugger; 0 to skip breakpoints.
         notices: Source code of a Python program that reports preemption notices; "" if there are none.
         umask: umask of the ranks. Files of the agent are always private.
@@ -102,7 +100,7 @@ class AgentConfig:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> AgentConfig:
-        """Create the config that a client sent. For ``ranks_per_node`` "gpu" see ``agent.gpu_list``."""
+        """Create the config that a client sent. ``ranks_per_node="gpu"`` is resolved by ``agent.gpu_list``."""
         return cls(**{key: value for key, value in data.items() if key in cls.__annotations__})
 
     def replace(self, **values: Any) -> AgentConfig:

@@ -13,8 +13,8 @@ from skyward_core.protocol.frame_codec import Header, encode_frame
 
 GOODBYE_TIMEOUT = 10.0  # seconds for clients to receive the remaining logs and the final frame
 LIVENESS_POLL = 1.0  # seconds
-# Liveness checks without a byte from a client. Clients send something every two seconds unless their machine is dead or
-# stopped.
+# Consecutive liveness checks without a byte from a client before the agent disconnects it. Clients send at least one
+# frame every two seconds, unless their machine is dead or suspended.
 MAX_MISSED_CHECKS = 15
 
 
@@ -109,8 +109,8 @@ class ClientRegistry:
     async def drop_unresponsive(self) -> None:
         """Disconnect clients that have stopped sending. A client that was only suspended reconnects.
 
-        Otherwise their connections may stay open for hours: an SSH server does not notice that a client's machine died.
-        Checks are counted instead of time, because the agent itself may have been suspended.
+        An SSH server does not notice that a client's machine died, and would hold the connection open for hours.
+        Counts checks instead of seconds, because the agent itself may have been suspended.
         """
         while True:
             await asyncio.sleep(LIVENESS_POLL)
@@ -166,7 +166,7 @@ class RankPhases:
     def frames(self) -> list[Header]:
         """Return the published phases, for a client that connects.
 
-        Unpublished phases are left out: if they end soon, no frame announces their end.
+        Omits unpublished phases, because no frame would announce the end of a short phase.
         """
         return [self._frame(rank) for rank, (phase, _) in self._published.items() if phase]
 

@@ -21,7 +21,7 @@ from skyward_core.protocol.frame_codec import (
 
 BUFFER_BYTES = 1 << 18
 BATCH_DELAY = 0.01  # seconds to wait for further frames; one large write is cheaper than many small ones
-MAX_UNSENT_BYTES = 8 << 20  # bytes; a peer that leaves more unread has probably stopped, and is disconnected
+MAX_UNSENT_BYTES = 8 << 20  # bytes; a peer with more unread data has probably stopped and is disconnected
 
 OnFrame = Callable[["Connection", AnyHeader, bytes], None]
 OnLost = Callable[["Connection"], None]
@@ -29,14 +29,14 @@ ValidateHeader = Callable[[Header, int, int], None]
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Frames over a byte stream. ``send`` never blocks; ``drain`` waits while the peer is slow.
+    """Connection that transfers frames over a byte stream. ``send`` never blocks; ``drain`` waits for a slow peer.
 
     Args:
         on_frame: Called for each frame. May raise ``WireError``, which is sent to the peer before the connection
             closes.
         on_lost: Called once the connection has ended.
         admit: Validates each frame; see ``frame_codec.Decoder``.
-        of_strangers: Whether the peer is unauthenticated. If so, only short frames are accepted.
+        of_strangers: Whether the peer is unauthenticated. An unauthenticated peer may send only short frames.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Connection(asyncio.BufferedProtocol):
         """Return the pid of the process that connected through a Unix socket, as verified by the kernel.
 
         Returns:
-            ``claimed`` if the kernel confirms it or cannot tell; 0 if the process or its user differs.
+            ``claimed`` if the kernel confirms this pid or does not report one; 0 if the pid or the user differs.
         """
         sock = self._transport.get_extra_info("socket") if self._transport is not None else None
         if sock is None or not hasattr(socket, "SO_PEERCRED"):
@@ -136,7 +136,7 @@ class Connection(asyncio.BufferedProtocol):
             self._batch.clear()
         if self.is_open and self._transport is not None:
             self._transport.write(data)
-            # Unsent frames occupy this node's memory. A peer that reconnects requests what it missed.
+            # Unsent frames occupy this node's memory. A disconnected peer requests the missed data when it reconnects.
             if self.is_write_paused and self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
                 self._transport.abort()
 

@@ -76,7 +76,7 @@ class _DebuggerSession:
         self.is_closed = False
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._lock = asyncio.Lock()
-        # end of the sent output, and held-back output that may be the beginning of a secret
+        # The end of the sent output, and withheld output that may be the beginning of a secret.
         self._sent_tail = self._held = b""
         self._timer = asyncio.get_running_loop().call_later(SESSION_TIMEOUT, self.close)
 
@@ -104,7 +104,7 @@ class _DebuggerSession:
                 writer.write_eof()
 
     async def read(self) -> bytes:
-        """Return the output of the debugger as soon as there is some."""
+        """Wait for output of the debugger and return it."""
         async with self._lock:
             self.extend_timeout(SESSION_TIMEOUT)
             if self._streams is None or self.is_closed:
@@ -123,7 +123,7 @@ class _DebuggerSession:
     def redact(self, data: bytes, redactor: Redactor) -> bytes:
         """Return the output that may be sent, with secrets redacted, even if they span two reads.
 
-        A possible beginning of a secret is held back while more output follows.
+        Withholds output that may be the beginning of a secret until the following output is known.
         """
         whole, before = self._sent_tail + self._held + data, len(self._sent_tail)
         held = redactor.partial_secret_length(whole) if data and not self.is_closed else 0

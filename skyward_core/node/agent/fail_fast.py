@@ -1,4 +1,4 @@
-"""Fail-fast: agents of a gang notify each other that a rank has failed while its client is disconnected."""
+"""Fail-fast without a client: agents of a gang notify each other if a rank fails while the client is disconnected."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 CLIENT_GRACE = 2.0  # seconds for a client to reconnect; a connected client stops the gang itself
 RETRY_DELAY = 5.0  # seconds until an unreachable node is notified once more
 PEER_TIMEOUT = 5.0  # seconds for a peer to answer, or to send its frame after connecting
-MAX_PEER_CONNECTIONS = 16  # unauthenticated connections; a new one replaces the oldest
+MAX_PEER_CONNECTIONS = 16  # unauthenticated connections; a further one replaces the oldest
 FAILURE_KINDS = ("raised", "exited", "lost")
 
 
 def sign_failure(key: str, run: str, epoch: int, node: int) -> str:
-    """Return the signature of a failure notification. It requires the key of the epoch."""
+    """Return the signature of a failure notification, made with the key of the epoch."""
     from hashlib import blake2b  # few agents need it
 
     return blake2b(f"{epoch} {node} {run}".encode(), key=bytes.fromhex(key), digest_size=32).hexdigest()
@@ -65,7 +65,7 @@ class FailFast:
         )
 
     def set_peers(self, peers: GangPeers | None) -> None:
-        """Set the addresses of the nodes of a new epoch; None to disable fail-fast."""
+        """Set the addresses of the nodes of a new epoch. None disables fail-fast."""
         self._peers = peers
         self._notified.clear()
 
@@ -132,7 +132,7 @@ class FailFast:
             run, epoch = header["run"], header["epoch"]
             expected = sign_failure(peers["key"], run, epoch, header["node"])
             if compare_digest(header["signature"], expected) and epoch == self._state.gang.epoch:
-                # A connected client knows of the failure and decides itself.
+                # A connected client gets the failure itself and decides whether to stop the run.
                 has_client = any(call.owner is not None for call in self._running_calls(run))
                 if not has_client:
                     self._stop_run(run)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     )
 
 
-EXTRA_PORTS = 8  # reserved after the gang's own port, for further plugins
+EXTRA_PORTS = 8  # ports reserved after the gang's own rendezvous port, for additional plugins
 
 
 Handler = Callable[[Connection, AnyHeader, bytes], Coroutine[Any, Any, None] | None]
@@ -82,9 +82,9 @@ class GangRequests:
         self.queue.remove(header["run"], connection)
 
     def reenter_contexts(self) -> None:
-        """Restart the plugins' node contexts if they ended or failed and ranks run standalone.
+        """Enter the plugins' node contexts again if they have ended or failed, but only for standalone ranks.
 
-        Standalone ranks need no coordination with other nodes for that.
+        A gang of standalone ranks needs no coordination with other nodes for the new epoch.
         """
         gang = self._state.gang
         if gang.is_standalone and gang.has_app_hooks and self._slots.plugin_contexts.process is None:
@@ -116,7 +116,8 @@ class GangRequests:
     def _assign_epoch(self, connection: Connection, header: ClientNumber, body: bytes) -> None:
         """Assign an epoch number on the head node.
 
-        The number is saved immediately: if an agent with the lock crashed, two clients may be forming epochs.
+        Saves the number immediately. If the agent that manages the gang lock has crashed, two clients may be forming
+        epochs at the same time, and both need different numbers.
         """
         epochs = self._state.epochs
         epoch = max(self._state.gang.epoch + 1, epochs.latest + 1, header["least"])
@@ -150,7 +151,7 @@ class GangRequests:
         return True
 
     async def _send_setup(self, connection: Connection, header: ClientSetup, body: bytes) -> None:
-        """Send the pool's settings to a client that did not create the pool and adds a node to it."""
+        """Send the pool's settings to a client that adds a node to a pool it did not create."""
         await self._state.env_known.wait()
         config, gang = self._state.config, self._state.gang
         fields = {
@@ -183,7 +184,7 @@ class GangRequests:
             self._slots.pump()
 
     def _send_run_counts(self, connection: Connection, header: ClientWhere, body: bytes) -> None:
-        """Send the number of calls of each gang run, so that clients can repair an incomplete start."""
+        """Send the number of calls of each gang run, with which a client can repair a run that started incompletely."""
         runs = {
             record.run: {
                 "calls": record.active + len(record.outcomes),
@@ -236,7 +237,7 @@ class RunQueue:
         return [each.info for each in self._entries]
 
     def add(self, owner: Connection, header: ClientEnqueue) -> None:
-        """Add a run that needs nodes. A run that was queued on another connection or agent keeps its place."""
+        """Add a run that needs nodes. A run that was queued through another connection or agent keeps its place."""
         now = time.time()
         info: QueuedRunKeys = {
             "run": header["run"],
@@ -279,7 +280,7 @@ class RunQueue:
 
 
 class GangLock:
-    """Lock for forming gangs: a queue of clients, of which the first holds the lock."""
+    """Lock for forming gangs: a queue of clients. The first client in the queue holds the lock."""
 
     def __init__(self) -> None:
         self._queue: deque[Connection] = deque()

@@ -1,4 +1,7 @@
-"""State of the gang: the current epoch, the latest epoch number, and reserved rendezvous ports."""
+"""State of the gang on one node: the gang itself, the number of its epoch, and reserved rendezvous ports.
+
+An epoch is the lifetime of one gang. Each new gang of the pool gets a higher number.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,8 @@ class Gang:
         secrets: Secrets of the plugins.
         joins: Whether a plugin joins the ranks into one world. If so, tasks run in separate processes.
         alone: Whether the ranks run standalone: no failure breaks the gang, and the epoch belongs to this node only.
-        broken: Why the gang is broken; "" if it is not.
-        spent: Why some workers accept no further call; "" if all do. Calls they already have continue.
+        broken: Reason why the gang is broken; "" if it is intact.
+        spent: Reason why some workers accept no further call; "" if all workers do. Running calls continue.
         renewed: Latest epoch that required fresh workers.
     """
 
@@ -106,9 +109,9 @@ class Gang:
 
 
 class EpochFile:
-    """Number of the latest epoch, on disk for later agents of this node.
+    """Number of the latest epoch, saved on disk for later agents of this node.
 
-    Workers of that epoch may still run without an agent and must not be mistaken for members of a new one.
+    If the agent dies, workers of that epoch may still run. A new epoch with that number would count them as members.
 
     Attributes:
         latest: The number; 0 before the first epoch.
@@ -119,7 +122,7 @@ class EpochFile:
         self.latest = int(os.pread(self._file, 20, 0) or b"0")
 
     def save(self, epoch: int) -> None:
-        """Save the number of an epoch. Ignore a full disk, because the spool reports it."""
+        """Save the number of an epoch. Ignore a full disk, because writes to the spool report it."""
         if epoch <= self.latest:
             return
         self.latest = epoch
@@ -132,9 +135,10 @@ class ReservedPorts:
 
     Reserves only one port if there are no consecutive free ports.
 
-    Ranks import their framework for seconds before one listens, and another program could take the port meanwhile. A
-    bound socket that never listens prevents that. Rendezvous servers can still listen on the port, because both sockets
-    set ``SO_REUSEADDR``. The reserving socket sets it after bind(): otherwise two agents could reserve the same port.
+    Ranks import their framework for several seconds before one of them listens on the port. A bound socket that never
+    listens prevents that another program takes the port in this time. A rendezvous server can still listen, because
+    both sockets set ``SO_REUSEADDR``. The reserving socket sets the option after bind(), because otherwise two agents
+    could reserve the same port.
     """
 
     def __init__(self, address: str, count: int = 1) -> None:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import AgentItem
 
 
-COMPACT_THRESHOLD = 4 << 20  # bytes of acknowledged values before the file is compacted
-MAX_COMPACT_BYTES = 1 << 20  # bytes; more unacknowledged values delay compaction
+COMPACT_THRESHOLD = 4 << 20  # bytes of acknowledged values that trigger compaction of the file
+MAX_COMPACT_BYTES = 1 << 20  # bytes; compaction waits while the unacknowledged values are larger
 HEADER_BYTES = 8
 
 
@@ -48,7 +48,7 @@ class GeneratorBuffer:
         return self.first + len(self._ends) - self._dropped
 
     def add(self, number: int, file: str | None, data: bytes) -> bool:
-        """Add a value. Return whether it is new: workers resend values that a crashed agent may have missed."""
+        """Add a value. Return False for a duplicate: workers resend values that a crashed agent may not have stored."""
         if number < self.next_number:
             return False
         if number > self.next_number:  # an earlier agent delivered the values before it

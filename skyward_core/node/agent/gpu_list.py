@@ -29,7 +29,7 @@ Devices = list[tuple[str, str]]
 def resolve_ranks_per_gpu(config: AgentConfig) -> AgentConfig:
     """Return the config with one rank per GPU of this node.
 
-    A child process queries the driver, because its library can hang and would occupy memory of the agent.
+    A child process queries the driver, because the driver's library can hang and would occupy memory of the agent.
 
     Raises:
         ValueError: If no GPU was found. The message explains what to do.
@@ -57,7 +57,7 @@ def resolve_ranks_per_gpu(config: AgentConfig) -> AgentConfig:
 
 
 def start_gpu_query(config: AgentConfig, then: Callable[[Devices, str], None]) -> None:
-    """Query the devices in the background. Call ``then`` with the devices and the reason for a failure, or ""."""
+    """Query the devices in the background. Call ``then`` with the devices and the failure reason ("" on success)."""
     loop = asyncio.get_running_loop()
     try:
         child = _spawn_query(config, subprocess.DEVNULL)

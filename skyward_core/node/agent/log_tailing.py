@@ -1,7 +1,7 @@
 """Log files of ranks: tailed by cursor, redacted, and limited in size.
 
-Nothing is buffered in the agent: ranks write directly to the files and never wait. A client that reads slowly only
-falls behind.
+The agent buffers nothing. Ranks write directly to the files and never wait for a client. A client that reads slowly
+only falls behind.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from skyward_core.protocol.validators import is_log_name
 from skyward_core.util.redaction import Redactor
 
 POLL = 0.03  # seconds between reads while ranks print
-# Poll less often while calls run without output, because each poll takes processor time from the ranks.
+# Seconds without output after which polls become less frequent, because each poll takes processor time from the ranks.
 QUIET_AFTER = 1.0
 QUIET_POLL = 0.15
 IDLE_POLL = 0.3
@@ -37,10 +37,10 @@ class LogTail:
     Args:
         spool: Folder of the files.
         connection: Connection of the client.
-        cursors: Bytes of each file that the client already has.
-        busy: Returns whether calls run.
+        cursors: Number of bytes of each file that the client already has.
+        busy: Returns whether any calls run.
         redactor: Redacts secrets.
-        mark: Marks the order of all output so far.
+        mark: Writes an order mark for all output so far.
         most: Returns the size up to which a file may be sent.
     """
 
@@ -97,7 +97,7 @@ class LogTail:
         self._wake.set()
 
     def flush(self, sizes: dict[str, int], limit: int = CHUNK_BYTES) -> None:
-        """Send the files up to the given sizes if at most ``limit`` bytes remain, ahead of later frames."""
+        """Send each file up to the given size, before any later frame, unless more than ``limit`` bytes remain."""
         if self._connection.is_write_paused:
             return
         for name, size in sizes.items():
@@ -135,7 +135,7 @@ class LogTail:
     def _send_group(self, group: _LogGroup, *, whole: bool = False) -> int:
         """Send a part of a worker's output and return its size.
 
-        Marks are sent first, and both streams advance together, so that the client has to buffer little to merge them.
+        Sends marks first and advances both streams together, so that the client can merge them with a small buffer.
         """
         moved = self._send(group.metrics, PIECE_BYTES) + self._send(group.marks, PIECE_BYTES)
         streams = (group.out, group.err)
@@ -169,12 +169,12 @@ class LogTail:
         return len(data)
 
     def _read_redacted(self, name: str, limit: int, at: int, whole: bool) -> bytes:
-        """Read the next bytes and redact them. Hold back a possible beginning of a secret unless ``whole``."""
+        """Read and redact the next bytes. Unless ``whole``, withhold an end that may be the beginning of a secret."""
         if not self._redactor:
             return os.pread(self._files[name], limit, at)
         fresh = os.pread(self._files[name], limit + self._redactor.reach, at)
         if len(fresh) == (0 if whole else self._withheld.get(name, 0)):
-            return b""  # nothing except held-back bytes
+            return b""  # only withheld bytes
         lead = min(at, self._redactor.reach)
         data = os.pread(self._files[name], lead, at - lead) + fresh
         end = min(len(data), lead + limit)
@@ -193,7 +193,7 @@ class LogTail:
 
 
 class _LogGroup:
-    """Files of one worker slot, and marks that were sent before the output they refer to."""
+    """Log files of one worker slot, and the sent marks whose output has not been sent yet."""
 
     def __init__(self, stem: str) -> None:
         self.out, self.err, self.marks, self.metrics = (stem + ending for ending in FOLLOWED)
@@ -204,7 +204,7 @@ class _LogGroup:
         self._ahead.extend((mark.out, mark.err) for mark in decode_marks(marks))
 
     def send_limits(self, out: int, err: int) -> tuple[int, int]:
-        """Return the offsets up to which both streams may be sent before the other one must advance."""
+        """Return the offset up to which each stream may be sent before the other stream must advance."""
         while self._ahead and self._ahead[0][0] <= out and self._ahead[0][1] <= err:
             self._ahead.popleft()
         for mark in self._ahead:
@@ -233,7 +233,7 @@ class LogLimit:
         self.start_run(0)
 
     def start_run(self, start: int) -> None:
-        """Restart the limit at an offset where another run begins."""
+        """Count the limit from the offset where another run begins."""
         self.max_size = start + self._limit if self._limit else NO_LIMIT
         self._is_cut = False  # whether the file has been truncated and ends with our message
 
@@ -249,7 +249,9 @@ class LogLimit:
             f"\nskyward: this run reached its limit of {self._limit:,} bytes for this stream "
             "(Options(log_limit=...)); further output is dropped\n"
         ).encode()
-        with open(self._path, "r+b", buffering=0) as file:  # writes at an offset ignore it with O_APPEND
+        with open(
+            self._path, "r+b", buffering=0
+        ) as file:  # not opened with O_APPEND, which ignores the offset of a write
             os.pwrite(file.fileno(), message, at)
             os.ftruncate(file.fileno(), at + len(message))
         self.max_size, self._is_cut = at + len(message), True
@@ -298,7 +300,7 @@ class RankLogs:
         self.limits = {each: LogLimit(f"{self._spool}/{each}", config.log_limit) for each in self.names}
 
     def open(self) -> None:
-        """Open the files. Existing output of an earlier agent belongs to no later call."""
+        """Open the files. Later calls begin after existing output, which belongs to an earlier agent."""
         if not self._files:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
             self._files = {name: os.open(f"{self._spool}/{name}", flags, 0o600) for name in self.names}
@@ -317,9 +319,8 @@ class RankLogs:
     def range_of(self, call: Call) -> dict[str, list[int]]:
         """Return start and end of a call's output in each file.
 
-        A call begins where the previous one ended, so that every byte belongs to a call. Threads of one worker print
-        into
-        the same files at the same time, and their ranges overlap.
+        A call begins at the end of the previous call, so that every byte belongs to a call. If threads of one worker
+        run calls at the same time, they print into the same files and their ranges overlap.
         """
         if not self._is_unchanged():
             self.truncate()
@@ -331,8 +332,7 @@ class RankLogs:
         return {name: [call.log_start.get(name, 0), end] for name, end in self.ends.items()}
 
     def _is_unchanged(self) -> bool:
-        """Check whether nothing was printed since the last call's end and all earlier output is marked (the usual
-        case)."""
+        """Check for the usual case: nothing was printed since the last call's end, and all earlier output is marked."""
         if self._marker is None:
             return False
         ends = self._sizes()
@@ -367,7 +367,7 @@ class RankLogs:
         return os.fstat(opened).st_size
 
     def write_mark(self, ended: Call | None = None) -> None:
-        """Mark new output as the run's if exactly one run has calls here, including a call that has just ``ended``."""
+        """Attribute new output to a run if only one run has calls in this slot. The call that just ``ended`` counts."""
         if self._marker is not None:
             self._sizes()  # restores truncated files
             runs = {call.run for call in (*self._running.values(), *filter(None, (ended,)))}

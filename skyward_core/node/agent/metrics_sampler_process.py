@@ -19,7 +19,7 @@ from skyward_core.protocol.node_paths import sample_files
 START_CODE = (
     "import sys; sys.path[:] = {!a};from skyward_core.node.machine_metrics.sampler import main; main(*sys.argv[1:])"
 )
-PERIOD = 1.0  # seconds between samples, and between polls for new ones
+PERIOD = 1.0  # seconds between samples, and between polls for new samples
 PIECE_BYTES = CHUNK_BYTES // 4
 PROGRESS_POLL = 5.0  # seconds
 MAX_SILENT_CHECKS = 4  # progress checks without a new sample after which the process is restarted
@@ -122,7 +122,7 @@ class SamplerProcess:
 
         Args:
             connection: Connection of the client.
-            at: Offset in bytes. If it is beyond the end, it belongs to another folder, and all samples are sent.
+            at: Offset in bytes. An offset beyond the end was meant for another folder, so all samples are sent.
         """
         self.ensure_running()
         request = self._request_counts[connection] = self._request_counts.get(connection, 0) + 1
@@ -146,13 +146,13 @@ class SamplerProcess:
                 self._request_counts.pop(connection, None)
 
     def _read_lines(self, at: int) -> tuple[int, bytes]:
-        """Return the next complete lines from an offset on, and their offset (later if old files were deleted)."""
+        """Return the next complete lines from an offset on, and their offset. It is later if old files were deleted."""
         for start, name in sample_files(self._folder):
             try:
                 with open(f"{self._folder}/{name}", "rb") as file:
                     file.seek(max(0, at - start))
                     data = file.read(PIECE_BYTES)
-            except FileNotFoundError:  # deleted meanwhile: continue with newer files
+            except FileNotFoundError:  # deleted since the listing: continue with newer files
                 continue
             if whole := data[: data.rfind(b"\n") + 1]:
                 return max(at, start), whole

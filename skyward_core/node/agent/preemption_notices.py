@@ -96,13 +96,13 @@ class PreemptionMonitor:
 
     def _schedule_restart(self, reason: str) -> None:
         pause, self._pause = self._pause, min(RESTART_DELAYS[1], self._pause * 2)
-        if pause > RESTART_DELAYS[0] and not self._has_warned:  # a single failure may be an accident
+        if pause > RESTART_DELAYS[0] and not self._has_warned:  # a single failure may be transient
             self._has_warned = True
             self._warn(reason)
         self._timer = asyncio.get_running_loop().call_later(pause, self.start)
 
 
-CALLBACK_HEAD_START = 0.5  # seconds for ranks' callbacks before SIGTERM, which may end the ranks
+CALLBACK_HEAD_START = 0.5  # seconds between the callbacks of ranks and SIGTERM, which may end the ranks
 
 
 class PreemptionNotifier:
@@ -155,7 +155,7 @@ class PreemptionNotifier:
         before = self._saved.get(self._node)
         if before is not None and is_same_deadline(before.ends, deadline):
             return
-        # Starting workers have no signal handler yet and nothing to lose.
+        # Skip workers that are still starting: they have no signal handler yet and no work to save.
         busy = [
             slot.process.pid
             for slot in self._slots.slots
@@ -196,7 +196,7 @@ class PreemptionNotifier:
         self._signal_ranks()
 
     def _save_notice(self, notice: PreemptionNotice) -> None:
-        """Save a notice for the ranks and for later agents. Drop expired ones."""
+        """Save a notice for the ranks and for later agents. Drop expired notices."""
         now, path = monotonic(), self._state.config.paths.notices
         current = {node: each for node, each in self._saved.items() if each.here or now < each.ends + NOTICE_GRACE}
         self._saved = current | {notice.node: notice}

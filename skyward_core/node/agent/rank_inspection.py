@@ -25,7 +25,7 @@ MAX_PROFILES = 2  # per node; each occupies a thread for its whole duration
 class DiagnosticsHandler:
     """Handlers of requests for stacks and profiles of one agent.
 
-    Clients act as the ranks' own user, so no further permission is needed. Secrets in names are redacted.
+    Clients run as the same user as the ranks, so no further permission is needed. Secrets in names are redacted.
     """
 
     def __init__(self, state: NodeState, slots: SlotDispatcher) -> None:
@@ -104,7 +104,7 @@ class DiagnosticsHandler:
 
 
 def _is_idle_twin(slot: Slot) -> bool:
-    """Check whether the slot's twin is the one to report."""
+    """Check whether to omit an idle slot, because its rank has another slot that represents the rank."""
     return slot.twin is not None and not slot.running and (slot.is_task_slot or bool(slot.twin.running))
 
 

@@ -44,7 +44,7 @@ def save_source(paths: NodePaths, content: str, name: str, data: bytes) -> None:
 def remove_compiled(folder: str, modules: Mapping[str, str]) -> None:
     """Remove bytecode that was compiled before its source file changed.
 
-    Compares with the change time by this machine's clock, because modification times may come from the client.
+    Compares the inode change times, which this machine's clock sets. Modification times may come from the client.
 
     Args:
         folder: Folder of relative names.
@@ -60,4 +60,4 @@ def remove_compiled(folder: str, modules: Mapping[str, str]) -> None:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except PermissionError:
-            continue  # another user's folder, where ranks cannot have written bytecode
+            continue  # a folder of another user: ranks cannot have written bytecode there

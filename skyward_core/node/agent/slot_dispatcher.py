@@ -77,7 +77,7 @@ class SlotDispatcher:
         return slot.number > 0 if self._state.has_separate_tasks else not slot.is_task_slot
 
     def separate_tasks(self) -> None:
-        """From now on run tasks in other processes than the gang's."""
+        """From now on run tasks in separate processes instead of the gang's processes."""
         self._state.has_separate_tasks = True
         for slot in self.slots:
             for call in [each for each in slot.queue if slot.number == 0 and not each.is_gang_call]:
@@ -94,14 +94,14 @@ class SlotDispatcher:
         return None
 
     def stop(self, call: Call, reason: str, grace: float) -> None:
-        """Stop one call: remove it from its queue, or send SIGTERM, and SIGKILL after the grace period."""
+        """Stop one call. Remove a waiting call from its queue; stop a running call by SIGTERM, then SIGKILL."""
         self.reap()  # a worker that has already died must not count as stopped
         if call.outcome is not None or call.stop_reason or call.pending_outcome:
             return
         call.stop_reason = reason
         for slot in self.slots:
             if slot.running.get(call.key) is call:
-                # Calls of other runs may end with it, although they were not cancelled.
+                # The process may also run calls of other runs, which were not cancelled, so name the run.
                 slot.stop_process(f"{reason} of run {call.run}", grace)
                 return
             if call in slot.queue:
@@ -149,7 +149,7 @@ class SlotDispatcher:
         """Return the seconds for which a call was paused so far."""
         if self._pause_clock is None:
             return 0.0
-        # Ranks of a gang wait for each other.
+        # Ranks of a gang wait for each other, so a pause of any rank counts for a gang call.
         return self._pause_clock.paused_seconds(ALL_PAUSES if call.is_gang_call else slot)
 
     def pump(self) -> None:
@@ -272,7 +272,7 @@ class SlotDispatcher:
         process, known = slot.process, self._state.module_hashes
         if process is None or (process.epoch is not None and process.epoch < self._state.gang.renewed_epoch):
             return
-        # "" if workers have loaded different versions: the node's version is ambiguous.
+        # If workers have loaded different versions, the hash is "", because the node has no single version.
         news = {name: digest if known.get(name, digest) == digest else "" for name, digest in files.items()}
         if any(known.get(name) != digest for name, digest in news.items()):
             known.update(news)
@@ -299,7 +299,7 @@ class SlotDispatcher:
         self.pump()
 
     def on_worker_exit(self) -> None:
-        """Start the workers if the last orphaned worker has ended without sending the environment."""
+        """Start the workers if the last orphaned worker has ended, although no worker has sent the environment."""
         self.worker_event.set()
         if not self.has_live_processes:
             self.start_workers()
@@ -332,7 +332,7 @@ ALL_PAUSES = "all"
 
 
 class PauseClock:
-    """Measures how long ranks were paused: each separately, and any of them."""
+    """Clock of paused ranks: for each rank, and for the time in which at least one rank was paused."""
 
     def __init__(self) -> None:
         self._paused: dict[Hashable, set[Hashable]] = {}
@@ -341,13 +341,13 @@ class PauseClock:
         self._remote_timer: asyncio.TimerHandle | None = None
 
     def paused_seconds(self, key: Hashable) -> float:
-        """Return how long ``what`` was paused in total; with ``ALL_PAUSES``, how long at least one was paused."""
+        """Return the seconds for which ``key`` was paused. For ``ALL_PAUSES``, count the time with any pause."""
         return self._accumulated.get(key, 0.0) + (
             monotonic() - self._paused_since[key] if key in self._paused_since else 0.0
         )
 
     def set_paused(self, key: Hashable, is_paused: bool) -> None:
-        """Set whether ``what`` is paused."""
+        """Set whether ``key`` is paused."""
         for clock in (key, ALL_PAUSES):
             still = self._paused.setdefault(clock, set())
             (still.add if is_paused else still.discard)(key)
@@ -358,7 +358,7 @@ class PauseClock:
                 del self._paused_since[clock]
 
     def set_remote_pause(self, seconds: float) -> None:
-        """Report that a rank of another node is paused, valid for the given time unless renewed."""
+        """Record that a rank of another node is paused. The record expires after ``seconds`` unless renewed."""
         if self._remote_timer is not None:
             self._remote_timer.cancel()
             self._remote_timer = None

@@ -33,14 +33,14 @@ class Process:
         self.stderr_start = 0  # offset of its own lines in the standard error file
         self.connection: Connection | None = None
         self.epoch: int | None = None
-        self.has_place = False  # whether it knows its rank
-        self.is_ready = False  # whether its plugins' contexts were entered or failed
-        self.kill_reason = ""  # why the agent stopped it
-        self.is_script = False  # whether it runs a whole script, which may exit at any time
-        self.is_unusable = False  # whether its plugins' contexts failed and a call has reported it
+        self.has_place = False  # whether the process knows its rank
+        self.is_ready = False  # whether the set-up is done: plugins' contexts were entered or failed
+        self.kill_reason = ""  # why the agent stopped the process
+        self.is_script = False  # whether the process runs a whole script, which may exit at any time
+        self.is_unusable = False  # whether plugins' contexts failed and a call has reported the failure
 
     def exited_successfully(self, status: int | None) -> bool:
-        """Check whether a script ended successfully without an outcome: by ``os._exit(0)`` or after ``os.execv``."""
+        """Check whether a script exited with status 0 but sent no outcome, through ``os._exit(0)`` or ``os.execv``."""
         return self.is_script and status == 0 and not self.kill_reason
 
 
@@ -52,7 +52,7 @@ def ended_by_sigterm(status: int | None) -> bool:
 
 
 def describe_exit(status: int | None) -> tuple[ExitStatus, str]:
-    """Return the outcome fields and a description of a wait status."""
+    """Return the outcome fields for a process's wait status, and a description."""
     if status is None:
         words = "its process ended while no agent was running, so the cause is unknown"
         return {"exit_code": None, "signal": None}, words
@@ -173,12 +173,12 @@ def reap() -> dict[int, int]:
         ended[pid] = status
 
 
-# Code that starts a worker. Modules imported here live as long as the process, so garbage collection is off. Modules
-# that cloudpickle imports but rarely uses are replaced by lazy stand-ins, which saves a quarter of the time. User code,
-# which loads later, gets the real modules. (importlib's LazyLoader loads at the next import.) The script's folder comes
-# first in sys.path only at the end: its modules may shadow others for user code, but not for this code. The working
-# folder ("") is not an entry, because other users may be able to write to it. Paths are literals, because a folder name
-# may contain any separator.
+# Code that starts a worker. Garbage collection is off during the imports, because imported modules live as long as the
+# process. Lazy stand-ins replace modules that cloudpickle imports but rarely uses, which saves a quarter of the time.
+# User code loads later and gets the real modules. (importlib's LazyLoader would load them at the next import.)
+# The script's folder becomes the first entry of sys.path only at the end, so that its modules can shadow others for
+# user code, but not for this code. The working folder ("") is not an entry, because other users may be able to write to
+# it. Paths are literals, because a folder name may contain any separator.
 BOOT = """
 import gc, sys
 collects = gc.isenabled()
@@ -217,9 +217,9 @@ main(*rest)
 """
 
 
-# Settings of the GNU C library. By default it returns freed memory to the system and maps it again in the next training
-# step, which takes three times as long (25 MB). With these limits it retains memory. If a user sets one of these
-# variables, none is set here.
+# Settings of the GNU C library. By default the library returns freed memory to the system and maps it again in the next
+# training step, which takes three times as long (measured with 25 MB). With these limits the library retains freed
+# memory. If the user sets one of these variables, the agent sets none of them.
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(128 << 20)}
 
 
@@ -234,7 +234,7 @@ def spawn(
 ) -> int:
     """Start an interpreter in its own session and process group. Return its pid."""
     # module: module in ``node.worker`` whose ``main`` runs
-    # place: two numbers at the end of the command line; they also name the file for later agents
+    # place: two numbers at the end of the command line; the file that records the pid is also named after them
     # out, err: descriptors for output
     # env: variables in addition to those of the config
     # keeps: descriptors to inherit, such as locks
@@ -258,7 +258,8 @@ def spawn(
         lower_priority(process.pid, config.nice)
     # The agent reaps all children itself; a second waiter would lose exit codes.
     process.returncode = 0
-    # For later agents, because forked children look the same. If the disk is full, a later agent starts a new worker.
+    # Record the pid for later agents, because forked children have the same command line. If the disk is full, a later
+    # agent starts a new worker.
     with suppress(OSError), open(config.paths.worker(*place), "w", encoding="utf-8") as file:
         file.write(f"{process.pid} {process_start_time(process.pid)}")
     return process.pid
@@ -282,7 +283,7 @@ def spawn_monitor(
 
 
 def node_mark_env(folder: str) -> dict[str, str]:
-    """Return the variable that marks all descendants of a node's workers. Nested nodes have the marks of both."""
+    """Return the variable that marks all descendants of a node's workers. In a nested node it names both nodes."""
     return {NODE_VARIABLE: ":".join(filter(None, (os.environ.get(NODE_VARIABLE), folder)))}
 
 
@@ -292,14 +293,14 @@ def find_orphaned_workers(config: AgentConfig) -> dict[tuple[int, int], int]:
     for path in Path(config.folder).glob(f"{WORKER_PREFIX}*"):
         _, rank, number = path.name.split(".")
         pid, _, when = path.read_text(encoding="utf-8").partition(" ")
-        # An empty record: the worker is rejected when it connects.
+        # If the record is empty, the worker is rejected when it connects.
         if when and process_start_time(int(pid)) == when:
             found[int(rank), int(number)] = int(pid)
     return found
 
 
 def call_on_exit(pid: int, then: Callable[[], None]) -> None:
-    """Call ``then`` once a process that is not a child has ended. Its exit status is unknown."""
+    """Call ``then`` once a process has ended that is not a child of this one. Its exit status is unknown."""
     loop = asyncio.get_running_loop()
     try:
         descriptor = os.pidfd_open(pid)
@@ -316,7 +317,7 @@ def call_on_exit(pid: int, then: Callable[[], None]) -> None:
 
 
 def add_signal_handlers(actions: Mapping[int, Callable[[], object]]) -> None:
-    """Call the given functions in the running loop after their signals.
+    """Register a function of the running loop for each signal.
 
     The loop's own ``add_signal_handler`` imports ``inspect``, which takes longer than the rest of the agent's start.
     """

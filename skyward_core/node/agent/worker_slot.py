@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     )
 
 
-PLUGIN_CONTEXT_PLACE = (-1, 0)  # replaces a worker's rank and number on the command line
+PLUGIN_CONTEXT_PLACE = (-1, 0)  # takes the position of a worker's rank and number on the command line
 
 
 class PluginContextProcess:
@@ -58,24 +58,24 @@ class PluginContextProcess:
         self._break_gang = break_gang
         self.process: Process | None = None
         self.entry_failure: tuple[ErrorKeys | PluginErrorKeys, bytes] | None = None
-        self._setup: tuple[Header, bytes] | None = None  # for a fresh process once it has connected
-        self._fresh = False  # whether the process is connected and not set up
+        self._setup: tuple[Header, bytes] | None = None  # set-up to send once a fresh process has connected
+        self._fresh = False  # whether the process is connected but not set up
         self._entering = ""
 
     @property
     def is_resolved(self) -> bool:
-        """Whether ranks may be set up: the contexts were entered, or failed to be."""
+        """Whether ranks may be set up, because the contexts were entered or could not be entered."""
         return self.entry_failure is not None or (self.process is not None and self.process.is_ready)
 
     def ensure_entered(self) -> None:
-        """Start entering the contexts for the gang's epoch unless they are already entered."""
+        """Start entering the contexts for the gang's epoch, unless they are already entered or being entered."""
         config = self._state.config
         info = self._state.rank_info(config.node * config.ranks_per_node)
         self._setup = ({"t": "setup", "info": info}, self._state.gang.plugins)
         if self.process is None:
             self._spawn()
         elif self.process.kill_reason:
-            self.entry_failure = None  # it is exiting, and a new process will follow
+            self.entry_failure = None  # the process is exiting, and a new process will follow
         else:
             self._send_setup()
 
@@ -130,7 +130,7 @@ class PluginContextProcess:
             self._pump()
 
     def exit_process(self, grace: float) -> None:
-        """Let the process leave its contexts and exit. Send SIGKILL after the grace period."""
+        """Make the process leave its contexts and exit. Send SIGKILL after the grace period."""
         process = self.process
         if process is None or process.kill_reason:
             return
@@ -138,7 +138,7 @@ class PluginContextProcess:
         if process.connection is not None:
             process.connection.send({"t": "exit"})
         if not process.is_ready and self.entry_failure is None:
-            signal_group(process.pid, signal.SIGTERM)  # it runs user code or has no contexts to leave
+            signal_group(process.pid, signal.SIGTERM)  # the process runs user code or has no contexts to leave
         asyncio.get_running_loop().call_later(grace, self._kill_if_current, process)
 
     def _kill_if_current(self, process: Process) -> None:
@@ -155,7 +155,7 @@ class PluginContextProcess:
             return
         if process.kill_reason:
             if self.entry_failure is None:
-                self._spawn()  # requested again while it was exiting
+                self._spawn()  # contexts were requested while the old process was exiting
             return
         _, cause = describe_exit(status)
         if process.is_ready:
@@ -171,10 +171,10 @@ class PluginContextProcess:
 MAX_START_ATTEMPTS = 2
 MIN_TIMEOUT_CHECK = 0.05  # seconds between two checks of a call's timeout
 UNUSABLE = "its plugins could not be entered"
-# Minimum seconds for a worker that exits by itself: its exit handlers may upload data.
+# Minimum seconds for a worker to exit by itself, because its exit handlers may upload data.
 EXIT_HANDLER_GRACE = 60.0
 SPENT_EPOCH = -1  # epoch of a process that left its gang and accepts no further call
-WORKER_EXIT_GRACE = 1.0  # seconds that a call's outcome waits for the exit of its worker
+WORKER_EXIT_GRACE = 1.0  # seconds; if a worker exits after a call, the outcome waits this long for the exit
 
 Step = Literal["wait", "start", "send away", "replace", "set up", "look around", "hand back", "hand over"]
 
@@ -195,8 +195,8 @@ def decide_step(slot: Slot, node: NodeState, apps: PluginContextProcess) -> Step
     process = slot.process
     if process is None:
         idle = node.is_closing or (slot.failed_starts and not slot.queue) or not node.env_known.is_set()
-        # The outcomes of the previous process come first: otherwise an agent that adopts the new process would assign
-        # it the old calls.
+        # First finish the calls of the previous process. Otherwise a later agent that adopts the new process would
+        # assign these calls to it.
         return "wait" if idle or slot.running or (slot.is_task_slot and not slot.queue) else "start"
     if process.connection is None or process.kill_reason:
         return "wait"
@@ -207,11 +207,11 @@ def decide_step(slot: Slot, node: NodeState, apps: PluginContextProcess) -> Step
     if epoch != gang.epoch or gang.broken_reason:
         if epoch is not None and (slot.number == 0 or epoch < gang.renewed_epoch):
             return "wait" if slot.running else "replace"
-        # A task process needs only the plugins; other slots of a rank need them only once.
+        # A task process needs only the plugins, and only once. The same holds for a rank's slots other than slot 0.
         fits = epoch is None if slot.is_task_slot else not gang.broken_reason or (slot.number and epoch is None)
         if epoch != gang.epoch and gang.epoch and fits and not has_left:
             if node.has_separate_tasks and not slot.number and not slot.queue:
-                return "wait"  # ranks join one another only for a broadcast
+                return "wait"  # ranks join into one world only when a broadcast needs it
             # The node's plugin contexts must be entered first.
             return "set up" if not gang.has_app_hooks or apps.is_resolved else "wait"
     if not slot.queue:
@@ -229,7 +229,7 @@ def decide_step(slot: Slot, node: NodeState, apps: PluginContextProcess) -> Step
 
 
 def _is_stale(call: Call, gang: Gang, has_left: bool) -> bool:
-    """Check whether a call is for a gang that no longer exists or that its rank has left."""
+    """Check whether a call is for a gang that no longer exists, or for a gang that the call's rank has left."""
     over = gang.broken_reason or has_left or call.header.get("epoch") != gang.epoch
     return call.is_gang_call and not gang.is_standalone and bool(over)
 
@@ -258,14 +258,14 @@ class Slot:
     """Slot of one worker.
 
     Args:
-        place: The rank, and the number within the rank; number 0 belongs to the gang.
+        place: The rank, and the number of the slot within the rank. Slot 0 runs the gang's calls.
 
     Attributes:
         is_task_slot: Whether the process runs the rank's tasks because the gang's process has joined other ranks.
-        twin: The rank's other slot with which this one takes turns.
+        twin: The rank's other slot, which takes turns with this slot.
         queue: Waiting calls.
         running: Calls that the process has received.
-        left_epoch: Latest epoch whose process in this slot accepts no further call.
+        left_epoch: Latest epoch that the process of this slot has left; the process accepts no further call of it.
         logs: Log files of the process.
     """
 
@@ -312,7 +312,7 @@ class Slot:
         return len(self.queue) + len(self.running)
 
     def enqueue(self, call: Call) -> None:
-        """Queue a call by its arrival order on the node. Tasks may move here from another slot."""
+        """Insert a call into the queue by its arrival order on the node, because tasks may come from another slot."""
         call.rank = self.rank
         place = len(self.queue)
         while place and self.queue[place - 1].order > call.order:
@@ -328,7 +328,7 @@ class Slot:
             if process is None:
                 self.start()
             elif connection is None:
-                return  # pumped again once it has connected
+                return  # continues once the process has connected
             elif step == "hand over":
                 self._hand_over(self.queue.popleft(), process, connection)
             elif step == "look around":
@@ -382,12 +382,12 @@ class Slot:
         self.set_phase("starting")
 
     def adopt(self, pid: int) -> None:
-        """Take over a worker that an earlier agent started. Its exit will be noticed, but not its exit status."""
+        """Take over a worker that an earlier agent started. This agent notices its exit, but gets no exit status."""
         self.process = Process(pid)
         call_on_exit(pid, lambda: self.on_exit(None))
 
     def adopt_call(self, call: Call) -> None:
-        """Take over a call that an earlier agent started. It has ended if its process has.
+        """Take over a call that an earlier agent started. If its process has ended, the call has ended, too.
 
         The start of the call is unknown, so its timeout starts again.
         """
@@ -428,7 +428,7 @@ class Slot:
                 )
 
     def set_phase(self, phase: str, age: float = 0.0) -> None:
-        """Set the phase that began ``age`` seconds ago. Phases of a rank's further workers are not published."""
+        """Set the phase that began ``age`` seconds ago. Only the phase of a rank's first worker is published."""
         self._slot_group.set_paused(self, phase == "paused")
         if self.number == 0 or self.is_task_slot:
             self._phases.set_phase(self.rank, phase, age)
@@ -459,7 +459,7 @@ class Slot:
         return 0 if self.is_task_slot else self.number
 
     def _task_info(self) -> Header:
-        """Return the place of the rank in tasks, with a port reserved for it."""
+        """Return the ``InstanceInfo`` of the rank for tasks, with a port reserved for it."""
         with suppress(OSError):
             self._port = self._port or ReservedPorts(self._state.config.address)
         return self._state.task_info(self.rank, self._worker_number, self._port.number if self._port else 0)
@@ -476,7 +476,7 @@ class Slot:
                 self.pump()  # waiting calls may need another process
 
     def _request_exit(self) -> None:
-        """Let a stopped worker exit whose code handled SIGTERM and returned."""
+        """Make a stopped worker exit if its code handled SIGTERM and returned."""
         process = self.process
         if process is not None and process.kill_reason and process.connection is not None and not self.running:
             process.connection.send({"t": "exit"})
@@ -492,10 +492,10 @@ class Slot:
         self._schedule_kill(process, grace)
 
     def exit_process(self, reason: str, grace: float) -> None:
-        """Let an idle worker leave its contexts and exit normally. Send SIGKILL after the grace period."""
+        """Make an idle worker leave its contexts and exit normally. Send SIGKILL after the grace period."""
         process = self.process
         if process is not None and process.epoch == SPENT_EPOCH:
-            self._schedule_kill(process, grace)  # shorten its grace period, because it is now waited for
+            self._schedule_kill(process, grace)  # shorten the grace period, because the agent now waits for the exit
         if process is None or process.kill_reason:
             return
         setting_up = process.epoch is not None and not process.is_ready
@@ -510,15 +510,17 @@ class Slot:
         asyncio.get_running_loop().call_later(grace, self._kill_if_current, process)
 
     def _mark_gang_broken(self, process: Process, cause: str) -> None:
-        """Break the gang because it lost this process. Must precede the outcome: the client may start the next run at
-        once."""
+        """Break the gang because it lost this process.
+
+        Must be called before the outcome is sent, because the client may then start the next run at once.
+        """
         if self.number == 0 and process.epoch is not None and process.epoch == self._state.gang.epoch:
             self._slot_group.break_gang(f"the worker of rank {self.rank} ended" + (f": {cause}" if cause else ""))
 
     def _mark_gang_spent(self, process: Process, reason: str) -> None:
         """Mark the gang as spent after a successful call whose process accepts no further call.
 
-        Other ranks that have not started theirs yet still can. The next run needs another gang.
+        Other ranks can still start their calls of the current run. The next run needs another gang.
         """
         gang = self._state.gang
         if self.number == 0 and process.epoch is not None and process.epoch == gang.epoch and not gang.is_standalone:
@@ -574,7 +576,7 @@ class Slot:
         call.slot, call.worker = self.number, connection
         process.is_script = bool(call.header.get("script"))
         call.log_start = self.logs.ends
-        if not process.has_place:  # it runs tasks after its gang broke, until the next gang
+        if not process.has_place:  # after the gang broke, the process runs tasks until the next gang
             process.has_place = True
             info = self._state.rank_info(self.rank, self._worker_number)
             connection.send({"t": "place", "info": info, "own": self._task_info()})

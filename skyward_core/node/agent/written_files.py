@@ -62,8 +62,7 @@ class OutputFile:
         """Yield the file's content from an offset on, always up to the size at opening.
 
         Reads instead of mapping the file, because truncating a mapped file would crash the reader. Afterwards
-        ``sha256``
-        is the hash of the whole file.
+        ``sha256`` is the hash of the whole file.
 
         Raises:
             OSError: If the file cannot be read.
@@ -71,7 +70,9 @@ class OutputFile:
         digest, place = hashlib.sha256(), 0
         while place < self.size:
             data = os.pread(self._file, min(PIECE, self.size - place), place)
-            data = data or bytes(min(PIECE, self.size - place))  # truncated meanwhile, which check_unchanged() reports
+            data = data or bytes(
+                min(PIECE, self.size - place)
+            )  # the file was truncated, which check_unchanged() reports
             digest.update(data)
             if place + len(data) > at:
                 yield data[max(0, at - place) :]
@@ -108,7 +109,7 @@ def _open_below(folder: str, path: str) -> int:
 
 MAX_SCANNED_FILES = 1_000_000  # files and folders; scanning more takes too long
 MAX_LISTED_FILES = 10_000  # files in one answer
-MAX_LISTED_CHARS = 4 << 20  # total length of their paths
+MAX_LISTED_CHARS = 4 << 20  # total length of the paths in one answer
 MTIME_TOLERANCE = 0.01  # seconds by which file times may lag behind the clock
 
 
@@ -145,7 +146,7 @@ class OutputFileHandler:
         record = self._state.registry.records.get(run)
         if record is None:
             raise UnknownRun(f"this node does not remember run {run}")
-        # Changes by leftover processes after the run's last call do not belong to the run.
+        # Leftover processes may change files after the run's last call. These changes do not belong to the run.
         ends = [outcome.get("at", 0.0) for outcome in record.outcomes.values()]
         until = float("inf") if record.active or not ends else max(ends) + MTIME_TOLERANCE
         return record.opened_at - MTIME_TOLERANCE, until
@@ -174,8 +175,8 @@ def find_written_files(
 ) -> tuple[list[WrittenKeys], int]:
     """Find files of the working folder that changed in a time range and differ from the client's upload.
 
-    Uses the inode change time, which programs cannot set: a copy that preserves modification times still counts as new.
-    This excludes files of other pools.
+    Uses the inode change time, which programs cannot set, so that a copy with preserved modification times counts as
+    new. Excludes files of other pools.
 
     Args:
         folder: The ranks' working folder.
@@ -248,7 +249,7 @@ class _FolderWalk:
             except OSError:
                 if not folder:
                     raise
-                # deleted meanwhile, or not readable
+                # deleted since the listing, or not readable
             self.left.popleft()
 
     def _visit(self, path: str, entry: os.DirEntry[str]) -> Iterator[tuple[str, os.stat_result]]:
@@ -261,7 +262,7 @@ class _FolderWalk:
             try:
                 status = entry.stat(follow_symlinks=False)
             except OSError:
-                return  # deleted meanwhile
+                return  # deleted since the listing
             item = self._known.get(path)
             if item is None or (item.size, item.mtime) != (status.st_size, status.st_mtime_ns):
                 yield path, status

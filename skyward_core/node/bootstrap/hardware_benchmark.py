@@ -1,6 +1,6 @@
 """Benchmark of a new machine's GPUs, disk and network.
 
-Each measurement has a time limit. The result contains either its value or the reason why there is none.
+Each measurement has a time limit. The result contains either the measured value or the reason why there is none.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from skyward_core.node.bootstrap.host_inspection import unique_token
 
 LISTEN_TIMEOUT = 15.0  # seconds for the neighbour to connect and send
 CONNECT_TIMEOUT, SEND_SECONDS = 2.0, 1.0  # seconds
-# bytes; a network that transfers them in less time is beyond its slow start
-MAX_SEND_BYTES = 256 << 20  # bytes
+# Bytes; a network that transfers this amount in less than SEND_SECONDS has passed TCP's slow start.
+MAX_SEND_BYTES = 256 << 20
 MAX_UNAUTHENTICATED = 64  # connections that have not sent the token
 
 
@@ -56,7 +56,7 @@ def _receive_benchmark(server: socket.socket, token: bytes) -> None:
 
 
 def _accept_neighbour(server: socket.socket, token: bytes, until: float) -> socket.socket | None:
-    """Return the connection that sends the token. Other connections may send nothing or send slowly."""
+    """Return the connection that sends the token. Strangers may connect, too, and send nothing or send slowly."""
     received: dict[socket.socket, bytes] = {}
     server.setblocking(False)
     with selectors.DefaultSelector() as ready:
@@ -128,7 +128,7 @@ def measure_send(target: dict[str, Any]) -> dict[str, Any]:
         target: ``address`` and ``port`` of the neighbour, and the token (``word``).
 
     Returns:
-        ``rate`` in MB/s as received, and ``why`` there is none, or "".
+        ``rate`` in MB/s as received, and ``why``, the reason if there is no rate, or "".
     """
     try:
         with socket.create_connection((target["address"], target["port"]), CONNECT_TIMEOUT) as connection:

@@ -1,10 +1,12 @@
 """Command server on a host, the first code that the client runs there.
 
-The client sends it as bytecode, together with ``node.deferred_imports`` and ``bootstrap.host_inspection``, and runs it
-with ``python -I -S`` through one command channel. A request on standard input is a JSON header (preceded by its length
-in eight hexadecimal digits) and the bytes that the header announces. An answer on standard output is a line that begins
-with a token of the channel, so that other output, such as a banner, cannot be mistaken for an answer. The code uses
-only the standard library and must not contain secrets.
+The client sends this module as bytecode, together with ``node.deferred_imports`` and ``bootstrap.host_inspection``, and
+runs it with ``python -I -S`` through one command channel. The code uses only the standard library and must not contain
+secrets.
+
+A request on standard input consists of the length of a header in eight hexadecimal digits, the JSON header, and the
+bytes that the header announces. An answer on standard output is a line that begins with a token of the channel, so that
+other output, such as a banner, cannot be mistaken for an answer.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
 
 
 PARTIAL_FILE_AGE = 3600.0  # seconds after which a partial file is considered abandoned
-EXIT_REASON_AGE = 30 * 86400.0  # seconds that the exit reason of an agent is kept for its client
+EXIT_REASON_AGE = 30 * 86400.0  # seconds for which the exit reason of an agent is stored for its client
 BUNDLE_ARRIVED, START_AGENT = b"n", b"g"
 HEARTBEAT_INTERVAL = 1.0  # seconds; the client gives up on a host that sends nothing for several intervals
 
@@ -163,10 +165,11 @@ def remove_stale_folders(root: str) -> None:
 
 
 class PreparedProcess:
-    """A process forked early, while this process uses little memory, that later becomes the agent's starter.
+    """A process that later starts the agent. It is forked early, while this process uses little memory.
 
     Args:
-        early: Whether it already imports the agent's modules, including those of the bundle once it has arrived.
+        early: Whether the process imports the agent's modules in advance. Modules of the bundle follow when the bundle
+            has arrived.
     """
 
     def __init__(self, root: str, bundle: str, early: bool, token: str) -> None:
@@ -213,7 +216,7 @@ def is_client_connected() -> bool:
 
 
 def preload_agent(path: str) -> None:
-    """Import the modules that an agent needs, as far as the bundle has arrived."""
+    """Import the modules that an agent needs, except for modules whose part of the bundle has not arrived."""
     import_asyncio()
     if os.path.exists(path):
         use_bundle(path)
@@ -223,8 +226,10 @@ def preload_agent(path: str) -> None:
 
 
 def use_bundle(path: str) -> None:
-    """Make the modules of a bundle importable without running the package's ``__init__``, which loads unneeded
-    modules."""
+    """Make the modules of a bundle importable.
+
+    Does not run the package's ``__init__``, which would load unneeded modules.
+    """
     if path not in sys.path:
         sys.path.insert(0, path)
         package = type(sys)("skyward_core")

@@ -89,7 +89,7 @@ def run_host_command(action: str, request: dict[str, Any], root: str, receive: R
 
 
 class _InputReader:
-    """The announced bytes of standard input as a readable source."""
+    """Readable source of the bytes that a request announced on standard input."""
 
     def __init__(self, receive: Receive, size: int) -> None:
         self._receive = receive
@@ -119,7 +119,7 @@ def end_agent(folder: Path, socket_path: str, timeout: float = END_TIMEOUT) -> l
     Returns:
         The pids that had to be killed.
     """
-    # An agent that holds the lock but has not saved its pid yet would otherwise continue in the cleaned folder.
+    # Wait for an agent that holds the lock but has not saved its pid yet. Otherwise it would continue without a folder.
     _wait_until(lambda: not is_running(str(folder)) or find_agent(folder) is not None, timeout)
     if (pid := find_agent(folder)) is not None:
         for number in (signal.SIGTERM, signal.SIGKILL):

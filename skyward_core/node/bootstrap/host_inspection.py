@@ -30,7 +30,7 @@ UNKNOWN_LEASE = 86400.0
 # Environment variable of all descendants of a node: its folder, after those of enclosing nodes, separated by colons.
 NODE_VARIABLE = "SKYWARD_NODE"
 MAX_EXEC_RETRIES = 3
-# one of them exists if the NVIDIA driver is installed
+# At least one of these paths exists if the NVIDIA driver is installed.
 NVIDIA_DEVICES = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg")
 AT_SECURE = 23  # key in the auxiliary vector
 PF_KTHREAD = 0x200000  # flag of kernel threads
@@ -48,8 +48,8 @@ def choose_root(folder: str) -> tuple[str, list[str], str]:
     """Choose the folder for skyward's files on this host.
 
     Returns:
-        The folder that already has this pool, or else the first usable one ("" if there is none); the problems of the
-        others; and why the pool's existing folder is not trusted, or "".
+        Three values: the folder that already contains this pool, or else the first usable folder, or "" if there is
+        none; the problems of the rejected folders; the reason why the pool's existing folder is not trusted, or "".
     """
     roots = all_roots()
     for root in roots:
@@ -70,11 +70,10 @@ def choose_root(folder: str) -> tuple[str, list[str], str]:
 
 
 def distrust_reason(path: str) -> str:
-    """Return how another user could have modified a path, or "".
+    """Return how another user could have modified a path; "" if no other user could.
 
-    Each folder and link on the way must belong to this user or root and must not be writable by others. Folders with
-    the
-    sticky bit, such as /tmp, are accepted, because other users cannot replace files there.
+    Each parent folder and link of the path must belong to this user or root and must not be writable by others. Folders
+    with the sticky bit, such as /tmp, are accepted, because other users cannot replace files there.
     """
     names, parent, links = path.split("/")[::-1], "", 0
     while names:
@@ -106,8 +105,10 @@ def distrust_reason(path: str) -> str:
 
 
 def is_shared(path: str) -> bool:
-    """Check whether a path is below a folder with the sticky bit, such as /tmp, where others may reuse its name
-    later."""
+    """Check whether a path is below a folder with the sticky bit, such as /tmp.
+
+    If this user deletes the path, another user may create a path of the same name there.
+    """
     folder = os.path.realpath(path)
     while folder != os.path.dirname(folder):
         folder = os.path.dirname(folder)
@@ -140,12 +141,12 @@ def unusable_reason(root: str) -> str:
 
 
 def unique_token() -> str:
-    """Return a name that is unique even among containers with a shared home, whose pids may be equal."""
+    """Return a unique name. Containers with a shared home may have equal pids, so a pid alone is not unique."""
     return os.urandom(8).hex()
 
 
 def find_untrusted_entry(root: str) -> str:
-    """Return why an entry of a folder that others can access is not trusted, or ""."""
+    """Return why an entry of a shared folder is not trusted; "" if all entries are trusted."""
     status = os.stat(root)
     if status.st_uid != os.getuid():
         return root + " belongs to another user"
@@ -169,7 +170,7 @@ def socket_path(root: str, folder: str) -> str:
 
 
 def collect_facts(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts about this host that the client needs before it sends anything."""
+    """Return the facts about this host that the client needs before it sends any files."""
     root, problems, distrust = choose_root(request["folder"])
     connection = os.environ.get("SSH_CONNECTION", "").split()
     facts: dict[str, Any] = {
@@ -203,7 +204,7 @@ def collect_facts(request: dict[str, Any]) -> dict[str, Any]:
         facts["running"] = is_running(pool_folder)
         if request.get("status"):
             retained = NodePaths(pool_folder).retained_folder
-            # A running agent there is about to end, or serves retained results.
+            # An agent that runs in this folder is about to end, or serves retained results.
             facts["running"] = facts["running"] or is_running(retained)
             facts["kept"] = read_retained_facts(retained)
             # Search all candidate folders: the pool's folder may be inaccessible while its processes run.
@@ -251,8 +252,8 @@ def read_exit_reason(folder: str) -> tuple[str, float]:
 def find_node_processes(folder: str) -> list[int]:
     """Find this user's processes that belong to a node.
 
-    They have the node's mark in their environment, print into its folder, or descend from such a process. Requires
-    /proc.
+    A process belongs to a node if it has the node's mark in its environment, prints into the node's folder, or descends
+    from such a process. Requires /proc.
     """
     parents = parent_pids()
     found: set[int] = set()
@@ -309,7 +310,7 @@ def belongs_to_node(pid: int, folder: str) -> bool:
 def is_elevated(pid: int) -> bool:
     """Check whether a process gained rights from a set-user-ID program (sudo, su), according to its auxiliary vector.
 
-    Another user may have started it with an arbitrary environment.
+    The environment of such a process proves nothing, because another user may have started the process.
     """
     with open(f"/proc/{pid}/auxv", "rb") as file:
         words = memoryview(file.read()).cast("L").tolist()
@@ -340,9 +341,9 @@ def list_gpus() -> list[str]:
 
 
 def is_recoverable(folder: str, workers: list[int]) -> bool:
-    """Check whether a folder without an agent can be taken over: workers still run, or the lease is valid and the
-    machine
-    has not restarted.
+    """Check whether a new agent can take over a folder without an agent.
+
+    Workers must still run, or the lease must be valid and the machine must not have restarted.
     """
     try:
         state, last = last_activity(folder)

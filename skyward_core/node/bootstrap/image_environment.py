@@ -48,7 +48,7 @@ def exit_with_client(client: int | None) -> Iterator[None]:
     """Context manager that kills this process and all descendants if the client stops reading the output.
 
     Args:
-        reads: Descriptor of the pipe or socket to the client; None to do nothing.
+        client: Descriptor of the pipe or socket to the client; None to do nothing.
     """
     if client is None:
         yield
@@ -91,18 +91,18 @@ def _signal_all(pids: Iterable[int], number: int) -> None:
 
 Emit = Callable[[str], None]
 MAX_ERROR_LINES = 20
-ANSWER_TIMEOUT = 60.0  # seconds for an interpreter to list its packages, because teardown waits for it
-# Fields of images made from scripts and projects; see package_indexes. With "alone", packages of the base interpreter
-# are ignored.
+ANSWER_TIMEOUT = 60.0  # seconds for an interpreter to list its packages; a teardown would wait for the interpreter
+# Image fields that come from scripts and projects; see package_indexes. "alone" ignores the packages of the base
+# interpreter.
 SCRIPT_FIELDS = ("index", "find_links", "no_index", "alone", PINNED, "constraints", "folders")
 MADE_FILE = ".made"  # marks a complete environment; contains the path of its interpreter
 INSTALLED_FILE = ".installed"  # contains the installed packages
-# Working folder of the installers. In a project's folder Python could import the project's files, and uv reads settings
-# from parent folders. Only root can write to "/".
+# Working folder of the installers: "/", because only root can write there. In a project's folder Python could import
+# the project's files, and uv would read settings from parent folders.
 INSTALLERS_FOLDER = "/"
 EXTRA_PATH = ("~/.local/bin", "~/.cargo/bin", "/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin")
 
-# Runs a module of this package in any interpreter of a supported version. The package is in a folder or in the bundle.
+# Folder or bundle that contains this package. ``_MAIN`` runs a module of the package in any supported interpreter.
 ROOT = str(Path(__file__).parents[3])
 _MAIN = "import sys; sys.path.insert(0, sys.argv[1]); from skyward_core.node.bootstrap.{0} import main; main()"
 
@@ -128,7 +128,7 @@ def environment_key(image: Mapping[str, Any], python: str, version: Sequence[int
 
 
 def module_command(python: str, module: str, root: str = ROOT) -> list[str]:
-    """Return the command that runs the ``main`` of a module in this folder.
+    """Return the command that runs the ``main`` function of a module of ``node.bootstrap``.
 
     Args:
         python: The interpreter.
@@ -159,7 +159,7 @@ def find_ready_environment(
     if found == python:
         wanted = list_requirements(image)
         if unmet_requirements(wanted) if python == sys.executable else find_unmet_requirements(python, wanted, ours):
-            return ""  # the interpreter has lost packages since the environment was set up
+            return ""  # packages were removed from the interpreter since the environment was set up
     return found
 
 
@@ -187,7 +187,7 @@ def _mark_used(folder: Path) -> str:
         FileNotFoundError: If the environment is incomplete, or its interpreter was removed by an update.
     """
     made, now = folder / MADE_FILE, time.time_ns()
-    os.utime(made, ns=(now, now))  # the file system's clock may be behind the client's
+    os.utime(made, ns=(now, now))  # the file system's clock may be behind this machine's clock
     python = made.read_text(encoding="utf-8")
     Path(python).stat()
     return python
@@ -280,7 +280,7 @@ def _build_environment(
 
 
 def _clear_folder(folder: Path) -> None:
-    """Replace the remains of an interrupted build by an empty folder. The target of a link is not touched."""
+    """Replace the remains of an interrupted build by an empty folder. If the path is a link, keep the link's target."""
     try:
         if folder.is_dir() and not folder.is_symlink():
             shutil.rmtree(folder)
@@ -303,7 +303,7 @@ def _wait_for_lock(lock: IO[str], emit: Emit) -> None:
 
 def _installer_variables(env: Mapping[str, str], indexes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     variables = dict(os.environ) | dict(env)
-    # Relative entries are dropped: programs in the working folder must not be run.
+    # Drop relative entries, because programs in the working folder must not be run.
     known = [entry for entry in variables.get("PATH", "").split(os.pathsep) if entry.startswith("/")]
     extra = [str(Path(path).expanduser()) for path in EXTRA_PATH]
     variables["PATH"] = os.pathsep.join([*known, *(path for path in extra if path not in known)])
@@ -315,7 +315,7 @@ def _installer_variables(env: Mapping[str, str], indexes: Sequence[Mapping[str, 
         variables["PIP_EXTRA_INDEX_URL"] = " ".join([*urls, variables.get("PIP_EXTRA_INDEX_URL", "")]).strip()
         variables["UV_INDEX"] = " ".join(f"{index_name(number)}={url}" for number, url in unscoped)
         variables |= dict(index_credentials(indexes))
-        # Kept as variables by number, so that _netrc_credentials() can remove their credentials, too.
+        # One variable per restricted index, so that _netrc_credentials() can remove the credentials in its address.
         variables |= {
             _address_variable(number): str(each["url"]) for number, each in enumerate(indexes) if each.get("packages")
         }
@@ -346,10 +346,10 @@ def _netrc_credentials(variables: dict[str, str], path: Path) -> Iterator[None]:
         f"password {json.dumps(password, ensure_ascii=False)}\n"
         for host, (user, password) in logins.items()
     ]
-    with contextlib.suppress(OSError):  # the new file replaces the user's own netrc file
+    with contextlib.suppress(OSError):  # the new file contains the user's own netrc file, because it replaces that file
         own = variables.get("NETRC") or Path.home() / ".netrc"
         lines.insert(0, Path(own).read_text(encoding="utf-8") + "\n")
-    if hasattr(os, "memfd_create"):  # not on disk: nothing remains if this process is killed
+    if hasattr(os, "memfd_create"):  # a file in memory, so that no file remains on disk if this process is killed
         descriptor = os.memfd_create("netrc", os.MFD_CLOEXEC)
         variables["NETRC"] = f"/proc/{os.getpid()}/fd/{descriptor}"
     else:
@@ -378,7 +378,7 @@ def _single_index_variables(address: str) -> dict[str, str]:
 
 
 def find_unmet_requirements(python: str, requirements: list[str], root: str = ROOT) -> list[str]:
-    """Return the requirements that an interpreter does not meet; all of them if that is unknown.
+    """Return the requirements that an interpreter does not meet, or all requirements if the check fails.
 
     Raises:
         EnvironmentFailed: If the interpreter does not answer in time.
@@ -393,7 +393,7 @@ def find_unmet_requirements(python: str, requirements: list[str], root: str = RO
 
 
 def _query_interpreter(python: str, module: str, root: str, request: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a module of this folder in an interpreter with a time limit.
+    """Run a module of ``node.bootstrap`` in an interpreter with a time limit.
 
     Raises:
         EnvironmentFailed: If the time limit was exceeded.
@@ -415,9 +415,9 @@ def list_requirements(image: Mapping[str, Any]) -> list[str]:
 
 
 def list_installed_packages(python: str, root: str = ROOT) -> dict[str, str]:
-    """Return the packages of an interpreter as ``installed_packages.list_packages`` does.
+    """Return the packages of an interpreter in the format of ``installed_packages.list_packages``.
 
-    For environments built here, the list is that of the build.
+    For environments built by this module, return the list that the build saved.
 
     Args:
         python: The interpreter.
@@ -485,7 +485,7 @@ def _install(python: str, folder: Path, image: Mapping[str, Any], variables: dic
 
 @contextlib.contextmanager
 def _explain_index_failure(requirements: Sequence[str], indexes: Sequence[Index]) -> Iterator[None]:
-    """Explain errors that occur because a package is restricted to an index."""
+    """Add an explanation to errors that may occur because a package is restricted to an index."""
     try:
         yield
     except EnvironmentFailed as error:
@@ -518,8 +518,7 @@ def _add_package_folders(folder: Path, packages: Sequence[Sequence[str]]) -> Non
 def _constraint_options(
     folder: Path, image: Mapping[str, Any], installed: Mapping[str, str], excluded: Sequence[str]
 ) -> list[str]:
-    """Return options that restrict installers to the image's constraints, its pinned versions and installed
-    versions."""
+    """Return options that restrict installers to the image's constraints, pinned versions and installed versions."""
     exact = [line for line in list_requirements({PINNED: image.get(PINNED)}) if "==" in line.partition(";")[0]]
     text = format_constraints(installed, excluded) + "".join(
         f"{each}\n" for each in [*exact, *(image.get("constraints") or ())]
@@ -534,8 +533,7 @@ def _constraint_options(
 def _install_pinned(
     install: Sequence[str], step: str, image: Mapping[str, Any], variables: Mapping[str, str], emit: Emit
 ) -> None:
-    """Install the pinned packages without dependencies, each from its index. Require the hashes of those that have
-    some."""
+    """Install the pinned packages without dependencies, each from its index. Verify hashes if the pins have any."""
     for lines, index in iterate_pinned_groups(image):
         alone = {} if index is None else _single_index_variables(variables[_address_variable(index)])
         for hashed in (True, False):
@@ -550,7 +548,7 @@ def _pip_command(python: str, target: str) -> list[str]:
     found = _run_python(python, _ASK_PIP)
     if found.returncode:
         return []
-    # what pip's --python option runs in the end, without one extra process
+    # The same command that pip's --python option runs, but with one process less.
     return [target, runner] if (runner := found.stdout.strip()) else [python, "-m", "pip", "--python", target]
 
 

@@ -1,6 +1,6 @@
 """Installed packages of an interpreter and their versions.
 
-Hosts and clients run this module in the interpreter in question. It imports none of the packages.
+Hosts and clients run this module in the interpreter whose packages they list. It imports none of the packages.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Requirements that an interpreter does not meet.
 
-Hosts and clients run this module in the interpreter in question. It imports none of the required packages.
+Hosts and clients run this module in the interpreter that they check. It imports none of the required packages.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def unmet_requirements(requirements: Sequence[str]) -> list[str]:
 
 
 def _check_with_packaging(requirements: Sequence[str]) -> set[str]:
-    """Return which requirements are not met, using the ``packaging`` library, which takes long to import."""
+    """Return the unmet requirements, using the ``packaging`` library, which takes long to import."""
     packaging: Any
     try:
         from packaging import requirements as packaging
@@ -45,7 +45,7 @@ def _check_with_packaging(requirements: Sequence[str]) -> set[str]:
 
 
 def _is_met(text: str) -> bool | None:
-    """Check a requirement that is only a name or ``name==version``; None if that requires ``packaging``."""
+    """Check a requirement of the form ``name`` or ``name==version``; None for forms that need ``packaging``."""
     plain, _, marker = text.partition(";")
     if marker and (needed := is_marker_true(marker)) is not True:
         return True if needed is False else None

@@ -1,8 +1,7 @@
-"""Package indexes that are restricted to some packages, and the settings that make installers obey that.
+"""Package indexes that are restricted to some packages, and the installer settings that enforce the restriction.
 
-By default installers take a package from the index with the newest version. A stranger could publish a private
-package's
-name on the public index, and packages for specific devices would come from the wrong index.
+By default installers take a package from the index with the newest version. A stranger could publish a package on the
+public index under the name of a private package, and packages for specific devices would come from the wrong index.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def package_name(requirement: str) -> str:
 
 
 def map_packages_to_indexes(indexes: Sequence[Index]) -> dict[str, int]:
-    """Return the restricted packages with the number of their index."""
+    """Return the number of its index for each restricted package."""
     return {
         normalize_name(package): number
         for number, index in reversed(list(enumerate(indexes)))
@@ -55,7 +54,7 @@ def group_by_index(requirements: Sequence[str], indexes: Sequence[Index]) -> dic
 
 
 def iterate_pinned_groups(image: Mapping[str, Any]) -> Iterator[tuple[list[str], int | str | None]]:
-    """Yield the pinned lines of an image with the only index they come from.
+    """Yield the pinned lines of an image, each group with the only index that it may come from.
 
     The index is a number for an index of the image, a name for one of :func:`lock_indexes`, or None for the default
     indexes.
@@ -81,13 +80,13 @@ def lock_indexes(image: Mapping[str, Any]) -> dict[str, str]:
 
 
 def unnamed_packages(requirements: Sequence[str], indexes: Sequence[Index]) -> list[str]:
-    """Return restricted packages without a requirement. As dependencies they could come from another index."""
+    """Return restricted packages that no requirement names. As dependencies they could come from another index."""
     named = set(map(package_name, requirements))
     return [package for package in map_packages_to_indexes(indexes) if package not in named]
 
 
 def format_constraints(versions: Mapping[str, str], excluded: Sequence[str]) -> str:
-    """Return constraints: exact versions of some packages, and exclusion of others."""
+    """Return constraints that require exact versions of some packages and exclude other packages."""
     return "".join(
         [f"{package}=={version}\n" for package, version in versions.items()] + [f"{each}<0\n" for each in excluded]
     )
@@ -125,8 +124,9 @@ def index_credentials(indexes: Sequence[Index]) -> Iterator[tuple[str, str]]:
 
 
 def index_variables(image: Mapping[str, Any], variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the variables for index options of a script: ``index`` replaces the public one, ``find_links`` are added,
-    ``no_index`` disables all indexes.
+    """Yield the variables for the index options of a script.
+
+    ``index`` replaces the public index, ``find_links`` adds locations, and ``no_index`` disables all indexes.
     """
     if index := image.get("index"):
         yield "PIP_INDEX_URL", index
@@ -140,7 +140,7 @@ def index_variables(image: Mapping[str, Any], variables: Mapping[str, str]) -> I
 
 
 def split_credentials(addresses: str, logins: dict[str, tuple[str, str]]) -> str:
-    """Remove the credentials from addresses and add them to ``taken`` by host.
+    """Remove the credentials from addresses and add them to ``logins`` by host.
 
     Credentials of a second user of the same host remain in the address.
     """

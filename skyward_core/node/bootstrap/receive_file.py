@@ -1,8 +1,8 @@
 """Receiver of a client's file on a command channel, which resumes interrupted uploads.
 
-Prints a line with the token and the number of bytes already received, reads the rest, and prints the token again once
-the file is complete. An earlier attempt with a broken connection may still be writing, but both write the same bytes to
-the same offsets.
+Prints a line with the token and the number of bytes already received, reads the remaining bytes, and prints the token
+again once the file is complete. The process of an earlier attempt may still be writing after its connection broke. This
+is harmless, because both processes write the same bytes to the same offsets.
 """
 
 from __future__ import annotations

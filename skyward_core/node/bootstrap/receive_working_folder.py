@@ -1,6 +1,6 @@
 """Receiver of the client's working folder on a node.
 
-The client's side is :mod:`skyward_core.transport.working_folder_upload`. Every start of a pool loads this module, so it
+The sender is :mod:`skyward_core.transport.working_folder_upload`. Every start of a pool loads this module, so it
 imports little.
 """
 
@@ -22,7 +22,7 @@ PIECE = struct.Struct("!I")
 VANISHED = (1 << 32) - 1
 PARTIAL_SUFFIX = ".skyward-part"  # suffix of incomplete files
 RANK_COPY_SUFFIX = ".of-ranks"  # suffix of files written by ranks and replaced by the client's version
-MTIME_RESOLUTIONS = (1, 100, 10**3, 10**6, 10**9, 2 * 10**9)  # ns; of file systems
+MTIME_RESOLUTIONS = (1, 100, 10**3, 10**6, 10**9, 2 * 10**9)  # nanoseconds; timestamp resolutions of file systems
 
 
 class ByteSource(Protocol):
@@ -49,9 +49,10 @@ def file_hash(path: Path) -> str:
 
 
 def _is_as_sent(path: str, status: os.stat_result, item: FolderItem | None) -> bool:
-    """Check whether a file is unchanged since the upload, by its modification time at the file system's resolution.
+    """Check whether a file is unchanged since the upload.
 
-    Older releases did not record modification times (``size`` is negative then).
+    Compares modification times at the file system's resolution. If an older release recorded the upload, the list has
+    no modification times and ``size`` is negative.
     """
     if item is None or item.link:
         return item is not None and stat.S_ISLNK(status.st_mode) and os.readlink(path) == item.link  # noqa: PTH115
@@ -72,7 +73,7 @@ def from_json(data: bytes) -> list[FolderItem]:
 def read_sent_items(listing: Path) -> dict[str, FolderItem]:
     """Return the files of the latest upload, by path, from the list beside the copy.
 
-    Older releases recorded only paths, which get the size -1.
+    Entries of older releases contain only a path. They get the size -1.
     """
     if not listing.exists():
         return {}
@@ -119,14 +120,13 @@ def _read_exactly(contents: ByteSource, size: int) -> bytes:
 class FolderCopy:
     """Copy of the client's folder on a node, locked by one client at a time.
 
-    Files that ranks wrote since the upload are never lost. They stay if the client's file has not changed, and are
-    renamed
-    if it has.
+    Files that ranks wrote since the upload are never lost. If the client has changed the same file, the ranks' version
+    is renamed. Otherwise it stays in place.
 
     Args:
         root: Folder of skyward on the node.
         name: Name of the copy.
-        say: Called with messages for the user.
+        report: Called with messages for the user.
     """
 
     def __init__(self, root: Path, name: str, report: Callable[[str], None]) -> None:
@@ -140,7 +140,7 @@ class FolderCopy:
         except BlockingIOError:
             report("waiting for another client that is uploading the same folder")
             fcntl.flock(self.lock, fcntl.LOCK_EX)
-        # Files of an interrupted upload were not written by ranks either.
+        # Files of an interrupted upload also come from the client, not from ranks.
         self._sent = [read_sent_items(self.list_path), read_sent_items(self._partial_list)]
 
     @property
@@ -149,8 +149,7 @@ class FolderCopy:
         return self.list_path.with_suffix(".part")
 
     def compare(self, items: Iterable[FolderItem]) -> tuple[list[int], dict[int, str]]:
-        """Return the indices of items to upload, and the hashes of files that differ only in their modification
-        time."""
+        """Return the indices of items to upload, and the hashes of files that differ only in modification time."""
         wanted: list[int] = []
         doubtful: dict[int, str] = {}
         base, (before, _) = str(self.folder), self._sent
@@ -204,7 +203,7 @@ class FolderCopy:
         """Delete a file that the client no longer has, unless ranks have changed it."""
         target = self.folder / path
         if any((self.folder / above).is_symlink() for above in list(PurePosixPath(path).parents)[:-1]):
-            return  # files behind a link of the ranks were never uploaded
+            return  # ranks replaced the folder by a link, so this file was never uploaded
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             status = target.lstat()
             if not stat.S_ISDIR(status.st_mode) and not self._is_written_by_ranks(path, status):

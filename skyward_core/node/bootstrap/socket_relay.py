@@ -1,7 +1,7 @@
 """Relay between a command channel and the agent's Unix socket, for SSH servers that do not forward sockets.
 
-Prints a line with the token first, which separates the data from output of start-up files. Then relays bytes in both
-directions until either side ends.
+First prints a line with the token, because start-up files of the login may print text before the data. Then relays
+bytes in both directions until either side closes.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def main(path: str, token: str) -> None:
 
 
 def check_peer_user(agent: socket.socket) -> None:
-    """Check that the peer runs as the same user, if the kernel can tell.
+    """Check that the peer runs as the same user, if the kernel reports the user.
 
     Raises:
-        PermissionError: If it runs as another user.
+        PermissionError: If the peer runs as another user.
     """
     if hasattr(socket, "SO_PEERCRED"):
         _, uid, _ = struct.unpack("3i", agent.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))

@@ -1,4 +1,4 @@
 """Machine metrics of a node: GPU, CPU, memory, disk and network.
 
-``sampler`` runs in a separate process because the driver can hang or crash it.
+``sampler`` runs in a process of its own, because the GPU driver can hang or crash a process.
 """

@@ -203,7 +203,7 @@ class XidLog:
             return
         try:
             os.lseek(self._file, 0, os.SEEK_END)
-        except OSError:  # not seekable: has no earlier records
+        except OSError:  # the log is not seekable, so it has no earlier records
             return
 
     def read(self) -> dict[str, int]:
@@ -259,7 +259,7 @@ class GpuMetrics:
         period: Seconds between readings.
 
     Attributes:
-        devices: Id, model, number and PCI address of each GPU. Replaced once they are known.
+        devices: Id, model, number and PCI address of each GPU. Empty until the driver has answered.
     """
 
     def __init__(self, period: float) -> None:
@@ -274,7 +274,7 @@ class GpuMetrics:
         threading.Thread(target=self._serve, name="gpus", daemon=True).start()
 
     def read(self) -> tuple[list[dict[str, float]], str]:
-        """Return the metrics of each GPU in the order of :attr:`devices`, and why there are none, or ""."""
+        """Return the metrics of each GPU in the order of :attr:`devices`, and the reason if there are none, or ""."""
         now = monotonic()
         if self._over:
             return [], self._why
@@ -372,7 +372,7 @@ class _Gpu:
     def __init__(self, nvml: Any, handle: Any, index: int) -> None:
         self._nvml, self._handle, self._index = nvml, handle, index
         self._unsupported: set[str] = set()
-        self._slow_metrics: Metrics = {}  # values that are not read every time
+        self._slow_metrics: Metrics = {}  # values that only some readings query
         self._links: tuple[float, list[int]] | None = None
         self.about = {
             "id": str(nvml.nvmlDeviceGetUUID(handle)),
@@ -411,7 +411,7 @@ class _Gpu:
         except nvml.NVMLError:
             pass  # temporary error
         except (AttributeError, UnicodeDecodeError, nvml.NVMLLibraryMismatchError):
-            self._unsupported.add(name)  # not supported by this pynvml or driver, or invalid text
+            self._unsupported.add(name)  # this pynvml or driver does not support the value, or returns invalid text
         return {}
 
     def _read_bus_address(self) -> Metrics:

@@ -77,7 +77,7 @@ class HostMetrics:
 
     def _cpu(self) -> dict[str, float]:
         user, nice, system, idle, iowait, *rest = map(int, self._read_text("stat").split("\n", 1)[0].split()[1:])
-        # interrupts, soft interrupts, and time stolen by a hypervisor; guest time is part of "user"
+        # Interrupts, soft interrupts, and time stolen by a hypervisor. Guest time is already part of "user".
         more = sum(rest[:3])
         ticks = user + nice + system + idle + iowait + more
         return {"busy": ticks - idle - iowait, "ticks": ticks}
@@ -120,9 +120,9 @@ class HostMetrics:
     # -- devices -----------------------------------------------------------------------------------------
 
     def _list_cards(self) -> set[str]:
-        """Return the physical network cards, which avoids counting bridged traffic twice.
+        """Return the network cards to count: only physical cards, because bridged traffic would be counted twice.
 
-        Without physical cards (in a container), return all except the loopback.
+        Without physical cards (in a container), return all cards except the loopback.
         """
         try:
             lines = self._read_text("net/dev").splitlines()[2:]
@@ -196,7 +196,7 @@ class SampleFiles:
 
     @property
     def is_new_file(self) -> bool:
-        """Whether the next sample starts a file and must not depend on earlier samples."""
+        """Whether the next sample is the first of its file, so that it must not depend on earlier samples."""
         return self._file < 0 or self._length >= self._size
 
     def append(self, sample: dict[str, Any]) -> None:
@@ -226,7 +226,7 @@ class SampleFiles:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
 
     def _write(self, data: bytes) -> None:
-        # A full disk accepts only a part; readers skip invalid lines.
+        # On a full disk only a part of the line is written. Readers skip invalid lines.
         self._length += os.write(self._file, data)
 
 
@@ -268,8 +268,10 @@ def main(folder: str, spool: str, period: str) -> None:
 
 
 def _set_parent_death_signal() -> None:
-    """Let the kernel kill this process when the agent dies. A suspended process would not notice the end of its
-    input."""
+    """Let the kernel kill this process when the agent dies.
+
+    The end of standard input is not sufficient, because a suspended process would not notice it.
+    """
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 

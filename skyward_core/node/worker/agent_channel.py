@@ -27,8 +27,7 @@ class AgentChannel:
     """Frames over a Unix socket. Any thread may call ``send``, but only one ``receive``.
 
     When the agent dies, a thread connects to the next agent on the same socket and sends all unacknowledged frames
-    again.
-    Agents acknowledge frames by number ("seen").
+    again. Agents acknowledge frames by number ("seen").
 
     Args:
         path: Path of the agent's socket.
@@ -49,7 +48,7 @@ class AgentChannel:
         self._unacknowledged: deque[bytes] = deque()
         self._seen = 1  # acknowledged frames of this connection; the hello frame is the first
         self._given_up = False
-        # whether this process is a fork made by user code: only the parent may use the connection
+        # Whether user code has forked this process. If so, only the parent process may use the connection.
         self.is_forked = False
         self._socket = self._connect()
         os.register_at_fork(after_in_child=self._on_fork)
@@ -64,7 +63,7 @@ class AgentChannel:
                 if is_ours:
                     self._socket.sendall(data)
             except OSError:
-                return  # no agent: the next one gets the frame
+                return  # there is no agent: the next agent gets the frame
         if not is_ours and not self.is_forked:
             self._reconnect(current)
 
@@ -101,7 +100,7 @@ class AgentChannel:
 
     def _drop_seen(self, connection: socket, header: Header) -> None:
         with self._lock:
-            if self._socket is connection:  # otherwise the next agent has already got all frames
+            if self._socket is connection:  # otherwise the frames were already sent to the next agent
                 for _ in range(header.get("seen", 0) - self._seen):
                     self._unacknowledged.popleft()
                     self._seen += 1
@@ -121,7 +120,10 @@ class AgentChannel:
         return connection
 
     def _is_socket_ours(self) -> bool:
-        """Check whether the socket is still ours. User code may have closed it, for example with ``os.closerange``."""
+        """Check whether the descriptor still belongs to our socket.
+
+        User code may have closed the socket, for example with ``os.closerange``.
+        """
         try:
             return bool(self._socket.getpeername() == self._path)
         except OSError:
@@ -147,7 +149,9 @@ class AgentChannel:
             if self._socket is not lost:
                 return True
             if is_ours := self._is_socket_ours():
-                with self._reading:  # read all frames of the dead agent: the next one does not send them again
+                with (
+                    self._reading
+                ):  # read all frames of the dead agent, because the next agent does not send them again
                     while self._read(lost, MSG_DONTWAIT):
                         pass
             try:

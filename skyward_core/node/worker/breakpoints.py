@@ -1,8 +1,8 @@
-"""Replacement of ``breakpoint()`` and ``pdb`` in ranks, loaded when pdb is imported.
+"""Replacement of ``breakpoint()`` and ``pdb`` in ranks. A worker loads this module when user code imports pdb.
 
 The standard input of a rank is empty, so plain pdb would end the rank. Instead the rank listens on a socket in its
-node's folder and waits for a debugger, which the agent connects. The connection lasts until the call ends or the user
-leaves.
+node's folder, and the agent connects the user's debugger to this socket. The connection lasts until the call ends or
+the user disconnects.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from skyward_core.runtime.instance_info import VARIABLE, InstanceInfo, instance_
 # ruff: noqa: PTH108, PTH109
 
 
-NO_DEBUGGER_AFTER = 10.0  # seconds after which a rank logs that no debugger has connected
+NO_DEBUGGER_AFTER = 10.0  # seconds at a breakpoint after which a rank logs that no debugger has connected
 
 _reported: set[tuple[str, str, int]] = set()  # run, file and line of breakpoints without a debugger that were logged
 _stdin = sys.__stdin__  # user code may already have replaced sys.stdin
@@ -35,7 +35,7 @@ def patch_pdb(pdb: Any, wait: float, path: str, process: int) -> None:
     """Replace the functions of pdb. If user code has replaced standard input, plain pdb is used.
 
     Args:
-        pdb: The module, when it is imported.
+        pdb: The imported module.
         wait: Seconds to wait for a debugger.
         path: Path of the socket to listen at.
         process: Pid of the rank's process. Forked children do not wait for a debugger.
@@ -78,7 +78,7 @@ def patch_pdb(pdb: Any, wait: float, path: str, process: int) -> None:
             own.set_trace(frame, **args)
 
     def post_mortem_at_error(*args: Any) -> None:
-        """Replacement of ``pdb.post_mortem``: stop at the given exception or traceback, or at the one being handled."""
+        """Replacement of ``pdb.post_mortem``. Stops at a given exception or traceback, or at the handled exception."""
         if not _has_no_input(sys.stdin):
             post_mortem(*args)
             return
@@ -101,7 +101,7 @@ def patch_pdb(pdb: Any, wait: float, path: str, process: int) -> None:
         if not _has_no_input(self.stdin):
             plain_set_trace(self, frame, **named)
             return
-        # The breakpoint of torch.distributed.breakpoint() is its caller.
+        # For torch.distributed.breakpoint() report the location of its caller.
         breakpoint_ = (frame.f_globals.get("__name__") == "torch.distributed" and frame.f_back) or frame
         if (own := debugger(breakpoint_, breakpoint_.f_lineno, "reached a breakpoint at")) is not None:
             own.set_trace(frame, **named)
@@ -113,7 +113,7 @@ def end_debugging() -> None:
     """Disconnect the debugger at the end of a call."""
     found = _debuggers.get(threading.get_ident())
     if found is not None and os.getpid() == _rank_pid:  # a forked child shares its parent's connection
-        sys.settrace(None)  # first: otherwise stepping would continue in the following code
+        sys.settrace(None)  # before the disconnection: otherwise the debugger would step through the following code
         found.set_continue()
         found.leave()
 
@@ -215,7 +215,7 @@ def _accept_debugger(path: str, wait: float, breakpoint_: _Breakpoint) -> Any:
 
 
 def _accept_first(listener: Any, wait: float, breakpoint_: _Breakpoint) -> Any:
-    """Return the first connection. Log once if there is none for a while.
+    """Return the first connection. Log a message once if no debugger connects for a while.
 
     Raises:
         TimeoutError: If no debugger connects in time.
@@ -297,7 +297,7 @@ def _make_debugger_class(pdb: Any) -> Any:
 
         def interaction(self, *given: Any, **named: Any) -> None:
             """Pause the rank until the user continues."""
-            if os.getpid() != _rank_pid:  # a forked child: the input belongs to its parent
+            if os.getpid() != _rank_pid:  # in a forked child: only the parent may read the input
                 self.clear_all_breaks()
                 self.set_continue()
                 return
@@ -311,7 +311,9 @@ def _make_debugger_class(pdb: Any) -> Any:
         def leave(self) -> None:
             set_phase("running")
             _debuggers.pop(threading.get_ident(), None)
-            with suppress(OSError):  # forked children share the connection
+            with suppress(
+                OSError
+            ):  # shutdown, because close() alone has no effect while forked children share the socket
                 self._connection.shutdown(2)
             self._connection.close()
 

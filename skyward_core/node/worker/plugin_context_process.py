@@ -1,7 +1,7 @@
 """The process that holds the ``around_app`` contexts of a node's plugins, because the agent never runs user code.
 
-It exists only if a plugin has that hook. It enters the contexts before the ranks are set up, holds them across runs and
-epochs, and leaves them after the workers have ended.
+The process exists only if a plugin has an ``around_app`` hook. It enters the contexts before the ranks are set up,
+holds them across runs and epochs, and leaves them after the workers have ended.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def main(socket_path: str, folder: str, rank: str, number: str) -> None:
-    """Hold the contexts until the agent ends this process, or until there has been no agent for too long."""
+    """Hold the contexts until the agent ends this process, or until no agent has run for too long."""
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # the log is read while the process runs
     faulthandler.enable()
     import_hooks.install()

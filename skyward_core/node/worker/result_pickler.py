@@ -17,9 +17,9 @@ from skyward_core.protocol.pickle_errors import (
 
 
 class ResultPickler(cloudpickle.CloudPickler):  # type: ignore[misc]
-    """cloudpickle's pickler, except that it does not overwrite a class that the client already has.
+    """Variant of cloudpickle's pickler whose pickles do not overwrite classes that the client already has.
 
-    The client's class is the original. A rank's copy may have other globals and files.
+    The client has the original class. A rank's copy may have other globals and files.
     """
 
     dispatch_table = cloudpickle.CloudPickler.dispatch_table.new_child(

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _open, _os_open = open, os.open  # user code may replace built-in functions
 MAX_TEXT = 200  # characters of a summary
-JSON_LIMIT = 16 * 1024  # characters of a value that is included completely
-MAX_DEPTH = 32  # nesting levels of such a value
+JSON_LIMIT = 16 * 1024  # characters; a summary contains the complete value up to this size
+MAX_DEPTH = 32  # maximum nesting levels of a completely included value
 PARTS, PART = 64, 100  # maximum entries of a summarized dictionary, and characters per entry
 
 
@@ -135,7 +135,8 @@ def _find_pickle_error(value: Any) -> BaseException | None:
 def summarize(value: Any, size: int) -> SummaryKeys:
     """Return a :class:`skyward_core.model.outcomes.Summary` as JSON.
 
-    Cheap and bounded. Runs no code of the value's own, except for builtin types and well-known arrays.
+    Takes bounded time and memory. Runs only code of builtin types and well-known array types, no methods of other
+    classes.
     """
     try:
         plain = _to_json(value, [JSON_LIMIT], MAX_DEPTH)
@@ -156,7 +157,7 @@ def summarize(value: Any, size: int) -> SummaryKeys:
 
 
 def _summarize_parts(value: Any) -> dict[str, str] | None:
-    """Return short texts of a non-JSON dictionary's values, for comparison between ranks."""
+    """Return short texts of the values of a dictionary that JSON cannot represent, for comparison between ranks."""
     if type(value) is not dict or not 0 < len(value) <= PARTS or not all(type(key) is str for key in value):
         return None
     return {key[:PART]: _short_text(part, 1)[:PART] for key, part in value.items()}
@@ -252,7 +253,7 @@ _BRACKETS: dict[type[Any], str] = {
 
 
 def safe_text(value: object, how: Callable[[Any], str] = str) -> str:
-    """Return the text of a value even if its own code raises an error."""
+    """Return the text of a value even if the value's own ``__str__`` or ``__repr__`` raises an error."""
     try:
         return str.__str__(how(value))  # converts subclasses of str
     except BaseException as nested:  # noqa: BLE001  # user code may raise anything, including SystemExit
@@ -263,8 +264,9 @@ MAX_ARRAY_BYTES = 1 << 30  # bytes; hashing larger arrays would delay the result
 
 
 def array_digest(value: Any) -> str:
-    """Return eight characters that identify the content of an array in index order; "" if hashing is expensive (on a
-    GPU).
+    """Return a digest of eight characters for the content of an array, in index order.
+
+    The digest is "" if hashing is expensive, for example for an array on a GPU.
 
     Args:
         value: An array of numpy, torch, jax or tensorflow.

@@ -1,6 +1,6 @@
 """Exceptions of user code, converted into messages, tracebacks and pickles for the client.
 
-Also captures calls of executors, whose failure is a value because the other calls continue.
+Also captures the exceptions of executor calls as values, because the other calls of the executor continue.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ def capture_call(call: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]
 
 
 def describe_error(error: BaseException) -> tuple[ErrorKeys, bytes]:
-    """Return an exception as text and as a pickle that the client can load; b"" if there is none."""
+    """Return an exception as text and as a pickle that the client can load. The pickle is b"" if there is none."""
     words = error_words(error)
     try:
         return words, _pickle_error(error, words["type"], safe_text(error))
-    except BaseException:  # noqa: BLE001  # its modules can no longer be loaded
+    except BaseException:  # noqa: BLE001  # the modules of the exception can no longer be loaded
         return words, b""
 
 
 def error_words(error: BaseException) -> ErrorKeys:
-    """Return type, message and traceback of an exception. Its own code may raise errors."""
+    """Return type, message and traceback of an exception, even if methods of the exception raise errors."""
     own = trace = BaseException.__dict__["__traceback__"].__get__(error)
     while trace is not None and str(trace.tb_frame.f_globals.get("__name__")).startswith(_OWN_PACKAGE):
         trace = trace.tb_next
@@ -107,7 +107,8 @@ def _install_hint(error: BaseException) -> str:
     )
 
 
-# Frames of this package are dropped. (Not by file: compiled code has file names of another machine.)
+# Prefix of module names whose frames are dropped. (File names cannot serve, because compiled code has file names of
+# another machine.)
 _OWN_PACKAGE = __name__.partition(".")[0] + "."
 
 
@@ -149,7 +150,7 @@ def _round_trip(value: Any) -> tuple[bytes, Any] | None:
 
 
 def _is_unchanged(back: Any, error: BaseException) -> bool:
-    """Check whether a loaded exception equals the original. An ``__init__`` may have changed its arguments."""
+    """Check whether a loaded exception equals the original. Its ``__init__`` may have changed the arguments."""
     if type(back).__qualname__ != type(error).__qualname__ or len(back.args) != len(error.args):
         return False
     pairs = zip(back.args, error.args, strict=True)

@@ -29,8 +29,7 @@ class LoadedModules:
 
     Args:
         folders: Absolute paths, the working folder first. Files in the working folder are named by relative path,
-            because
-            the client has it at another path.
+            because the client has this folder at another path.
 
     Attributes:
         files: File -> hash of its content when it was loaded.
@@ -49,8 +48,8 @@ class LoadedModules:
     def scan(self) -> bool:
         """Search for newly loaded modules. Return whether there are any.
 
-        A hash is valid only if the file has not changed since the previous scan, so scan before and after code that
-        imports.
+        A hash is valid only if the file has not changed since the previous scan. Callers therefore scan before and
+        after code that imports modules.
         """
         with self._lock:
             files, now = self.files, len(sys.modules)
@@ -90,9 +89,9 @@ class LoadedModules:
 
 
 # Objects pickled by value belong to no module of the rank. They are put into ``__main__``, where Python has a script's
-# definitions. Children that are not forks ("spawn", "forkserver") load the same pickles when a name is first accessed.
-# They do not run the script again: the node may lack its file or have another version, and children must not create its
-# pools.
+# definitions. Child processes that multiprocessing starts without a fork ("spawn", "forkserver") load the same pickles
+# when a name is first accessed. These children do not run the script again, because the node may lack the script's file
+# or have another version, and because the script would create its pools again.
 
 
 MAIN = "__main__"
@@ -103,10 +102,10 @@ RECREATORS = {  # of functions and classes that plain Python pickles by name
     ("skyward_core.protocol.pickle_errors", "make_cached"),
     ("skyward_core.protocol.pickle_errors", "make_new_type"),
 }
-PICKLE_MARKER = b"pickl"  # contained in each pickle that uses one of them
+PICKLE_MARKER = b"pickl"  # text in each pickle that uses a function of RECREATORS
 
-# Children run this file instead of the script. The package comes first in sys.path only for the import, because the
-# script's folder may contain modules with the same names.
+# Content of the file that child processes run instead of the script. The package is the first entry of sys.path only
+# during the import, because the script's folder may contain modules with the same names.
 CHILD_SCRIPT = """\
 import sys
 sys.path.insert(0, {root!r})
@@ -138,7 +137,7 @@ class LoadedObject:
     # spaces: globals of the script in the pickle
     # moved: the client's file name -> the node's file
     # file: the script's path on the client, or ""
-    # stand_in: file that children run to load these names; "" until it exists
+    # stand_in: file that child processes run to load these names; "" until the file exists
     # words: the client's command line; None for arguments
 
     __slots__ = ("file", "moved", "names", "source", "spaces", "stand_in", "value", "words")
@@ -161,7 +160,7 @@ class LoadedObject:
         self.words: CommandLine | None = None
 
     def take_value(self) -> Any:
-        """Return the object and release the reference, because it may be large."""
+        """Return the object and drop this instance's reference to it, because the object may be large."""
         value, self.value = self.value, None
         return value
 
@@ -199,7 +198,7 @@ class MainNamespaceLoader:
         self._folder = folder
         self._files = files
         self._together = together
-        self._started_by = sys.modules[MAIN]  # its code still runs
+        self._started_by = sys.modules[MAIN]  # the worker's own ``__main__``, whose code still runs
         self._main = sys.modules[MAIN] = RankMainModule()
         self._scripts = {MAIN}
         self._installed: dict[str, Any] = {}
@@ -263,12 +262,14 @@ class MainNamespaceLoader:
 
     def _write_child_script(self) -> str:
         loaded = [each for each in self._latest if each is not None]
-        if not loaded or sys.modules.get(MAIN) is not self._main:  # a whole script has replaced it and has a file
+        if (
+            not loaded or sys.modules.get(MAIN) is not self._main
+        ):  # a whole script has replaced ``__main__`` and has a file for children
             return ""
         if not loaded[-1].stand_in:
             sources = [each.source for each in loaded]
             for source in sources:
-                # Otherwise the child would die, and multiprocessing's pool would start children forever.
+                # Without this check the child would die, and multiprocessing's pool would start new children forever.
                 if isinstance(source, str) and not os.path.exists(source):  # noqa: PTH110  a worker has no pathlib
                     raise RuntimeError(
                         "the script's definitions were evicted from this node, so a process started by multiprocessing "
@@ -289,7 +290,10 @@ class MainNamespaceLoader:
 
 
 def _patch_child_main(spawn: Any, stand_in: Callable[[], str]) -> None:
-    """Make multiprocessing's children run a file instead of the script, unless its path is ""."""
+    """Make child processes of multiprocessing run the file ``stand_in()`` instead of the script.
+
+    If ``stand_in`` returns "", the children run the script as usual.
+    """
     prepare: Callable[..., dict[str, Any]] = spawn.get_preparation_data
 
     def get_preparation_data(*args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -338,7 +342,7 @@ class _Unpickler(pickle.Unpickler):
         found = super().find_class(module, name)
         if (module, name) not in RECREATORS:
             return found
-        records = self.made  # not self, which would then live until garbage collection
+        records = self.made  # a closure over self would be a reference cycle
 
         def make(*args: Any) -> Any:
             recreatedeated = found(*args)
@@ -387,7 +391,7 @@ def _unpickle(file: Any) -> tuple[Any, list[Any], dict[str, tuple[str, str, str]
 
 
 def _set_file_names(made: list[Any], defined_in: dict[str, tuple[str, str, str]], files: SourcePaths) -> dict[str, str]:
-    """Set the node's files as the code's file names. Return them by the client's names."""
+    """Set the file names of the code objects to the node's files. Return the node's files by the client's names."""
     own = SourceFiles(*files)
     found = own.find(defined_in)
     for fn in made:
@@ -411,7 +415,7 @@ def _is_script(space: dict[str, Any]) -> bool:
 
 
 def _move_to_main(made: Any) -> None:
-    line = vars(made).get("__firstlineno__")  # of a class; Python removes it when ``__module__`` is set
+    line = vars(made).get("__firstlineno__")  # only classes have it; Python removes it when ``__module__`` is set
     with suppress(Exception):  # a class may reject it
         made.__module__ = MAIN
         if line is not None:
@@ -429,7 +433,7 @@ def _collect_names(made: list[Any], spaces: list[dict[str, Any]], scripts: set[s
             own[id(each)] = each
             if each.__qualname__.isidentifier():
                 names[each.__qualname__] = each
-    for space in spaces:  # in its module, a name refers to the decorated object
+    for space in spaces:  # these names come last, because in its module a name refers to the decorated object
         for name, value in space.items():
             if id(value) in own:
                 names[name] = value
@@ -478,7 +482,7 @@ class SourceFiles:
         return copy
 
     def _register_source(self, name: str, file: str, content: str) -> None:
-        """Let tracebacks and :mod:`inspect` find the text of a file name."""
+        """Make tracebacks and :mod:`inspect` find the source text of a file name."""
         if not os.path.exists(file):  # noqa: PTH110
             return
         self._registered[name] = file, content

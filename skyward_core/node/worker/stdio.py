@@ -1,8 +1,10 @@
 """Standard output and standard error of a rank and its children, with marks that record their order.
 
-A mark precedes the bytes that it describes whenever the stream changes. To keep heavy output fast, after a marked write
-to standard output all writes of the next moment go directly to the C implementation, until standard error is used. A
-thread ends that moment. The thread sleeps while nothing is printed.
+Whenever output switches to the other stream, a mark is written before the bytes that it describes.
+
+Marking every write to standard output would be slow. After a marked write, further writes to standard output therefore
+go directly to the C implementation, without marks. The next write is marked again after ``MARK_INTERVAL`` seconds, for
+which a thread waits, or as soon as standard error is used. The thread sleeps while nothing is printed.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import Any
 from skyward_core.protocol.output_order_marks import BEFORE, MARK_INTERVAL, MarkWriter, file_identity
 from skyward_core.runtime.import_hooks import call_when_imported
 
-PIPE_BYTES = 1 << 20  # bytes; how far a child may be ahead of the forwarding
+PIPE_BYTES = 1 << 20  # bytes that a child may print before this process forwards them
 READ_BYTES = 1 << 16
 
 
@@ -30,7 +32,7 @@ class ChildOutput:
 
     Args:
         write: Writes bytes to standard output (1) or standard error (2).
-        opened: Called before the first child starts, from which on other processes print, too.
+        opened: Called before the first child starts. From then on this process is not the only one that prints.
     """
 
     def __init__(self, write: Callable[[int, bytes], None], opened: Callable[[], None]) -> None:
@@ -145,8 +147,7 @@ class CapturedStreams:
         self._update_run()
 
     def flush(self) -> None:
-        """Write all buffered output: of children, of our streams, and of streams that user code has put in their
-        place."""
+        """Write all buffered output: of children, of our streams, and of streams with which user code replaced ours."""
         self._children.drain()
         ours: tuple[Any, ...] = (self._stdout, self._stderr)
         others = (sys.stdout, sys.stderr)
@@ -210,7 +211,7 @@ class CapturedStreams:
             view = view[os.write(descriptor, view) :]
 
     def _on_first_child(self) -> None:
-        """Check for other processes' output before each of our writes from now on."""
+        """From now on check for output of other processes before each write to standard output."""
         self._is_shared = True
         self._intercept_stdout()
 

@@ -22,7 +22,7 @@ from skyward_core.protocol.node_paths import STACK_SIGNAL
 from skyward_core.runtime import preemption
 
 RETRY_DELAY = 0.01  # seconds until SIGTERM is sent again if its exception could not be raised
-NATIVE_CODE_TIMEOUT = 1.0  # seconds after SIGTERM for Python code to react; blocking native code never does
+NATIVE_CODE_TIMEOUT = 1.0  # seconds after SIGTERM for Python code to react; blocking native code never reacts
 KILLED_MESSAGE = (
     "skyward: this process got SIGTERM in native code and did not return to Python within "
     f"{NATIVE_CODE_TIMEOUT:g} s: "
@@ -36,9 +36,8 @@ _stacks: list[int] = []  # descriptor of the dump file
 def enable_stack_dumps(path: str) -> None:
     """Write the stacks of all threads to a file whenever the signal for it arrives.
 
-    The handler is in C, so it works while native code blocks or holds the GIL. The agent sends the signal only on the
-    user's
-    request, because it can interrupt a blocking call. The agent checks first that the handler and the file exist.
+    The handler is in C, so it works while native code blocks or holds the GIL. The signal can interrupt a blocking
+    call, so the agent sends it only at the user's request, after checking that the handler and the file exist.
     """
     if not hasattr(signal, "SIGRTMAX"):
         return
@@ -49,7 +48,7 @@ def enable_stack_dumps(path: str) -> None:
 
 
 def _disable_stack_dumps() -> None:
-    """Release the signal, because user code installs its own handler."""
+    """Stop handling the signal for stack dumps, because user code installs its own handler."""
     while _stacks:
         faulthandler.unregister(STACK_SIGNAL)
         with suppress(OSError):
@@ -67,29 +66,28 @@ class Stopped(SystemExit):
 
 
 class StopSignal:
-    """Converts SIGTERM into :class:`Stopped` in user code, which runs in ``with`` on this object.
+    """Converter of SIGTERM into the exception :class:`Stopped` in user code, which runs inside ``with`` this object.
 
-    A rank that hangs in native code, such as a collective, never runs a Python handler. The C-level wake-up byte still
-    arrives, and a watching thread then ends the process without waiting for the grace period.
+    A rank that hangs in native code, such as a collective, never runs a Python handler. Python's C-level handler still
+    writes its wake-up byte. A thread that reads this byte then ends the process without waiting for the grace period.
 
     User code with its own SIGTERM handler gets the whole grace period. Its handler is removed at the end of the call.
 
     A SIGTERM that announces a preemption stops nothing if user code has registered callbacks for preemptions.
 
-    If an asyncio event loop runs, the exception leaves the loop between two steps. Then each task is cancelled once, as
-    in
-    ``asyncio.run``. Only a step that takes longer is interrupted.
+    If an asyncio event loop runs, the exception is raised between two steps of the loop. Then each task is cancelled
+    once, as in ``asyncio.run``. A step is interrupted only if it takes too long.
     """
 
     def __init__(self, *, interrupts: bool) -> None:
         self.is_ending = False
         self._interrupts = interrupts
         self._stopping_loop: Any = None  # event loop that was asked to stop and has not stopped yet
-        self._repeated = False  # whether the next signal was sent by this object for an unresponsive loop
+        self._repeated = False  # whether the next SIGTERM comes from this object, because a loop did not respond
         self._active_calls = 0
         self._handler_ran = threading.Event()
         self._main = threading.get_ident()
-        self.was_overridden = False  # whether the latest call had its own handler, even if it has removed it
+        self.was_overridden = False  # whether the latest call set its own handler, even if it has removed the handler
         self._changed = False  # whether user code has set a handler of any signal
         self._idle_handler: Callable[..., Any] = self._handle  # handler while no call runs
         self._forking = threading.local()
@@ -104,14 +102,17 @@ class StopSignal:
         os.register_at_fork(before=self._hold_back, after_in_parent=self._let_through, after_in_child=self._on_fork)
 
     def _hold_back(self) -> None:
-        """Block SIGTERM during a fork: until the child has its own handling, its wake-up byte would end the parent."""
+        """Block SIGTERM during a fork.
+
+        The child first shares the parent's wake-up pipe, so a SIGTERM to the child would end the parent.
+        """
         self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
 
     def _let_through(self) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._forking.mask)
 
     def _on_fork(self) -> None:
-        self._main = 0  # threads of a child have no handler to restore
+        self._main = 0  # in a child no thread has to restore a handler
         signal.set_wakeup_fd(-1)
         if signal.getsignal(signal.SIGTERM) == self._handle:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -156,7 +157,7 @@ class StopSignal:
             raise Stopped
 
     def _interrupt_loop(self, loop: Any) -> None:
-        """Interrupt a loop that does not reach its next step."""
+        """Interrupt the current step of a loop if the loop does not reach its next step."""
         sleep(RETRY_DELAY)
         if self._stopping_loop is loop:
             self._repeated = True
@@ -172,7 +173,7 @@ class StopSignal:
         return at is not None
 
     def _on_unraisable(self, unraisable: Any) -> None:
-        """Send a stop again that Python discarded, for example in ``__del__`` or in fork hooks of other code."""
+        """Repeat SIGTERM if Python discarded the exception, for example in ``__del__`` or a fork hook of other code."""
         if unraisable.exc_type is Stopped:
             start_new_thread(self._resend_sigterm, ())
         else:
@@ -204,7 +205,7 @@ class StopSignal:
         return not self.was_overridden and signal.getsignal(signal.SIGTERM) == self._handle
 
     def _patch_signal(self) -> None:
-        """Record handlers of user code when they are set, because they may be removed before they are checked."""
+        """Record a handler at the moment that user code sets it, because the handler may be removed before a check."""
         set_handler = signal.signal
 
         @wraps(set_handler)
@@ -224,7 +225,7 @@ class StopSignal:
         preemption.keep_callbacks()
 
     def _restore_handler(self) -> None:
-        """Restore the SIGTERM handler and the wake-up descriptor, which asyncio's loops, for example, remove."""
+        """Restore the SIGTERM handler and the wake-up descriptor. An asyncio loop, for example, removes them."""
         if signal.getsignal(signal.SIGTERM) != self._idle_handler:
             signal.signal(signal.SIGTERM, self._idle_handler)
         with suppress(OSError, ValueError):  # user code has closed the descriptor
@@ -236,7 +237,7 @@ class StopSignal:
 
     def __exit__(self, *exc: object) -> None:
         try:
-            # (Checking each time would cost more than a small call, and other threads cannot set handlers.)
+            # (A check after each call would cost more than a small call. Only the main thread can set handlers.)
             if self._changed and threading.get_ident() == self._main:
                 self._restore_handler()
                 self._changed = False

@@ -89,7 +89,7 @@ T = TypeVar("T")
 
 
 def main(socket_path: str, folder: str, rank: str, number: str) -> None:
-    """Serve calls until the agent ends this process, or until there has been no agent for too long."""
+    """Serve calls until the agent ends this process, or until no agent has run for too long."""
     import_hooks.install()
     paths = NodePaths(folder)
     log_path = f"{paths.spool}/{log_stem(int(rank), int(number))}"
@@ -97,8 +97,8 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     faulthandler.enable()
     enable_stack_dumps(paths.stacks(int(rank), int(number)))
     import_hooks.install_gc_pause()  # counts the currently open files as ours
-    # Registered first, so called last. Later steps only free memory, which can take long for large frameworks on a busy
-    # machine, and have no Python frames to show.
+    # Registered first, so it is called last. The remaining steps of the exit only free memory. They can take long for
+    # large frameworks on a busy machine, and a stack dump would show no Python frames.
     atexit.register(faulthandler.cancel_dump_traceback_later)
     config, process = WorkerConfig(os.environ), os.getpid()
 
@@ -154,25 +154,27 @@ class WorkerProcess:
         self._functions: dict[str, LoadedObject] = {}
         self._script = MainNamespaceLoader(paths.folder, (paths.sources, *config.folders), together=capacity > 1)
         self._contexts = ExitStack()
-        self._places: dict[bool, dict[str, Any]] = {}  # key: whether for broadcasts or for tasks
+        self._places: dict[bool, dict[str, Any]] = {}  # key: True for broadcasts, False for tasks
         self._infos: dict[bool, InstanceInfo] = {}
-        self._current_place: bool | None = None  # which of them child processes see
+        self._current_place: bool | None = None  # key of the place that child processes see
         self._serves_both = False  # whether broadcasts and tasks both run here
         self._has_entered_plugins = False
         self._setup_error: BaseException | None = None
         self._reader_windows: dict[tuple[str, int], _ReaderWindow] = {}
         self._pending_frames: deque[tuple[ToWorker, bytes]] = deque()
-        # Threads cannot be interrupted individually, so SIGTERM ends a process with threads immediately.
+        # Threads cannot be interrupted individually, so SIGTERM immediately ends a process that runs calls in threads.
         self._stop = StopSignal(interrupts=capacity == 1)
         if config.receives_notices:
             preemption.install_handler(paths.notices)
 
     def _hello(self) -> tuple[Header, bytes]:
-        """Return the first frame of a connection. A new agent also learns the environment, the gang and its plugins
-        from it."""
+        """Return the first frame of a connection.
+
+        From this frame a new agent also learns the environment, the gang and the gang's plugins.
+        """
         phase = {"phase": self._phase, "age": monotonic() - self._phase_since}
         modules = {"modules": self._modules.files} if self._modules.files else {}
-        # Values that were in transit are lost.
+        # Values that the old agent had not yet delivered are lost.
         lost = [
             _make_want(*key[:2], items, again=True) for key, items in list(self._streamed.items()) if items.is_waiting
         ]
@@ -183,7 +185,7 @@ class WorkerProcess:
         } | phase | self._known | self._setup | modules | wants, self._plugins
 
     def _report_phase(self, phase: str) -> None:
-        """Report the phase. Imports and joining process groups take long without output."""
+        """Report the phase to the agent, because imports and joining process groups take long without output."""
         self._phase, self._phase_since = phase, monotonic()
         self._channel.send({"t": "phase", "phase": phase})
 
@@ -222,16 +224,15 @@ class WorkerProcess:
 
         Args:
             code: Exit status.
-            grace: Time limit in seconds. Shortly before it expires, the stacks of all threads are logged, because the
-                agent then
-                kills the process. Without an agent the process exits at the limit.
+            grace: Time limit in seconds, after which the agent kills the process. The stacks of all threads are logged
+                shortly before. Without an agent the process exits by itself at the limit.
         """
         self._stop.is_ending = True
         if not self._has_run_code:
             self._flush()
             os._exit(code)  # no user code has run
         if not_reusable_reason() and not self._is_orphaned:
-            grace = 0  # no time limit: like a script, its exit handlers may take their time
+            grace = 0  # no time limit, because exit handlers of a script have none either
         if grace:
             share = 1 if self._is_orphaned else 0.9
             faulthandler.dump_traceback_later(grace * share, exit=self._is_orphaned, file=2)
@@ -242,7 +243,7 @@ class WorkerProcess:
         except Exception:  # noqa: BLE001  # logged; a failing plugin must not block the node's end
             sys.excepthook(*sys.exc_info())
         self._flush()
-        # Daemon threads keep references until the end, so files in functions' globals would never be closed.
+        # Daemon threads keep references to functions until the end, so files in their globals would never be closed.
         self._functions.clear()
         self._script.clear()
         self._reader_windows.clear()
@@ -261,7 +262,7 @@ class WorkerProcess:
             from skyward_core.runtime.rendezvous import limit_machine_share
 
             limit_machine_share(header["sharers"], header.get("devices", ""))
-        # Workers of the gang live for one epoch. Other workers live longer, and their plugins need no gang.
+        # Workers of the gang live for one epoch. Other workers live longer and enter their plugins without a gang.
         if "failed" in header:
             self._setup_error = _plugin_context_error(header["failed"], body)
         elif body and not self._has_entered_plugins:
@@ -288,7 +289,7 @@ class WorkerProcess:
                     message = f"entering its plugins failed: {type(error).__name__}: {safe_text(error)}"
                     self._setup_error = PluginError(message)
                     self._setup_error.__cause__ = error
-        has_peers = info.world_size > 1 or "members" in header["info"]  # which may be on other nodes
+        has_peers = info.world_size > 1 or "members" in header["info"]  # other ranks, possibly on other nodes
         if self._rendezvous and has_peers and not info.stands_alone and self._torchrun is None:
             from skyward_core.runtime.rendezvous import TorchrunEnvironment
 
@@ -330,7 +331,7 @@ class WorkerProcess:
             answer["kind"] = "collateral"
             exit_code = 128 + signal.SIGTERM
         except SystemExit as error:
-            if self._stop.is_ending:  # from SIGTERM, not from user code
+            if self._stop.is_ending:  # the exit comes from SIGTERM, not from user code
                 raise
             code = _EXIT_CODE(error)
             status = _exit_status(code)
@@ -421,7 +422,7 @@ class WorkerProcess:
         return value
 
     def _exit_if_forked(self) -> None:
-        """Exit in a child that user code forked: it ends like a script and must not act as a second worker."""
+        """Exit if this process is a child that user code forked, because it must not act as a second worker."""
         if self._channel.is_forked:
             raise SystemExit(0)
 
@@ -534,7 +535,7 @@ class WorkerProcess:
         """Close the streamed arguments of a call that has ended."""
         for key in [key for key in self._streamed if key[:2] == (run, index)]:
             self._streamed.pop(key).close()
-        with self._received:  # a leftover thread of the call may wait for values
+        with self._received:  # wake a leftover thread of the call that waits for values
             self._received.notify_all()
 
     def _flush(self) -> None:
@@ -543,7 +544,7 @@ class WorkerProcess:
 
 
 def _load_checked(what: str, load: Callable[[], T]) -> T:
-    """Load objects that a client sent. If a value's code raises SystemExit, neither the function nor the rank ends.
+    """Load objects that a client sent. Convert SystemExit and similar exceptions, which would end the rank.
 
     Raises:
         NotPicklableError: If loading raised StopIteration, or an exception that is not an ``Exception``.
@@ -562,11 +563,13 @@ def _load_checked(what: str, load: Callable[[], T]) -> T:
 def _make_want(run: str, index: int, items: StreamedIterator, *, again: bool = False) -> WorkerWant:
     begin, end = items.wanted_range
     want: WorkerWant = {"t": "want", "run": run, "i": index, "arg": items.number, "next": begin, "until": end}
-    return want | {"again": True} if again or not begin else want  # an earlier attempt may have requested values, too
+    return (
+        want | {"again": True} if again or not begin else want
+    )  # an earlier attempt may already have requested values
 
 
 class _ReaderWindow:
-    """Limit on how far a generator may be ahead of its reader.
+    """Limit on the number of values that a generator may yield before its reader has acknowledged them.
 
     Attributes:
         yielded: Number of yielded values.

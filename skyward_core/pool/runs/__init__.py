@@ -1,1 +1,1 @@
-"""Runs: their calls on their way, their outcomes, and how they end."""
+"""Runs of a pool: dispatch of their calls, collection of their outcomes, and their ends."""

@@ -1,7 +1,7 @@
-"""Sweep by gangs: each combination of arguments runs on all ranks of some nodes, as many combinations at once as fit.
+"""Sweep by gangs: each combination of arguments is a run on all ranks of some nodes.
 
-The client starts the runs, because only it has the arguments. It submits no more runs than the pool has room for, so
-that other clients' runs need not wait for the whole sweep.
+As many runs as fit into the pool are active at the same time. The client starts each run, because only the client has
+the arguments. It queues no further runs in advance, so that other clients' runs need not wait for the whole sweep.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def gang_nodes(ranks: int, each: int, pool: str) -> int:
         pool: Name of the pool.
 
     Raises:
-        UsageError: If no number of nodes has that many ranks.
+        UsageError: If no number of nodes has exactly this number of ranks.
     """
     if not each:
         raise UsageError(
@@ -87,15 +87,15 @@ async def begin_sweep(
         tasks: Tasks of the combinations.
         sheet: Describes the combinations.
         nodes: Nodes per run; 0 for all.
-        ended: Called with the place and run of each ended run.
+        ended: Called for each ended run with the index of its combination and the run.
         keep: Saves further data of a run before its start. Called with the run's id, in a thread.
 
     Returns:
         The sweep.
 
     Raises:
-        PoolError: If nothing can be saved. Then nothing has started.
-        UsageError: If the pool has fewer nodes.
+        PoolError: If the combinations cannot be saved. In this case no run has started.
+        UsageError: If the pool has fewer nodes than a gang needs.
     """
     check_node_count(nodes, len(context.links), context.name)
     key, folder = context.row.key, context.archive.folder
@@ -131,10 +131,9 @@ class GangSweep:
         context: The pool.
         ids: Ids of the runs, in order of their starts.
         nodes: Nodes per run; 0 for all.
-        prepared: Returns the task of a run, given its place. Called in a thread just before the start. An exception
-            ends
-            the sweep: active runs continue, and no further run starts.
-        ended: Called with the place and run of each ended run.
+        prepared: Returns the task of a run, given the index of its combination. Called in a thread just before the
+            start. An exception ends the sweep: active runs continue, and no further run starts.
+        ended: Called for each ended run with the index of its combination and the run.
 
     Attributes:
         ids: Ids of all runs.
@@ -170,7 +169,7 @@ class GangSweep:
         """Start the sweep.
 
         Args:
-            on_end: Called in a thread after the end, in any case.
+            on_end: Called in a thread after the end of the sweep, even if the sweep failed.
         """
         self._work = asyncio.create_task(self._run(on_end))
 
@@ -205,8 +204,8 @@ class GangSweep:
             self._stopped, self._prepared = True, _raise_over
             if not self.first_run.done():
                 self.first_run.set_exception(self._failure or PoolError("the sweep was cancelled before it began"))
-                self.first_run.exception()  # marks the exception as retrieved, because no caller need await the future
-            with suppress(OSError):  # a later client then waits until this process has exited
+                self.first_run.exception()  # mark the exception as retrieved, because callers need not await the future
+            with suppress(OSError):  # after a failure a later client waits until this process has exited
                 await asyncio.to_thread(on_end)
 
     def _report_unstarted(self) -> None:
@@ -256,7 +255,7 @@ class GangSweep:
 
 
 def copy_function_file(task: Task, folder: Path) -> Task:
-    """Return a task with its own copy of the function's file, because files are deleted after the upload.
+    """Return a task with its own copy of the function's file, because each upload deletes the uploaded file.
 
     Raises:
         OSError: If the copy cannot be written.

@@ -1,6 +1,6 @@
-"""Runs of a map, whose memory does not grow with the number of items.
+"""Runs of ``map`` whose memory use does not grow with the number of items.
 
-Ended calls are forgotten. Screens and ledger have one row per rank, with the number of its finished items.
+The run drops ended calls. Screens and the ledger have one row per rank, with the number of the rank's finished items.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MapChunk(NamedTuple):
     Attributes:
         task: Its task.
         items: Number of its items.
-        stock: Nodes that have its large arguments. None: it has no large arguments.
+        stock: Nodes that have the call's large arguments. None: the call has no large arguments.
     """
 
     task: Task
@@ -42,7 +42,7 @@ class MapChunk(NamedTuple):
 
 
 class MapValues(NamedTuple):
-    """Loader of the values of one call. Runs user code, so it must not be called on the loop."""
+    """Loader of the values of one call. Loading runs user code, so it must not happen on the event loop."""
 
     run: MapRun
     outcome: Outcome
@@ -52,7 +52,7 @@ class MapValues(NamedTuple):
         """Load the values.
 
         Raises:
-            RunError: If they cannot be loaded. The cause is the reason.
+            RunError: If the values cannot be loaded. The exception's cause is the reason.
         """
         values, failure = load(self.data)
         if failure is not None:
@@ -83,11 +83,10 @@ class RankProgress:
 
 
 class MapRun(Run):
-    """A map over items that its reader submits.
+    """A map over items that a reader, the thread that consumes the values, submits.
 
     The reader receives tuples through ``arrivals``: ("values", number of the call, loader of its values, number of
-    items,
-    seconds, bytes of the pickle), and finally ("end",).
+    items, seconds, bytes of the pickle), and finally ("end",).
 
     Args:
         context: The pool.
@@ -104,8 +103,8 @@ class MapRun(Run):
         self._tallies: dict[int, RankProgress] = {}
         self._failed: dict[int, Outcome] = {}  # by rank
         self._given = 0
-        self._last_call = False  # the last call was submitted
-        self._fed = False  # the pool is ready for the run
+        self._last_call = False  # whether the last call was submitted
+        self._fed = False  # whether the pool is ready for the run
 
     def reject(self, index: int, link: Link, kind: OutcomeKind, error: ErrorInfo) -> None:
         if index in self._shares:
@@ -161,7 +160,7 @@ class MapRun(Run):
     # -- dispatch ------------------------------------------------------------------------------------------
 
     def mark_waiting(self) -> None:
-        """Do nothing: calls are kept until :meth:`dispatch` anyway."""
+        """Do nothing, because a map always stores its calls until :meth:`dispatch`."""
 
     def end_waiting(self) -> bool:
         return self.state == "running"
@@ -207,7 +206,7 @@ class MapRun(Run):
 
     def is_sent_to(self, link: Link, index: int) -> bool:
         where = self._where.get(index)
-        return where is None or where.node == link.node  # reports about ended calls may repeat
+        return where is None or where.node == link.node  # reports about ended calls may be repeated
 
     def on_outcome(self, link: Link, header: AgentOutcome, body: bytes) -> None:
         if header["i"] in self._shares and header["i"] in self._where:

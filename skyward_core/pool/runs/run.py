@@ -1,4 +1,4 @@
-"""One run of this client: dispatch of its calls, collection of their outcomes, streamed arguments and items."""
+"""One run of this client: dispatch of its calls, collection of their outcomes, streamed arguments, yielded items."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ReaderPosition:
 
     Attributes:
         next: First value that the rank has not received.
-        until: First value that the rank does not want yet.
+        until: First value that the rank has not requested.
         sent: First value that was not sent.
     """
 
@@ -59,7 +59,7 @@ class ReaderPosition:
 
 
 class StreamEnd(NamedTuple):
-    """End of a streamed argument: the word is "end", or "error" with the pickled exception."""
+    """End of a streamed argument: the word "end", or the word "error" with the pickled exception."""
 
     word: str
     data: bytes = b""
@@ -71,7 +71,7 @@ class ArgumentStream:
     The values are read in a separate thread, from the first request on.
 
     Args:
-        run, number: Id of the run, and number of the argument among its streamed ones.
+        run, number: Id of the run, and number of the argument among the run's streamed arguments.
         name: Name of the parameter.
         values: Source of the values. A generator is closed at the end.
         pickled: Pickles a value.
@@ -90,7 +90,7 @@ class ArgumentStream:
         self._kept_bytes = self._first = 0  # _first: number of the first kept value
         self._end: StreamEnd | None = None
         self._closed = False
-        self._reading = False  # user code is running, which may take long
+        self._reading = False  # whether user code is computing the next value, which may take long
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
@@ -103,15 +103,15 @@ class ArgumentStream:
             if reader is None:
                 return
             if header["next"] < self._first:
-                # Either an outdated request of a rank that has advanced, which ignores the answer, or a new attempt at
-                # the call.
+                # The requested value was dropped. The request is either outdated, and the rank ignores the answer, or
+                # it comes from a new attempt at the call.
                 self._send([self._gone_frame(header)])
                 return
             reader.next, reader.until = header["next"], header["until"]
             if header.get("again"):  # values in transit may have been lost
                 reader.sent, reader.is_end_sent = reader.next, False
             reader.sent = max(reader.sent, reader.next)
-            if self._reading:  # other ranks' values need not wait for the next value
+            if self._reading:  # send available values at once, because the next value may take long
                 self._send_due(self._due_values())
             self._changed.notify()
             if self._thread is None:
@@ -173,7 +173,7 @@ class ArgumentStream:
             value = next(values)
             try:
                 data = self._pickled(value)
-            except BaseException as error:  # only the main thread receives ctrl-c, so the error is the value's own
+            except BaseException as error:  # even KeyboardInterrupt comes from the value: ctrl-c hits the main thread
                 message = f"Cannot pickle value {number} of argument {self._name!r}: {error}"
                 raise NotPicklableError(message) from error
         except StopIteration:
@@ -207,7 +207,7 @@ class ArgumentStream:
         return self._end is None and wanted and room
 
     def _due_values(self) -> list[tuple[int, int]]:
-        """Return the calls and numbers of the values, or ends, that can be sent now."""
+        """Return the values, as pairs of call and number, that can be sent now. The end counts as a value."""
         available = self._first + len(self._kept)
         due: list[tuple[int, int]] = []
         for index, reader in self._readers.items():
@@ -222,7 +222,7 @@ class ArgumentStream:
         return due
 
     def _frames(self, index: int, number: int) -> Frames:
-        """Return the frames of a value, or of the end, split at the greatest frame size."""
+        """Return the frames of a value, or of the end, split at the maximum frame size."""
         at = number - self._first
         about = self._header | {"i": index, "seq": number}
         if at < len(self._kept):
@@ -258,10 +258,11 @@ def outcome_of(header: AgentOutcome) -> Outcome:
 
 
 class GeneratorPosition:
-    """Position in the items of one generator: received and consumed.
+    """Numbers of received and consumed items of one generator.
 
     Args:
-        request: The generator's call. Its positions are updated for a repetition after a lost link.
+        request: Frame of the generator's call. Contains the current position, because the frame is sent again after a
+            reconnection. Empty if another client dispatched the call.
 
     Attributes:
         next: Number of the next item to receive.
@@ -269,7 +270,7 @@ class GeneratorPosition:
 
     def __init__(self, request: ClientCall | dict[str, int]) -> None:
         self._request = request
-        self._claimed = not request  # another client has read the first items
+        self._claimed = not request  # another client may have read the first items
         self._next = self._taken = 0
 
     @property
@@ -292,12 +293,12 @@ class GeneratorPosition:
         self._taken = self._request["taken"] = until
 
 
-MAX_QUEUED_TASKS = 32  # additional tasks in flight per node while tasks are quick
+MAX_QUEUED_TASKS = 32  # tasks that a quick run sends to a node in advance
 QUICK_TASK = 0.02  # seconds; shorter tasks are quick
 
 
 class RunCompletion(Future["Run"]):
-    """End of a run, for a thread that loads large values while others still arrive."""
+    """Future for the end of a run. The waiting thread loads large values while other values still arrive."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -319,7 +320,7 @@ class RunCompletion(Future["Run"]):
 class Run:
     """One run: dispatch of its calls and collection of their outcomes. Created and used on the pool's loop.
 
-    Other threads use the future, and the values and errors after the end.
+    Other threads may use only the future, and, after the end, the values and errors.
 
     Attributes:
         pool: Name of the pool.
@@ -328,7 +329,8 @@ class Run:
         values: By index: pickled return values of returned calls and exceptions of failed ones, until they are loaded.
     """
 
-    # Slots, because there may be thousands of runs per second, with too many attributes for Python's shared keys.
+    # Slots save time and memory: a run has too many attributes for Python's key-sharing dictionaries, and a client may
+    # create thousands of runs per second.
     __slots__ = (
         "_arrived", "_asked", "_begun", "_broke", "_claimed", "_context", "_ending", "_feedings",
         "_fetching", "_flying", "_loaded", "_ranks", "_readings", "_seconds", "_spent", "_stale", "_stopping",
@@ -367,17 +369,17 @@ class Run:
         self.future: Future[Run] = future or Future()
         self.logs: dict[int, dict[str, list[int]]] = {}
         self.arrivals: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.consumed = False  # a reader consumes the items and sends credits
+        self.consumed = False  # whether a reader consumes the items and sends credits
         self._seconds: deque[float] = deque(maxlen=8)  # durations of the last tasks
         self._waiting: deque[int] = deque()
         self._flying: dict[int, int] = {}
         self._where: dict[int, Link] = {}
         self._asked: set[int] = set()  # nodes that have received calls of the run
         self.sent = False  # whether a node may know the run
-        # Nodes that have its large arguments. None: it has no large arguments.
-        self.stays = False  # another client will fetch the results, although this client receives the outcomes
+        # Nodes that have the run's large arguments. None: the run has no large arguments.
+        self.stays = False  # whether another client will fetch the results, while this client receives the outcomes
         self.stocked: frozenset[Link] | None = None
-        self._claimed = False  # another client dispatched the run
+        self._claimed = False  # whether another client dispatched the run
         self._stale: set[int] = set()
         self._spent = ""  # reason why the gang's processes accept no further call
         self._broke = ""  # reason why the gang broke
@@ -386,9 +388,9 @@ class Run:
         self._stopping = False
         self._fetching: set[int] = set()  # ended calls whose values are being downloaded
         self._readings: dict[int, GeneratorPosition] = {}
-        self._feedings: dict[tuple[int, int], ArgumentStream] = {}  # by argument, and by call or -1 for all ranks
+        self._feedings: dict[tuple[int, int], ArgumentStream] = {}  # key: argument, and call (-1: all ranks share it)
         self.wanted: int | tuple[int, ...] | None = tasks[0].nodes if kind == "broadcast" else None
-        self.nodes: tuple[int, ...] = ()  # assigned nodes, if the run does not use all
+        self.nodes: tuple[int, ...] = ()  # assigned nodes; empty if the run uses all nodes
 
     def name_of(self, index: int) -> str:
         return self.tasks[index % len(self.tasks)].name
@@ -436,22 +438,22 @@ class Run:
         self._context.news.emit(events.RunPlaced(pool=self.pool, run=self.id, nodes=list(self.nodes)))
 
     def _reject_new_node(self, index: int, link: Link, new: Collection[Link]) -> None:
-        """End a broadcast's call because a replacement node lacks the arguments, which this client no longer has."""
+        """End a broadcast's call because a replacement node lacks the arguments. The client cannot send them again."""
         late = min(each.node for each in new)
         reason = f"node {late} was replaced after the arguments were sent. Run the function again."
         self.reject(index, link, "lost" if link in new else "collateral", ErrorInfo("NodeLost", reason))
 
     def mark_waiting(self) -> None:
-        """Keep all calls until :meth:`end_waiting` or a cancellation."""
+        """Mark all calls as waiting until :meth:`end_waiting` or a cancellation."""
         self._waiting.extend(range(self.total))
 
     def end_waiting(self) -> bool:
-        """End :meth:`mark_waiting`. Returns whether the run is still active."""
+        """Undo :meth:`mark_waiting`. Return whether the run is still active."""
         self._waiting.clear()
         return self.state == "running"
 
     def dispatch(self) -> None:
-        """Send tasks to the nodes in turn, as far as they have room, if the run is still active."""
+        """Send tasks to the nodes in turn until all nodes are full. Do nothing if the run is no longer active."""
         if self.state != "running":
             return
         if self.tasks[0].rank is not None:
@@ -490,12 +492,12 @@ class Run:
                     moved = True
 
     def _most_in_flight(self) -> int:
-        """Return the number of tasks that a node may have at once."""
+        """Return the number of the run's tasks that a node may have at the same time."""
         slots = self._context.slots_per_node
         if self.kind != "sweep":
             return slots + (MAX_QUEUED_TASKS if self._is_quick() else 1)
-        # A trial may take hours, and none may wait behind it while another node is idle. If this client leaves, all
-        # trials are sent at once.
+        # A trial may take hours, so no trial may wait behind it while another node is idle. But if this client leaves,
+        # it sends all trials at once.
         return self.total if self.stays else slots
 
     def _is_stocked(self, link: Link) -> bool:
@@ -511,7 +513,7 @@ class Run:
 
         Args:
             links: Links to all nodes.
-            nodes: Nodes of the run, if it does not use all.
+            nodes: Nodes of the run; empty if it uses all nodes.
         """
         self.sent = self._claimed = True
         if nodes:
@@ -530,7 +532,7 @@ class Run:
         return index
 
     def is_sent_to(self, link: Link, index: int) -> bool:
-        """Check whether a node has received a call. Only the nodes know the places of another client's calls."""
+        """Check whether this client has sent a call to a node. For another client's run, assume that it was sent."""
         where = self._where.get(index)
         return self._claimed if where is None else where.node == link.node
 
@@ -637,7 +639,7 @@ class Run:
         link.send(about, describe_error(PoolError(message))[1])
 
     def on_consumed(self, link: Link, index: int, until: int) -> None:
-        """Acknowledge that a reader has consumed all items below a number, so that the generator may continue."""
+        """Acknowledge that the reader has consumed all items below ``until``, so that the generator may continue."""
         if (reading := self._readings.get(index)) is None:
             return  # the reader has stopped
         reading.mark_consumed(until)
@@ -646,7 +648,7 @@ class Run:
             self._acknowledge()
 
     def _on_values_lost(self, link: Link, index: int, rank: int, begin: int, end: int) -> None:
-        """End a call whose missing items no longer exist anywhere."""
+        """End a call some of whose items are lost for good."""
         items = f"value {begin}" if end == begin + 1 else f"values {begin} to {end - 1}"
         message = f"{items} of {self.name}() on rank {rank} was lost on node {link.node}; earlier values have arrived"
         header = {"t": "stop", "run": self.id, "i": index, "why": message, "grace": self._context.options.grace}
@@ -656,7 +658,7 @@ class Run:
         self._on_call_end(link, Outcome(index, rank, link.node, "lost", error=error))
 
     def on_stale(self, index: int, reason: str, *, spent: bool = False) -> None:
-        """Handle a returned call: its gang broke before it began, or is used up and only finishes earlier runs."""
+        """Handle a call that an agent returned because its gang broke before the call or accepts no more calls."""
         self._stale.add(index)
         self._broke = self._broke or reason
         if not self._stopping:
@@ -672,7 +674,7 @@ class Run:
         outcome = outcome_of(header)
         self.logs[index] = header.get("log", {})
         if outcome.kind == "lost" and self._context.may_be_preempted(link.node):
-            return  # a terminated agent does not know the reason: the node's recovery ends the call with it
+            return  # a terminated agent does not know the reason, so the node's recovery ends the call
         name = header.get("file")
         reading = self._readings.get(index)
         if outcome.kind == "returned" and reading is not None and reading.next < header.get("items", 0):
@@ -723,7 +725,7 @@ class Run:
             return  # the results stay on the nodes
         self._seconds.append(outcome.seconds)
         self._ranks.pop(outcome.index, None)
-        # The kind is included because a restarted run clears its outcomes before a reader gets this entry.
+        # The entry contains the kind, because a restarted run may clear its outcomes before the reader gets this entry.
         self.arrivals.put(("outcome", outcome.index, outcome.kind))
         if self.kind != "broadcast":
             self._flying[link.node] = self._flying.get(link.node, 1) - 1
@@ -756,7 +758,7 @@ class Run:
             self._fail_unsent("not started: the run was cancelled", kind="collateral")
 
     def detach(self) -> None:
-        """Detach from the run. Unsent runs are cancelled; other runs continue for the client that claims them."""
+        """Detach from the run. Cancel a run that was not sent. Other runs continue until a client claims them."""
         if not self.sent:
             self.cancel("its client detached before the run was sent to a node")
         elif self.state == "running":
@@ -767,7 +769,7 @@ class Run:
             self._notify_waiters()
 
     def pool_ended(self, ending: PoolEnd) -> None:
-        """Handle the end of the pool: no further outcomes arrive, and results on the nodes stay there."""
+        """Handle the end of the pool: no further outcomes arrive, and results on the nodes are not downloaded."""
         if self.state == "running":
             self.state, self._ending = "lost", ending
             self._context.background.defer(self._context.registry.on_run_end, self)
@@ -785,8 +787,8 @@ class Run:
             header: Header = {"t": "stop", "run": self.id, "why": reason, "grace": self._context.options.grace}
             link.send(header | ({"break": link.epoch} if gang else {}))
             if breaks and self.calls_on(link):
-                # A stopped call ends a worker of the gang. The agent's report of that may arrive after the next run
-                # starts.
+                # A stopped call ends a worker of the gang. The agent's report about the broken gang may arrive after
+                # the start of the next run.
                 link.broken = link.broken or "a run was stopped"
         words = "not started: the run was cancelled" if self.cancelled else "not started: another task failed"
         self._fail_unsent(words, kind="collateral")
@@ -805,7 +807,7 @@ class Run:
         self._add_outcome(outcome)
 
     def mark_lost(self, index: int) -> None:
-        """End a call as lost with its node."""
+        """End a call with the outcome "lost", because its node is lost."""
         link = self._where[index]
         self._end_call(link, index, "lost", link.lost_error)
 
@@ -827,7 +829,7 @@ class Run:
         self._end_call(link, index, kind, error, begun=False)
 
     def _end_call(self, link: Link, index: int, kind: OutcomeKind, error: ErrorInfo, *, begun: bool = True) -> None:
-        """End a call that no node reports."""
+        """Record the end of a call for which no node will send an outcome."""
         if index in self.outcomes:
             return
         self._begun |= begun
@@ -840,7 +842,7 @@ class Run:
     def calls_on(self, link: Link) -> list[int]:
         """Return the indices of known active calls on a link."""
         if not self.sent:
-            return []  # the run is about to restart, which invalidates its first calls
+            return []  # the run is about to restart, so its earlier calls no longer count
         calls = (index for index, where in self._where.items() if where is link)
         return [index for index in calls if index not in self.outcomes and index not in self._fetching]
 
@@ -861,7 +863,9 @@ class Run:
             self._stopping = self.sent = False
             self._broke = ""
             for link in self.links:
-                link.send({"t": "ack", "calls": {self.id: None}})  # otherwise the agents would repeat the old outcomes
+                link.send(
+                    {"t": "ack", "calls": {self.id: None}}
+                )  # otherwise the agents would send the old outcomes again
             self._context.scheduler.restart(self)
             return
         for index in self._stale - self.outcomes.keys():
@@ -888,13 +892,13 @@ class Run:
         for feeding in self._feedings.values():
             feeding.close()
         self.arrivals.put(("end",))
-        # Last, because a waiting thread needs the interpreter lock, which this thread holds while it has more to do. A
-        # caller may have cancelled the future; the run has ended all the same.
+        # This is the last step, because the woken thread needs the interpreter lock, which this thread would still
+        # hold. If a caller has cancelled the future, the run has ended nevertheless.
         if not self.future.done():
             self.future.set_result(self)
 
     def _add_outcome(self, outcome: Outcome) -> None:
-        """Record the end of a call: here at once, in view and ledger slightly later."""
+        """Record the end of a call: in this object at once, in the view and the ledger slightly later."""
         self.outcomes[outcome.index] = outcome
         self._arrived.append(outcome)
         for feeding in self._feedings.values():
@@ -912,7 +916,7 @@ class Run:
         self._context.registry.on_run_end(self)
 
     def _save_cause(self) -> None:
-        """Save the exception behind a failure for later queries. The rank's node will discard it."""
+        """Save the exception behind a failure for later queries, because the rank's node will discard the exception."""
         culprit = next(each for each in self._arrived if RootCause.from_outcome(each) == self.root_cause)
         value = self.values.get(culprit.index)
         if culprit.kind == "raised" and isinstance(value, bytes):
@@ -956,14 +960,14 @@ class Run:
         return self._load_failure(index, outcome.rank, f"{place} returned, but", "its result", error)
 
     def _load_failure(self, index: int, rank: int, place: str, what: str, error: BaseException) -> RunError:
-        """Return the error of a run with a value that cannot be loaded. Contains the other values."""
+        """Return the error for a run with a value that cannot be loaded. The error contains the run's other values."""
         ended = [(i, out.kind) for i, out in sorted(self.outcomes.items()) if i != index]
         loaded = {i: self.preload(i) for i, kind in ended if kind == "returned" and i in self.values}
         results = {i: value for i, (value, failure) in loaded.items() if failure is None}
         return unloadable_error(self.id, self.name_of(index), self.outcomes, rank, place, what, error, results)
 
     def _load_values(self) -> tuple[dict[int, Any], RunError | None]:
-        """Load all values. Returns them by index, with the first failure."""
+        """Load all values. Return the values by index, and the first failure or None."""
         values: dict[int, Any] = {}
         failure: RunError | None = None
         for index in sorted(self.values):
@@ -989,7 +993,8 @@ class Run:
         """Return all values by index. Only the first call succeeds.
 
         Raises:
-            RunError, Cancelled: If the run failed or a value cannot be loaded. ``results`` has the other values.
+            RunError, Cancelled: If the run failed or a value cannot be loaded. The error's ``results`` contains the
+                values of other calls.
             PoolGone: If the pool ended before the run.
             PoolError: If this client left the pool before the run's end, or the values were already fetched.
         """
@@ -1054,7 +1059,7 @@ class Run:
                 return
 
     def item(self, link: Link, header: AgentItem, body: bytes) -> Iterator[Any]:
-        """Yield one item, and let the generator continue once the item is consumed.
+        """Yield one item. Acknowledge the item once it is consumed, so that the generator continues.
 
         Raises:
             PoolError: If a large item cannot be fetched.

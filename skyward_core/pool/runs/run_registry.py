@@ -36,22 +36,22 @@ if TYPE_CHECKING:
     )
 
 
-DISPATCH_GRACE = 10.0  # seconds after its dispatch in which an agent may not have received a run
+DISPATCH_GRACE = 10.0  # seconds after the dispatch of a run during which agents may not have received it
 
 
 class OtherRun:
-    """Knowledge about another client's run.
+    """State of another client's run, as far as this client knows it.
 
     Attributes:
         total: Number of ranks or tasks. None until an agent or the ledger has described the run.
         outcomes: Outcomes by index.
-        returned: By node: number of a gather's tasks that returned while this client was disconnected.
-        items: Of a map: number of finished items by rank. None for other runs.
-        seconds: Of a map: total duration by rank.
+        returned: Node -> number of a gather's tasks that returned while this client was disconnected.
+        items: For a map, number of finished items by rank. None for other runs.
+        seconds: For a map, total duration by rank.
         latest: Unix time of the latest outcome; 0 if there is none.
         has_ended: Whether the run has ended.
         known_by: Nodes whose agents know the run.
-        active: By node: number of active calls.
+        active: Node -> number of active calls.
     """
 
     def __init__(self) -> None:
@@ -74,14 +74,14 @@ class OtherRun:
         return True
 
     def is_running(self, links: Iterable[Link], run: str) -> bool:
-        """Check whether a node has active calls, or results of a run that it otherwise no longer knows."""
+        """Check whether a node has active calls of the run, or unfetched results of a run that it no longer lists."""
         return any(
             link.up and (self.active.get(link.node) or (not self.active and run in link.welcome.get("unfetched", ())))
             for link in links
         )
 
     def lost_error(self, link: Link, run: str) -> ErrorInfo | None:
-        """Return the reason why a node can report nothing more about the run. None: it still can."""
+        """Return the reason why a node can report nothing more about the run; None if it can still report."""
         if link.gone:
             return link.lost_error
         if link.up and link.node not in self.known_by and run not in link.welcome.get("unfetched", ()):
@@ -94,7 +94,7 @@ class OtherClientRuns:
     """Other clients' runs, as agents report them. Publishes their events and adds missing rows to the ledger.
 
     Attributes:
-        may_stop_ranks: Whether ranks that wait for lost ones are stopped even by an observer.
+        may_stop_ranks: Whether even an observer stops ranks that wait for lost ranks.
     """
 
     def __init__(self, context: PoolContext) -> None:
@@ -105,7 +105,7 @@ class OtherClientRuns:
         self.may_stop_ranks = False
 
     def on_welcome(self, link: Link) -> None:
-        """Process the runs in an agent's welcome, except this client's own."""
+        """Process the runs in an agent's welcome frame, except for this client's own runs."""
         ours = self._context.registry.own_runs
         for record in link.welcome.get("runs", ()):
             if record["run"] in ours:
@@ -126,7 +126,7 @@ class OtherClientRuns:
         self.check_ledger()
 
     def drop_forgotten(self, link: Link) -> bool:
-        """Forget what a new agent of the node does not know. Returns whether a run was forgotten."""
+        """Drop runs and outcomes that a new agent of the node does not know. Return whether a run was dropped."""
         remembered = {record["run"] for record in link.welcome.get("runs", ())}
         forgotten = [each for run, each in self._runs.items() if link.node in each.known_by and run not in remembered]
         for each in forgotten:
@@ -136,16 +136,16 @@ class OtherClientRuns:
 
     @property
     def _unfinished(self) -> list[str]:
-        """Runs of other clients that have begun and not ended, as far as known."""
+        """Runs of other clients that have begun and have not ended, as far as this client knows."""
         ours = self._context.registry.own_runs
         return [
             run for run, each in self._runs.items() if each.total is not None and not each.has_ended and run not in ours
         ]
 
     def check_ledger(self) -> None:
-        """End the runs that have ended by the ledger, if every node is connected or lost.
+        """End the runs that have ended according to the ledger, if every node is connected or lost.
 
-        A node that is still reconnecting may report more. Nothing else can.
+        Does nothing while a node is reconnecting, because this node may report more about the runs.
         """
         if any(not (link.up or link.gone) for link in self._context.links):
             return
@@ -161,7 +161,7 @@ class OtherClientRuns:
         """Return unfinished runs without a client, except recently dispatched ones."""
         context = self._context
         if context.row.state == "starting" and not self._runs:
-            return []  # the pool is as new as this client
+            return []  # the pool has just been created, so no earlier client can have left a run
         try:
             rows = context.ledger.unfinished_runs(context.token)
         except LedgerError:  # a later client will report them
@@ -172,7 +172,7 @@ class OtherClientRuns:
         ]
 
     def has_unfinished(self) -> bool:
-        """Check whether any other client's run is active, by the agents or the ledger."""
+        """Check whether another client's run is active according to the agents or the ledger."""
         if self._unfinished:
             return True
         try:
@@ -182,7 +182,7 @@ class OtherClientRuns:
         return any(row.run not in self._context.registry.own_runs for row in rows)
 
     def _lost_outcomes(self, row: RunRow, ended: Collection[int], returned: int) -> Iterator[Outcome]:
-        """Return the lost outcomes of a run, as far as they belong to single calls.
+        """Return the lost outcomes of a run, except for outcomes whose calls are unknown.
 
         Args:
             row: Row of the run.
@@ -206,7 +206,7 @@ class OtherClientRuns:
                 yield Outcome(index, -1 if node < 0 else node * each, node, "lost", error=error)
 
     def _find_lost_node(self, run: str) -> tuple[int, ErrorInfo]:
-        """Return the node that must have had a lost call, or -1 if several could have had it, and the error."""
+        """Return the node that had a lost call, and the error. The node is -1 if several nodes may have had it."""
         links = self._context.links
         lost = [(link, reason) for link in links if (reason := self._runs[run].lost_error(link, run))]
         gone = [(link, reason) for link, reason in lost if link.gone]
@@ -220,7 +220,7 @@ class OtherClientRuns:
         return -1, ErrorInfo("NodeLost", f"{words}; no connected node knows the call")
 
     def _report_lost(self, row: RunRow) -> None:
-        """Report what was lost of a run without a client, and stop its ranks that wait for lost ones."""
+        """Report the lost calls of a run without a client. Stop the run's ranks that wait for lost ranks."""
         run, context = row.run, self._context
         if row.kind == "map":
             return self._report_lost_map(row)
@@ -266,9 +266,10 @@ class OtherClientRuns:
             return {}
 
     def _count_returned(self, record: RememberedRun, node: int) -> None:
-        """Update the number of returned tasks from an agent's count. Some of them were reported before the link
-        dropped, and
-        a restarted agent has forgotten others.
+        """Update the number of returned tasks from an agent's count.
+
+        The count may include tasks that were reported before the link dropped, and a restarted agent does not count
+        tasks that ended before its start.
         """
         known = self._runs[record["run"]]
         seen = sum(outcome.node == node and outcome.kind == "returned" for outcome in known.outcomes.values())
@@ -411,8 +412,9 @@ class OtherClientRuns:
         self._news.emit(events.RunEnded(pool=self._pool, run=run, state=state, root_cause=cause, at=at))
 
     def _saved_run(self, run: str) -> RunRow | None:
-        """Return the saved end of a run. The agents know neither the order of its failures nor the times of its
-        tasks.
+        """Return the end of a run as saved in the ledger.
+
+        The ledger also has the order of the failures and the times of the tasks, which the agents do not know.
         """
         try:
             row = self._context.ledger.run(run)
@@ -421,8 +423,9 @@ class OtherClientRuns:
         return row if row is not None and row.ended_at is not None else None
 
 
-CHECK_INTERVAL = 10.0  # seconds until the first check whether a run that lost a node still has a client; then doubled
-MAX_CHECK_INTERVAL = 60.0  # seconds between checks at most
+# Seconds until the first check whether a run that lost a node still has a client. Doubles after each check.
+CHECK_INTERVAL = 10.0
+MAX_CHECK_INTERVAL = 60.0  # maximum seconds between checks
 MAX_ENDED_RUNS = 16_384  # runs; more than can end before an agent is acknowledged
 
 
@@ -526,7 +529,7 @@ class RunRegistry:
         """Check that an agent's welcome reports runs of its own ranks only.
 
         Raises:
-            WireError: If it reports other ranks.
+            WireError: If the welcome reports other ranks.
         """
         for record in link.welcome["runs"]:
             for header in (*record["began"], *record["outcomes"]):
@@ -587,10 +590,10 @@ class RunRegistry:
         self.others.check_ledger()
 
     def on_node_lost(self) -> None:
-        """Watch for ranks that wait for lost ones, after the loss of a node or of an agent's memory.
+        """Start to watch for ranks that wait for lost ranks. Called after a node or the state of an agent was lost.
 
-        Such ranks are stopped after their client has exited. Even an observer stops them, because no other client may
-        ever attach.
+        This client stops such ranks once the client of their run has exited. Even an observer stops them, because it
+        may remain the only client.
         """
         self.others.may_stop_ranks = not self.is_read_only
         if not self._is_checking:
@@ -598,7 +601,7 @@ class RunRegistry:
             self._context.background.spawn(self._check_orphaned_loop())
 
     async def _check_orphaned_loop(self) -> None:
-        """Check for orphaned runs until no earlier run is active. Later runs know the present nodes."""
+        """Check for orphaned runs until no earlier run is active. Later runs start with the present nodes."""
         context, pause = self._context, CHECK_INTERVAL
         while not (context.leaving or context.external_end):
             await asyncio.sleep(pause)

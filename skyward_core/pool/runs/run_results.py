@@ -28,7 +28,7 @@ from skyward_core.transport.file_and_result_downloads import ResultDownload
 
 Value = bytes | ResultDownload
 Loaded = tuple[Any, BaseException | None]  # a value, or the exception that loading it raised
-# opcodes that precede each class and function in a worker's pickle: loading them may run code
+# Opcodes that precede each class and function in a worker's pickle. Loading a class or function may run code.
 GLOBAL_OPCODES = re.compile(rb"[\x82-\x84\x93]")
 
 
@@ -61,8 +61,9 @@ def describe_place(kind: str, outcome: Outcome) -> str:
 
 
 def error_with_cause(error: RunError, culprit: Outcome, value: Value | None) -> RunError:
-    """Return a run's error with the root cause's exception as its cause. If possible, it also is of that exception's
-    type.
+    """Return a run's error with the root cause's exception as its cause.
+
+    If possible, the returned error is also an instance of that exception's type.
     """
     cause = load_exception(culprit, value)
     error.results |= run_guarded(lambda: _pop_partial_values(cause))[0] or {}
@@ -154,8 +155,8 @@ def load(value: Value) -> Loaded:
 CLASSES_KEPT = 256
 HEAP_TYPE_FLAG = 1 << 9  # type flag: the class was defined in Python
 
-# Types whose meaning would change if a call raised them: PoolError and Cancelled refer to the pool or run, and the next
-# two would end loops silently. ``except*`` takes groups apart.
+# Types that a run's error must never inherit from. PoolError and Cancelled describe the pool or the run itself.
+# StopIteration and StopAsyncIteration would end the caller's loops silently. ``except*`` would take groups apart.
 NEVER_COMBINED = (PoolError, Cancelled, StopIteration, StopAsyncIteration, BaseExceptionGroup)
 
 NOT_SET = {*dir(BaseException), "__dict__", "__weakref__"}
@@ -168,10 +169,10 @@ RUN_ERROR_MEMBERS = set(dir(RunError)) - {
     "__weakref__",
     "__annotations__",
 }
-# Names that Python itself uses when such a class is created and when an error is printed.
+# Names that Python itself looks up when a class is derived and when an error is printed. The user's code would run.
 RUNS_CODE = {"__init_subclass__", "__notes__"}
-KIND = "_kind"  # attribute of such a class: the type of the cause
-# attributes of a cause that have another meaning in a RunError
+KIND = "_kind"  # attribute of a combined class that contains the type of the cause
+# Attributes of a cause that have another meaning in a RunError.
 HIDDEN_ATTRIBUTES = {"hint", "field", "__notes__", *RUN_ATTRIBUTES}
 # With these attributes, Python suggests similar names from the scope of the code that prints the error.
 MISSPELT: tuple[tuple[type[Exception], set[str]], ...] = (
@@ -181,10 +182,9 @@ MISSPELT: tuple[tuple[type[Exception], set[str]], ...] = (
 
 
 def error_of_cause_type(error: RunError, cause: BaseException) -> RunError:
-    """Return a run's error with its cause, also of the cause's type if such a class can exist.
+    """Return a run's error that is also an instance of the cause's type, so that handlers of this type catch it.
 
-    Otherwise the error is of the nearest base type of the cause for which a class can exist, so that handlers of that
-    type catch the error.
+    If Python cannot combine RunError with the cause's type, the error uses the nearest base type for which it can.
     """
     caused = _make_error(type(cause), error.args, {**_attributes(cause), **vars(error)}, _members(cause))
     caused.__cause__ = cause
@@ -194,7 +194,7 @@ def error_of_cause_type(error: RunError, cause: BaseException) -> RunError:
 def _make_error(
     kind: type, args: tuple[Any, ...], attributes: Mapping[str, Any], members: Mapping[str, Any]
 ) -> RunError:
-    # Compared with None, because the error may define __len__.
+    # Compare with None, because the error may define __len__ and be false.
     error = next((made for made in map(_empty_instance, _base_types(kind)) if made is not None), None)
     if error is None:
         error = RunError.__new__(RunError)
@@ -227,14 +227,14 @@ def _empty_instance(kind: type[Exception]) -> RunError | None:
     for each in made.__mro__:
         if not each.__flags__ & HEAP_TYPE_FLAG:
             make: Any = each.__new__
-            with suppress(TypeError):  # another base type may determine the memory layout
+            with suppress(TypeError):  # this base type may not determine the memory layout
                 return cast(RunError, make(made))
     return None
 
 
 @lru_cache(CLASSES_KEPT)
 def _combined_class(kind: type[Exception]) -> type[RunError] | None:
-    """Return a class derived from RunError and the given type. None: impossible, or it would run the user's code."""
+    """Return a class derived from RunError and the given type; None if impossible or if it would run user code."""
     if type(kind) is not type:
         return None
     given: dict[str, Any] = {}
@@ -254,7 +254,7 @@ def _combined_class(kind: type[Exception]) -> type[RunError] | None:
         return None
 
 
-# -- parts of such an error --------------------------------------------------------------------------------
+# -- parts of combined errors ------------------------------------------------------------------------------
 
 
 def _attributes(cause: BaseException) -> dict[str, Any]:
@@ -264,7 +264,7 @@ def _attributes(cause: BaseException) -> dict[str, Any]:
 
 
 def _members(error: BaseException) -> dict[str, Any]:
-    """Return the attributes outside of an exception's dictionary, such as ``errno``."""
+    """Return the attributes that an exception stores outside of its ``__dict__``, such as ``errno``."""
     found = {}
     for name, member in _descriptors(type(error)):
         with suppress(AttributeError):  # not set

@@ -32,7 +32,7 @@ class ClientRunQueue:
     """One client's part of the pool's queue of runs.
 
     Attributes:
-        is_empty: Whether no client's run waits, as far as known.
+        is_empty: Whether no run of any client waits, as far as this client knows.
     """
 
     def __init__(self, context: PoolContext) -> None:
@@ -47,7 +47,7 @@ class ClientRunQueue:
         return not self._queue and not self._ours
 
     async def start(self, run: Run, keeper: RankSetup) -> None:
-        """Start a run when it is first in the queue and its nodes are free. Returns also if the run was cancelled.
+        """Start a run when it is first in the queue and its nodes are free. Return early if the run is cancelled.
 
         Raises:
             ConnectionError: If the head or an assigned node cannot be reached now.
@@ -80,7 +80,7 @@ class ClientRunQueue:
             self._ours.pop(run.id, None)
             if self._turn == run.id:
                 self._turn = ""
-            if run.state != "running":  # a client that sees the run leave the queue must find its state in the ledger
+            if run.state != "running":  # write the state first: other clients look it up when the run leaves the queue
                 self._context.background.run_deferred()
                 self._context.news.records.flush()
             head.send({"t": "dequeue", "run": run.id})
@@ -118,7 +118,7 @@ class ClientRunQueue:
         return ""
 
     def on_connect(self, link: Link) -> None:
-        """Submit the waiting runs again to a head that has connected. They keep their places."""
+        """Submit the waiting runs again to a head that has connected. The runs keep their places in the queue."""
         if link is not self._context.links[0]:
             return
         self._turn = ""
@@ -163,7 +163,7 @@ class BroadcastOrder:
         self._pending: list[Run] = []  # broadcasts that were not sent yet
 
     def must_wait(self, run: Run) -> bool:
-        """Check whether a run must wait for another one. Never on standalone nodes."""
+        """Check whether a run must wait for another run. In a standalone pool no run must wait."""
         if self._context.is_standalone:
             return False
         if run.kind == "broadcast":
@@ -228,15 +228,13 @@ class RunScheduler:
 
         Args:
             kind: "broadcast" (one task for every rank), "single", "gather", "sweep", or "map" (one task with the
-                function;
-                see ``map_run.MapRun``).
+                function; see ``map_run.MapRun``).
             tasks: Tasks of the run.
             consumed: Whether a reader consumes a generator's items one by one.
-            future: Set at the end of the run.
+            future: Future that gets the run as its result at the end of the run.
             run_id: Id from :func:`new_run_id` under which data was already saved. "": a new id.
-            stays: Whether the results are for a later client, although this client receives the outcomes. All trials of
-                a
-                sweep are then sent at once, because no client will send them later.
+            stays: Whether a later client will fetch the results, while this client only receives the outcomes. If so,
+                all trials of a sweep are sent at once, because no client will send them later.
 
         Returns:
             The run.
@@ -267,8 +265,8 @@ class RunScheduler:
         large = any(blob.path for task in tasks for blob in (task.fn, task.args))
         edited = self.modules.has_edits
         if whole and not large and not edited:
-            # The calls are sent first, and the records are written while the nodes work. If this process dies in
-            # between, the agents know the run, and the next client records it.
+            # Send the calls first, so that the nodes work while the records are written. If this process dies before
+            # the write, the agents know the run, and the next client records it.
             self._start(run)
         self._save_opened(run)
         self._context.background.run_deferred()
@@ -286,7 +284,7 @@ class RunScheduler:
         """Return the number or the indices of the requested nodes. None: all.
 
         Raises:
-            UsageError: If the pool lacks such nodes, or the run is not on all ranks of its nodes.
+            UsageError: If the pool lacks such nodes, or the run does not use all ranks of its nodes.
         """
         if kind != "broadcast":
             if named := next((task.name for task in tasks if task.nodes is not None), None):
@@ -313,11 +311,11 @@ class RunScheduler:
         return len(usable) >= wanted if isinstance(wanted, int) else usable.issuperset(wanted)
 
     def restart(self, run: Run) -> None:
-        """Restart a broadcast of which no rank has begun."""
+        """Restart a broadcast that no rank has begun."""
         self._context.background.spawn(self._start_gang(run))
 
     def on_gang_broken(self) -> None:
-        """Handle the death of a worker. Tasks that wait for the plugins' contexts need a new epoch."""
+        """Handle a gang that broke because a worker died. Tasks that wait for plugins' contexts need a new epoch."""
         context, gang = self._context, self._context.setup.rank_setup
         self.queue.notify()
         idle = gang is None or gang.is_ready or not self._context.registry.runs
@@ -325,7 +323,7 @@ class RunScheduler:
             self._context.background.spawn(self._reform_gang())
 
     def on_new_agent(self) -> None:
-        """Set up the ranks of a new agent. Calls that were sent again wait for that."""
+        """Set up the ranks of a new agent, because calls that were sent again wait for the set-up."""
         self._context.background.spawn(
             self._context.setup.ensure_set_up() if self._context.is_standalone else self._reform_gang()
         )
@@ -397,7 +395,7 @@ class RunScheduler:
             run.end_waiting()
             self._fail(run, f"cannot send edited modules to the nodes: {error}")
         finally:
-            if not wanted:  # the run was cancelled, or this client detaches
+            if not wanted:  # the run was cancelled, or this client is detaching
                 delete_files(run.tasks)
         if wanted:
             self._start_or_reject(run)
@@ -500,13 +498,13 @@ class RunScheduler:
 
     @property
     def _has_returning_links(self) -> bool:
-        """Whether a link is down and may reconnect."""
+        """Check whether a link is down and may reconnect."""
         return not self._context.leaving and any(not link.up and not link.gone for link in self._context.links)
 
     # -- rejection -----------------------------------------------------------------------------------------
 
     def _reject(self, run: Run, reason: str) -> None:
-        """Reject a broadcast that lacks nodes for good."""
+        """Reject a broadcast that needs a node that is lost for good."""
         delete_files(run.tasks)
         for index in range(run.total):
             link = self._context.links[max(0, run.place_of(index)[1])]
