@@ -65,7 +65,7 @@ _UNLISTED = {
     "Streaming=PendingFunction",
     "runtime.metric_logging": "emit",
 }
-_MODULES = {"accelerators": "model.accelerators", "plugins": "plugins", "time": "model.durations"}
+_MODULES = {"accelerators": "model.accelerators", "plugins": "plugins", "time": "model.minutes_hours_days"}
 
 
 def _places(table: dict[str, str]) -> dict[str, tuple[str, str]]:
@@ -97,7 +97,7 @@ def __getattr__(name: str) -> Any:
         return import_module(f"{__name__}.{_MODULES[name]}")
     if name not in _PLACES:
         if not name.startswith("_"):
-            from skyward_core.model.older_api_arguments import raise_removed_name
+            from skyward_core.model.deprecated_and_unknown_arguments import raise_removed_name
 
             raise_removed_name(__name__, name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,11 +14,11 @@ from typing import NoReturn
 
 from skyward_core.model import errors
 from skyward_core.providers.provider import parse_settings
-from skyward_core.runtime import import_hooks
+from skyward_core.runtime import import_alias_and_hooks
 from skyward_core.store import state_folder
-from skyward_core.tasks import script_loader
-from skyward_core.tasks.client_interpreter import install_alias
-from skyward_core.tasks.main_module_loader import load_main_from_module, load_main_from_path
+from skyward_core.tasks import script_loader_child
+from skyward_core.tasks.interpreter_compatibility import install_alias
+from skyward_core.tasks.main_module_code import load_main_from_module, load_main_from_path
 from skyward_core.tasks.script_inspection import list_commands
 
 from .model.errors import UsageError
@@ -36,9 +36,9 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parsed(argv)
     try:
         _override(arguments)
-        import_hooks.install()  # packages above a module are imported to find it
+        import_alias_and_hooks.install()  # packages above a module are imported to find it
         install_alias()
-        import_hooks.install_gc_pause()
+        import_alias_and_hooks.install_gc_pause()
         script = (
             load_main_from_module(arguments.module) if arguments.module else load_main_from_path(Path(arguments.script))
         )
@@ -60,12 +60,12 @@ def main(argv: list[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # under nohup, say
             signal.signal(number, _leave)
-    script_loader.loading = arguments.dry_run  # a pool of the script's own does not start then
+    script_loader_child.loading = arguments.dry_run  # a pool of the script's own does not start then
     try:
         exec(script.code, module.__dict__)  # noqa: S102  running the person's script is what we are for
         if (commands := sys.modules.get(f"{__package__}.api.older_api_names")) and commands.should_run_command():
             return _told_of(lambda: commands.run_command(arguments.args, dry_run=arguments.dry_run))
-    except script_loader.PoolInScript:
+    except script_loader_child.PoolInScript:
         said = f"{arguments.script} brings a pool up by itself, and --dry-run tells of commands of sky.app alone"
         print(f"error: {said}", file=sys.stderr)  # noqa: T201
         return errors.USAGE

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from skyward_core.client.run_history import RunLogs
 from skyward_core.model.errors import UsageError
-from skyward_core.model.metric_series import import_pyarrow
+from skyward_core.model.metric_definitions_and_series import import_pyarrow
 from skyward_core.model.outcomes import Outcome
-from skyward_core.util.byte_sizes import format_size
+from skyward_core.util.format_bytes import format_size
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import exists, is_dir
 from skyward_core.views.log_buffer import rank_prefix

@@ -5,4 +5,4 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # for annotations in other modules
-    from skyward_core.api.operators import PoolOperations as PoolOperations
+    from skyward_core.api.pool_operations import PoolOperations as PoolOperations

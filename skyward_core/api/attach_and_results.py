@@ -10,15 +10,15 @@ from types import TracebackType
 from typing import Any
 
 from skyward_core.api.active_pool import push_pool, remove_pool
-from skyward_core.api.operators import PoolOperations, print_safely, run_in_thread, tear_down
+from skyward_core.api.pool_operations import PoolOperations, print_safely, run_in_thread, tear_down
 from skyward_core.api.rank_output_printer import ScriptConsole
+from skyward_core.model.deprecated_and_unknown_arguments import did_you_mean
 from skyward_core.model.errors import Hint, PoolError, PoolGone, RunError, UsageError
-from skyward_core.model.older_api_arguments import did_you_mean
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause
 from skyward_core.plugins.plugin import Plugin
 from skyward_core.pool.fetch_retained_results import fetch_retained, is_fetched
 from skyward_core.pool.pool import Pool, flush_all
-from skyward_core.pool.runs.run_results import (
+from skyward_core.pool.runs.result_loading_and_run_errors import (
     describe_failure,
     describe_place,
     error_with_cause,
@@ -30,7 +30,7 @@ from skyward_core.store import debug_log
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, Receipt, RunRow
 from skyward_core.store.pool_folder import EXCEPTION_SUFFIX, PoolFolder
-from skyward_core.tasks import script_loader
+from skyward_core.tasks import script_loader_child
 from skyward_core.tasks.guarded_user_code import describe_exception, run_guarded
 from skyward_core.transport.background_loop import submit
 from skyward_core.views.pool_view import PoolView, RunView
@@ -149,8 +149,8 @@ def attach(name: str) -> Attached:
         PoolError: If no such pool exists, or if it runs another release of this library.
         UsageError: If ``SKYWARD_LOG`` is not a log level.
     """
-    if script_loader.loading:
-        raise script_loader.PoolInScript
+    if script_loader_child.loading:
+        raise script_loader_child.PoolInScript
     refuse_pool_while_loading()
     if notice := debug_log.start_logging():
         print_safely(notice)

@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from skyward_core.api.active_pool import push_pool, remove_pool
 from skyward_core.api.notebook_display import StartupProgress, default_pool_name, is_notebook
-from skyward_core.api.older_api_methods import DeprecatedArguments, translate_arguments
-from skyward_core.api.operators import PoolOperations, print_safely, run_in_thread, tear_down
+from skyward_core.api.older_compute_arguments_and_methods import DeprecatedArguments, translate_arguments
+from skyward_core.api.pool_operations import PoolOperations, print_safely, run_in_thread, tear_down
+from skyward_core.model.deprecated_and_unknown_arguments import apply_rules, check_unknown_arguments
 from skyward_core.model.errors import Cancelled, Hint, LedgerError, PoolError, TeardownError, UsageError
-from skyward_core.model.older_api_arguments import apply_rules, check_unknown_arguments
 from skyward_core.model.provider_capabilities import RunsHere, ServedByAnother, costs_money, hourly_price
 from skyward_core.model.specs import Image, Nodes, Options, Spec, Worker
 from skyward_core.runtime.instance_info import refuse_pool_while_loading
 from skyward_core.store import debug_log, state_folder
-from skyward_core.tasks import script_loader
-from skyward_core.tasks.client_interpreter import reject_pool_in_child
+from skyward_core.tasks import script_loader_child
+from skyward_core.tasks.interpreter_compatibility import reject_pool_in_child
 from skyward_core.transport.background_loop import submit
 
 if TYPE_CHECKING:
     from skyward_core.api.attach_and_results import Attached
+    from skyward_core.model.argument_types import AcceleratorLike, ProviderLike
     from skyward_core.model.offers import RentalPlan
     from skyward_core.model.specs import PoolSpec
-    from skyward_core.model.type_aliases import AcceleratorLike, ProviderLike
     from skyward_core.plugins.plugin import Plugin
     from skyward_core.pool.pool import Pool
     from skyward_core.store.ledger_rows import Receipt
@@ -77,7 +77,7 @@ class Compute(PoolOperations):
         name: Name of the pool. Generated if None. If no arguments except ``name`` and ``options`` are given, the name
             selects the table ``[pools.NAME]`` of ``skyward.toml``, which contains all other arguments.
         ttl: Same as ``Options.ttl``. Set only one of them. 0 for no limit.
-        **older: Arguments of older API generations (``model/older_api_arguments.py``): translated, ignored with a
+        **older: Arguments of older API generations: translated, ignored with a
             warning, or rejected with a replacement.
 
     Attributes:
@@ -204,7 +204,7 @@ class Compute(PoolOperations):
             PoolError: If no such pool exists. All errors of ``sky.attach`` are raised as well.
         """
         from skyward_core.api.attach_and_results import attach
-        from skyward_core.api.older_api_methods import ATTACHED_RULES
+        from skyward_core.api.older_compute_arguments_and_methods import ATTACHED_RULES
 
         check_unknown_arguments("sky.Compute.attached", older, ["ref", *ATTACHED_RULES])
         apply_rules("sky.Compute.attached", ATTACHED_RULES, older)
@@ -263,8 +263,8 @@ class Compute(PoolOperations):
             raise PoolError(f"pool {self.name} is already up. Use it inside its open block, or create another Compute.")
 
     def _start(self) -> None:
-        if script_loader.loading:
-            raise script_loader.PoolInScript
+        if script_loader_child.loading:
+            raise script_loader_child.PoolInScript
         refuse_pool_while_loading()
         reject_pool_in_child()
         for notice in self._startup_notes:

@@ -20,15 +20,15 @@ from skyward_core.model.function import Function, PendingFunction, check_call, f
 from skyward_core.model.outcomes import ErrorInfo
 from skyward_core.node.worker.returned_exceptions import CapturedResult, capture_call
 from skyward_core.pool.runs.map_run import EXTRA_CALLS
-from skyward_core.pool.runs.run_results import load, load_exception
-from skyward_core.runtime.async_and_mapped_calls import adapt_async_function
+from skyward_core.pool.runs.result_loading_and_run_errors import load, load_exception
+from skyward_core.runtime.async_mapped_and_streamed_calls import adapt_async_function
 from skyward_core.tasks.function_pickling import make_map_function, make_map_task
 from skyward_core.transport.background_loop import background_loop
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from skyward_core.api.operators import PoolOperations
+    from skyward_core.api.pool_operations import PoolOperations
     from skyward_core.pool.runs.map_run import MapRun, MapValues
 
 P = ParamSpec("P")
@@ -62,7 +62,11 @@ class Executor(_Executor):
             """Return a ``Worker`` if no pool is given, as in the newest generation."""
             if pool is not None and not isinstance(pool, str):
                 return super().__new__(cls)
-            from skyward_core.model.older_api_arguments import apply_rules, check_unknown_arguments, renamed
+            from skyward_core.model.deprecated_and_unknown_arguments import (
+                apply_rules,
+                check_unknown_arguments,
+                renamed,
+            )
             from skyward_core.model.specs import Worker
 
             rules = {"type": renamed("executor"), "reuse": renamed("reuse_processes")}

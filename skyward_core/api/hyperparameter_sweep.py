@@ -9,10 +9,10 @@ from itertools import product
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, overload
 
-from skyward_core.api.operators import PoolOperations
+from skyward_core.api.pool_operations import PoolOperations
 from skyward_core.model.errors import Cancelled, PoolError, RunError, UsageError
 from skyward_core.model.function import Function, PendingFunction
-from skyward_core.pool.runs.run_results import load_exception
+from skyward_core.pool.runs.result_loading_and_run_errors import load_exception
 from skyward_core.pool.runs.scheduler import new_run_id
 from skyward_core.store import pool_folder
 from skyward_core.tasks.argument_parsing import MAX_COMBINATIONS

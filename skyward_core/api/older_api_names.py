@@ -14,20 +14,20 @@ from dataclasses import fields, replace
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_type_hints
 
+from skyward_core.model.deprecated_and_unknown_arguments import check_function_options
 from skyward_core.model.errors import UsageError
 from skyward_core.model.function import Function, function
-from skyward_core.model.older_api_arguments import check_function_options
 from skyward_core.model.specs import Image
 from skyward_core.plugins.plugin import Plugin, enter_late
 from skyward_core.plugins.plugin_builder import BRINGS, Automatic, call_before
 from skyward_core.tasks.argument_parsing import convert_argument
-from skyward_core.tasks.source_annotations import default_type
+from skyward_core.tasks.parameter_types import default_type
 
 if TYPE_CHECKING:
     from skyward_core.api.compute import Compute
     from skyward_core.model.accelerators import Factory
+    from skyward_core.model.argument_types import AcceleratorLike
     from skyward_core.model.specs import Worker
-    from skyward_core.model.type_aliases import AcceleratorLike
 
 
 F = TypeVar("F", bound=Callable[..., Any])

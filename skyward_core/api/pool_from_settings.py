@@ -7,8 +7,8 @@ from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
 
+from skyward_core.model.deprecated_and_unknown_arguments import did_you_mean
 from skyward_core.model.errors import SkywardError, UsageError
-from skyward_core.model.older_api_arguments import did_you_mean
 from skyward_core.model.specs import NAME, Image, Nodes, Options, PipIndex, Worker
 from skyward_core.plugins import Plugin, factory
 from skyward_core.providers import DEFAULT_PROVIDER, provider_class

@@ -98,7 +98,7 @@ def lock(name: str, timeout: float | None = None, *, ttl: float | None = None) -
         ttl: Argument of the newest generation, ignored with a warning.
     """
     if ttl is not None:
-        from skyward_core.model.older_api_arguments import apply_rules, ignored
+        from skyward_core.model.deprecated_and_unknown_arguments import apply_rules, ignored
 
         apply_rules(
             "sky.lock", {"ttl": ignored("a lock is released within 30 seconds if its holder dies")}, {"ttl": ttl}

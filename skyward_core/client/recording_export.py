@@ -24,7 +24,7 @@ from skyward_core.store.recording_file import Entry, RecordingWriter
 from skyward_core.store.state_folder import pool_path
 from skyward_core.util.redaction import map_strings
 from skyward_core.views import events
-from skyward_core.views import recorded_events as entries
+from skyward_core.views import recording_entries as entries
 from skyward_core.views.stdout_stderr_order import Piece, Place, end_place, merge_streams
 
 MAX_LOG_BYTES = 32 << 20  # bytes of all logs; of longer ones, the beginning and the end are kept

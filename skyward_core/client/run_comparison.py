@@ -13,7 +13,7 @@ from skyward_core.model.errors import UsageError
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.state_folder import pool_path
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.views.outliers import Trace, compute_band, median
+from skyward_core.views.outliers_and_bands import Trace, compute_band, median
 from skyward_core.views.pool_view import RunView, TaskView
 from skyward_core.views.rank_metrics import MetricStore
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from skyward_core import providers
 from skyward_core.client.launch.launch_request import WAYS
-from skyward_core.client.sweep_results import trial_table_source
+from skyward_core.client.sweep_launch_and_resumption import trial_table_source
 from skyward_core.model.errors import NoTrials, SkywardError, UsageError
 from skyward_core.model.outcomes import Outcome
 from skyward_core.model.provider_capabilities import hourly_price
@@ -33,10 +33,10 @@ from skyward_core.store.pool_folder import fill_last_metrics, has_metrics, log_f
 from skyward_core.store.pruning import prune_clones as prune_clones
 from skyward_core.store.pruning import prune_environments as prune_environments
 from skyward_core.store.pruning import prune_pools as prune_pools
-from skyward_core.store.run_logs import LineBatch, LogRange
-from skyward_core.store.run_logs import RunLogs as RunLogs
-from skyward_core.store.run_logs import StoredLines as StoredLines
-from skyward_core.store.run_logs import ring_tail as ring_tail
+from skyward_core.store.run_log_reader import LineBatch, LogRange
+from skyward_core.store.run_log_reader import RunLogs as RunLogs
+from skyward_core.store.run_log_reader import StoredLines as StoredLines
+from skyward_core.store.run_log_reader import ring_tail as ring_tail
 from skyward_core.store.state_folder import pool_path
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.log_buffer import join_lines

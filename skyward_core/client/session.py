@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from skyward_core import providers
-from skyward_core.client import leftover_cleanup, run_comparison, run_history, sweep_results
+from skyward_core.client import leftover_cleanup, run_comparison, run_history, sweep_launch_and_resumption
 from skyward_core.client.leftover_cleanup import LeftoverScan
 from skyward_core.client.run_history import LogSearch, PastRun, RunPreviewData, RunSearch
 from skyward_core.client.session_interface import SessionInterface
@@ -50,7 +50,7 @@ from skyward_core.store.past_pools import (
     summarize_pool,
     unreachable_view,
 )
-from skyward_core.store.run_logs import RunLogs
+from skyward_core.store.run_log_reader import RunLogs
 from skyward_core.store.state_folder import require_current_folder
 from skyward_core.tasks.task_and_blob_values import Task
 from skyward_core.transport.background_loop import submit
@@ -497,7 +497,9 @@ class Session(SessionInterface):
         stays: bool = False,
     ) -> RunView:
         found = await self._attach_pool(pool)
-        run, sweep = await sweep_results.launch_trials(found, tasks, sheet, request, joined=joined, stays=stays)
+        run, sweep = await sweep_launch_and_resumption.launch_trials(
+            found, tasks, sheet, request, joined=joined, stays=stays
+        )
         if sweep is not None:
             self._sweeps |= dict.fromkeys(sweep.ids, sweep)
         return found.view.runs[run]
@@ -519,12 +521,12 @@ class Session(SessionInterface):
         known: Mapping[str, RunView] = {}
         with suppress(PoolError):  # ended runs are in the ledger, which lags slightly
             known = self.view(pool).runs
-        return await asyncio.to_thread(sweep_results.trial_table_source, self.ledger, pool, run, known)
+        return await asyncio.to_thread(sweep_launch_and_resumption.trial_table_source, self.ledger, pool, run, known)
 
     @verb
     async def save_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> None:
         from skyward_core.client.launch.launch_records import save_launch_record
-        from skyward_core.client.launch.script_state import capture_script_state
+        from skyward_core.client.launch.script_git_state import capture_script_state
 
         source = await asyncio.to_thread(capture_script_state, request)
         await asyncio.to_thread(save_launch_record, pool, run, request, joined=joined, source=source)

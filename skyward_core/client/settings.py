@@ -27,7 +27,7 @@ from skyward_core.util.user_files import (
 )
 
 if TYPE_CHECKING:
-    from skyward_core.client.settings_file import TomlValue
+    from skyward_core.client.settings_edits import TomlValue
 
 KEYS_TABLE = "keys"  # table of the app's keys, which the app validates
 SETTINGS_TABLES = ("app", KEYS_TABLE, "notify")
@@ -248,7 +248,7 @@ def user_values() -> dict[str, Any]:
     Raises:
         UsageError: If the file cannot be read or used.
     """
-    from skyward_core.client.settings_file import parse_settings, read_settings_text
+    from skyward_core.client.settings_edits import parse_settings, read_settings_text
 
     whole = parse_settings(settings_path(), read_settings_text(settings_path()))
     tables = {name: whole.get(name, {}) for name in SETTINGS_TABLES}
@@ -289,7 +289,7 @@ def reset(name: str) -> None:
 
 
 def _write_table(table: str, values: dict[str, TomlValue], without: str = "") -> None:
-    from skyward_core.client.settings_file import read_table, write_table
+    from skyward_core.client.settings_edits import read_table, write_table
 
     text, before = read_table(settings_path(), table)
     after = {key: value for key, value in before.items() if key != without} | values

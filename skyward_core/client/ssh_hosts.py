@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from skyward_core import providers
-from skyward_core.client.settings_file import read_table, rename_entry, replace_text, settings_paths, write_table
+from skyward_core.client.settings_edits import read_table, rename_entry, replace_text, settings_paths, write_table
 from skyward_core.model.errors import UsageError, error_message
 from skyward_core.model.machines import Check
 from skyward_core.model.machines import GpuUse as GpuUse
@@ -23,7 +23,7 @@ from skyward_core.store.state_folder import read_settings_files
 from skyward_core.transport.ssh import connection, ssh_config_export
 from skyward_core.transport.ssh import known_hosts as host_keys
 from skyward_core.transport.ssh.effective_ssh_config import resolve
-from skyward_core.transport.ssh.host_address import Target
+from skyward_core.transport.ssh.host_address_and_python import Target
 from skyward_core.util.terminal_safe_text import sanitize_line
 
 

@@ -20,7 +20,7 @@ from typing import (
 )
 from weakref import WeakKeyDictionary
 
-from skyward_core.model.misuse_errors import PendingCallGuard, UncalledFunctionGuard
+from skyward_core.model.misuse_guards import PendingCallGuard, UncalledFunctionGuard
 
 if TYPE_CHECKING:
     from inspect import Signature
@@ -272,7 +272,7 @@ def function(fn: Callable[..., Any] | None = None, /, *, timeout: float | None =
 
 
 def _warn_ignored_options(**older: Any) -> None:
-    from skyward_core.model.older_api_arguments import check_function_options
+    from skyward_core.model.deprecated_and_unknown_arguments import check_function_options
 
     check_function_options(older)
 
@@ -592,7 +592,7 @@ def gather(*tasks: PendingFunction[Any], stream: bool = False, ordered: bool = T
     """
     for position, task in enumerate(tasks):
         if not isinstance(task, PendingFunction):
-            from skyward_core.model.older_api_arguments import not_a_call_error
+            from skyward_core.model.deprecated_and_unknown_arguments import not_a_call_error
 
             raise not_a_call_error(task, position)
     return PendingGroup(tasks, stream, ordered)

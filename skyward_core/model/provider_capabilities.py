@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from skyward_core.model.machines import Check, Inventory, Leftover, Machine, OrderedHardware
     from skyward_core.model.offers import Block, MachineRequirements, OfferList, RentalPlan, Reservation
-    from skyward_core.model.setting_descriptors import Setting
+    from skyward_core.model.provider_setting_descriptors import Setting
 
 
 @runtime_checkable

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from skyward_core.model.alert import Alert
-    from skyward_core.model.metric_series import Curves
+    from skyward_core.model.metric_definitions_and_series import Curves
     from skyward_core.model.output_files import WrittenFile
 
 T = TypeVar("T")

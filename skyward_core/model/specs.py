@@ -12,8 +12,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from skyward_core.model import spec_field_checks
-from skyward_core.model.errors import SpecError
-from skyward_core.model.older_api_arguments import (
+from skyward_core.model.deprecated_and_unknown_arguments import (
     AcceptsDeprecatedArguments,
     Rules,
     apply_rules,
@@ -22,14 +21,15 @@ from skyward_core.model.older_api_arguments import (
     rejected,
     renamed,
 )
+from skyward_core.model.errors import SpecError
 from skyward_core.model.provider_capabilities import Rents
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.util.light_dataclass import Value, checked, value
 from skyward_core.util.redaction import MIN_SECRET_LENGTH, make_sanitizer, map_strings
 
 if TYPE_CHECKING:
+    from skyward_core.model.argument_types import AcceleratorLike, HasHooks, ProviderLike
     from skyward_core.model.offers import MachineRequirements
-    from skyward_core.model.type_aliases import AcceleratorLike, HasHooks, ProviderLike
 
 
 class ValidatedValue(Value, metaclass=AcceptsDeprecatedArguments):
@@ -54,7 +54,7 @@ class ValidatedValue(Value, metaclass=AcceptsDeprecatedArguments):
                 )
             given = dict(zip(cls._in_order, args, strict=False)) | given
         if not given.keys() <= cls.__dataclass_fields__.keys():
-            from skyward_core.model.older_api_arguments import check_unknown_arguments
+            from skyward_core.model.deprecated_and_unknown_arguments import check_unknown_arguments
 
             own = [each.name for each in fields(cls)]
             check_unknown_arguments(f"sky.{cls.__name__}", given, [*own, *cls._in_order, *cls._older, *cls._more])

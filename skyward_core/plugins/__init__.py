@@ -200,7 +200,7 @@ def __getattr__(name: str) -> Any:
     if found is not None and name not in (found.name, found.__name__):
         found = None
     if found is None:
-        from skyward_core.model.older_api_arguments import raise_removed_name
+        from skyward_core.model.deprecated_and_unknown_arguments import raise_removed_name
 
         raise_removed_name(__name__, name, plugin=True)
     globals()[name] = found

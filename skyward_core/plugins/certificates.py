@@ -57,7 +57,7 @@ class Authority:
         self._certificate = self._sign(self._name, self._key.public_key(), is_authority=True)
 
     def issue(self, holder: str) -> TlsCredentials:
-        """Return a new key and certificate for a node (:func:`node_name`) or the client (``tls_stream.CLIENT``)."""
+        """Return a new key and certificate for a node (:func:`node_name`) or the client."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = self._sign(_name(holder), key.public_key(), is_authority=False)
         private = key.private_bytes(

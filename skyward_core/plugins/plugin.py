@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from skyward_core.model.errors import SkywardError, UsageError
-from skyward_core.model.misuse_errors import StrictKeywords
+from skyward_core.model.misuse_guards import StrictKeywords
 from skyward_core.runtime.instance_info import instance_info, place_in_pool
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ def enter_late(plugins: Sequence[Plugin]) -> None:
         UsageError: If a plugin needs peers, but the rank is standalone or runs a task.
         PluginError: If a plugin's hook raises.
     """
-    from skyward_core.runtime.rendezvous import is_gang_call
+    from skyward_core.runtime.framework_rendezvous_variables import is_gang_call
 
     world, info = instance_info(), place_in_pool()
     if world.stands_alone and world.world_size > 1:

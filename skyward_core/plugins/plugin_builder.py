@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from skyward_core.model.errors import UsageError
 from skyward_core.plugins.built_in.torch import Torch
 from skyward_core.plugins.plugin import Plugin, enter_late
+from skyward_core.runtime.framework_rendezvous_variables import mentions_package
 from skyward_core.runtime.instance_info import instance_info
-from skyward_core.runtime.rendezvous import mentions_package
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec

@@ -20,9 +20,9 @@ from types import TracebackType
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from skyward_core.model.errors import PoolError, UsageError
+from skyward_core.runtime.framework_rendezvous_variables import is_gang_call
 from skyward_core.runtime.instance_info import instance_info
-from skyward_core.runtime.rendezvous import is_gang_call
-from skyward_core.util.byte_sizes import format_size
+from skyward_core.util.format_bytes import format_size
 
 SOCKET = "socket"
 PATIENCE = 60.0  # seconds for the server to start: the head may start after other nodes

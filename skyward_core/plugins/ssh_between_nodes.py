@@ -24,8 +24,8 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 from skyward_core.model.errors import PoolError
-from skyward_core.plugins import ssh_forced_command
-from skyward_core.plugins.server_ports_and_certificates import (
+from skyward_core.plugins import ssh_command_environment
+from skyward_core.plugins.plugin_server_start_and_stop import (
     EXTRA_PATH,
     await_server,
     check_port_free,
@@ -278,7 +278,7 @@ def run_sshd(plugin: str, folder: Path, address: str, port: int, host_key: str, 
     check_port_free(plugin, address, port)
     write_private(folder / "host_key", host_key)
     write_private(folder / "authorized_keys", f"restrict,pty {admits}\n")
-    write_private(folder / "session.py", inspect.getsource(ssh_forced_command))
+    write_private(folder / "session.py", inspect.getsource(ssh_command_environment))
     settings = folder / "sshd_config"
     write_private(settings, _format_settings(folder, address, port))
     if NEWER in _read_output([program, "-t", "-f", str(settings)]):

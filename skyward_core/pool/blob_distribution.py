@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skyward_core.pool.agent_link import Link
+from skyward_core.protocol.blocking_tls_connection import CLIENT, TlsConnectionError, make_ssl_context
 from skyward_core.protocol.frame_codec import Header
-from skyward_core.protocol.tls_stream import CLIENT, TlsConnectionError, make_ssl_context
 from skyward_core.transport.background_loop import run_all
 from skyward_core.transport.file_and_result_downloads import ResultDownload
 from skyward_core.util.light_dataclass import Value, value
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from skyward_core.plugins.certificates import Authority
     from skyward_core.pool import PoolContext
     from skyward_core.protocol.frame_types import AgentKnown, AgentWelcome, FetchStatus, PeersAnswer
-    from skyward_core.transport.direct_transfer import IdleStreams, Transfer
+    from skyward_core.transport.direct_tls_transfer import IdleStreams, Transfer
     from skyward_core.transport.file_and_result_downloads import IncomingOutput
 
 
@@ -155,14 +155,14 @@ class DirectConnections:
             node.usable = False
             return False
         from skyward_core.plugins.certificates import node_name
-        from skyward_core.transport import direct_transfer
-        from skyward_core.transport.direct_transfer import Endpoint, Transfer
+        from skyward_core.transport import direct_tls_transfer
+        from skyward_core.transport.direct_tls_transfer import Endpoint, Transfer
 
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, "bulk")
         if self._idle_streams is None:
             # SSH connections need files, too: direct connections must stay a small part of the limit.
-            self._idle_streams = direct_transfer.IdleStreams(
+            self._idle_streams = direct_tls_transfer.IdleStreams(
                 MOST_IDLE_STREAMS if _has_room_for(4 * MOST_IDLE_STREAMS) else 0
             )
         transfer = Transfer(Endpoint(place, node_name(link.node)), self._client_context(), self._idle_streams)
@@ -177,7 +177,7 @@ class DirectConnections:
             if self._expiry is not None:
                 self._expiry.cancel()
             self._expiry = loop.call_later(
-                direct_transfer.IDLE_TIMEOUT, self._idle_streams.expire, direct_transfer.IDLE_TIMEOUT
+                direct_tls_transfer.IDLE_TIMEOUT, self._idle_streams.expire, direct_tls_transfer.IDLE_TIMEOUT
             )
         return True
 

@@ -34,7 +34,7 @@ from skyward_core.store.pool_folder import PoolFolder, parse_rank
 from skyward_core.store.state_folder import pool_path
 from skyward_core.transport.file_and_result_downloads import ResultDownload
 from skyward_core.transport.transport import Transport
-from skyward_core.util.byte_sizes import format_size
+from skyward_core.util.format_bytes import format_size
 from skyward_core.util.terminal_safe_text import sanitize_line
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from skyward_core.model.errors import UsageError
-from skyward_core.model.metric_series import Curves
+from skyward_core.model.metric_definitions_and_series import Curves
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.pool_context import PoolContext
 from skyward_core.views import events
@@ -53,7 +53,7 @@ class MetricsCollector:
             self._book.set_silence_reason(link.node, header["why"])
 
     async def fetch_series(self, run: str | None) -> Curves:
-        """Wait for the next sample of each node and return all known series; see ``operators.PoolOperations.metrics``.
+        """Wait for the next sample of each node and return all known series; see ``pool_operations.PoolOperations.metrics``.
 
         Raises:
             UsageError: If the pool's view has no such run.
@@ -142,13 +142,13 @@ class MetricsRecorder:
             return
         self._collector.on_frame(link, header, body)
         if self._is_recording:
-            from skyward_core.views import recorded_events
+            from skyward_core.views import recording_entries
 
             now = time.time()
             if body:
-                self._append(recorded_events.machine_entry(now, link.node, body, link.to_client_time(0.0)))
+                self._append(recording_entries.machine_entry(now, link.node, body, link.to_client_time(0.0)))
             if "why" in header:
-                self._append(recorded_events.silence_entry(now, link.node, header["why"]))
+                self._append(recording_entries.silence_entry(now, link.node, header["why"]))
 
     def save_cpu_time(self, link: Link, header: AgentPong) -> None:
         """Record the CPU time of a node's ranks."""
@@ -157,9 +157,9 @@ class MetricsRecorder:
             rank: seconds for rank in ranks if (seconds := header.get("processor", {}).get(str(rank))) is not None
         }
         if cpu_times and self._is_recording:
-            from skyward_core.views import recorded_events
+            from skyward_core.views import recording_entries
 
-            self._append(recorded_events.cpu_time_entry(time.time(), cpu_times))
+            self._append(recording_entries.cpu_time_entry(time.time(), cpu_times))
 
     def _append(self, entry: Entry) -> None:
         if self._recording_file is None:

@@ -19,8 +19,8 @@ from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import Options
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.env_and_plugins import RankSetupManager
-from skyward_core.pool.event_log import EventPublisher
-from skyward_core.pool.node_roster import NodeRoster
+from skyward_core.pool.event_publisher import EventPublisher
+from skyward_core.pool.missing_and_replaced_nodes import NodeRoster
 from skyward_core.pool.runs.run_registry import RunRegistry
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.providers.provider import Provider
@@ -28,7 +28,7 @@ from skyward_core.providers.provider_calls import log_query
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.store.pool_folder import PoolFolder, parse_rank
-from skyward_core.tasks.client_interpreter import require_compatible
+from skyward_core.tasks.interpreter_compatibility import require_compatible
 from skyward_core.tasks.task_and_blob_values import Task
 from skyward_core.views.pool_view import PoolView
 

@@ -40,7 +40,7 @@ from skyward_core.model.specs import Image, PoolSpec
 from skyward_core.plugins.plugin import bootstrap_steps, check_standalone, transform_image
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.ledger_reconciliation import close_if_gone, describe_end, save_unknown_machines, with_python
-from skyward_core.pool.node_roster import describe_preemption
+from skyward_core.pool.missing_and_replaced_nodes import describe_preemption
 from skyward_core.pool.pool_context import PoolContext, PoolEnd
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.providers import provider_from_json
@@ -51,8 +51,8 @@ from skyward_core.store.debug_log import get_logger
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.pool_folder import node_events
 from skyward_core.store.state_folder import prune_is_due, resolve_workdir
-from skyward_core.tasks import client_interpreter
-from skyward_core.tasks.client_interpreter import own_interpreter
+from skyward_core.tasks import interpreter_compatibility
+from skyward_core.tasks.interpreter_compatibility import own_interpreter
 from skyward_core.transport.background_loop import run_all
 from skyward_core.transport.transport import (
     Report,
@@ -70,7 +70,7 @@ from skyward_core.views.pool_view import restore_node_details
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import ProbeDone, SendDone
     from skyward_core.store.ledger_rows import PoolRow
-    from skyward_core.tasks.packages.package_specs import PackageSpecs
+    from skyward_core.tasks.packages.required_and_local_packages import PackageSpecs
     from skyward_core.transport.transport import HostCommands
 
 
@@ -816,7 +816,7 @@ class PoolStartup:
         """Return the configuration of a node's agent; see ``agent.config``."""
         pool, setup = self._context, self._context.setup
         worker = pool.row.spec["worker"]
-        before, behind = client_interpreter.import_path_entries()
+        before, behind = interpreter_compatibility.import_path_entries()
         local = [entry for _, entry in setup.image.get("folders") or ()]
         return {
             "pool": pool.name,
@@ -964,6 +964,8 @@ async def _project_packages(image: Image, folder: str, python: Interpreter) -> P
     """Return the package requirements of the project file that the image names."""
     if not image.packages_by:
         return None
-    from skyward_core.tasks.packages.image_packages import read_image_packages  # imported late: most pools have none
+    from skyward_core.tasks.packages.project_package_file import (
+        read_image_packages,  # imported late: most pools have none
+    )
 
     return await asyncio.to_thread(read_image_packages, image, folder, python.version)

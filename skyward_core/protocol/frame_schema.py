@@ -610,8 +610,8 @@ TO_WORKER: FrameSchemas = {
     "exit": FrameSchema("Exit normally."),
 }
 
-# Frames on separate TLS connections for files (``protocol.tls_stream``), between nodes and with the client. File
-# content follows the frames. After an invalid answer the connection is closed.
+# Frames on separate TLS connections for files (``protocol.blocking_tls_connection``), between nodes and with
+# the client. File content follows the frames. After an invalid answer the connection is closed.
 FILE_FRAMES: FrameSchemas = {
     "blob": FrameSchema('Request for a blob. Answer: "comes", then the blob.', {"name": is_file_name}),
     "put": FrameSchema(

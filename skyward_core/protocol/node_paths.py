@@ -1,6 +1,6 @@
 """Paths of the files in a node's folder.
 
-The client sends this module to hosts before the rest of the package, together with ``bootstrap.host_inspection``, so it
+The client sends this module to hosts before the rest of the package, together with ``bootstrap.host_folders_and_processes``, so it
 imports only ``os``.
 """
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkab
 from skyward_core.model.errors import SkywardError, UsageError, set_error_field
 from skyward_core.model.machines import Machine
 from skyward_core.model.provider_capabilities import declared_settings
-from skyward_core.model.setting_descriptors import Setting
+from skyward_core.model.provider_setting_descriptors import Setting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from skyward_core.model.machines import Check
     from skyward_core.model.specs import PoolSpec
-    from skyward_core.transport.ssh.host_address import Target
+    from skyward_core.transport.ssh.host_address_and_python import Target
     from skyward_core.transport.transport import Transport
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from skyward_core.runtime.instance_info import InstanceInfo
 
 
-RENDEZVOUS_MODULE = "skyward_core.runtime.rendezvous"
+RENDEZVOUS_MODULE = "skyward_core.runtime.framework_rendezvous_variables"
 SHELLS = ("bash", "sh")  # the first one that a node has is used
 
 
@@ -255,7 +255,7 @@ def _error_hint(error: Exception, place: str) -> str:
             place = os.path.dirname(place)  # noqa: PTH120
         disk = os.statvfs(place)
         free = disk.f_bavail * disk.f_frsize
-        from skyward_core.util.byte_sizes import format_size
+        from skyward_core.util.format_bytes import format_size
 
         return f"Free some space there (now {format_size(free)}), or choose a place on another disk"
     if number in PERMISSION_ERRORS:
@@ -324,7 +324,7 @@ class ScriptRunner:
         # Programs restart themselves with it, for example to reload edited code.
         sys.orig_argv[:] = [sys.executable, *(sys.argv[:1] if self.source else ("-m", self.path)), *self.args]
         if self.torchrun:
-            from skyward_core.runtime.rendezvous import set_single_process_variables
+            from skyward_core.runtime.framework_rendezvous_variables import set_single_process_variables
 
             set_single_process_variables(instance_info())
         mark_not_reusable("a script has run in it")

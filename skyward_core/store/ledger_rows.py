@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import PoolStatus, RootCause, RunKind, RunStatus
 from skyward_core.protocol.node_paths import NodePaths
-from skyward_core.util.byte_sizes import format_size
+from skyward_core.util.format_bytes import format_size
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.terminal_safe_text import sanitize_paragraph
 

@@ -37,7 +37,7 @@ from skyward_core.views.machine_metrics import (
     capture_failure_metrics,
 )
 from skyward_core.views.pool_view import PoolView, RunView, TrialSheet
-from skyward_core.views.recorded_events import apply_entry, entry_time, parse_event
+from skyward_core.views.recording_entries import apply_entry, entry_time, parse_event
 
 EXCEPTION_SUFFIX = ".raised"  # ending of the file with a failed run's root-cause exception
 _encode_json = make_json_encoder(only_ascii=True)
@@ -522,7 +522,7 @@ class MetricsWriter:
         self._is_closed = False
 
     def put(self, entry: dict[str, Any]) -> None:
-        """Add an entry; see ``views.recorded_events``."""
+        """Add an entry; see ``views.recording_entries``."""
         if self._is_closed:
             return
         try:

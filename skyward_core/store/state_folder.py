@@ -20,7 +20,7 @@ from skyward_core.protocol.node_paths import STATE_FILE, NodePaths, pools_folder
 from skyward_core.util.user_files import exists, expand_user, is_dir, resolve_path
 
 if TYPE_CHECKING:
-    from skyward_core.store.hosts_and_pools_tables import Settings
+    from skyward_core.store.skyward_toml_schema import Settings
 
 
 # bytes of a base folder's path, so that the sockets below fit into the 104 bytes that some systems allow
@@ -101,7 +101,7 @@ def _make_private(path: Path, *, named: bool) -> str:
     if not named or (not found.st_mode & stat.S_ISVTX and all(map(_has_own_name, path.iterdir()))):
         path.chmod(0o700)
         return ""
-    from skyward_core.node.bootstrap.host_inspection import (
+    from skyward_core.node.bootstrap.host_folders_and_processes import (
         is_writable_by_others,  # imported late: most homes are private
     )
 
@@ -173,7 +173,7 @@ def ensure_socket_folder(owner: Path) -> Path:
     Raises:
         UsageError: If every candidate belongs to another user or is accessible to others.
     """
-    from skyward_core.node.bootstrap.host_inspection import distrust_reason
+    from skyward_core.node.bootstrap.host_folders_and_processes import distrust_reason
 
     wrong: list[str] = []
     # Another user may have taken the name in /tmp, and the home may be too deep or on a network disk.
@@ -260,14 +260,14 @@ def read_settings_files() -> Iterator[tuple[Path, Settings]]:
     own = state_home() / SETTINGS_FILE
     for path in (own, Path(SETTINGS_FILE)):
         if exists(path):
-            from skyward_core.node.bootstrap.host_inspection import distrust_reason
+            from skyward_core.node.bootstrap.host_folders_and_processes import distrust_reason
 
             if path != own and (reason := distrust_reason(str(path.absolute()))):
                 raise UsageError(
                     f"Refusing to read {path.absolute()}: {reason}. Move the settings to {own}, or run from a "
                     "folder that only you can write to."
                 )
-            from skyward_core.store.hosts_and_pools_tables import read_settings_file
+            from skyward_core.store.skyward_toml_schema import read_settings_file
 
             yield path.absolute(), read_settings_file(path)
 

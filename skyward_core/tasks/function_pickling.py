@@ -39,7 +39,7 @@ from skyward_core.protocol.frame_codec import (
     AnyHeader,
     is_plain,
 )
-from skyward_core.protocol.pickle_errors import (
+from skyward_core.protocol.pickle_failures_and_reducers import (
     NullFile,
     find_culprit,
     has_tblib_reducer,
@@ -49,7 +49,7 @@ from skyward_core.protocol.pickle_errors import (
     reduce_code,
     to_memoryview,
 )
-from skyward_core.runtime.async_and_mapped_calls import (
+from skyward_core.runtime.async_mapped_and_streamed_calls import (
     MapChunkFunction,
     StreamedArgument,
     adapt_async_function,

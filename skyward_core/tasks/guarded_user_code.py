@@ -65,6 +65,6 @@ def describe_exception(error: BaseException) -> tuple[str, str]:
 
 def safe_repr(value: object) -> str:
     """Return ``repr(value)``, even if its class raises."""
-    from skyward_core.node.worker.result_summaries import safe_text
+    from skyward_core.node.worker.result_pickles_and_summaries import safe_text
 
     return run_guarded(lambda: safe_text(value, repr))[0] or ""

@@ -1,6 +1,6 @@
 """Functions of a script, their parameters, and the form fields for these.
 
-All are read from the script's syntax tree, without running it. ``tasks.run_script_loader`` executes scripts.
+All are read from the script's syntax tree, without running it. ``tasks.script_loader_parent`` executes scripts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from skyward_core.tasks.argument_parsing import (
     convert_argument,
     describe_type,
 )
-from skyward_core.tasks.source_annotations import (
+from skyward_core.tasks.parameter_types import (
     is_checkable,
     is_convertible,
     list_type,
@@ -82,7 +82,7 @@ class FunctionInfo:
     Attributes:
         line: Line number, from 1.
         timeout: Source text of the decorator's ``timeout``.
-        types: The script's own classes, from :func:`~skyward_core.tasks.source_annotations.script_types`.
+        types: The script's own classes, from :func:`~skyward_core.tasks.parameter_types.script_types`.
     """
 
     name: str

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import CodeType
 
 from skyward_core.model.errors import PoolError
-from skyward_core.node.bootstrap.host_inspection import is_writable_by_others
+from skyward_core.node.bootstrap.host_folders_and_processes import is_writable_by_others
 from skyward_core.util.light_dataclass import Value, value
 
 DIGEST = 32  # bytes of the SHA-256 that detects archives cut off by a power loss
@@ -79,13 +79,13 @@ LOADED_AT_START = (
     "skyward_core/model/__init__.py",
     "skyward_core/model/errors.py",
     "skyward_core/model/function.py",
-    "skyward_core/model/misuse_errors.py",
+    "skyward_core/model/misuse_guards.py",
     "skyward_core/node/__init__.py",
     "skyward_core/node/agent/",
     "skyward_core/node/bootstrap/__init__.py",
     "skyward_core/node/bootstrap/host_command_server.py",
     "skyward_core/node/bootstrap/host_commands.py",
-    "skyward_core/node/bootstrap/host_inspection.py",
+    "skyward_core/node/bootstrap/host_folders_and_processes.py",
     "skyward_core/node/bootstrap/receive_file.py",
     "skyward_core/node/bootstrap/receive_working_folder.py",
     "skyward_core/node/bootstrap/socket_relay.py",
@@ -113,7 +113,7 @@ COMPILED = (
     "skyward_core/node/",
     "skyward_core/plugins/",
     "skyward_core/protocol/output_file_patterns.py",
-    "skyward_core/protocol/tls_stream.py",
+    "skyward_core/protocol/blocking_tls_connection.py",
     "skyward_core/util/content_hash.py",
     "skyward_core/util/light_dataclass.py",
 )
@@ -127,12 +127,12 @@ RARELY_LOADED = (
     "skyward_core/node/agent/preemption_notices.py",
     "skyward_core/node/agent/rank_inspection.py",
     "skyward_core/node/agent/retained_results.py",
-    "skyward_core/node/agent/metrics_sampler_process.py",
+    "skyward_core/node/agent/metrics_sampler_supervisor.py",
     "skyward_core/node/agent/written_files.py",
     "skyward_core/node/bootstrap/hardware_benchmark.py",
     "skyward_core/node/stack_dumps_and_profiles.py",
     "skyward_core/node/worker/breakpoints.py",
-    "skyward_core/node/worker/plugin_context_process.py",
+    "skyward_core/node/worker/node_level_plugin_contexts.py",
     "skyward_core/node/worker/returned_exceptions.py",
     "skyward_core/plugins/built_in/accelerate.py",
     "skyward_core/plugins/built_in/dask.py",
@@ -149,21 +149,21 @@ RARELY_LOADED = (
     "skyward_core/plugins/joblib_backend.py",
     "skyward_core/plugins/plugin_builder.py",
     "skyward_core/plugins/redis_dict_queue_lock.py",
-    "skyward_core/plugins/server_ports_and_certificates.py",
+    "skyward_core/plugins/plugin_server_start_and_stop.py",
     "skyward_core/plugins/ssh_between_nodes.py",
-    "skyward_core/plugins/ssh_forced_command.py",
-    "skyward_core/runtime/async_and_mapped_calls.py",
+    "skyward_core/plugins/ssh_command_environment.py",
+    "skyward_core/runtime/async_mapped_and_streamed_calls.py",
     "skyward_core/runtime/distributed_sampler.py",
     "skyward_core/runtime/output_decorators.py",
     "skyward_core/runtime/sharding.py",
     "skyward_core/runtime/shell_and_scripts.py",
-    "skyward_core/runtime/visible_gpus.py",
+    "skyward_core/runtime/nvml_devices.py",
 )
 # Code that is sent after the start: client code, which a script may import inside a rank, hardware measurements, and
 # code whose own work takes longer than the transfer of the code.
 LATE_FILES = (
     "skyward_core/__main__.py",
-    "skyward_core/model/metric_series.py",
+    "skyward_core/model/metric_definitions_and_series.py",
     "skyward_core/model/offers.py",
     "skyward_core/node/machine_metrics/",
     "skyward_core/plugins/built_in/dask.py",
@@ -173,9 +173,9 @@ LATE_FILES = (
     "skyward_core/plugins/built_in/shared_collections.py",
     "skyward_core/plugins/joblib_backend.py",
     "skyward_core/plugins/redis_dict_queue_lock.py",
-    "skyward_core/plugins/server_ports_and_certificates.py",
+    "skyward_core/plugins/plugin_server_start_and_stop.py",
     "skyward_core/plugins/ssh_between_nodes.py",
-    "skyward_core/plugins/ssh_forced_command.py",
+    "skyward_core/plugins/ssh_command_environment.py",
     "skyward_core/util/user_files.py",
     *(f"skyward_core/{name}/" for name in ("api", "pool", "providers", "store", "tasks", "transport", "views")),
 )
@@ -184,8 +184,8 @@ REST_LEVEL = 9  # the rest is compressed in the background
 # Code of the app and the command line, which nothing on a node imports.
 CLIENT_PACKAGE = "skyward_core/client"
 CLIENT_FILES = (
-    "skyward_core/store/run_logs.py",
-    "skyward_core/views/job_steps.py",
+    "skyward_core/store/run_log_reader.py",
+    "skyward_core/views/job_file_steps.py",
     "skyward_core/views/notification_rules.py",
     "skyward_core/views/result_agreement.py",
     "skyward_core/views/stack_groups.py",
@@ -340,7 +340,7 @@ def bundle_with_nvml() -> Bundle:
 @cache
 def _bundle_for_other(nvml: bool, minor: str) -> Bundle:
     """Return the bundle for another Python version."""
-    from skyward_core.tasks.script_interpreters import library_path_entries  # most pools use this process's version
+    from skyward_core.tasks.script_environments import library_path_entries  # most pools use this process's version
 
     places = library_path_entries()
     if not nvml:

@@ -13,7 +13,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from skyward_core.protocol.tls_stream import CHUNK_BYTES
+from skyward_core.protocol.blocking_tls_connection import CHUNK_BYTES
 
 PARTS = ".skyward-parts"  # folder for partial files; on the same file system as the target, so renaming needs no copy
 PIECE = 1 << 20

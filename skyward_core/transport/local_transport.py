@@ -21,8 +21,8 @@ from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.protocol.node_paths import NodePaths
 from skyward_core.store.debug_log import get_logger, log_duration
 from skyward_core.store.state_folder import ENVIRONMENTS_FOLDER, state_home
-from skyward_core.tasks import client_interpreter
-from skyward_core.tasks.client_interpreter import is_own_environment
+from skyward_core.tasks import interpreter_compatibility
+from skyward_core.tasks.interpreter_compatibility import is_own_environment
 from skyward_core.transport.transport import (
     MINOR,
     OnData,
@@ -44,7 +44,7 @@ gc.disable()
 sys.path.insert(0, {ROOT!r})
 from skyward_core.node.deferred_imports import import_asyncio
 import_asyncio()
-from skyward_core.node.agent.agent_fork_server import main
+from skyward_core.node.agent.local_agent_fork_server import main
 main()
 """
 
@@ -205,7 +205,7 @@ async def prepare_environment(config: Mapping[str, Any], said: Callable[[str], N
         return RankEnvironment(sys.executable, sys.version_info[:2], True, None, ROOT, "", before, behind)
     from skyward_core.node.bootstrap import image_environment
     from skyward_core.tasks.bounded_subprocess import CancellationToken
-    from skyward_core.tasks.script_interpreters import ensure_interpreter, library_path_entries
+    from skyward_core.tasks.script_environments import ensure_interpreter, library_path_entries
 
     if chosen.base:
         stop = CancellationToken()
@@ -224,7 +224,7 @@ async def prepare_environment(config: Mapping[str, Any], said: Callable[[str], N
     made = tuple(image_environment.list_requirements(chosen.environment)) if chosen.base else None
     version = tuple(map(int, chosen.minor.split(".")))
     behind = tuple(filter(None, (image.get("workdir"), *local, ours.last)))
-    before = tuple(client_interpreter.script_folders())
+    before = tuple(interpreter_compatibility.script_folders())
     return RankEnvironment(chosen.path, version, False, made, ours.first, ours.first, before, behind)
 
 
@@ -234,7 +234,7 @@ def extra_import_path(base: RankEnvironment) -> tuple[str, ...]:
     Raises:
         PoolError: If the interpreter cannot be run.
     """
-    from skyward_core.tasks.packages.package_specs import find_local_packages
+    from skyward_core.tasks.packages.required_and_local_packages import find_local_packages
 
     version = ".".join(map(str, base.version))
     local = tuple(each.entry for each in find_local_packages({}, str(Path(base.python).parents[1]), version))
@@ -503,7 +503,7 @@ async def prepare_interpreter(
         PoolError: If the environment cannot be created. The message has the installer's last lines.
     """
     from skyward_core.node.bootstrap import image_environment
-    from skyward_core.node.bootstrap.host_inspection import NVIDIA_DEVICES
+    from skyward_core.node.bootstrap.host_folders_and_processes import NVIDIA_DEVICES
     from skyward_core.node.bootstrap.missing_requirements import unmet_requirements
 
     packages = image.get("apt") or ()

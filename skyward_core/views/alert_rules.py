@@ -12,10 +12,10 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, get_args
 
 from skyward_core.model.alert import Alert as Alert
-from skyward_core.model.metric_series import describe_throttling
+from skyward_core.model.metric_definitions_and_series import describe_throttling
 from skyward_core.model.outcomes import AlertKind
 from skyward_core.views.machine_metrics import describe_xid, memory_share, slowdown_bits
-from skyward_core.views.outliers import find_outliers, median
+from skyward_core.views.outliers_and_bands import find_outliers, median
 
 if TYPE_CHECKING:
     from skyward_core.views.machine_metrics import MachineMetrics

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from math import fsum, isfinite, nan
 from typing import Any, NamedTuple
 
-from skyward_core.model.metric_series import (
+from skyward_core.model.metric_definitions_and_series import (
     GPU_METRIC_DEFINITIONS,
     NODE_METRIC_DEFINITIONS,
     describe_throttling,
 )
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.views.outliers import Trace
+from skyward_core.views.outliers_and_bands import Trace
 from skyward_core.views.rank_metrics import MAX_TIME, MAX_VALUE
 
 MAX_POINTS = 1024  # rows per history; a full history drops every other row
@@ -303,7 +303,7 @@ class FailureMetrics:
     Attributes:
         node: Index of the node.
         at: Unix time of the sample on the client's clock.
-        host, gpus: Values by name, as defined in :mod:`skyward_core.model.metric_series`.
+        host, gpus: Values by name, as defined in :mod:`skyward_core.model.metric_definitions_and_series`.
     """
 
     def __init__(self, node: int, machine: MachineView, failed_at: float) -> None:

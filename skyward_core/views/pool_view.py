@@ -18,7 +18,12 @@ from math import fsum, hypot, sqrt
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from skyward_core.model.errors import Hint
-from skyward_core.model.metric_series import GPU_METRIC_DEFINITIONS, NODE_METRIC_DEFINITIONS, Curve, Curves
+from skyward_core.model.metric_definitions_and_series import (
+    GPU_METRIC_DEFINITIONS,
+    NODE_METRIC_DEFINITIONS,
+    Curve,
+    Curves,
+)
 from skyward_core.model.outcomes import (
     BudgetStatus,
     ErrorInfo,
@@ -37,7 +42,7 @@ from skyward_core.util.light_dataclass import value as dataclass_value
 from skyward_core.util.terminal_safe_text import sanitize_json, sanitize_line, sanitize_paragraph
 from skyward_core.views import events
 from skyward_core.views.log_buffer import LogBuffers, PoolActivity
-from skyward_core.views.outliers import Trace
+from skyward_core.views.outliers_and_bands import Trace
 from skyward_core.views.rank_metrics import MetricStore
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.log_buffer import PoolActivity
-from skyward_core.views.outliers import Trace, find_outliers, median
+from skyward_core.views.outliers_and_bands import Trace, find_outliers, median
 
 Kind = Literal["loss", "time", "rate", ""]
 

@@ -126,7 +126,9 @@ def user_frames(frames: Sequence[StackFrame]) -> tuple[StackFrame, ...]:
 
 
 def _is_of_imports(frame: StackFrame) -> bool:
-    return frame.file.startswith("<frozen importlib.") or frame.file.endswith("skyward_core/runtime/import_hooks.py")
+    return frame.file.startswith("<frozen importlib.") or frame.file.endswith(
+        "skyward_core/runtime/import_alias_and_hooks.py"
+    )
 
 
 def _is_ours(frame: StackFrame) -> bool:

@@ -33,15 +33,15 @@ from skyward_tui.app.host_key_and_budget_questions import BudgetQuestions, HostK
 from skyward_tui.notifications import Notifier
 from skyward_tui.screens.base_screen import BaseScreen, commands
 from skyward_tui.screens.pool_list import PoolsScreen
-from skyward_tui.shutdown import ShutdownSignals, run_in_daemon_thread
-from skyward_tui.text.error_hints import format_error
+from skyward_tui.shutdown_signals import ShutdownSignals, run_in_daemon_thread
+from skyward_tui.text.hint_commands import format_error
 from skyward_tui.ui.actions import actions_in, bindings, first_key, resolve_keymap, with_keys
-from skyward_tui.ui.refresh_and_repaint import ImmediateRepaint
 from skyward_tui.ui.saved_state import InvalidStateFile, SavedState, ScreenState, load_state, save_state
+from skyward_tui.ui.screen_refresh_timing import ImmediateRepaint
 from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.suspend_for_programs import remove_stale_logs
 from skyward_tui.ui.themes import OWN_THEMES, SKYWARD, UNCOLOURED, ColourRemover, PlainAscii, ensure_contrast, muted
-from skyward_tui.ui.type_ahead import KeyQueue, Palette
+from skyward_tui.ui.typed_key_queue import KeyQueue, Palette
 from skyward_tui.widgets.header_and_hints import MIN_HEIGHT, MIN_WIDTH
 
 if TYPE_CHECKING:
@@ -446,7 +446,7 @@ class SkywardApp(App[None]):
 
     @work(exclusive=True, group="copy")
     async def _copy_to_clipboard_manager(self, text: str, what: str) -> None:
-        from skyward_tui.terminal_info import CopyError, copy_to_multiplexer
+        from skyward_tui.tmux_clipboard_and_terminal_checks import CopyError, copy_to_multiplexer
 
         try:
             remark = await asyncio.to_thread(copy_to_multiplexer, text)

@@ -14,8 +14,8 @@ import click
 from skyward_core.util.terminal_safe_text import RESET, reset_colors, sanitize_paragraph
 from skyward_core.views.log_buffer import LineSplitter, rank_prefix
 from skyward_core.views.log_collapsing import LiveLines, partial_lines
-from skyward_tui.cli.output_stream import StandardStream
-from skyward_tui.text.error_hints import format_error
+from skyward_tui.cli.fault_tolerant_stdio import StandardStream
+from skyward_tui.text.hint_commands import format_error
 
 _HUES = (36, 33, 35, 32, 34, 96, 93, 95)  # cyan, yellow, magenta, green, blue, and the bright ones
 

@@ -37,10 +37,10 @@ from skyward_core.views.log_buffer import rank_prefix
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.rank_metrics import format_metrics
 from skyward_tui.cli.console import Console, is_color_enabled
-from skyward_tui.cli.output_stream import StandardStream
+from skyward_tui.cli.fault_tolerant_stdio import StandardStream
 from skyward_tui.cli.run_report import COLORS, GLYPHS
 from skyward_tui.text.ansi_colours import plain
-from skyward_tui.text.error_hints import format_detail
+from skyward_tui.text.hint_commands import format_detail
 from skyward_tui.text.number_and_time_format import clip, count, duration, hourly, money
 
 MAX_BUFFERED_BYTES = 1 << 20  # bytes per rank; bounds the memory for output whose run is not known yet

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from skyward_tui.cli.output_stream import StandardStream
+from skyward_tui.cli.fault_tolerant_stdio import StandardStream
 from skyward_tui.cli.shared_options import open_console
-from skyward_tui.terminal_info import is_dumb
+from skyward_tui.tmux_clipboard_and_terminal_checks import is_dumb
 
 if TYPE_CHECKING:
     from skyward_tui.app.app import SkywardApp
@@ -125,7 +125,7 @@ COMMANDS = {
     "doctor": ("doctor_and_debug_dump", "Check Python, terminal, folders, ledger and providers."),
     "down": ("cancel_down_prune", "Tear pools down, and show the receipts."),
     "examples": ("examples_and_shim", "List the packaged examples, or show one."),
-    "exec": ("jobs", "Run a job file, or a command, on a pool that is up."),
+    "exec": ("exec_launch_queue", "Run a job file, or a command, on a pool that is up."),
     "failures": ("history_compare_rerun", "List undismissed failures of the last 30 days, across all pools."),
     "fetch": ("ls_logs_results_files", "Download files that ranks wrote on their nodes."),
     "files": ("ls_logs_results_files", "List the files that ranks wrote on their nodes."),
@@ -141,7 +141,7 @@ COMMANDS = {
     "offers": ("offers_capacity_costs", "List machines for rent and their prices."),
     "profile": ("debug_stacks_profile", "Profile a rank with py-spy."),
     "prune": ("cancel_down_prune", "Remove logs, results and recordings of old pools."),
-    "queue": ("jobs", "Show the running and queued runs of a pool."),
+    "queue": ("exec_launch_queue", "Show the running and queued runs of a pool."),
     "record": ("record_and_dump", "Save a recording of a pool or a run to one file."),
     "rerun": ("history_compare_rerun", "Launch a run again, optionally with other arguments."),
     "results": ("ls_logs_results_files", "Show the outcomes of a run, and exit with its status."),

@@ -11,7 +11,7 @@ from skyward_core.client.run_history import PoolRow, RunRow
 from skyward_core.client.session import Session
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_tui.cli.console import Console
-from skyward_tui.text.error_hints import format_detail, format_error
+from skyward_tui.text.hint_commands import format_detail, format_error
 
 SHOWN = 5  # matches listed for an ambiguous word; fits one line
 

@@ -16,7 +16,7 @@ from skyward_core.views.result_agreement import compare_results, find_disagreeme
 from skyward_tui.cli.console import Console
 from skyward_tui.text.number_and_time_format import clip, count, failure, number, one_line, precise_duration
 from skyward_tui.text.number_and_time_format import table as table
-from skyward_tui.text.run_tables import difference_table, parse_rank_pair
+from skyward_tui.text.queue_and_comparison_rows import difference_table, parse_rank_pair
 
 GLYPHS = {"returned": "✓", "raised": "✗", "exited": "✗", "lost": "!", "collateral": "⊘", "running": "●"}
 COLORS = {"returned": 32, "raised": 31, "exited": 31, "lost": 31, "collateral": 2, "waiting": 2}

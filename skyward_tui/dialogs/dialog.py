@@ -17,7 +17,7 @@ from textual.widgets.option_list import Option
 from skyward_core.util.user_files import expand_user, is_file
 from skyward_tui.ui.actions import bindings, first_key
 from skyward_tui.ui.themes import read_style_sheet
-from skyward_tui.ui.type_ahead import DismissOnceScreen
+from skyward_tui.ui.typed_key_queue import DismissOnceScreen
 from skyward_tui.widgets.header_and_hints import TextLine
 
 Result = TypeVar("Result")

@@ -13,7 +13,7 @@ from textual.widgets import Label
 
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet
-from skyward_tui.ui.type_ahead import DismissOnceScreen
+from skyward_tui.ui.typed_key_queue import DismissOnceScreen
 
 LETTERS = "asdfghjklqwertyuiopzxcvbnm1234567890"
 

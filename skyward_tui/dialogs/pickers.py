@@ -17,7 +17,7 @@ from textual.content import Content
 from textual.widgets import Input, Static
 
 from skyward_core import accelerators
-from skyward_core.client.launch.launch_catalog import (
+from skyward_core.client.launch.launch_form_choices import (
     InterpreterOption,
     UnusablePython,
     choose_interpreter,
@@ -31,9 +31,9 @@ from skyward_core.util.user_files import expand_user, is_dir, is_file, list_entr
 from skyward_tui.dialogs.dialog import ChoiceScreen, Dialog, Picker
 from skyward_tui.launch_form.form import Form, example_paths, relative_path
 from skyward_tui.launch_form.recent_launches import MAX_SHOWN, example_row, missing_packages, recent_row
-from skyward_tui.shutdown import run_in_daemon_thread
-from skyward_tui.text.error_hints import format_error
+from skyward_tui.shutdown_signals import run_in_daemon_thread
 from skyward_tui.text.hardware_cells import OFFERS_HEAD, OfferRow, offer_rows
+from skyward_tui.text.hint_commands import format_error
 from skyward_tui.text.number_and_time_format import fit_width, one_line
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded

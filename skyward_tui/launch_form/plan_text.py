@@ -26,16 +26,16 @@ from skyward_tui.launch_form.form import (
     python_script,
     relative_path,
 )
-from skyward_tui.shutdown import run_in_daemon_thread
+from skyward_tui.shutdown_signals import run_in_daemon_thread
 from skyward_tui.text.number_and_time_format import count, count_range, duration, hourly
-from skyward_tui.text.run_tables import gang_text
+from skyward_tui.text.queue_and_comparison_rows import gang_text
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.launch_catalog import Task
+    from skyward_core.client.launch.launch_form_choices import Task
     from skyward_core.client.launch.launch_plan import LaunchPlan
     from skyward_core.model.accelerators import Accelerator
     from skyward_core.model.specs import PoolSpec
-    from skyward_tui.launch_form.job_form import JobPlan
+    from skyward_tui.launch_form.job_file_plan import JobPlan
 
 
 HOSTS_SHOWN = 6
@@ -50,7 +50,7 @@ def plan_rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool 
         may_remember: Whether recent answers of the provider may be reused.
         as_options: Whether advice names command line options instead of fields of the form.
     """
-    from skyward_core.client.launch.launch_catalog import install_advice
+    from skyward_core.client.launch.launch_form_choices import install_advice
 
     pool = plan.pool
     world = pool.world_size
@@ -174,7 +174,7 @@ def missing_packages_text(plan: LaunchPlan, *, as_options: bool = False) -> str:
         plan: The plan.
         as_options: Whether to name command line options instead of fields of the form.
     """
-    from skyward_core.client.launch.launch_catalog import packages_for
+    from skyward_core.client.launch.launch_form_choices import packages_for
 
     if not (names := plan.missing_packages):
         return ""
@@ -249,7 +249,7 @@ def _call(plan: LaunchPlan) -> str:
     """Return the call in Python, or the command of a whole script."""
     if plan.whole:
         return shlex.join(["python", plan.function.name, *plan.values["args"]])
-    from skyward_core.client.launch.launch_catalog import RawArgument
+    from skyward_core.client.launch.launch_form_choices import RawArgument
 
     texts = {name: str(each) if isinstance(each, RawArgument) else repr(each) for name, each in plan.values.items()}
     return f"{plan.function.name}({', '.join(f'{name}={text}' for name, text in texts.items())})"
@@ -337,7 +337,7 @@ def compute_plan(form: Form, pools: Collection[PoolView], *, launching: bool = F
 
 
 def _compute_job_plan(form: Form, pools: Collection[PoolView]) -> PlanResult:
-    from skyward_tui.launch_form.job_form import (  # pydantic and a reader of YAML come with it
+    from skyward_tui.launch_form.job_file_plan import (  # pydantic and a reader of YAML come with it
         job_plan,
         job_rows,
     )
@@ -404,7 +404,7 @@ async def load_tasks(plan: LaunchPlan, wait: ScriptWait) -> list[Task]:
     Raises:
         SkywardError: As :meth:`~skyward_core.client.launch.launch_plan.LaunchPlan.load_tasks`.
     """
-    from skyward_core.client.launch.launch_catalog import CancellationToken
+    from skyward_core.client.launch.launch_form_choices import CancellationToken
     from skyward_core.util.terminal_safe_text import sanitize_line
 
     def on_line(line: str) -> None:

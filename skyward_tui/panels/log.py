@@ -25,14 +25,14 @@ from skyward_tui.panels.log_pane import NEAR, Files, LogPane, Matcher
 from skyward_tui.panels.panel import PanelExport, RunPanel, RunSelection
 from skyward_tui.panels.ranks import RankChosen
 from skyward_tui.source_lookup_and_editor import open_in_editor
-from skyward_tui.text.error_hints import format_detail
+from skyward_tui.text.hint_commands import format_detail
 from skyward_tui.text.number_and_time_format import count, failure, one_line
 from skyward_tui.ui.actions import first_key, with_keys
-from skyward_tui.ui.panel_table import PanelSpec
+from skyward_tui.ui.panel_registry import PanelSpec
 from skyward_tui.ui.suspend_for_programs import open_pager
 from skyward_tui.ui.themes import read_style_sheet, state_style
 from skyward_tui.widgets.header_and_hints import Chrome, TextLine
-from skyward_tui.widgets.rank_state import FAILURES, link_note, no_output_reason, rank_states
+from skyward_tui.widgets.rank_state_labels import FAILURES, link_note, no_output_reason, rank_states
 
 
 def parse_time(text: str, newest: float) -> float | None:

@@ -12,9 +12,9 @@ from rich.style import Style
 from textual.content import Content
 from textual.strip import Strip
 
-from skyward_core.model.metric_series import Unit
+from skyward_core.model.metric_definitions_and_series import Unit
 from skyward_core.views.machine_metrics import MachineMetrics, MachineView, MetricHistory
-from skyward_core.views.outliers import Trace
+from skyward_core.views.outliers_and_bands import Trace
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.text.hardware_cells import (

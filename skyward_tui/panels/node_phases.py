@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from textual import events
 from textual.content import Content
 
-from skyward_core.views.job_steps import StepOnNode, failure_lines, steps_by_node, steps_of_job
+from skyward_core.views.job_file_steps import StepOnNode, failure_lines, steps_by_node, steps_of_job
 from skyward_core.views.pool_view import PHASES, NodeView, PoolView, RunView
 from skyward_tui.panels.panel import RunPanel, RunSelection
-from skyward_tui.text.error_hints import format_detail
+from skyward_tui.text.hint_commands import format_detail
 from skyward_tui.text.number_and_time_format import age, clip, clock, duration, precise_duration, preemption_text
-from skyward_tui.ui.refresh_and_repaint import refresh_token
+from skyward_tui.ui.screen_refresh_timing import refresh_token
 from skyward_tui.ui.themes import node_style, state_style
-from skyward_tui.widgets.rank_state import FAILURES, link_note
+from skyward_tui.widgets.rank_state_labels import FAILURES, link_note
 from skyward_tui.widgets.virtual_list import VirtualList
 
 _PHASE_ORDER = PHASES[:-1]

@@ -10,7 +10,7 @@ from textual.widget import Widget
 
 from skyward_core.client.run_history import LineMatch
 from skyward_core.views.pool_view import PoolView, RunView
-from skyward_tui.ui.panel_table import PanelSpec
+from skyward_tui.ui.panel_registry import PanelSpec
 from skyward_tui.widgets.header_and_hints import Panel
 
 if TYPE_CHECKING:

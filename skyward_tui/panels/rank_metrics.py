@@ -14,7 +14,7 @@ from textual import events
 from textual.content import Content
 from textual.strip import Strip
 
-from skyward_core.client.chart_points import (
+from skyward_core.client.metric_charts import (
     Chart,
     column_time,
     make_chart,
@@ -23,7 +23,7 @@ from skyward_core.client.chart_points import (
     time_span,
     value_at,
 )
-from skyward_core.views.outliers import IncrementalBand, median
+from skyward_core.views.outliers_and_bands import IncrementalBand, median
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.rank_metrics import MetricStore
 from skyward_tui.panels.panel import RunPanel, RunSelection

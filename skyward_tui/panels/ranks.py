@@ -14,7 +14,7 @@ from textual.message import Message
 from textual.reactive import var
 from textual.widget import Widget
 
-from skyward_core.client.chart_points import sort_names
+from skyward_core.client.metric_charts import sort_names
 from skyward_core.views.machine_metrics import MetricHistory, memory_share
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.stack_groups import format_ranges
@@ -29,10 +29,10 @@ from skyward_tui.text.number_and_time_format import (
     preemption_text,
 )
 from skyward_tui.ui.actions import first_key
-from skyward_tui.ui.panel_table import PanelSpec
-from skyward_tui.ui.refresh_and_repaint import refresh_token
+from skyward_tui.ui.panel_registry import PanelSpec
+from skyward_tui.ui.screen_refresh_timing import refresh_token
 from skyward_tui.ui.themes import read_style_sheet, state_style
-from skyward_tui.widgets.rank_state import SHADE_STYLE, STARTUP_TEXTS, RankState, rank_states, tally_parts
+from skyward_tui.widgets.rank_state_labels import SHADE_STYLE, STARTUP_TEXTS, RankState, rank_states, tally_parts
 from skyward_tui.widgets.virtual_list import HIGHLIGHT_STYLE, ChangeHighlight, VirtualList
 
 STATE = "state"

@@ -15,15 +15,15 @@ from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.rank_metrics import MetricStore
 from skyward_core.views.result_agreement import compare_results, find_disagreements
 from skyward_tui.panels.panel import PanelExport, RunPanel, RunSelection
-from skyward_tui.text.error_hints import format_error
+from skyward_tui.text.hint_commands import format_error
 from skyward_tui.text.number_and_time_format import count
-from skyward_tui.text.run_tables import difference_table, parse_rank_pair
+from skyward_tui.text.queue_and_comparison_rows import difference_table, parse_rank_pair
 from skyward_tui.ui.actions import first_key
-from skyward_tui.ui.panel_table import PanelSpec
+from skyward_tui.ui.panel_registry import PanelSpec
 from skyward_tui.ui.session_futures import flash_errors
-from skyward_tui.widgets.rank_state import FAILURES
-from skyward_tui.widgets.result_values import ResultsPane
-from skyward_tui.widgets.sweep_trials import TrialLines
+from skyward_tui.widgets.rank_state_labels import FAILURES
+from skyward_tui.widgets.result_list import ResultsPane
+from skyward_tui.widgets.sweep_table_and_charts import TrialLines
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -11,10 +11,10 @@ from textual.app import ComposeResult
 from textual.content import Content
 from textual.widget import Widget
 
-from skyward_core.client.chart_points import COUNTERS
+from skyward_core.client.metric_charts import COUNTERS
 from skyward_tui.screens.base_screen import BaseScreen
 from skyward_tui.text.number_and_time_format import clip, fit_width, number
-from skyward_tui.text.run_tables import ComparedLine, comparison_lines, task_note
+from skyward_tui.text.queue_and_comparison_rows import ComparedLine, comparison_lines, task_note
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet

@@ -38,7 +38,7 @@ from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet, state_style
 from skyward_tui.widgets.braille_chart import curve
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
-from skyward_tui.widgets.rank_state import append_block, block_room, last_lines
+from skyward_tui.widgets.rank_state_labels import append_block, block_room, last_lines
 from skyward_tui.widgets.source_view import CodePosition, StackCode
 
 CURVE_SECONDS = 600.0  # seconds before a failure that are charted

@@ -29,16 +29,16 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.pool_view import RunView
 from skyward_tui.screens.base_screen import BaseScreen, ListScreen
 from skyward_tui.text.ansi_colours import plain
-from skyward_tui.text.error_hints import format_error
+from skyward_tui.text.hint_commands import format_error
 from skyward_tui.text.number_and_time_format import ago, clip, count, duration, money, number, one_line
-from skyward_tui.text.run_tables import task_note
+from skyward_tui.text.queue_and_comparison_rows import task_note
 from skyward_tui.ui.actions import bindings, first_key, with_keys
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet, state_style
 from skyward_tui.widgets.braille_chart import MetricsChart
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
-from skyward_tui.widgets.rank_state import append_block, block_room
-from skyward_tui.widgets.sweep_trials import TrialLines
+from skyward_tui.widgets.rank_state_labels import append_block, block_room
+from skyward_tui.widgets.sweep_table_and_charts import TrialLines
 from skyward_tui.widgets.virtual_list import CursorList, Part
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from skyward_core.model.errors import SkywardError
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.dialogs.dialog import TypedConfirmation
 from skyward_tui.screens.base_screen import ListScreen
-from skyward_tui.text.error_hints import format_error
+from skyward_tui.text.hint_commands import format_error
 from skyward_tui.text.number_and_time_format import ago, clip, count, duration
 from skyward_tui.text.receipts_and_leftovers import (
     LeftoverRow,
@@ -27,7 +27,7 @@ from skyward_tui.text.receipts_and_leftovers import (
     row_detail,
 )
 from skyward_tui.ui.actions import Action, bindings
-from skyward_tui.ui.refresh_and_repaint import idle_token
+from skyward_tui.ui.screen_refresh_timing import idle_token
 from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.themes import read_style_sheet, state_style
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel

@@ -18,7 +18,7 @@ from textual.widgets import Input
 
 from skyward_core.model.errors import SkywardError
 from skyward_tui.screens.base_screen import ListScreen, newest_run
-from skyward_tui.text.error_hints import format_detail
+from skyward_tui.text.hint_commands import format_detail
 from skyward_tui.text.number_and_time_format import (
     age,
     ago,
@@ -34,7 +34,7 @@ from skyward_tui.text.number_and_time_format import (
 )
 from skyward_tui.text.receipts_and_leftovers import leftovers_amount
 from skyward_tui.ui.actions import Action, bindings, first_key, with_keys
-from skyward_tui.ui.refresh_and_repaint import has_running_timer, refresh_token
+from skyward_tui.ui.screen_refresh_timing import has_running_timer, refresh_token
 from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.themes import read_style_sheet, state_style
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel

@@ -25,12 +25,12 @@ from skyward_tui.panels.ranks import RankChosen
 from skyward_tui.screens.base_screen import BaseScreen, newest_run, pool_status
 from skyward_tui.text.number_and_time_format import clip, clock, failure, one_line
 from skyward_tui.ui.actions import Action, actions_by_id, bindings, first_key, with_keys
-from skyward_tui.ui.panel_table import HOME_PANEL, PANELS, STARTUP_PANEL
-from skyward_tui.ui.refresh_and_repaint import refresh_token
+from skyward_tui.ui.panel_registry import HOME_PANEL, PANELS, STARTUP_PANEL
+from skyward_tui.ui.screen_refresh_timing import refresh_token
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet, state_style
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Chrome
-from skyward_tui.widgets.rank_state import FAILURES, find_paused
+from skyward_tui.widgets.rank_state_labels import FAILURES, find_paused
 
 if TYPE_CHECKING:
     from skyward_core.client.run_history import LineMatch
@@ -690,7 +690,7 @@ class RunScreen(BaseScreen[None]):
             if isinstance(record, LaunchRecord):
                 form = form_from_request(record.absolute_request())
             else:
-                from skyward_tui.launch_form.job_form import form_from_shell
+                from skyward_tui.launch_form.job_file_plan import form_from_shell
 
                 form = form_from_shell(record, run.id)
             is_live = self._view is not None and self._view.is_live

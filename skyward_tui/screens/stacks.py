@@ -38,15 +38,15 @@ from skyward_core.views.stack_groups import (
 from skyward_tui.dialogs.dialog import ChoiceScreen
 from skyward_tui.screens.base_screen import BaseScreen
 from skyward_tui.source_lookup_and_editor import SourceFile, find_source, source_folders
-from skyward_tui.terminal_info import current_folder
-from skyward_tui.text.error_hints import format_error
+from skyward_tui.text.hint_commands import format_error
 from skyward_tui.text.number_and_time_format import ago, clip, clock, count, duration, fit_width
+from skyward_tui.tmux_clipboard_and_terminal_checks import current_folder
 from skyward_tui.ui.actions import Action, bindings, with_keys
-from skyward_tui.ui.refresh_and_repaint import refresh_token
+from skyward_tui.ui.screen_refresh_timing import refresh_token
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet, state_style
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
-from skyward_tui.widgets.rank_state import RankState, last_line, rank_states
+from skyward_tui.widgets.rank_state_labels import RankState, last_line, rank_states
 from skyward_tui.widgets.source_view import CodePosition, StackCode
 from skyward_tui.widgets.virtual_list import VirtualList
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from skyward_core.model import accelerators
 from skyward_core.model.accelerators.accelerator import Accelerator
 from skyward_core.model.errors import UsageError
-from skyward_core.model.metric_series import (
+from skyward_core.model.metric_definitions_and_series import (
     GPU_METRIC_DEFINITIONS,
     MIN_DIFFERENCE,
     NODE_METRIC_DEFINITIONS,
@@ -17,10 +17,10 @@ from skyward_core.model.metric_series import (
     describe_throttling,
 )
 from skyward_core.model.offers import MachineRequirements, Offer, matching_offers
-from skyward_core.util.byte_sizes import format_size
+from skyward_core.util.format_bytes import format_size
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.machine_metrics import MachineMetrics, MachineView
-from skyward_core.views.outliers import find_outliers
+from skyward_core.views.outliers_and_bands import find_outliers
 from skyward_tui.text.number_and_time_format import count, fit_width, money, precise_duration
 
 if TYPE_CHECKING:

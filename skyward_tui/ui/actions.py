@@ -16,7 +16,7 @@ from types import MappingProxyType
 from textual.binding import Binding, BindingType
 from textual.keys import Keys, format_key
 
-from skyward_tui.ui.panel_table import PANELS
+from skyward_tui.ui.panel_registry import PANELS
 
 SCOPES = {
     "app": "Everywhere",

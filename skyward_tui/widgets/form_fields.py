@@ -18,7 +18,7 @@ from textual.suggester import SuggestFromList
 from textual.widget import Widget
 from textual.widgets import Input, Label, Select, Static
 
-from skyward_core.model.setting_descriptors import Field
+from skyward_core.model.provider_setting_descriptors import Field
 from skyward_core.util.terminal_safe_text import sanitize_in_place
 from skyward_tui.text.number_and_time_format import clip_path, one_line
 from skyward_tui.ui.actions import bindings
@@ -26,8 +26,8 @@ from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.header_and_hints import Panel, TextLine
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.launch_catalog import PluginInfo
-    from skyward_core.model.setting_descriptors import Setting
+    from skyward_core.client.launch.launch_form_choices import PluginInfo
+    from skyward_core.model.provider_setting_descriptors import Setting
 
 
 class Toggles(Widget, can_focus=True):

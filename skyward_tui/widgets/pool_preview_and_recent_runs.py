@@ -12,7 +12,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from skyward_core.views.pool_view import NodeView, PoolView, RunView
-from skyward_tui.text.error_hints import format_detail
+from skyward_tui.text.hint_commands import format_detail
 from skyward_tui.text.number_and_time_format import (
     ago,
     clip,
@@ -28,10 +28,10 @@ from skyward_tui.text.number_and_time_format import (
     preemption_text,
     time_left,
 )
-from skyward_tui.ui.refresh_and_repaint import refresh_token
+from skyward_tui.ui.screen_refresh_timing import refresh_token
 from skyward_tui.ui.themes import node_style, read_style_sheet, state_style
 from skyward_tui.widgets.braille_chart import MetricsChart
-from skyward_tui.widgets.rank_state import (
+from skyward_tui.widgets.rank_state_labels import (
     RankState,
     append_block,
     last_lines,

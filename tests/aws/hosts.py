@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skyward_core.transport.ssh.asyncssh_import import asyncssh
+from skyward_core.transport.ssh.asyncssh_import_patches import asyncssh
 from tests.lab import Host, HostOptions, Lab, LabError
 from tests.lab.tools import ip_batch
 

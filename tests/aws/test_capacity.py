@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.client import offers_and_capacity
-from skyward_core.client.offers_and_capacity import list_blocks
+from skyward_core.client import offers_and_block_purchases
+from skyward_core.client.offers_and_block_purchases import list_blocks
 from skyward_core.model.accelerators import resolve
 from skyward_core.model.errors import NoCapacity, SkywardError, UsageError
 from skyward_core.model.offers import Block, MachineRequirements, Reservation
@@ -28,13 +28,13 @@ H100 = MachineRequirements(accelerator=resolve("H100:8"))
 
 @pytest.fixture
 def bed(bed_of_client: Bed, monkeypatch: pytest.MonkeyPatch) -> Bed:
-    monkeypatch.setattr(offers_and_capacity, "PURCHASE_POLL_PAUSES", (0.01, 0.01))
+    monkeypatch.setattr(offers_and_block_purchases, "PURCHASE_POLL_PAUSES", (0.01, 0.01))
     return bed_of_client
 
 
 def block() -> Block:
     found = list_blocks(H100, 2, 24)
-    offers_and_capacity.save_listed_blocks(found)
+    offers_and_block_purchases.save_listed_blocks(found)
     return found[0]
 
 
@@ -112,14 +112,14 @@ def test_a_refusal_is_told_and_may_be_followed_by_another_purchase(bed: Bed) -> 
 
 def test_an_offering_of_an_earlier_list_is_asked_for_again(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
     wanted = block()
-    offers_and_capacity.save_listed_blocks(list_blocks(H100, 1, 24))
+    offers_and_block_purchases.save_listed_blocks(list_blocks(H100, 1, 24))
     asked = len(bed.calls("DescribeCapacityBlockOfferings"))
     assert buy.function(Console(True), wanted.id, wanted.upfront, ()) == 0
     assert len(bed.calls("DescribeCapacityBlockOfferings")) == asked + 1
     (state,) = states()
     assert state == ("bought", told(capsys)["bought"]["id"])
-    offers_and_capacity.save_listed_blocks([replace(wanted, id="cb-gone")])
-    offers_and_capacity.save_listed_blocks([wanted])
+    offers_and_block_purchases.save_listed_blocks([replace(wanted, id="cb-gone")])
+    offers_and_block_purchases.save_listed_blocks([wanted])
     with pytest.raises(UsageError, match="offering cb-gone is no longer sold"):
         buy.function(Console(True), "cb-gone", 1.0, ())
 
@@ -132,7 +132,7 @@ def test_a_purchase_that_was_killed_before_its_call_can_be_cleared_once_the_acco
         ledger.record_purchase_intent("t1", sky.AWS(region=wanted.region).to_json(), asdict(wanted))
     with pytest.raises(UsageError, match=r"was requested \d s ago. Its purchase may be invisible"):
         clear.function(Console(True), wanted.id, True)
-    monkeypatch.setattr(offers_and_capacity, "PENDING_SECONDS", 0.0)
+    monkeypatch.setattr(offers_and_block_purchases, "PENDING_SECONDS", 0.0)
     bed.deny("DescribeCapacityReservations")
     with pytest.raises(SkywardError, match="Could not determine whether"):
         clear.function(Console(True), wanted.id, True)
@@ -158,7 +158,7 @@ def test_a_purchase_that_was_killed_before_its_call_can_be_cleared_once_the_acco
 def test_what_the_account_shows_is_not_cleared(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(offers_and_capacity, "PENDING_SECONDS", 0.0)
+    monkeypatch.setattr(offers_and_block_purchases, "PENDING_SECONDS", 0.0)
     wanted = block()
     bed.lose_answer("PurchaseCapacityBlock")
     bed.deny("DescribeCapacityReservations")
@@ -176,7 +176,7 @@ def spec(nodes: int = 1, **provider: Any) -> PoolSpec:
 
 def held() -> Reservation:
     wanted = block()
-    return offers_and_capacity.buy(wanted, wanted.upfront, {})
+    return offers_and_block_purchases.buy(wanted, wanted.upfront, {})
 
 
 def test_machines_are_taken_from_a_reservation_and_cost_what_is_beside_it(bed: Bed) -> None:

@@ -27,7 +27,7 @@ from skyward_core.model.machines import Machine, total_hourly
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import teardown
 from skyward_core.pool.pool import Pool
-from skyward_core.providers.aws import account_resources, boto_calls, instance_lookup_and_end, provider
+from skyward_core.providers.aws import account_setup_checks_and_cleanup, boto_calls, instance_lookup_and_end, provider
 from skyward_core.providers.provider_calls import progress_listener
 from skyward_core.store.ledger import Ledger
 from tests.aws import Bed, prices
@@ -447,7 +447,11 @@ async def test_a_check_up_tells_who_pays_and_where(bed: Bed, monkeypatch: pytest
 
 async def test_who_uses_no_aws_is_told_nothing_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name in (*account_resources.CREDENTIAL_VARIABLES, "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+    for name in (
+        *account_setup_checks_and_cleanup.CREDENTIAL_VARIABLES,
+        "AWS_SHARED_CREDENTIALS_FILE",
+        "AWS_CONFIG_FILE",
+    ):
         monkeypatch.delenv(name, raising=False)
     (line,) = [each async for each in sky.AWS.check_all()]
     assert line.state == "ok" and "nothing to check" in line.detail

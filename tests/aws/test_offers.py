@@ -14,7 +14,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.client.launch.launch_request import LaunchRequest
-from skyward_core.client.offers_and_capacity import list_offers
+from skyward_core.client.offers_and_block_purchases import list_offers
 from skyward_core.model.accelerators import resolve
 from skyward_core.model.machines import Check
 from skyward_core.model.offers import MachineRequirements, Offer, OfferList, matching_offers

@@ -20,7 +20,7 @@ from skyward_core.store import state_folder as home
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.pool_folder import read_events
 from skyward_core.transport.ssh.connection import fetch_host_key
-from skyward_core.transport.ssh.host_address import Target
+from skyward_core.transport.ssh.host_address_and_python import Target
 from skyward_core.views.events import NodePhase, PoolState
 from tests.aws import Bed
 from tests.aws.pools import left, rented, where

@@ -63,7 +63,7 @@ class Flood:
     """A run that floods a pool with lines, and the check that each one came: in order, once, as printed."""
 
     def __init__(self, session: Session, pool: PoolView, ranks: int, lines: int) -> None:
-        from skyward_core.tasks.run_script_loader import build_task
+        from skyward_core.tasks.script_loader_parent import build_task
 
         self._session, self._pool, self._ranks, self._lines = session, pool, ranks, lines
         self._seen = [hashlib.sha256() for _ in range(ranks)]

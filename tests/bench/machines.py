@@ -67,7 +67,7 @@ def _size(folder: str) -> int:
 
 def _client() -> tuple[float, float]:
     """Milliseconds of processor time for a sample of each of 32 nodes, into the arrays; and to find the outliers."""
-    from skyward_core.model.metric_series import GPU_METRIC_DEFINITIONS, NODE_METRIC_DEFINITIONS
+    from skyward_core.model.metric_definitions_and_series import GPU_METRIC_DEFINITIONS, NODE_METRIC_DEFINITIONS
     from skyward_core.views.machine_metrics import MachineMetrics
     from skyward_tui.text.hardware_cells import outlier_metrics
 

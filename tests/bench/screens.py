@@ -110,7 +110,7 @@ async def _watched() -> dict[str, float]:
     from skyward_core.client.session import Session
     from skyward_core.model.specs import Options, PoolSpec, Worker
     from skyward_core.providers.local.provider import Local
-    from skyward_core.tasks.run_script_loader import build_task
+    from skyward_core.tasks.script_loader_parent import build_task
     from skyward_tui.app.app import SkywardApp
     from skyward_tui.panels.log_pane import LogPane
     from skyward_tui.screens.run import RunScreen
@@ -325,7 +325,7 @@ def grid() -> dict[str, float]:
 async def _grid() -> dict[str, float]:
     from skyward_tui.app.app import SkywardApp
     from skyward_tui.panels.ranks import RankList
-    from skyward_tui.widgets.rank_state import rank_states
+    from skyward_tui.widgets.rank_state_labels import rank_states
 
     class Still(SkywardApp):
         def _pump(self) -> None:
@@ -366,7 +366,7 @@ async def _data_table() -> dict[str, float]:
     from textual.app import App
     from textual.widgets import DataTable
 
-    from skyward_tui.widgets.rank_state import rank_states
+    from skyward_tui.widgets.rank_state_labels import rank_states
 
     session, view, run = _many()
     app: App[None] = App()
@@ -431,7 +431,7 @@ def large() -> dict[str, float]:
 
 async def _searched(folder: Path, lines: int, *, filters: bool) -> dict[str, float]:
     from skyward_core.client.run_history import StoredLines
-    from skyward_core.store.run_logs import LogRange
+    from skyward_core.store.run_log_reader import LogRange
     from skyward_core.views.log_buffer import LogRing
     from skyward_tui.app.app import SkywardApp
     from skyward_tui.panels.log_pane import LogPane, Matcher

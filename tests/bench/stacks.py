@@ -79,7 +79,7 @@ def taken() -> dict[str, float]:
     from skyward_core.client.session import Session
     from skyward_core.model.specs import PoolSpec, Worker
     from skyward_core.providers.local.provider import Local
-    from skyward_core.tasks.run_script_loader import build_task
+    from skyward_core.tasks.script_loader_parent import build_task
     from skyward_core.views.stack_groups import group_stacks
 
     session = Session()
@@ -117,7 +117,7 @@ def hang_found(framework: str) -> float:
     from skyward_core.client.session import Session
     from skyward_core.model.specs import PoolSpec, Worker
     from skyward_core.providers.local.provider import Local
-    from skyward_core.tasks.run_script_loader import build_task
+    from skyward_core.tasks.script_loader_parent import build_task
     from skyward_core.views.stack_groups import summarize_collectives
 
     session = Session()

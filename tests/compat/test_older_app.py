@@ -19,7 +19,7 @@ from skyward_core.api import older_api_names
 from skyward_core.client.launch.launch_plan import make_plan
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.store import state_folder
-from skyward_core.tasks import script_loader
+from skyward_core.tasks import script_loader_child
 from skyward_core.tasks.script_inspection import list_commands
 from tests.support.cli import Cli
 
@@ -179,7 +179,7 @@ def test_a_dry_run_rents_nothing_whatever_the_script_does(
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     monkeypatch.setattr(older_api_names, "_commands", {})
     monkeypatch.setattr(older_api_names, "_called_commands", [])
-    monkeypatch.setattr(script_loader, "loading", False)
+    monkeypatch.setattr(script_loader_child, "loading", False)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     script = tmp_path / "pi.py"
     script.write_text(SCRIPT)

@@ -68,7 +68,7 @@ def test_a_real_package_of_the_older_name_is_found_before_the_alias(tmp_path: Pa
     """What children look names up in has the alias last, whoever imported what first."""
     source = f"""
 {first}
-from skyward_core.tasks import client_interpreter as script_children
+from skyward_core.tasks import interpreter_compatibility as script_children
 script_children.install_alias()
 import multiprocessing.spawn
 path = multiprocessing.spawn.get_preparation_data("child")["sys_path"]

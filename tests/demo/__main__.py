@@ -29,7 +29,7 @@ from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.store.pool_folder import read_events
 from skyward_core.store.recording_file import RecordingReader
 from skyward_core.views import events as ev
-from skyward_core.views import recorded_events
+from skyward_core.views import recording_entries
 from skyward_tui.cli.main import DEMO
 from tests.demo import train
 
@@ -63,7 +63,7 @@ class DemoPacking(RecordingExporter):
                     sample["devices"] = [{"id": f"GPU-{node}-{gpu}", "model": model} for gpu in range(GPUS)]
                 sample["gpus"] = [card.sample(function, since) for card in cards[node]]
                 line = json.dumps(sample, separators=(",", ":")).encode() + b"\n"
-                yield at, recorded_events.machine_entry(at, node, line, 0.0)
+                yield at, recording_entries.machine_entry(at, node, line, 0.0)
             first = False
             at += EVERY
 

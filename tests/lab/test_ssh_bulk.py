@@ -17,11 +17,11 @@ import pytest
 import skyward_core as sky
 from skyward_core.model.machines import Machine
 from skyward_core.pool.agent_link import Link
-from skyward_core.transport import direct_transfer
+from skyward_core.transport import direct_tls_transfer
 from skyward_core.transport.file_and_result_downloads import ResultDownload
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
 from skyward_core.views.events import Event, NodeLink
-from skyward_tui.widgets.rank_state import link_note
+from skyward_tui.widgets.rank_state_labels import link_note
 
 from . import Host, Lab
 from .pools import DEADLINE, Client, pool, rank, until
@@ -163,7 +163,7 @@ def test_one_line_for_each_host_waits_for_the_next_file_but_not_for_ever(
             assert noise(SIZE) @ compute == expected(SIZE)
         assert digest(data) @ compute == [hashlib.sha256(data).hexdigest()] * 2
         assert [lines(host) for host in pair.hosts] == [1] * 2
-        monkeypatch.setattr(direct_transfer, "IDLE_TIMEOUT", 0.01)
+        monkeypatch.setattr(direct_tls_transfer, "IDLE_TIMEOUT", 0.01)
         assert noise(SIZE) @ compute == expected(SIZE)
         until(lambda: [lines(host) for host in pair.hosts] == [0] * 2, "their end")
 

@@ -26,7 +26,7 @@ from skyward_core.model.machines import Check
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.providers.aws.instance_ssh import Ec2Transport, HostKeyFile
 from skyward_core.transport.ssh.connection import ANSWER_TIMEOUT
-from skyward_core.transport.ssh.host_address import Target
+from skyward_core.transport.ssh.host_address_and_python import Target
 from skyward_core.transport.transport import MINOR
 from tests.support.cli import Cli
 from tests.support.one_host import Reports, config, greet

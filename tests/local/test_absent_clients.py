@@ -18,7 +18,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.client.session import Session
-from skyward_core.node.agent.fail_fast import CLIENT_GRACE
+from skyward_core.node.agent.fail_fast_without_client import CLIENT_GRACE
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.store.state_folder import ensure_socket_folder

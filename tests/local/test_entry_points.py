@@ -18,7 +18,7 @@ from textual.widgets import Input, Select
 
 import skyward_core as sky
 from skyward_core import plugins, providers
-from skyward_core.client.launch.launch_catalog import available
+from skyward_core.client.launch.launch_form_choices import available
 from skyward_core.client.launch.launch_plan import LaunchPlan, make_spec
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.client.launch.python_snippet import write_snippet
@@ -223,7 +223,7 @@ PROVIDER = '''
 from skyward_core.model.errors import UsageError
 from skyward_core.model.machines import Check
 from skyward_core.providers.local.provider import Local
-from skyward_core.model.setting_descriptors import Field, Setting
+from skyward_core.model.provider_setting_descriptors import Field, Setting
 
 def which() -> Field:
     return Field(label="Shelf", placeholder="top or bottom", missing="name a shelf: top", suggestions=["top", "bottom"])

@@ -14,7 +14,7 @@ import pytest
 
 from skyward_core.model.errors import HostKeyError, PoolError
 from skyward_core.transport.ssh.connection import connect
-from skyward_core.transport.ssh.host_address import Target
+from skyward_core.transport.ssh.host_address_and_python import Target
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 pytestmark = pytest.mark.skipif(SSHD is None or shutil.which("ssh") is None, reason="needs OpenSSH's client and server")

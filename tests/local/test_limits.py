@@ -19,7 +19,7 @@ from skyward_core.model.errors import UsageError
 from skyward_core.pool import teardown
 from skyward_core.store import ledger
 from skyward_core.store.ledger import Ledger
-from skyward_core.tasks.run_script_loader import build_task
+from skyward_core.tasks.script_loader_parent import build_task
 from tests.support.faults import agent_pids, worker_pids
 from tests.support.full_disk import fill
 from tests.support.processes import exists

@@ -366,7 +366,7 @@ def test_gangs_of_two_nodes_run_side_by_side_and_the_next_when_one_ends(pool: sk
 
 def test_the_table_of_gangs_is_found_by_any_of_their_runs(pool: sky.Compute) -> None:
     trials = sky.sweep(ranked, n=[1, 2, 4]).with_nodes(1) @ pool
-    from skyward_core.client.sweep_results import trial_table_source
+    from skyward_core.client.sweep_launch_and_resumption import trial_table_source
 
     runs = pool.pool.view.runs
     wait_until(lambda: all(runs[trial.run].state == "done" for trial in trials))

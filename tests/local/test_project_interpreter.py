@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import pytest
 
 import skyward_core as sky
-from skyward_core.client.launch.launch_catalog import choose_interpreter, missing_frameworks
+from skyward_core.client.launch.launch_form_choices import choose_interpreter, missing_frameworks
 from skyward_core.client.launch.launch_plan import make_plan, script_python
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.client.session import Session
@@ -33,8 +33,8 @@ from skyward_core.node.bootstrap.image_environment import MADE_FILE
 from skyward_core.plugins.plugin import Plugin
 from skyward_core.providers.ssh.provider import SSH
 from skyward_core.store.pool_folder import read_lock
-from skyward_core.tasks.run_script_loader import build_task
-from skyward_core.tasks.script_interpreters import library_path_entries, query_python
+from skyward_core.tasks.script_environments import library_path_entries, query_python
+from skyward_core.tasks.script_loader_parent import build_task
 from skyward_core.tasks.task_and_blob_values import Task
 from skyward_core.views.pool_view import PoolView
 from tests.support.cli import Cli, call
@@ -371,7 +371,7 @@ def test_values_are_written_for_every_version() -> None:
     for known in [*other_pythons().values(), None]:
         code = (
             "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path, PurePosixPath; "
-            "from skyward_core.tasks.run_script_loader import pickle_request as request_of; "
+            "from skyward_core.tasks.script_loader_parent import pickle_request as request_of; "
             "sys.stdout.buffer.write(request_of([Path('/a'), {'b': PurePosixPath('c')}]))"
         )
         root = str(Path(sky.__file__).parents[1])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.views.job_steps import steps_by_node, steps_of_job
+from skyward_core.views.job_file_steps import steps_by_node, steps_of_job
 from tests.support.cli import Cli
 from tests.support.sessions import new_session
 from tests.support.waiting import wait_until

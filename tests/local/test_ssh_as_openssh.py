@@ -18,7 +18,7 @@ import pytest
 
 from skyward_core.model.errors import PoolError, SkywardError, UsageError
 from skyward_core.transport.ssh.connection import connect
-from skyward_core.transport.ssh.host_address import Target
+from skyward_core.transport.ssh.host_address_and_python import Target
 
 pytestmark = pytest.mark.skipif(
     any(shutil.which(each) is None for each in ("ssh", "ssh-agent", "bash")),

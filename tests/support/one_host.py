@@ -10,7 +10,7 @@ from typing import Any
 
 from skyward_core.protocol.frame_codec import Decoder, encode_frame
 from skyward_core.providers.ssh.provider import SSH
-from skyward_core.transport.ssh.host_address import Target
+from skyward_core.transport.ssh.host_address_and_python import Target
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
 from tests.support.sshd import Host
 

@@ -44,6 +44,6 @@ def read_log(ledger: Ledger, run: str, rank: int, stream: str = "out") -> bytes:
     Raises:
         UsageError: no such run.
     """
-    from skyward_core.store.run_logs import RunLogs  # which ranks do without
+    from skyward_core.store.run_log_reader import RunLogs  # which ranks do without
 
     return b"".join(piece.data for piece in RunLogs(ledger, run).pieces(rank) if piece.stream == stream)

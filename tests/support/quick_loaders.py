@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.tasks import run_script_loader
+from skyward_core.tasks import script_loader_parent
 from tests.support.forked import Loaded
 
 MAIN = "main(sys.argv[1])"
@@ -40,4 +40,4 @@ def use_quick_loaders(patch: pytest.MonkeyPatch) -> None:
         *loader, folder = command
         return loaded(*loader).start(["-c", folder], **more)
 
-    patch.setattr(run_script_loader, "subprocess", SimpleNamespace(Popen=begun, PIPE=subprocess.PIPE))
+    patch.setattr(script_loader_parent, "subprocess", SimpleNamespace(Popen=begun, PIPE=subprocess.PIPE))

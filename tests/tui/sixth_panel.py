@@ -14,9 +14,9 @@ from textual.widgets import Static
 
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui.panels.panel import RunPanel, RunSelection
-from skyward_tui.ui import panel_table
+from skyward_tui.ui import panel_registry
 
-ROW = panel_table.PanelSpec(
+ROW = panel_registry.PanelSpec(
     id="weather",
     number=8,
     title="weather",
@@ -34,7 +34,7 @@ class WeatherPanel(RunPanel):
     SCOPED_CSS = False
     DEFAULT_CSS = "RunScreen.-weather #grid { grid-size: 2 3; grid-rows: 1fr 12 4; }"
 
-    def __init__(self, row: panel_table.PanelSpec, show: Callable[[], None]) -> None:
+    def __init__(self, row: panel_registry.PanelSpec, show: Callable[[], None]) -> None:
         sky = Static(id=row.id)
         sky.can_focus = True
         super().__init__(row, show, sky)
@@ -92,5 +92,5 @@ async def watch() -> None:
 
 
 if __name__ == "__main__":
-    panel_table.PANELS = (*panel_table.PANELS, ROW)
+    panel_registry.PANELS = (*panel_registry.PANELS, ROW)
     asyncio.run(watch())

@@ -11,7 +11,7 @@ import pytest
 from skyward_core.client.run_history import LogSearch, RunPreviewData
 from skyward_core.model.errors import LedgerError
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.run_logs import RunLogs
+from skyward_core.store.run_log_reader import RunLogs
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.screens.compare import CompareScreen
 from skyward_tui.screens.history import HistoryScreen, PastRunList

@@ -582,7 +582,7 @@ OFFERS = OfferList(
 async def test_an_accelerator_is_picked_from_what_is_offered(
     app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skyward_core.client.offers_and_capacity.list_offers", lambda wish: OFFERS)
+    monkeypatch.setattr("skyward_core.client.offers_and_block_purchases.list_offers", lambda wish: OFFERS)
     monkeypatch.setattr("skyward_tui.screens.launch.screen.TYPING", 3600.0)  # nobody asks for a plan
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")
@@ -617,7 +617,7 @@ async def test_why_nothing_is_offered_is_said_and_the_catalogue_is_there(
     def refuse(wish: MachineRequirements) -> OfferList:
         raise UsageError("no provider lists its offers")
 
-    monkeypatch.setattr("skyward_core.client.offers_and_capacity.list_offers", refuse)
+    monkeypatch.setattr("skyward_core.client.offers_and_block_purchases.list_offers", refuse)
     monkeypatch.setattr("skyward_tui.screens.launch.screen.TYPING", 3600.0)
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")

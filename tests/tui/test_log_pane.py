@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 
-from skyward_core.store.run_logs import LogRange, StoredLines, ring_tail
+from skyward_core.store.run_log_reader import LogRange, StoredLines, ring_tail
 from skyward_core.views.log_buffer import Line, LogRing
 from skyward_tui.panels.log_pane import LogPane, LogViewport, Matcher, search_earlier, search_files
 

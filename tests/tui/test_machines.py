@@ -12,7 +12,7 @@ import pytest
 from textual.geometry import Region
 from textual.pilot import Pilot
 
-from skyward_core.model.metric_series import GPU_METRIC_DEFINITIONS
+from skyward_core.model.metric_definitions_and_series import GPU_METRIC_DEFINITIONS
 from skyward_core.pool.machine_metrics import AGENT_TOO_OLD
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_tui.app.app import SkywardApp

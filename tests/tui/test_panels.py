@@ -24,7 +24,7 @@ from skyward_tui.dialogs.dialog import ChoiceScreen
 from skyward_tui.panels.panel import RunPanel
 from skyward_tui.screens.run import LEAST_COLUMNS, BorderOffsets, PanelGrid, RunScreen, resize_tracks
 from skyward_tui.ui.actions import ACTIONS
-from skyward_tui.ui.panel_table import HOME_PANEL, PANELS, STARTUP_PANEL, PanelSpec
+from skyward_tui.ui.panel_registry import HOME_PANEL, PANELS, STARTUP_PANEL, PanelSpec
 from skyward_tui.ui.saved_state import load_state
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession, value

@@ -13,7 +13,7 @@ from skyward_core.client.replay_session import PlaybackState
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.store.recording_file import RecordingWriter
 from skyward_core.views import events as ev
-from skyward_core.views import recorded_events
+from skyward_core.views import recording_entries
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.app.replay_app import ReplayApp
 from skyward_tui.cli.main import cli
@@ -34,7 +34,7 @@ def recorded(path: Path) -> Path:
 
     def put(*events: ev.Event) -> None:
         for event in events:
-            writer.put(recorded_events.event_entry(event))
+            writer.put(recording_entries.event_entry(event))
 
     put(ev.PoolOpened(pool="llama-ft", at=START, spec=spec, created_at=START))
     for node in range(2):
@@ -48,9 +48,9 @@ def recorded(path: Path) -> Path:
         at = START + second
         for rank in range(4):
             text = f"step {second} of rank {rank}\n".encode()
-            writer.put(recorded_events.log_entry(at, f"r{rank:03d}", "out", "r1", text))
+            writer.put(recording_entries.log_entry(at, f"r{rank:03d}", "out", "r1", text))
         figures = b'{"at":%f,"node":{"cpu":%d},"gpus":[{"util":%d}],"devices":[{"id":"G","model":"H100"}]}\n'
-        writer.put(recorded_events.machine_entry(at, 0, figures % (at, second, second), 0.0))
+        writer.put(recording_entries.machine_entry(at, 0, figures % (at, second, second), 0.0))
         if second == 90:
             error = ErrorInfo("ValueError", "out of sand", "Traceback …\nValueError: out of sand\n")
             put(ev.RankEnded(pool="llama-ft", at=at, run="r1", outcome=Outcome(2, 2, 1, "raised", 90.0, error=error)))
@@ -156,7 +156,7 @@ async def test_a_record_of_a_stranger_does_no_harm(tmp_path: Path) -> None:
 
     def put(*events: ev.Event) -> None:
         for event in events:
-            writer.put(recorded_events.event_entry(event))
+            writer.put(recording_entries.event_entry(event))
 
     put(
         ev.PoolOpened(pool=bad, at=START, spec=spec, created_at=-1e15),
@@ -179,11 +179,11 @@ async def test_a_record_of_a_stranger_does_no_harm(tmp_path: Path) -> None:
     put(ev.RunEnded(pool=bad, at=START, run="r", state="failed", root_cause=RootCause(-9, "exited", bad, bad, -9)))
     gpu = '{"util":1e300,"throttle":1e200,"temp":-1e200,"mem_used":1e300,"mem_total":1}'
     sample = f'{{"at":{START},"node":{{"cpu":1e308,"memory_used":-1e300,"memory_total":1e-300}},"gpus":[{gpu}]}}\n'
-    writer.put(recorded_events.machine_entry(START, 0, sample.encode() * 3, -9e6))
-    writer.put(recorded_events.machine_entry(START, 1, sample.encode() * 3, 0.0))
-    writer.put(recorded_events.log_entry(START, "r9999999", "out", "r", bad.encode("utf-8") * 50 + b"\n"))
+    writer.put(recording_entries.machine_entry(START, 0, sample.encode() * 3, -9e6))
+    writer.put(recording_entries.machine_entry(START, 1, sample.encode() * 3, 0.0))
+    writer.put(recording_entries.log_entry(START, "r9999999", "out", "r", bad.encode("utf-8") * 50 + b"\n"))
     numbers = f'{{"run":"r","at":{START},"values":{{"loss":1e308,"step":-1e308,"\\u001b[2J":NaN}}}}\n'
-    writer.put(recorded_events.metrics_entry(START, "r000.metrics", numbers.encode() * 40))
+    writer.put(recording_entries.metrics_entry(START, "r000.metrics", numbers.encode() * 40))
     writer.put({"at": 6e10, "k": "end"})
     writer.close()
     app = ReplayApp(tmp_path / "b")

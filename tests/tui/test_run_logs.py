@@ -11,7 +11,7 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
-from skyward_core.store.run_logs import LogRange, RunLogs
+from skyward_core.store.run_log_reader import LogRange, RunLogs
 from skyward_core.views.log_buffer import LogBuffers
 from skyward_core.views.pool_view import RunView
 from skyward_tui.app.app import SkywardApp

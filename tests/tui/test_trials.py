@@ -13,7 +13,7 @@ from skyward_core.views import events
 from skyward_core.views.rank_metrics import MetricStore
 from skyward_core.views.sweep_trials import TrialTable
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.widgets.sweep_trials import TrialCharts
+from skyward_tui.widgets.sweep_table_and_charts import TrialCharts
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession, value
 from tests.support.sweeps import SHEET, end, gangs, learned, swept

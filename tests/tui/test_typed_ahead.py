@@ -18,7 +18,7 @@ from skyward_tui.dialogs.pickers import FilesScreen
 from skyward_tui.screens.launch.screen import LaunchScreen
 from skyward_tui.screens.pool_list import PoolsScreen
 from skyward_tui.screens.run import RunScreen
-from skyward_tui.ui import type_ahead
+from skyward_tui.ui import typed_key_queue
 from tests.support import waiting
 from tests.support.app_driver import open_pool, screen_text, until
 from tests.support.fake_session import FakeSession
@@ -81,7 +81,7 @@ class Hangs(Static, can_focus=True):
 
 
 async def test_what_hangs_holds_no_key_up_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type_ahead, "PATIENCE", 0.05)
+    monkeypatch.setattr(typed_key_queue, "PATIENCE", 0.05)
     app = App[None]()
     async with app.run_test() as pilot:
         hangs = Hangs()
@@ -95,7 +95,7 @@ async def test_what_hangs_holds_no_key_up_for_long(monkeypatch: pytest.MonkeyPat
             heard.append(event.key)
             hangs.post_message(event)
 
-        ahead = type_ahead.KeyQueue(app, hear)
+        ahead = typed_key_queue.KeyQueue(app, hear)
         for key in "abc":
             await ahead.enqueue(events.Key(key, key))
         assert heard == ["a"]

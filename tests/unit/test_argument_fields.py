@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from skyward_core import plugins
 from skyward_core.client.launch.image_options import IMAGE_FIELDS, field_texts, split_by_field
-from skyward_core.client.launch.launch_catalog import (
+from skyward_core.client.launch.launch_form_choices import (
     ArgumentField,
     argument_fields,
     available_plugins,
@@ -311,7 +311,7 @@ class Mine(Plugin):
 @pytest.fixture
 def mine(monkeypatch: pytest.MonkeyPatch) -> None:
     usual = plugins.factory
-    for module in ("skyward_core.plugins", "skyward_core.client.launch.launch_catalog"):
+    for module in ("skyward_core.plugins", "skyward_core.client.launch.launch_form_choices"):
         monkeypatch.setattr(f"{module}.factory", lambda name: Mine if name == "mine" else usual(name))
 
 

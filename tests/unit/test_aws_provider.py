@@ -25,7 +25,7 @@ from skyward_core.model.errors import CredentialsRefused, NoCapacity, Unreachabl
 from skyward_core.model.machines import Machine
 from skyward_core.model.offers import MachineRequirements
 from skyward_core.providers.aws import (
-    account_resources,
+    account_setup_checks_and_cleanup,
     boto_calls,
     ec2_errors,
     instance_lookup_and_end,
@@ -33,7 +33,7 @@ from skyward_core.providers.aws import (
     instance_tags,
     zones_and_placement,
 )
-from skyward_core.providers.aws.account_resources import SecurityResources
+from skyward_core.providers.aws.account_setup_checks_and_cleanup import SecurityResources
 from skyward_core.providers.aws.boto_calls import AwsAccount, AwsCalls
 from skyward_core.providers.aws.ec2_errors import CallFailed, CapacityRefused
 from skyward_core.providers.aws.instance_launch import InstanceLaunch, LaunchAttempt, LaunchParameters
@@ -194,7 +194,7 @@ def launching(
     async def image(_: LaunchAttempt) -> BootImage:
         return BootImage("ami-1", "/dev/sda1", 8, "ubuntu")
 
-    monkeypatch.setattr(account_resources, "create_security_resources", own)
+    monkeypatch.setattr(account_setup_checks_and_cleanup, "create_security_resources", own)
     kind = InstanceType(
         name="g5.xlarge", architecture="x86_64", accelerator="A10G", count=1, memory_each_gb=24.0, nvidia=True,
         vcpus=4, memory_gb=16.0, efa=False, cluster=True,
@@ -352,7 +352,7 @@ async def test_a_group_that_ec2_does_not_know_yet_is_waited_for(monkeypatch: pyt
     monkeypatch.setattr(ec2_errors, "POLL_PAUSES", (0.0, 0.0))
     calls: Any = Slow()
     place, folder = Zone("r", "r-a", "subnet-1", "vpc-1"), LaunchJournal("p", "t")
-    made = await account_resources.create_security_resources(
+    made = await account_setup_checks_and_cleanup.create_security_resources(
         calls, place, folder, KeyPair("", "ssh-ed25519 A"), "10.0.0.1/32", None
     )
     assert made == SecurityResources("skyward-p-t", "sg-1")

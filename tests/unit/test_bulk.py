@@ -24,15 +24,15 @@ import pytest
 from skyward_core.node.agent import blob_server
 from skyward_core.node.agent.blob_server import ACCEPT_RETRY_DELAY, MAX_UNAUTHENTICATED, BlobServer
 from skyward_core.plugins.certificates import Authority, node_name
-from skyward_core.protocol import tls_stream
-from skyward_core.protocol.tls_stream import (
+from skyward_core.protocol import blocking_tls_connection
+from skyward_core.protocol.blocking_tls_connection import (
     CLIENT,
     RefusedByPeer,
     TlsConnection,
     TlsConnectionError,
     make_ssl_context,
 )
-from skyward_core.transport.direct_transfer import IDLE_TIMEOUT, MAX_AGE, Endpoint, IdleStreams, Transfer
+from skyward_core.transport.direct_tls_transfer import IDLE_TIMEOUT, MAX_AGE, Endpoint, IdleStreams, Transfer
 from skyward_core.transport.file_and_result_downloads import ResultDownload
 from skyward_core.util.content_hash import hash_bytes
 from tests.support.waiting import wait_until
@@ -492,7 +492,7 @@ def test_strangers_cost_few_threads_and_block_no_peer(hosts: list[Host], head: H
 
 
 def test_slow_handshake_times_out(head: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tls_stream, "HANDSHAKE_TIMEOUT", 0.3)
+    monkeypatch.setattr(blocking_tls_connection, "HANDSHAKE_TIMEOUT", 0.3)
     record = b"\x16\x03\x01\x02\x00" + bytes(512)  # of a handshake; a byte of it comes now and then
     sent = 0
     with socket.create_connection(head.place, timeout=60) as stranger, suppress(OSError):

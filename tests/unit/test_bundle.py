@@ -41,7 +41,7 @@ WORKER_SIDE = (
     "skyward_core.model.function",
     "skyward_core.model.outcomes",
     "skyward_core.protocol.frame_codec",
-    "skyward_core.node.agent.agent_lifetime",
+    "skyward_core.node.agent.agent_recovery_and_shutdown",
     "skyward_core.node.worker.worker",
     "skyward_core.node.bootstrap.socket_relay",
     "skyward_core.node.bootstrap.receive_file",
@@ -156,7 +156,7 @@ def test_what_asks_an_nvidia_driver_goes_only_where_one_may_be() -> None:
 
 def test_without_what_asks_an_nvidia_driver_its_absence_is_said() -> None:
     script = (
-        "import sys; sys.modules['pynvml'] = None\nfrom skyward_core.runtime.visible_gpus import devices; devices()"
+        "import sys; sys.modules['pynvml'] = None\nfrom skyward_core.runtime.nvml_devices import devices; devices()"
     )
     env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env=env)
@@ -416,7 +416,7 @@ LOADED = (
         ("from skyward_core.node.agent.__main__ import preload_modules as preload; preload()", True),
         ("import skyward_core.node.worker.worker, skyward_core.runtime.instance_info, cloudpickle", True),
         ("import skyward_core.node.bootstrap.host_commands", True),
-        ("import skyward_core.node.agent.blob_server, skyward_core.protocol.tls_stream", False),
+        ("import skyward_core.node.agent.blob_server, skyward_core.protocol.blocking_tls_connection", False),
         ("import skyward_core.node.bootstrap.image_environment, skyward_core.plugins.built_in.torch", False),
         ("import skyward_core.plugins.built_in.jax, pynvml", False),
     ],
@@ -443,7 +443,7 @@ def test_an_agent_that_listens_has_loaded_nothing_of_that(unpacked: Path, tmp_pa
         "import urllib.parse\n"  # which pathlib does late since Python 3.13
         "before = set(sys.modules)\n"
         "import asyncio, json, os, signal\n"
-        "from skyward_core.node.agent.agent_lifetime import Agent\n"
+        "from skyward_core.node.agent.agent_recovery_and_shutdown import Agent\n"
         "from skyward_core.node.agent.config import AgentConfig\n"
         "config = AgentConfig.from_json(json.loads(sys.argv[2]))\n"
         "config.spool.mkdir()\n"
@@ -466,7 +466,7 @@ def test_an_agent_loads_what_it_has_put_off_when_it_asks_for_it(unpacked: Path) 
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from skyward_core.node.bootstrap import host_command_server as server\n"
         "server.preload_agent(sys.argv[1])\n"
-        "names = ['skyward_core.node.agent.agent_lifetime']\n"
+        "names = ['skyward_core.node.agent.agent_recovery_and_shutdown']\n"
         "names += ['ast', 'ssl', 'tokenize', '_locale', 'ctypes', 'dataclasses']\n"
         "print(*(name in sys.modules for name in names))\n"
         "import asyncio, inspect\n"

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.agent import call_journal, call_outcomes, metrics_sampler_process, preemption_notices
-from skyward_core.node.agent.agent_lifetime import recover_state
+from skyward_core.node.agent import call_journal, call_outcomes, metrics_sampler_supervisor, preemption_notices
+from skyward_core.node.agent.agent_recovery_and_shutdown import recover_state
 from skyward_core.node.agent.agent_state import NodeState
 from skyward_core.node.agent.call_outcomes import CallLifecycle, SlowCalls
 from skyward_core.node.agent.call_registry import MAX_RECORDS, Call, CallRegistry
@@ -26,11 +26,11 @@ from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connected_clients import ClientRegistry, RankPhases
 from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.gpu_list import resolve_ranks_per_gpu
-from skyward_core.node.agent.metrics_sampler_process import SamplerProcess
+from skyward_core.node.agent.metrics_sampler_supervisor import SamplerProcess
 from skyward_core.node.agent.preemption_notices import PreemptionNotifier
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.node.agent.worker_processes import Process
-from skyward_core.node.bootstrap.host_inspection import find_node_processes
+from skyward_core.node.bootstrap.host_folders_and_processes import find_node_processes
 from skyward_core.node.machine_metrics.sampler import SampleFiles
 from skyward_core.protocol.frame_codec import NONE_SUMMARY, PICKLED_NONE, Decoder, Header, encode_json
 from skyward_core.runtime import preemption
@@ -610,7 +610,7 @@ def test_garbage_is_no_notice(told: Any, tmp_path: Path) -> None:
 
 
 async def test_nothing_is_started_where_nobody_takes_machines_back(tmp_path: Path) -> None:
-    from skyward_core.node.agent.agent_lifetime import Agent
+    from skyward_core.node.agent.agent_recovery_and_shutdown import Agent
 
     agent = Agent(Node(tmp_path).state.config)
     agent._start_preemption_monitor()
@@ -651,9 +651,9 @@ class Metered(Node):
 
 @pytest.fixture
 async def meter_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Metered]:
-    monkeypatch.setattr(metrics_sampler_process, "PERIOD", 0.01)
-    monkeypatch.setattr(metrics_sampler_process, "PROGRESS_POLL", 0.5)
-    monkeypatch.setattr(metrics_sampler_process, "RESTART_DELAYS", (0.01, 0.02))
+    monkeypatch.setattr(metrics_sampler_supervisor, "PERIOD", 0.01)
+    monkeypatch.setattr(metrics_sampler_supervisor, "PROGRESS_POLL", 0.5)
+    monkeypatch.setattr(metrics_sampler_supervisor, "RESTART_DELAYS", (0.01, 0.02))
     found = Metered(tmp_path)
     yield found
     found.meter.stop()
@@ -727,7 +727,7 @@ async def test_nothing_is_measured_before_somebody_asks(meter_node: Metered) -> 
 
 
 async def test_package_folder_with_colon(meter_node: Metered, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = Path(metrics_sampler_process.__file__).parents[2]
+    ours = Path(metrics_sampler_supervisor.__file__).parents[2]
     folder = tmp_path / "14:55"
     folder.mkdir()
     (folder / ours.name).symlink_to(ours)

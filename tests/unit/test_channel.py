@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from skyward_core.node.agent.client_requests import ClientRequests
-from skyward_core.node.agent.fail_fast import FailFast
+from skyward_core.node.agent.fail_fast_without_client import FailFast
 from skyward_core.node.agent.gang_state import EpochFile
-from skyward_core.node.agent.metrics_sampler_process import SamplerProcess
+from skyward_core.node.agent.metrics_sampler_supervisor import SamplerProcess
 from skyward_core.node.worker.agent_channel import AgentChannel
 from skyward_core.protocol.frame_codec import VERSION, Decoder, Header, encode_frame
 from tests.support.agent_parts import Node, Speaker

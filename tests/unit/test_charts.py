@@ -13,7 +13,7 @@ from textual import events
 from textual.color import Color
 from textual.theme import Theme
 
-from skyward_core.client.chart_points import (
+from skyward_core.client.metric_charts import (
     RANKS_ANEW,
     RANKS_DRAWN,
     column_time,
@@ -26,10 +26,10 @@ from skyward_core.client.chart_points import (
     time_span,
     value_at,
 )
-from skyward_core.views.outliers import IncrementalBand, Trace, compute_band, find_outliers, median
+from skyward_core.views.outliers_and_bands import IncrementalBand, Trace, compute_band, find_outliers, median
 from skyward_core.views.rank_metrics import MetricStore
-from skyward_tui.ui import refresh_and_repaint
-from skyward_tui.ui.refresh_and_repaint import MIN_KEY_INTERVAL, PAINTS_PER_KEY, REPAINT_SECONDS, ImmediateRepaint
+from skyward_tui.ui import screen_refresh_timing
+from skyward_tui.ui.screen_refresh_timing import MIN_KEY_INTERVAL, PAINTS_PER_KEY, REPAINT_SECONDS, ImmediateRepaint
 from skyward_tui.ui.themes import OWN_THEMES, ensure_contrast, muted
 
 
@@ -323,7 +323,7 @@ def test_outliers_never_are_most(values: dict[int, float]) -> None:
 
 def test_a_key_is_painted_for_soon_and_not_too_often(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(refresh_and_repaint, "monotonic", lambda: now)
+    monkeypatch.setattr(screen_refresh_timing, "monotonic", lambda: now)
     asked = ImmediateRepaint()
     assert not asked.consume_paint(), "no key has come"
     asked.on_input(events.Resize(None, None))  # type: ignore[arg-type]

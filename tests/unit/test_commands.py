@@ -41,7 +41,7 @@ from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, RunStatus
 from skyward_core.model.output_files import Unfetched, WrittenFile
 from skyward_core.model.specs import PoolSpec
 from skyward_core.node.agent.agent_state import LAST_LINE_BYTES, last_line
-from skyward_core.pool.node_roster import describe_notice
+from skyward_core.pool.missing_and_replaced_nodes import describe_notice
 from skyward_core.providers.local.provider import Local
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
@@ -53,9 +53,9 @@ from skyward_tui.cli import follow_run, pool_and_run_lookup
 from skyward_tui.cli.commands import cancel_down_prune, ls_logs_results_files
 from skyward_tui.cli.commands.run import PoolCommand, run
 from skyward_tui.cli.console import Console, LogPrinter
+from skyward_tui.cli.fault_tolerant_stdio import StandardStream
 from skyward_tui.cli.follow_run import Follower, LiveStatus, Row, status_rows
 from skyward_tui.cli.main import cli
-from skyward_tui.cli.output_stream import StandardStream
 from skyward_tui.cli.run_report import aggregate_lines, failure_lines, run_table
 from skyward_tui.launch_form import form
 from skyward_tui.text.json_output import pool_json, run_json

@@ -16,7 +16,7 @@ import pyte
 import pytest
 
 from skyward_core.api import rank_output_printer
-from skyward_core.api.operators import print_safely
+from skyward_core.api.pool_operations import print_safely
 from skyward_core.api.rank_output_printer import ScriptConsole
 from skyward_core.model.errors import NotPicklableError
 from skyward_core.model.function import PendingFunction

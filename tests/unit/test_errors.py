@@ -32,14 +32,14 @@ from skyward_core.model import errors
 from skyward_core.model.errors import Action, Hint, PoolError, RunError, UsageError, error_exit_code, python_hint
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause
 from skyward_core.model.root_cause import is_failure, is_symptom, root_cause
-from skyward_core.pool.event_log import EventPublisher
-from skyward_core.pool.runs.run_results import error_of_cause_type
+from skyward_core.pool.event_publisher import EventPublisher
+from skyward_core.pool.runs.result_loading_and_run_errors import error_of_cause_type
 from skyward_core.store.ledger import Ledger
 from skyward_core.util.redaction import Redactor
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, apply
 from skyward_tui.cli.console import Console
-from skyward_tui.text.error_hints import advice, format_detail, format_error
+from skyward_tui.text.hint_commands import advice, format_detail, format_error
 from tests.support.commands import COMMANDS
 from tests.support.hostile_text import is_harmful
 from tests.support.sessions import new_session

@@ -12,8 +12,8 @@ from subprocess import DEVNULL, PIPE
 
 import pytest
 
-from skyward_core.tasks import run_script_loader
-from skyward_core.tasks.run_script_loader import build_task
+from skyward_core.tasks import script_loader_parent
+from skyward_core.tasks.script_loader_parent import build_task
 from tests.support.fewer import FOLDER
 from tests.support.forked import Loaded
 from tests.support.forked_clients import run_script
@@ -88,7 +88,7 @@ def test_forked_loader_has_modules_of_a_started_one(tmp_path: Path, monkeypatch:
         "import skyward_core as sky\n@sky.function\ndef f(): ...\n"
     )
     build_task(script, "f", {})
-    monkeypatch.setattr(run_script_loader, "subprocess", subprocess)
+    monkeypatch.setattr(script_loader_parent, "subprocess", subprocess)
     build_task(script, "f", {})
     (forked, *rest), (started, *others) = map(json.loads, found.read_text().splitlines())
     assert rest == others

@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.agent import fail_fast
+from skyward_core.node.agent import fail_fast_without_client
 from skyward_core.node.agent.agent_state import Lease
 from skyward_core.node.agent.call_registry import Call
-from skyward_core.node.agent.fail_fast import FailFast, sign_failure
+from skyward_core.node.agent.fail_fast_without_client import FailFast, sign_failure
 from skyward_core.node.agent.gang_lock_and_run_queue import GangLock
 from skyward_core.node.agent.gang_state import EpochFile, Gang, ReservedPorts
 from skyward_core.protocol.frame_codec import Decoder, encode_frame
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, apply
 from skyward_tui.text.number_and_time_format import age, time_left
-from skyward_tui.ui.refresh_and_repaint import refresh_token
+from skyward_tui.ui.screen_refresh_timing import refresh_token
 from tests.support.agent_parts import Node
 from tests.support.waiting import until
 
@@ -327,8 +327,8 @@ class Member:
 
 @pytest.fixture
 async def gang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Member]]:
-    monkeypatch.setattr(fail_fast, "CLIENT_GRACE", 0.05)
-    monkeypatch.setattr(fail_fast, "RETRY_DELAY", 0.05)
+    monkeypatch.setattr(fail_fast_without_client, "CLIENT_GRACE", 0.05)
+    monkeypatch.setattr(fail_fast_without_client, "RETRY_DELAY", 0.05)
     members = [Member(tmp_path / str(number), number) for number in range(3)]
     for each in members:
         each.fail_fast.set_peers({"key": KEY, "nodes": [other.place for other in members]})
@@ -386,7 +386,7 @@ async def test_a_client_that_is_there_decides_and_where_it_has_gone_they_do(gang
 
 
 async def test_returning_client_is_left_to_decide(gang: list[Member], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fail_fast, "CLIENT_GRACE", 60.0)
+    monkeypatch.setattr(fail_fast_without_client, "CLIENT_GRACE", 60.0)
     gang[1].call.owner = gang[1].node.peer
     gang[1].fail()
     gang[1].node.desk.on_client_gone(gang[1].node.peer)
@@ -444,8 +444,11 @@ async def test_a_stranger_stops_nothing(gang: list[Member], data: bytes) -> None
 
 
 async def test_silent_strangers_are_dropped(gang: list[Member], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fail_fast, "PEER_TIMEOUT", 0.3)
-    idle = [await asyncio.open_connection(*gang[0].place[1:]) for _ in range(3 * fail_fast.MAX_PEER_CONNECTIONS)]
+    monkeypatch.setattr(fail_fast_without_client, "PEER_TIMEOUT", 0.3)
+    idle = [
+        await asyncio.open_connection(*gang[0].place[1:])
+        for _ in range(3 * fail_fast_without_client.MAX_PEER_CONNECTIONS)
+    ]
     gang[1].fail()
     await look_until(gang[1], lambda: gang[0].stopped)
     for reader, writer in idle:
@@ -456,7 +459,7 @@ async def test_silent_strangers_are_dropped(gang: list[Member], monkeypatch: pyt
 
 
 async def test_connection_to_silent_node_is_closed(gang: list[Member], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fail_fast, "PEER_TIMEOUT", 0.3)
+    monkeypatch.setattr(fail_fast_without_client, "PEER_TIMEOUT", 0.3)
     closed = asyncio.Event()
 
     async def stand_still(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -468,5 +471,5 @@ async def test_connection_to_silent_node_is_closed(gang: list[Member], monkeypat
     async with await asyncio.start_server(stand_still, "127.0.0.1", 0) as server:
         place = server.sockets[0].getsockname()
         said: Any = {"t": "failed", "run": "r1", "epoch": EPOCH, "node": 1, "signature": "s"}
-        assert not await fail_fast._notify_peer(said, place)
+        assert not await fail_fast_without_client._notify_peer(said, place)
         await asyncio.wait_for(closed.wait(), 10)

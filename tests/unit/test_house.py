@@ -265,20 +265,20 @@ QUESTIONS = {"exists", "is_file", "is_dir", "is_symlink", "resolve", "expanduser
              "rglob", "samefile", "readlink", "read_text", "read_bytes"}  # fmt: skip
 # Modules that read text of users, projects and variables, and what of theirs asks about files of our own alone.
 ASKING = ("skyward_tui", "skyward_core/api", "skyward_core/client", "skyward_core/tasks",
-          "skyward_core/store/state_folder.py", "skyward_core/store/hosts_and_pools_tables.py")  # fmt: skip
+          "skyward_core/store/state_folder.py", "skyward_core/store/skyward_toml_schema.py")  # fmt: skip
 OF_OURS = {
     "skyward_core/api/attach_and_results.py": 4,
     "skyward_core/client/bug_report.py": 1,
     "skyward_core/client/recording_export.py": 3,
     "skyward_core/client/run_history.py": 4,
-    "skyward_core/client/skyward_alias.py": 4,
+    "skyward_core/client/skyward_alias_installer.py": 4,
     "skyward_core/client/node_file_copy.py": 5,  # of a node, and of what was just copied
-    "skyward_core/client/settings_file.py": 1,
+    "skyward_core/client/settings_edits.py": 1,
     "skyward_core/store/state_folder.py": 4,
     "skyward_core/tasks/task_and_blob_values.py": 4,
-    "skyward_core/tasks/run_script_loader.py": 3,
-    "skyward_core/tasks/script_interpreters.py": 7,
-    "skyward_core/tasks/script_loader.py": 2,  # of a script that was parsed before
+    "skyward_core/tasks/script_loader_parent.py": 3,
+    "skyward_core/tasks/script_environments.py": 7,
+    "skyward_core/tasks/script_loader_child.py": 2,  # of a script that was parsed before
     "skyward_tui/cli/commands/examples_and_shim.py": 1,
     "skyward_tui/cli/shared_options.py": 1,
     "skyward_tui/file_export.py": 1,

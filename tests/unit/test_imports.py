@@ -24,8 +24,8 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.runtime import import_hooks
-from skyward_core.runtime.import_hooks import pause_gc
+from skyward_core.runtime import import_alias_and_hooks
+from skyward_core.runtime.import_alias_and_hooks import pause_gc
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,7 +38,9 @@ def run_with_standard_library(code: str) -> None:
 
 
 def test_an_agent_needs_nothing_but_the_standard_library() -> None:
-    run_with_standard_library("import skyward_core.node.agent.__main__, skyward_core.node.agent.agent_lifetime")
+    run_with_standard_library(
+        "import skyward_core.node.agent.__main__, skyward_core.node.agent.agent_recovery_and_shutdown"
+    )
 
 
 def test_a_worker_starts_with_nothing_but_the_standard_library() -> None:
@@ -322,11 +324,13 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (folder / "tuners.py").write_text(note)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    import_hooks.install_gc_pause()
-    import_hooks.install_gc_pause()
-    assert sum(isinstance(finder, import_hooks._LargeFinder) for finder in sys.meta_path) == 1
+    import_alias_and_hooks.install_gc_pause()
+    import_alias_and_hooks.install_gc_pause()
+    assert sum(isinstance(finder, import_alias_and_hooks._LargeFinder) for finder in sys.meta_path) == 1
     yield folder
-    atexit.unregister(import_hooks._unfreeze_at_exit)  # tests end without a look through all that they have loaded
+    atexit.unregister(
+        import_alias_and_hooks._unfreeze_at_exit
+    )  # tests end without a look through all that they have loaded
     for name in [name for name in sys.modules if name.partition(".")[0] == "peft"]:
         del sys.modules[name]
 
@@ -381,7 +385,7 @@ def test_small_libraries_are_none_of_its_business(library: Path) -> None:
 
 AT_THE_END = """
 import atexit, gc, os, subprocess, sys
-from skyward_core.runtime import import_hooks as large_imports
+from skyward_core.runtime import import_alias_and_hooks as large_imports
 
 # Called last.
 atexit.register(lambda: print("thaws" if large_imports._unfreeze_on_stop in gc.callbacks else "stays frozen"))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.api.dask_client import DaskConnection
+from skyward_core.api.dask_client_connection import DaskConnection
 from skyward_core.node.bootstrap import image_environment
 from skyward_core.plugins.built_in.ray import _check_tokens
 from skyward_core.plugins.redis_dict_queue_lock import SharedStateConnection

@@ -16,8 +16,8 @@ from skyward_core.model.errors import ScriptError, UsageError
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.local.provider import Local
-from skyward_core.tasks import bounded_subprocess, client_interpreter, script_interpreters
-from skyward_core.tasks.client_interpreter import (
+from skyward_core.tasks import bounded_subprocess, interpreter_compatibility, script_environments
+from skyward_core.tasks.interpreter_compatibility import (
     OWN_SOURCE,
     incompatibility,
     is_own_environment,
@@ -25,7 +25,7 @@ from skyward_core.tasks.client_interpreter import (
 )
 from skyward_core.tasks.packages import inline_metadata
 from skyward_core.tasks.packages.requires_python import satisfies
-from skyward_core.tasks.script_interpreters import (
+from skyward_core.tasks.script_environments import (
     PythonInfo,
     UnusablePython,
     choose_interpreter,
@@ -219,7 +219,7 @@ def program(path: Path, says: str) -> Path:
 
 def test_unusable_python_option_is_an_error(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     venv, other = environment(tmp_path / "venv"), another_python()
-    monkeypatch.setattr(script_interpreters, "find_other_pythons", lambda environ: iter([other.path]))
+    monkeypatch.setattr(script_environments, "find_other_pythons", lambda environ: iter([other.path]))
     for said, why in (
         (str(tmp_path), "is a folder. Name an interpreter"),
         (str(venv), f"is a folder. Name the interpreter in it: {venv}/bin/python"),
@@ -264,7 +264,7 @@ def test_its_environment_has_a_name_by_what_it_holds(project: Path) -> None:
 
 
 def test_missing_python_version_names_those_found(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(script_interpreters, "find_other_pythons", lambda environ: iter(["/x/bin/python", "/y"]))
+    monkeypatch.setattr(script_environments, "find_other_pythons", lambda environ: iter(["/x/bin/python", "/y"]))
     script(project).write_text('# /// script\n# requires-python = ">=3.19"\n# ///\n')
 
     def seen(path: str) -> PythonInfo:
@@ -369,7 +369,7 @@ def test_a_plan_chooses_it_once(project: Path, monkeypatch: pytest.MonkeyPatch) 
         read.append(path)
         return plain(path)
 
-    monkeypatch.setattr("skyward_core.tasks.script_interpreters.read_inline_metadata", noted)
+    monkeypatch.setattr("skyward_core.tasks.script_environments.read_inline_metadata", noted)
     plan = make_plan(LaunchRequest(script=str(script(project))))
     assert plan.spec is not None and plan.spec.interpreter is plan.interpreter
     assert read == [script(project)]
@@ -423,8 +423,8 @@ def test_pythons_in_the_working_folder_are_ignored(tmp_path: Path, monkeypatch: 
         program.write_text("#!/bin/sh\n")
         program.chmod(0o755)
     away = {"HOME": str(tmp_path / "none")}
-    assert list(script_interpreters.find_other_pythons({"PATH": ".::bin", **away})) == []
-    assert list(script_interpreters.find_other_pythons({"PATH": f".:{tmp_path}/bin", **away})) == [
+    assert list(script_environments.find_other_pythons({"PATH": ".::bin", **away})) == []
+    assert list(script_environments.find_other_pythons({"PATH": f".:{tmp_path}/bin", **away})) == [
         f"{tmp_path}/bin/python3.20"
     ]
 
@@ -511,24 +511,24 @@ LIBRARY = str(Path(os.__file__).parent)
 
 @pytest.fixture(autouse=True)
 def no_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_interpreter, "_script_folders", [])
+    monkeypatch.setattr(interpreter_compatibility, "_script_folders", [])
 
 
 def test_what_is_before_the_standard_library_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", ["", "/mine", LIBRARY, "/site"])
-    assert client_interpreter.import_path_entries() == (["", "/mine"], [LIBRARY, "/site"])
+    assert interpreter_compatibility.import_path_entries() == (["", "/mine"], [LIBRARY, "/site"])
 
 
 def test_without_a_standard_library_all_of_it_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", ["/mine", "/site"])
-    assert client_interpreter.import_path_entries() == ([], ["/mine", "/site"])
+    assert interpreter_compatibility.import_path_entries() == ([], ["/mine", "/site"])
 
 
 def test_the_latest_script_comes_first_and_our_own_path_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "path", ["/mine", LIBRARY])
     for folder in ("a", "b", "a"):
-        client_interpreter.add_script_folder(tmp_path / folder / "script.py")
-    assert client_interpreter.import_path_entries() == (
+        interpreter_compatibility.add_script_folder(tmp_path / folder / "script.py")
+    assert interpreter_compatibility.import_path_entries() == (
         [str(tmp_path / "a"), str(tmp_path / "b"), "/mine"],
         [LIBRARY],
     )
@@ -538,11 +538,11 @@ def test_the_latest_script_comes_first_and_our_own_path_stays(monkeypatch: pytes
 def test_folder_of_the_command_is_not_a_script_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path / "bin"), "/of-pythonpath", LIBRARY])
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "bin" / "skyward-tui")])
-    assert client_interpreter.import_path_entries() == ([str(tmp_path / "bin"), "/of-pythonpath"], [LIBRARY])
-    client_interpreter.add_script_folder(tmp_path / "script.py")
-    assert client_interpreter.import_path_entries() == ([str(tmp_path), "/of-pythonpath"], [LIBRARY])
+    assert interpreter_compatibility.import_path_entries() == ([str(tmp_path / "bin"), "/of-pythonpath"], [LIBRARY])
+    interpreter_compatibility.add_script_folder(tmp_path / "script.py")
+    assert interpreter_compatibility.import_path_entries() == ([str(tmp_path), "/of-pythonpath"], [LIBRARY])
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "bin" / "own.py")])  # a program that has its modules there
-    assert client_interpreter.import_path_entries()[0] == [
+    assert interpreter_compatibility.import_path_entries()[0] == [
         str(tmp_path),
         str(tmp_path / "bin"),
         "/of-pythonpath",

@@ -21,11 +21,11 @@ from typing import Any
 import pytest
 
 from skyward_core.model.machines import Machine, MeasuredHardware, OrderedHardware, find_mismatch
-from skyward_core.node.agent import agent_lifetime
-from skyward_core.node.agent.agent_lifetime import DeadmanSwitch
+from skyward_core.node.agent import agent_recovery_and_shutdown
+from skyward_core.node.agent.agent_recovery_and_shutdown import DeadmanSwitch
 from skyward_core.node.bootstrap import hardware_benchmark
 from skyward_core.pool.startup import MachineVerifier, _parse_probe
-from skyward_core.protocol import host_facts
+from skyward_core.protocol import host_answers
 from skyward_core.providers.aws import instance_lookup_and_end, spot_interruption_watcher
 from tests.support.waiting import wait_until
 
@@ -325,7 +325,7 @@ def test_host_benchmark_and_transfer_to_neighbor(tmp_path: Path, monkeypatch: py
     word = "0123456789abcdef" * 2
     wanted = {"gpus": True, "python": str(tmp_path / "none"), "address": "127.0.0.1", "word": word}
     found = hardware_benchmark.measure_host(tmp_path, wanted)
-    host_facts.validate_task_result("probe", found | {"gpus": [list(each) for each in found["gpus"]]})
+    host_answers.validate_task_result("probe", found | {"gpus": [list(each) for each in found["gpus"]]})
     assert found["disk"] > 0 and list(tmp_path.iterdir()) == [], "it leaves nothing"
     assert found["whys"]["gpus"] == "nvidia-smi is not installed" and "matmul" in found["whys"]
     assert abs(found["time"] - time.time()) < 60
@@ -334,7 +334,7 @@ def test_host_benchmark_and_transfer_to_neighbor(tmp_path: Path, monkeypatch: py
         stranger.shutdown(socket.SHUT_WR)
         assert stranger.recv(1) == b"", "who does not know the word is told nothing"
     sent = hardware_benchmark.measure_send({"address": "127.0.0.1", "port": found["port"], "word": word})
-    host_facts.validate_task_result("send", sent)
+    host_answers.validate_task_result("send", sent)
     assert sent["rate"] > 0 and sent["why"] == ""
 
 
@@ -469,7 +469,7 @@ def test_nobody_is_waited_for_beyond_the_listener_s_time(monkeypatch: pytest.Mon
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the system was asked for."""
     found: list[str] = []
-    monkeypatch.setattr(agent_lifetime, "_schedule_shutdown", found.append)
+    monkeypatch.setattr(agent_recovery_and_shutdown, "_schedule_shutdown", found.append)
     return found
 
 

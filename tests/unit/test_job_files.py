@@ -22,7 +22,7 @@ from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import JobFileError
 from skyward_core.model.provider_capabilities import RunsHere
 from skyward_core.tasks.job_files.job import JobFile
-from skyward_core.tasks.job_files.yaml_document import (
+from skyward_core.tasks.job_files.job_yaml_reader import (
     IGNORED_KEYS,
     UNSUPPORTED_KEYS,
     JobKeys,

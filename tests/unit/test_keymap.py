@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from skyward_tui.ui.actions import ACTIONS, CONCURRENT_SCOPES, SCOPES, resolve_keymap, with_keys
-from skyward_tui.ui.panel_table import PANELS
+from skyward_tui.ui.panel_registry import PANELS
 
 
 @pytest.mark.parametrize(

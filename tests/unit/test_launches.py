@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from skyward_core.client.launch import script_state
+from skyward_core.client.launch import script_git_state
 from skyward_core.client.launch.launch_plan import make_plan, resolve_call
 from skyward_core.client.launch.launch_records import (
     LaunchRecord,
@@ -23,7 +23,12 @@ from skyward_core.client.launch.launch_records import (
     save_launch_record,
 )
 from skyward_core.client.launch.launch_request import LaunchRequest
-from skyward_core.client.launch.script_state import MAX_CHANGED_FILES, MAX_DIFF_BYTES, ScriptState, capture_script_state
+from skyward_core.client.launch.script_git_state import (
+    MAX_CHANGED_FILES,
+    MAX_DIFF_BYTES,
+    ScriptState,
+    capture_script_state,
+)
 from skyward_core.model.errors import SkywardError, UsageError
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import RunRow
@@ -287,7 +292,7 @@ def test_git_that_does_not_answer_holds_nothing_up(tmp_path: Path, monkeypatch: 
     (tmp_path / "git").chmod(0o700)
     (tmp_path / "t.py").write_text("")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(script_state, "GIT_TIMEOUT", 0.1)
+    monkeypatch.setattr(script_git_state, "GIT_TIMEOUT", 0.1)
     found = ScriptState.capture(tmp_path / "t.py")
     assert found.commit == "" and found.script
 

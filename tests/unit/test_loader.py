@@ -20,7 +20,7 @@ from skyward_core.model.errors import NotPicklableError, ScriptError, ScriptFail
 from skyward_core.plugins.built_in.huggingface import HuggingFace
 from skyward_core.tasks import missing_packages
 from skyward_core.tasks.argument_parsing import RawArgument
-from skyward_core.tasks.run_script_loader import build_task
+from skyward_core.tasks.script_loader_parent import build_task
 from tests.support.forked import Loaded
 
 HEAD = "import skyward_core as sky\n"
@@ -162,7 +162,7 @@ def test_what_the_script_prints_stays_off_our_output(tmp_path: Path) -> None:
         f"{HEAD}@sky.function\ndef f(): ...\n"
     )
     code = (
-        "import sys; from pathlib import Path; from skyward_core.tasks.run_script_loader import build_task\n"
+        "import sys; from pathlib import Path; from skyward_core.tasks.script_loader_parent import build_task\n"
         f"build_task(Path({str(path)!r}), 'f', {{}}, echo=sys.argv[1] == 'echo')\n"
     )
     for mode, lines in (("echo", {"one", "two", "three", "four"}), ("quiet", set())):
@@ -347,7 +347,7 @@ def test_large_parts_live_in_files_and_are_removed_with_us(tmp_path: Path) -> No
     path = tmp_path / "big.py"
     path.write_text(f"{HEAD}DATA = bytes(5_000_000)\n@sky.function\ndef f(): return len(DATA)\n")
     code = (
-        "from pathlib import Path; from skyward_core.tasks.run_script_loader import build_task\n"
+        "from pathlib import Path; from skyward_core.tasks.script_loader_parent import build_task\n"
         f"task = build_task(Path({str(path)!r}), 'f', {{}})\n"
         "print(task.fn.path, task.fn.path.stat().st_size > 5_000_000)\n"
     )
@@ -385,7 +385,7 @@ def test_the_loader_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
         f"threading.Event().wait()\n{HEAD}@sky.function\ndef f(): ...\n"
     )
     code = (
-        "from pathlib import Path; from skyward_core.tasks.run_script_loader import build_task\n"
+        "from pathlib import Path; from skyward_core.tasks.script_loader_parent import build_task\n"
         f"build_task(Path({str(path)!r}), 'f', {{}})\n"
     )
     with subprocess.Popen([sys.executable, "-c", code]) as parent, fifo.open() as alive:

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skyward_core.client.run_history import OutputChunk
-from skyward_core.store import run_logs
-from skyward_core.store.run_logs import LogRange, StoredLines, ring_tail
+from skyward_core.store import run_log_reader
+from skyward_core.store.run_log_reader import LogRange, StoredLines, ring_tail
 from skyward_core.util.terminal_safe_text import sanitize_colored
 from skyward_core.views import log_collapsing, stdout_stderr_order
 from skyward_core.views.log_buffer import (
@@ -472,7 +472,7 @@ def test_reading_from_any_place_gives_what_reading_it_all_does(
     folder = tmp_path_factory.mktemp("logs")
     data = b"".join(pieces)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_logs, "SEEK_STRIDE_LINES", 1)
+        patch.setattr(run_log_reader, "SEEK_STRIDE_LINES", 1)
         patch.setattr(stdout_stderr_order, "PIECE_BYTES", 3)
         log = stored(folder, data, data[::-1], whole=whole)
         ring = LogRing()

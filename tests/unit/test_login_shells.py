@@ -30,7 +30,7 @@ from skyward_core.model.errors import SkywardError
 from skyward_core.model.specs import Nodes, PoolSpec
 from skyward_core.node import bundle_importer
 from skyward_core.node.bootstrap import host_command_server, receive_file
-from skyward_core.protocol import host_facts
+from skyward_core.protocol import host_answers
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.protocol.node_paths import deferred_bundle_path
 from skyward_core.providers import agent_status_and_termination
@@ -39,7 +39,7 @@ from skyward_core.transport.bundle_builder import bundle
 from skyward_core.transport.ssh import bootstrap_channel, connection, effective_ssh_config, ssh_transport
 from skyward_core.transport.ssh.connection import ANSWER_TIMEOUT
 from skyward_core.transport.ssh.effective_ssh_config import PreopenedSockets, Route
-from skyward_core.transport.ssh.host_address import Target
+from skyward_core.transport.ssh.host_address_and_python import Target
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
 
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "tcsh", "fish")
@@ -433,14 +433,14 @@ STATUS: dict[str, Any] = {"kept": {}, "orphans": [], "left": False, "ended": "",
 
 @pytest.mark.parametrize("value", [None, [1], {"a": 1}, float("nan"), 1 << 70])
 def test_what_a_host_tells_of_itself_is_looked_at(value: Any) -> None:
-    host_facts.validate_facts(dict(HOST_FACTS), status=False)
-    host_facts.validate_facts(HOST_FACTS | STATUS, status=True)
-    host_facts.validate_facts({key: HOST_FACTS[key] for key in host_facts.FACTS} | {"root": ""}, status=True)
+    host_answers.validate_facts(dict(HOST_FACTS), status=False)
+    host_answers.validate_facts(HOST_FACTS | STATUS, status=True)
+    host_answers.validate_facts({key: HOST_FACTS[key] for key in host_answers.FACTS} | {"root": ""}, status=True)
     for key in (
         (HOST_FACTS | STATUS).keys() - {"uid", "kept", "cpus"} - ({"version", "orphans"} if value == [1] else set())
     ):
         with pytest.raises(WireError, match=key):
-            host_facts.validate_facts(HOST_FACTS | STATUS | {key: value}, status=True)
+            host_answers.validate_facts(HOST_FACTS | STATUS | {key: value}, status=True)
 
 
 DONE: dict[str, dict[str, Any]] = {
@@ -483,15 +483,15 @@ def is_one_all_the_same(key: str, value: Any) -> bool:
 @pytest.mark.parametrize("name", ["\x1b]0;x\x07", "gpus "])
 def test_why_something_was_not_measured_is_told_of_what_is_measured_alone(name: str) -> None:
     with pytest.raises(WireError, match="invalid 'whys' in its answer"):
-        host_facts.validate_task_result("probe", DONE["probe"] | {"whys": {name: "no"}})
+        host_answers.validate_task_result("probe", DONE["probe"] | {"whys": {name: "no"}})
 
 
 @pytest.mark.parametrize("what", sorted(DONE))
 def test_what_a_host_says_when_something_was_done_is_looked_at(what: str) -> None:
-    host_facts.validate_task_result(what, DONE[what])
+    host_answers.validate_task_result(what, DONE[what])
     for key, value in DONE[what].items():
         with pytest.raises(WireError, match=f"invalid '{key}' in its answer: None"):
-            host_facts.validate_task_result(what, {name: each for name, each in DONE[what].items() if name != key})
+            host_answers.validate_task_result(what, {name: each for name, each in DONE[what].items() if name != key})
         others = [other[name] for other in DONE.values() for name in other if type(other[name]) is not type(value)]
         for wrong in (*NO_ANSWERS, *others):
             if wrong == [True] and what == "reach":
@@ -501,7 +501,7 @@ def test_what_a_host_says_when_something_was_done_is_looked_at(what: str) -> Non
             if what in ("probe", "send") and is_one_all_the_same(key, wrong):
                 continue
             with pytest.raises(WireError, match=f"invalid '{key}' in its answer"):
-                host_facts.validate_task_result(what, DONE[what] | {key: wrong})
+                host_answers.validate_task_result(what, DONE[what] | {key: wrong})
 
 
 # A module of a bundle is what ``zipimporter`` makes of it, and is read once.

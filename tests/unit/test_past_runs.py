@@ -31,7 +31,7 @@ from skyward_core.client.run_history import (
 from skyward_core.model.errors import UsageError
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary
-from skyward_core.node.worker.result_summaries import summarize
+from skyward_core.node.worker.result_pickles_and_summaries import summarize
 from skyward_core.protocol.output_order_marks import BEFORE, encode_mark
 from skyward_core.store import past_pools, pool_folder
 from skyward_core.store.ledger import Ledger
@@ -39,7 +39,7 @@ from skyward_core.store.ledger_rows import Receipt, make_bills
 from skyward_core.store.past_pools import add_logs
 from skyward_core.store.pool_folder import MetricsWriter, PoolFolder
 from skyward_core.store.state_folder import ensure_pool_folder
-from skyward_core.views import events, recorded_events, stdout_stderr_order
+from skyward_core.views import events, recording_entries, stdout_stderr_order
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.pool_view import PoolView, RunView, TaskView, apply
 from skyward_core.views.result_agreement import Difference, compare_results, find_disagreements
@@ -565,8 +565,8 @@ def raised_run(ledger: Ledger) -> Ledger:
     for second in range(60):  # it failed at 26: what was in memory is free from then on
         at = began + second
         gpu = {"mem_used": 30, "mem_total": 80} | ({"xid": 48} if second >= 28 else {})
-        kept.put(recorded_events.machine_entry(at, 1, sample(at, 96 if second <= 26 else 2, gpu), 0.0))
-        kept.put(recorded_events.machine_entry(at, 0, sample(at, 1), 0.0))
+        kept.put(recording_entries.machine_entry(at, 1, sample(at, 96 if second <= 26 else 2, gpu), 0.0))
+        kept.put(recording_entries.machine_entry(at, 0, sample(at, 1), 0.0))
     kept.close()
     ledger.record_teardown(row.token, Receipt("llama", 2, (0, 1), (), 1.0))
     return ledger

@@ -19,8 +19,8 @@ import pytest
 import skyward_core
 from skyward_core import plugins
 from skyward_core.api import older_api_names
+from skyward_core.model.deprecated_and_unknown_arguments import did_you_mean
 from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.model.older_api_arguments import did_you_mean
 from skyward_core.model.specs import Image, PipIndex, PoolSpec
 from skyward_core.plugins import available, factory
 from skyward_core.plugins.plugin import (
@@ -37,7 +37,7 @@ from skyward_core.plugins.plugin import (
     with_env,
     with_pip,
 )
-from skyward_core.plugins.server_ports_and_certificates import check_port_free, set_variables
+from skyward_core.plugins.plugin_server_start_and_stop import check_port_free, set_variables
 from skyward_core.runtime.instance_info import InstanceInfo
 from skyward_core.store import state_folder
 
@@ -489,7 +489,7 @@ SCRIPT = """
 import importlib.util, inspect, sys
 from skyward_core.runtime import instance_info as used_up
 from skyward_core.runtime.instance_info import InstanceInfo
-from skyward_core.runtime.rendezvous import TorchrunEnvironment as ForCalls
+from skyward_core.runtime.framework_rendezvous_variables import TorchrunEnvironment as ForCalls
 
 OWN = InstanceInfo(head_addr="192.0.2.2", head_port=9)
 calls = ForCalls(InstanceInfo(rank=1, world_size=2, head_addr="192.0.2.1", head_port=5), OWN, "unused")

@@ -15,8 +15,8 @@ from skyward_core import plugins
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.specs import Image, PoolSpec
 from skyward_core.plugins.built_in.tensorflow import make_tf_config
+from skyward_core.runtime.framework_rendezvous_variables import claim_port
 from skyward_core.runtime.instance_info import InstanceInfo, Peer
-from skyward_core.runtime.rendezvous import claim_port
 from tests.support.plugin_gang import places, run_gang
 
 GPU = "H100:8"

@@ -7,9 +7,9 @@ import pytest
 from skyward_core import plugins
 from skyward_core.model.specs import Image, PoolSpec
 from skyward_core.plugins.built_in.torch import FLIGHT_RECORDER_VARIABLES
-from skyward_core.runtime import rendezvous
+from skyward_core.runtime import framework_rendezvous_variables
+from skyward_core.runtime.framework_rendezvous_variables import find_interface, limit_machine_share, threads_per_rank
 from skyward_core.runtime.instance_info import InstanceInfo, Peer
-from skyward_core.runtime.rendezvous import find_interface, limit_machine_share, threads_per_rank
 from tests.support.plugin_gang import places, run_gang
 
 GPU = "A100:8"
@@ -62,7 +62,7 @@ def test_every_rank_is_told_its_place():
     ]
     seen = run_gang(
         f"""
-        from skyward_core.runtime.rendezvous import set_permanent_variables as set_for_good
+        from skyward_core.runtime.framework_rendezvous_variables import set_permanent_variables as set_for_good
         set_for_good(info)
         print(json.dumps([[os.environ[k] for k in {names}], os.environ["GLOO_SOCKET_IFNAME"]]))
         """,
@@ -93,7 +93,7 @@ def test_nothing_on_one_rank():
 def test_what_the_person_set_stays():
     (report,) = run_gang(
         """
-        from skyward_core.runtime.rendezvous import set_permanent_variables as set_for_good
+        from skyward_core.runtime.framework_rendezvous_variables import set_permanent_variables as set_for_good
         set_for_good(info)
         print(json.dumps([os.environ[k] for k in ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "MASTER_ADDR")]))
         """,
@@ -141,6 +141,6 @@ def test_collectives_are_remembered_unless_the_person_says_otherwise(given, set_
     # The plugin sets a rank's variables for good, and this process goes on with other tests.
     kept = {name: value for name, value in os.environ.items() if name not in FLIGHT_RECORDER_VARIABLES}
     monkeypatch.setattr(os, "environ", kept | given)
-    monkeypatch.setattr(rendezvous, "_by_plugin", {})
+    monkeypatch.setattr(framework_rendezvous_variables, "_by_plugin", {})
     with plugins.torch(init=False).around_process(places(2, 1)[0]):
         assert {name: os.environ[name] for name in FLIGHT_RECORDER_VARIABLES if name in os.environ} == set_to

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from skyward_core.node.agent import worker_processes
-from skyward_core.node.bootstrap import host_commands, host_inspection
+from skyward_core.node.bootstrap import host_commands, host_folders_and_processes
 from tests.support.processes import descendants, exists
 from tests.support.waiting import wait_until
 
@@ -127,29 +127,29 @@ def test_who_writes_into_a_folder_is_found_also_when_it_is_gone(tmp_path: Path) 
         child = subprocess.Popen(["sleep", "600"], stderr=errors)
     try:
         shutil.rmtree(folder)
-        assert host_inspection.find_node_processes(str(folder)) == [child.pid]
-        assert host_inspection.find_node_processes(str(tmp_path / "node")) == []
+        assert host_folders_and_processes.find_node_processes(str(folder)) == [child.pid]
+        assert host_folders_and_processes.find_node_processes(str(tmp_path / "node")) == []
     finally:
         child.kill()
         child.wait()
-    assert host_inspection.find_node_processes(str(folder)) == []
+    assert host_folders_and_processes.find_node_processes(str(folder)) == []
 
 
 def test_who_has_a_node_s_mark_is_found_with_all_below(tmp_path: Path) -> None:
     folder, outer = str(tmp_path / "node:0"), str(tmp_path / "a-node-it-runs-in")
     code = "import os, subprocess\nprint(subprocess.Popen(['sleep', '600'], env={}).pid, flush=True)\ninput()"
-    marks = {host_inspection.NODE_VARIABLE: f"{outer}:{folder}"}
+    marks = {host_folders_and_processes.NODE_VARIABLE: f"{outer}:{folder}"}
     child = subprocess.Popen(
         [sys.executable, "-c", code], env=marks, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert child.stdout is not None
     below = int(child.stdout.readline())
     try:
-        assert host_inspection.find_node_processes(folder) == sorted([child.pid, below])
-        assert host_inspection.find_node_processes(outer) == sorted([child.pid, below])
+        assert host_folders_and_processes.find_node_processes(folder) == sorted([child.pid, below])
+        assert host_folders_and_processes.find_node_processes(outer) == sorted([child.pid, below])
         assert (
-            host_inspection.find_node_processes("/of/a/node")
-            == host_inspection.find_node_processes(str(tmp_path))
+            host_folders_and_processes.find_node_processes("/of/a/node")
+            == host_folders_and_processes.find_node_processes(str(tmp_path))
             == []
         )
     finally:

@@ -21,7 +21,7 @@ from skyward_core.model.errors import JobFileError, LedgerError, UsageError
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import Outcome
 from skyward_core.node.agent import retained_results
-from skyward_core.node.bootstrap import host_command_server, host_inspection
+from skyward_core.node.bootstrap import host_command_server, host_folders_and_processes
 from skyward_core.node.bootstrap.image_environment import MADE_FILE
 from skyward_core.protocol.frame_codec import Header, encode_frame
 from skyward_core.store.ledger import Ledger
@@ -29,9 +29,9 @@ from skyward_core.store.ledger_rows import Receipt, RetainedResults
 from skyward_core.store.pruning import prune_environments, prune_pools, prune_when_due
 from skyward_core.store.state_folder import ENVIRONMENTS_FOLDER, PRUNED_FILE, ensure_pool_folder, state_home
 from skyward_core.tasks.job_files.job import JobFile
-from skyward_core.tasks.job_files.yaml_document import strip_secrets
+from skyward_core.tasks.job_files.job_yaml_reader import strip_secrets
 from skyward_core.util.redaction import Redactor
-from skyward_tui.launch_form.job_form import form_from_shell
+from skyward_tui.launch_form.job_file_plan import form_from_shell
 from tests.support.ledger_runs import record_runs
 
 DAY = 86400.0
@@ -203,13 +203,13 @@ def test_a_sweep_after_a_power_cut_keeps_what_nobody_has_fetched(tmp_path: Path)
     folder = power_cut(tmp_path, outcome("aa"), outcome("aa", 1), outcome("bb", kind="raised"), ack(aa=[0]))
     host_command_server.remove_stale_folders(str(tmp_path))
     left = folder.with_name("kept.p.t.0")
-    told = host_inspection.read_retained_facts(str(left))
+    told = host_folders_and_processes.read_retained_facts(str(left))
     assert told["runs"] == {"aa": 7, "bb": 7}
     assert 6.9 * DAY < told["until"] - time.time() <= 7 * DAY
     assert sorted(path.name for path in left.iterdir()) == ["agent.json", "kept.json", "spool"]
     assert [path.name for path in folder.parent.iterdir()] == ["kept.p.t.0"]
     host_command_server.remove_stale_folders(str(tmp_path))
-    assert host_inspection.read_retained_facts(str(left)) == told
+    assert host_folders_and_processes.read_retained_facts(str(left)) == told
 
 
 @pytest.mark.parametrize(

@@ -20,19 +20,19 @@ from skyward_core.client import run_history
 from skyward_core.client.leftover_cleanup import LeftoverScan
 from skyward_core.client.replay_session import FAILURE_LEAD, Playback, Replay, open_recording
 from skyward_core.client.run_history import RunSearch, last_lines, load_metrics, load_preview, past_runs
-from skyward_core.client.sweep_results import missing_trials, trial_table_source
+from skyward_core.client.sweep_launch_and_resumption import missing_trials, trial_table_source
 from skyward_core.model.errors import UsageError
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary, signal_name, to_json_types
 from skyward_core.store import pool_folder, recording_file
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.recording_file import RecordingReader, RecordingWriter
-from skyward_core.store.run_logs import LogRange
+from skyward_core.store.run_log_reader import LogRange
 from skyward_core.store.state_folder import ensure_pool_folder
-from skyward_core.views import events, recorded_events
+from skyward_core.views import events, recording_entries
 from skyward_core.views import events as ev
 from skyward_core.views.pool_view import PoolView, RunView, TaskView, TrialSheet, apply
 from skyward_core.views.rank_metrics import MetricStore
-from skyward_core.views.recorded_events import parse_event
+from skyward_core.views.recording_entries import parse_event
 from skyward_core.views.sweep_trials import TrialTable, TrialTableSource
 from skyward_tui.cli.commands.run import TrialReporter
 from skyward_tui.cli.console import Console
@@ -82,7 +82,7 @@ EVENTS = st.one_of(*(of(kind) for kind in ev.Event.kinds.values()))
 @settings(max_examples=examples(300), deadline=None)
 @given(event=EVENTS)
 def test_every_event_comes_back_as_it_was(event: ev.Event) -> None:
-    entry = json.loads(json.dumps(recorded_events.event_entry(event)))
+    entry = json.loads(json.dumps(recording_entries.event_entry(event)))
     assert parse_event(entry["event"]) == event
 
 
@@ -92,7 +92,7 @@ def test_a_replay_makes_the_view_that_the_events_made(events: list[ev.Event]) ->
     live, replayed = PoolView("p"), PoolView("p")
     for event in (ev.PoolOpened(pool="p", at=1.0, spec=POOL, created_at=1.0), *events):
         apply(live, event)
-        assert recorded_events.apply_entry(replayed, recorded_events.event_entry(event))
+        assert recording_entries.apply_entry(replayed, recording_entries.event_entry(event))
     assert replayed.runs == live.runs and replayed.nodes == live.nodes and replayed.version == live.version
 
 
@@ -101,8 +101,8 @@ def test_bytes_of_a_log_come_back_as_they_were(data: bytes) -> None:
     live, replayed = PoolView("p"), PoolView("p")
     for piece in (data, b"\n", data + b"\n"):
         live.logs.feed(3, "err", piece, 5.0, "r1", "r003")
-        assert recorded_events.apply_entry(
-            replayed, json.loads(json.dumps(recorded_events.log_entry(5.0, "r003", "err", "r1", piece)))
+        assert recording_entries.apply_entry(
+            replayed, json.loads(json.dumps(recording_entries.log_entry(5.0, "r003", "err", "r1", piece)))
         )
     ring, again = live.logs.rank(3), replayed.logs.for_run("r1").rank(3)
     assert again.read(0, again.end) == ring.read(0, ring.end)
@@ -114,13 +114,13 @@ def test_numbers_figures_and_work_reach_their_books() -> None:
     numbers = b'{"run":"r1","at":9,"values":{"loss":0.5}}\n'
     figures = b'{"at":9,"node":{"cpu":50},"gpus":[{"util":97}],"devices":[{"id":"GPU-1","model":"H100"}]}\n'
     for entry in (
-        recorded_events.metrics_entry(9.0, "r001.metrics", numbers),
-        recorded_events.machine_entry(9.0, 1, figures, 0.5),
-        recorded_events.silence_entry(9.0, 0, "no\x1b[2J driver"),
-        recorded_events.cpu_time_entry(9.0, {0: 0.0}),
-        recorded_events.cpu_time_entry(19.0, {0: 9.0}),
+        recording_entries.metrics_entry(9.0, "r001.metrics", numbers),
+        recording_entries.machine_entry(9.0, 1, figures, 0.5),
+        recording_entries.silence_entry(9.0, 0, "no\x1b[2J driver"),
+        recording_entries.cpu_time_entry(9.0, {0: 0.0}),
+        recording_entries.cpu_time_entry(19.0, {0: 9.0}),
     ):
-        assert recorded_events.apply_entry(view, json.loads(json.dumps(entry)))
+        assert recording_entries.apply_entry(view, json.loads(json.dumps(entry)))
     assert view.metrics.latest("r1", 1) == {"loss": 0.5}
     assert view.machines is not None
     assert view.machines.latest("util") == {(1, 0): 97.0} and view.machines.nodes[1].host.latest_at == 9.5
@@ -134,11 +134,11 @@ def test_numbers_figures_and_work_reach_their_books() -> None:
 def test_what_is_swept_is_told_before_it_begins_and_found_by_any_run() -> None:
     sheet = TrialSheet.from_texts([("lr=1",), ("lr=2",)], gang=True, nodes=2).with_client(7, ["a1", "b2"])
     view = PoolView("p")
-    assert recorded_events.apply_entry(view, json.loads(json.dumps(recorded_events.sheet_entry(1.0, "a1", sheet))))
+    assert recording_entries.apply_entry(view, json.loads(json.dumps(recording_entries.sheet_entry(1.0, "a1", sheet))))
     assert view.sheets == {"a1": sheet}
     for bent in ({"rows": [["1"], [2, 3]]}, {"runs": [[5, "x"]]}, {"before": 3}, {"names": None}):
-        bad = recorded_events.sheet_entry(1.0, "a1", sheet)
-        assert not recorded_events.apply_entry(view, bad | {"sheet": bad["sheet"] | bent})
+        bad = recording_entries.sheet_entry(1.0, "a1", sheet)
+        assert not recording_entries.apply_entry(view, bad | {"sheet": bad["sheet"] | bent})
 
 
 def _event(name: Any, **more: Any) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def test_an_event_that_cannot_be_is_passed_over(event: dict[str, Any]) -> None:
     view = PoolView("p")
     apply(view, ev.PoolOpened(pool="p", at=1.0, spec=POOL, created_at=1.0))
     before = view.version, view.state, view.world_size
-    assert not recorded_events.apply_entry(view, {"at": 1.0, "k": "event", "event": event})
+    assert not recording_entries.apply_entry(view, {"at": 1.0, "k": "event", "event": event})
     assert (view.version, view.state, view.world_size) == before
 
 
@@ -193,7 +193,7 @@ FIELDS = ("at", "event", "of", "stream", "run", "text", "node", "ahead", "why", 
     good=st.sampled_from([{}, {"at": 1.0}, {"at": 1.0, "of": "r001", "stream": "out", "run": "", "node": 0}]),
 )
 def test_junk_is_passed_over(kind: Any, entry: dict[str, Any], good: dict[str, Any]) -> None:
-    recorded_events.apply_entry(PoolView("p"), entry | good | {"k": kind})
+    recording_entries.apply_entry(PoolView("p"), entry | good | {"k": kind})
 
 
 # Events as JSON, from this version and from others.
@@ -442,14 +442,14 @@ def recorded(tmp_path: Path) -> Path:
     opened = events.PoolOpened(pool="p", at=START, spec=SPEC, created_at=START)
     run = events.RunOpened(pool="p", at=START + 1, run="r1", function="train", kind="broadcast", total=2)
     for event in (opened, events.PoolState(pool="p", at=START + 0.5, state="up"), run):
-        writer.put(recorded_events.event_entry(event))
+        writer.put(recording_entries.event_entry(event))
     for second in range(2, 120):
         for rank in range(2):
-            writer.put(recorded_events.log_entry(START + second, f"r00{rank}", "out", "r1", lines(second)))
+            writer.put(recording_entries.log_entry(START + second, f"r00{rank}", "out", "r1", lines(second)))
         if second == 90:
             outcome = Outcome(1, 1, 0, "raised", 88.0, error=ErrorInfo("ValueError", "no"))
             writer.put(
-                recorded_events.event_entry(events.RankEnded(pool="p", at=START + 90, run="r1", outcome=outcome))
+                recording_entries.event_entry(events.RankEnded(pool="p", at=START + 90, run="r1", outcome=outcome))
             )
     writer.put({"at": START + 120, "k": "of the future"})
     writer.close()
@@ -529,7 +529,7 @@ def test_it_stops_shortly_before_the_failure(playback: Playback) -> None:
 
 def test_where_nothing_failed_it_says_so(tmp_path: Path) -> None:
     writer = RecordingWriter(tmp_path / "b", {"pool": "p"})
-    writer.put(recorded_events.event_entry(events.PoolState(pool="p", at=START, state="up")))
+    writer.put(recording_entries.event_entry(events.PoolState(pool="p", at=START, state="up")))
     writer.close()
     playback = Playback(open_recording(tmp_path / "b"))
     assert not playback.seek_failure() and playback.state().failure is None
@@ -559,7 +559,9 @@ def test_the_view_follows_the_clock_by_itself(recorded: Path) -> None:
 def test_a_record_of_centuries_is_played_like_any_other(tmp_path: Path) -> None:
     writer = RecordingWriter(tmp_path / "b", {"pool": "p"})
     for at in (1.0, 6e10):
-        writer.put(recorded_events.event_entry(events.PoolState(pool="p", at=at, state="up" if at > 1 else "starting")))
+        writer.put(
+            recording_entries.event_entry(events.PoolState(pool="p", at=at, state="up" if at > 1 else "starting"))
+        )
     writer.close()
     playback = Playback(open_recording(tmp_path / "b"))
     playback.start()

@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError, EndpointConnectionError, Unauthoriz
 from botocore.parsers import ResponseParserError
 
 import skyward_core as sky
-from skyward_core.client import offers_and_capacity
+from skyward_core.client import offers_and_block_purchases
 from skyward_core.model.errors import NoCapacity, Unreachable
 from skyward_core.model.offers import Block, MachineRequirements, Offer, Reservation
 from skyward_core.model.specs import Options, PoolSpec
@@ -114,7 +114,7 @@ async def test_purchase_with_gateway_error_is_unreachable(code: str, monkeypatch
 @pytest.mark.parametrize(("upfront", "said"), [(10.0, float("nan")), (float("nan"), 10.0), (10.0, float("inf"))])
 def test_price_that_is_not_finite_never_matches(upfront: float, said: float) -> None:
     block = replace(BLOCK, upfront=upfront)
-    assert not offers_and_capacity.same_price(block, said)
+    assert not offers_and_block_purchases.same_price(block, said)
 
 
 # Whoever launches with credentials that end before the pool is told so; whose renew themselves is not.

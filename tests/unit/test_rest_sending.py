@@ -11,7 +11,7 @@ import pytest
 
 from skyward_core.transport.bundle_builder import bundle
 from skyward_core.transport.ssh import ssh_transport
-from skyward_core.transport.ssh.host_address import WantedPython
+from skyward_core.transport.ssh.host_address_and_python import WantedPython
 from skyward_core.transport.ssh.ssh_transport import DeferredUpload
 from tests.support.waiting import until
 

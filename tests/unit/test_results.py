@@ -26,7 +26,7 @@ from skyward_core.model.outcomes import Summary
 from skyward_core.node.agent import call_journal
 from skyward_core.node.agent.call_journal import Journal
 from skyward_core.node.agent.call_registry import Call, CallRegistry
-from skyward_core.node.worker.result_summaries import JSON_LIMIT, MAX_TEXT, pickle_result, summarize
+from skyward_core.node.worker.result_pickles_and_summaries import JSON_LIMIT, MAX_TEXT, pickle_result, summarize
 from skyward_core.node.worker.returned_exceptions import describe_error
 from skyward_core.protocol.frame_codec import MAX_EXCEPTION_BYTES, MAX_INLINE_BYTES, encode_frame
 

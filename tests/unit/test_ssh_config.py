@@ -19,10 +19,10 @@ from skyward_core.model.errors import UsageError
 from skyward_core.providers.slurm.provider import Slurm
 from skyward_core.providers.ssh.provider import SSH
 from skyward_core.transport.ssh import effective_ssh_config, ssh_config_export
-from skyward_core.transport.ssh.asyncssh_import import asyncssh
+from skyward_core.transport.ssh.asyncssh_import_patches import asyncssh
 from skyward_core.transport.ssh.connection import connect
 from skyward_core.transport.ssh.effective_ssh_config import jump_target, resolve
-from skyward_core.transport.ssh.host_address import Target
+from skyward_core.transport.ssh.host_address_and_python import Target
 from tests.support.examples import examples
 from tests.support.processes import exists
 from tests.support.waiting import until

@@ -24,7 +24,7 @@ from skyward_core.protocol.frame_codec import CHUNK_BYTES, Decoder, WireError, e
 from skyward_core.runtime.instance_info import InstanceInfo, using
 from skyward_core.runtime.sharding import shard
 from skyward_core.store.pool_folder import PoolFolder
-from skyward_core.store.run_logs import LogRange, merge_ranges
+from skyward_core.store.run_log_reader import LogRange, merge_ranges
 from skyward_core.tasks.argument_parsing import convert
 from skyward_core.util.redaction import MIN_SECRET_LENGTH, Redactor
 from skyward_core.views.log_buffer import LogRing

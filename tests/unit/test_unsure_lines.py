@@ -11,16 +11,16 @@ import pytest
 
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause
 from skyward_core.pool.gang_and_rank_setup import NodeGangState, busy_nodes, choose_nodes
-from skyward_core.pool.node_roster import PreemptionNotices
+from skyward_core.pool.missing_and_replaced_nodes import PreemptionNotices
 from skyward_core.views import events
 from skyward_core.views.events import Event, QueuedRun, QueueNews, RankBegan, RankEnded
-from skyward_core.views.job_steps import failure_lines, steps_by_node, steps_of_job
+from skyward_core.views.job_file_steps import failure_lines, steps_by_node, steps_of_job
 from skyward_core.views.pool_view import PoolView, RunView, apply
-from skyward_core.views.recorded_events import parse_event
+from skyward_core.views.recording_entries import parse_event
 from skyward_tui.cli.commands.run import PoolCommand
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.follow_run import MAX_BUFFERED_BYTES, PendingLaunchEvents, UnattributedLines
-from skyward_tui.text.run_tables import queue_row_json, queue_rows, waiting_reason
+from skyward_tui.text.queue_and_comparison_rows import queue_row_json, queue_rows, waiting_reason
 
 
 def waits(*runs: str) -> QueueNews:

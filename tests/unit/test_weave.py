@@ -19,7 +19,7 @@ from skyward_core.protocol.output_order_marks import (
     shift_marks,
 )
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.run_logs import RunLogs
+from skyward_core.store.run_log_reader import RunLogs
 from skyward_core.store.state_folder import ensure_pool_folder
 from skyward_core.views.stdout_stderr_order import STREAMS, Piece, StreamMerger, find_tail_start, merge_streams
 from tests.support.examples import examples

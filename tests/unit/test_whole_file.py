@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.client import settings, skyward_alias
+from skyward_core.client import settings, skyward_alias_installer
 from skyward_core.model.errors import UsageError
-from skyward_core.node.bootstrap import host_command_server, host_inspection
+from skyward_core.node.bootstrap import host_command_server, host_folders_and_processes
 from skyward_core.store.atomic_file import write_atomic
 from tests.support.child import Child
 
@@ -109,9 +109,9 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_what_only_we_can_write_is_believed(place: Path) -> None:
-    assert host_inspection.distrust_reason(str(place)) == ""
-    assert host_inspection.distrust_reason(str(place / "not" / "there")) == ""
-    assert host_inspection.distrust_reason(f"{place}/../train.a.0/.") == ""
+    assert host_folders_and_processes.distrust_reason(str(place)) == ""
+    assert host_folders_and_processes.distrust_reason(str(place / "not" / "there")) == ""
+    assert host_folders_and_processes.distrust_reason(f"{place}/../train.a.0/.") == ""
 
 
 @as_root
@@ -119,7 +119,7 @@ def test_what_only_we_can_write_is_believed(place: Path) -> None:
 def test_each_folder_on_the_way_counts(place: Path, up: int) -> None:
     theirs = (place, *place.parents)[up]
     os.chown(theirs, STRANGER, STRANGER)
-    assert host_inspection.distrust_reason(str(place)) == f"{theirs} belongs to another user"
+    assert host_folders_and_processes.distrust_reason(str(place)) == f"{theirs} belongs to another user"
 
 
 @pytest.mark.parametrize("up", range(4))
@@ -127,32 +127,34 @@ def test_each_folder_on_the_way_counts(place: Path, up: int) -> None:
 def test_each_folder_that_others_write_counts(place: Path, up: int, mode: int) -> None:
     open_to_all = (place, *place.parents)[up]
     open_to_all.chmod(mode)
-    assert host_inspection.distrust_reason(str(place)) == f"{open_to_all} can be written by others"
+    assert host_folders_and_processes.distrust_reason(str(place)) == f"{open_to_all} can be written by others"
 
 
 @as_root
 def test_a_group_may_write_where_it_is_the_owner_s_own(place: Path) -> None:
     place.parent.chmod(0o775)
-    assert host_inspection.distrust_reason(str(place)) == ""
+    assert host_folders_and_processes.distrust_reason(str(place)) == ""
     os.chown(place.parent, 0, 100)
-    assert host_inspection.distrust_reason(str(place)) == f"{place.parent} can be written by others"
+    assert host_folders_and_processes.distrust_reason(str(place)) == f"{place.parent} can be written by others"
 
 
 def test_a_folder_like_tmp_is_no_hindrance_but_no_place_either(place: Path) -> None:
     shared = place.parents[1]
     shared.chmod(0o1777)
-    assert host_inspection.distrust_reason(str(place)) == ""
-    assert host_inspection.distrust_reason(str(shared)) == f"{shared} can be written by others"
+    assert host_folders_and_processes.distrust_reason(str(place)) == ""
+    assert host_folders_and_processes.distrust_reason(str(shared)) == f"{shared} can be written by others"
 
 
 def test_links_are_followed(place: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(place.parent)
-    assert host_inspection.distrust_reason(f"{link}/{place.name}") == ""
+    assert host_folders_and_processes.distrust_reason(f"{link}/{place.name}") == ""
     place.parent.chmod(0o777)
-    assert host_inspection.distrust_reason(f"{link}/{place.name}") == f"{place.parent} can be written by others"
+    assert (
+        host_folders_and_processes.distrust_reason(f"{link}/{place.name}") == f"{place.parent} can be written by others"
+    )
     (tmp_path / "round").symlink_to("round")
-    assert "too many levels of links" in host_inspection.distrust_reason(f"{tmp_path}/round/x")
+    assert "too many levels of links" in host_folders_and_processes.distrust_reason(f"{tmp_path}/round/x")
 
 
 @as_root
@@ -160,14 +162,14 @@ def test_a_link_of_somebody_else_s_is_not_followed(place: Path, tmp_path: Path) 
     link = tmp_path / "link"
     link.symlink_to("cache/skyward")
     os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
-    assert host_inspection.distrust_reason(f"{link}/pools") == f"{link} belongs to another user"
+    assert host_folders_and_processes.distrust_reason(f"{link}/pools") == f"{link} belongs to another user"
 
 
 @pytest.fixture
 def roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Two roots in place of the ones of this machine."""
     places = [tmp_path / "first", tmp_path / "second"]
-    monkeypatch.setattr(host_inspection, "ROOTS", tuple(map(str, places)))
+    monkeypatch.setattr(host_folders_and_processes, "ROOTS", tuple(map(str, places)))
     return places
 
 
@@ -185,9 +187,9 @@ def test_a_stranger_s_folder_with_the_pool_s_name_is_passed_over(roots: list[Pat
     for path in (roots[0], theirs.parent, theirs, theirs / "agent.json"):
         os.chown(path, STRANGER, STRANGER)
     ours = leave(roots[1], "train.a.0")
-    assert host_inspection.choose_root("train.a.0") == (str(roots[1]), [], "")
+    assert host_folders_and_processes.choose_root("train.a.0") == (str(roots[1]), [], "")
     (ours / "agent.json").unlink()
-    root, wrong, doubted = host_inspection.choose_root("train.a.0")
+    root, wrong, doubted = host_folders_and_processes.choose_root("train.a.0")
     assert (root, wrong, doubted) == (str(roots[1]), [f"{roots[0]}: {roots[0]} belongs to another user"], "")
 
 
@@ -195,17 +197,17 @@ def test_of_our_own_folder_that_others_can_write_nothing_is_said_to_be_gone(root
     place = leave(roots[0], "train.a.0")
     place.parent.chmod(0o777)
     why = f"{place.parent} can be written by others"
-    assert host_inspection.choose_root("train.a.0") == ("", [why], why)
+    assert host_folders_and_processes.choose_root("train.a.0") == ("", [why], why)
 
 
 def test_a_root_in_which_others_can_have_left_something_is_not_used(roots: list[Path]) -> None:
     (roots[0] / "work").mkdir(parents=True)
     roots[0].chmod(0o755)
     (roots[0] / "work").chmod(0o777)
-    root, wrong, _ = host_inspection.choose_root("")
+    root, wrong, _ = host_folders_and_processes.choose_root("")
     assert (root, wrong) == (str(roots[1]), [f"{roots[0]}: {roots[0]}/work can be written by others"])
     roots[0].chmod(0o700)  # nobody else can come that far
-    assert host_inspection.choose_root("")[0] == str(roots[0])
+    assert host_folders_and_processes.choose_root("")[0] == str(roots[0])
 
 
 @as_root
@@ -254,13 +256,13 @@ def python_of(environment: Path) -> str:
 def test_a_plain_script_finds_it_until_it_is_removed(environment: Path, tmp_path: Path) -> None:
     python, script = python_of(environment), tmp_path / "script.py"
     script.write_text(SCRIPT)
-    shim = skyward_alias.install(python)
-    assert shim.changed and shim.path.read_text().startswith(skyward_alias.MARK)
-    assert not skyward_alias.install(python).changed
+    shim = skyward_alias_installer.install(python)
+    assert shim.changed and shim.path.read_text().startswith(skyward_alias_installer.MARK)
+    assert not skyward_alias_installer.install(python).changed
     said = subprocess.run([python, str(script)], capture_output=True, text=True, check=True).stdout
     assert said == "True skyward_core.model.function A100\n"
-    assert skyward_alias.remove(python).changed and not shim.path.exists()
-    assert not skyward_alias.remove(python).changed
+    assert skyward_alias_installer.remove(python).changed and not shim.path.exists()
+    assert not skyward_alias_installer.remove(python).changed
     assert list(shim.path.parent.glob(".skyward-*")) == []
 
 
@@ -271,9 +273,9 @@ def test_nothing_of_others_is_written_over_or_removed(environment: Path) -> None
     other.write_text("# somebody else's\n")
     try:
         with pytest.raises(UsageError, match=r"has another package skyward, at .*Uninstall it first"):
-            skyward_alias.install(python)
+            skyward_alias_installer.install(python)
         with pytest.raises(UsageError, match="was not written by this program"):
-            skyward_alias.remove(python)
+            skyward_alias_installer.remove(python)
     finally:
         other.unlink()
 
@@ -281,17 +283,17 @@ def test_nothing_of_others_is_written_over_or_removed(environment: Path) -> None
 def test_the_real_one_comes_later(environment: Path) -> None:
     """A package's folder is found before a module of its name: scripts get that."""
     python = python_of(environment)
-    shim = skyward_alias.install(python)
+    shim = skyward_alias_installer.install(python)
     real = shim.path.with_suffix("")
     real.mkdir()
     (real / "__init__.py").write_text("")
     try:
         with pytest.raises(UsageError, match=r"at .*/skyward/__init__.py, which takes precedence"):
-            skyward_alias.install(python)
-        assert skyward_alias.remove(python).changed and not shim.path.exists() and real.exists()
+            skyward_alias_installer.install(python)
+        assert skyward_alias_installer.remove(python).changed and not shim.path.exists() and real.exists()
     finally:
         shutil.rmtree(real)
-        skyward_alias.remove(python)
+        skyward_alias_installer.remove(python)
 
 
 def test_the_real_one_in_the_persons_own_packages(environment: Path, tmp_path: Path) -> None:
@@ -308,7 +310,7 @@ def test_the_real_one_in_the_persons_own_packages(environment: Path, tmp_path: P
         try:
             assert own.is_relative_to(tmp_path)
             with pytest.raises(UsageError, match=r"has another package skyward, at .*which takes precedence"):
-                skyward_alias.install(python)
+                skyward_alias_installer.install(python)
         finally:
             seen.write_text(before)
 
@@ -316,27 +318,27 @@ def test_the_real_one_in_the_persons_own_packages(environment: Path, tmp_path: P
 def test_what_was_killed_half_way_leaves_nothing(environment: Path) -> None:
     python = python_of(environment)
     (site,) = environment.glob("lib/python*/site-packages")
-    for name, text in (("none", ""), ("part", skyward_alias.MARK + "import")):
-        (site / f"{skyward_alias._PREFIX}{name}").write_text(text)
-    other = site / f"{skyward_alias._PREFIX}core.pth"
+    for name, text in (("none", ""), ("part", skyward_alias_installer.MARK + "import")):
+        (site / f"{skyward_alias_installer._PREFIX}{name}").write_text(text)
+    other = site / f"{skyward_alias_installer._PREFIX}core.pth"
     other.write_text("# somebody else's\n")
-    shim = skyward_alias.install(python)
+    shim = skyward_alias_installer.install(python)
     subprocess.run([python, "-c", "import skyward"], check=True, env={})
-    assert [*site.glob(f"{skyward_alias._PREFIX}*")] == [other] and [*site.glob("__pycache__/skyward.*")]
-    assert skyward_alias.remove(python).changed and not shim.path.exists()
+    assert [*site.glob(f"{skyward_alias_installer._PREFIX}*")] == [other] and [*site.glob("__pycache__/skyward.*")]
+    assert skyward_alias_installer.remove(python).changed and not shim.path.exists()
     assert not [*site.glob("__pycache__/skyward.*")] and other.exists()
 
 
 def test_what_cannot_be_is_refused_in_words(environment: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"Cannot find the packages of .*: No such file or directory$"):
-        skyward_alias.install(str(tmp_path / "nothing"))
+        skyward_alias_installer.install(str(tmp_path / "nothing"))
     for text, why in {"echo no; exit 3": "it exited with status 3", "echo hello": "unexpected output",
                       "echo oh >&2; exit 1": "it exited with status 1: oh"}.items():  # fmt: skip
         (other := tmp_path / "other").write_text(f"#!/bin/sh\n{text}\n")
         other.chmod(0o755)
         with pytest.raises(UsageError, match=rf"Cannot find the packages of .*: {why}"):
-            skyward_alias.install(str(other))
+            skyward_alias_installer.install(str(other))
     bare = tmp_path / "bare"
     venv.create(bare, symlinks=True)
     with pytest.raises(UsageError, match=r"has no skyward_core, .*Install this package there first"):
-        skyward_alias.install(python_of(bare))
+        skyward_alias_installer.install(python_of(bare))

@@ -216,7 +216,7 @@ class JobRecord(ShellRecord):
             joined=request is None,
             **values,
         )
-        from skyward_core.tasks.job_files.yaml_document import strip_secrets
+        from skyward_core.tasks.job_files.job_yaml_reader import strip_secrets
 
         try:
             return replace(record, text=strip_secrets(job.text, hidden, job.blanked))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.client.launch.image_options import LISTS, ImageOptions, option_error, parse_image_options
-from skyward_core.client.launch.launch_catalog import (
+from skyward_core.client.launch.launch_form_choices import (
     FunctionInfo,
     build_tasks,
     find_gang_frameworks,
@@ -40,18 +40,11 @@ from skyward_core.providers import DEFAULT_PROVIDER, pool_planning, provider_cla
 from skyward_core.providers.provider import make_provider
 from skyward_core.store.state_folder import choose_workdir, require_current_folder
 from skyward_core.tasks.argument_parsing import expand_combinations
-from skyward_core.tasks.client_interpreter import is_own_environment, require_compatible
-from skyward_core.tasks.packages.image_packages import image_python_version, read_image_packages
-from skyward_core.tasks.packages.package_specs import find_local_packages, packages_to_send
+from skyward_core.tasks.interpreter_compatibility import is_own_environment, require_compatible
+from skyward_core.tasks.packages.project_package_file import image_python_version, read_image_packages
+from skyward_core.tasks.packages.required_and_local_packages import find_local_packages, packages_to_send
 from skyward_core.tasks.packages.requires_python import satisfies
-from skyward_core.tasks.script_inspection import (
-    check_script_folder,
-    describe_script,
-    find_function,
-    list_commands,
-    parse_arguments,
-)
-from skyward_core.tasks.script_interpreters import (
+from skyward_core.tasks.script_environments import (
     QueryPython,
     choose_interpreter,
     find_base,
@@ -60,13 +53,20 @@ from skyward_core.tasks.script_interpreters import (
     query_python,
     read_python,
 )
-from skyward_core.util.byte_sizes import format_size
+from skyward_core.tasks.script_inspection import (
+    check_script_folder,
+    describe_script,
+    find_function,
+    list_commands,
+    parse_arguments,
+)
+from skyward_core.util.format_bytes import format_size
 from skyward_core.util.user_files import expand_user
 from skyward_core.views.pool_view import TrialSheet
 
 if TYPE_CHECKING:
     from skyward_core.tasks.bounded_subprocess import CancellationToken
-    from skyward_core.tasks.packages.package_specs import LocalPackage, PackageSpecs
+    from skyward_core.tasks.packages.required_and_local_packages import LocalPackage, PackageSpecs
     from skyward_core.tasks.task_and_blob_values import Task
     from skyward_core.views.pool_view import PoolView
 

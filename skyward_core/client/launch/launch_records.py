@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from skyward_core.client.launch.launch_request import LaunchRequest
-from skyward_core.client.launch.script_state import ScriptState
+from skyward_core.client.launch.script_git_state import ScriptState
 from skyward_core.model.errors import UsageError
 from skyward_core.store import pool_folder
 from skyward_core.store.ledger import Ledger

@@ -16,7 +16,7 @@ from skyward_core.model.errors import SkywardError, UsageError
 from skyward_core.util.light_dataclass import Value, value
 
 if TYPE_CHECKING:
-    from skyward_core.model.setting_descriptors import Setting
+    from skyward_core.model.provider_setting_descriptors import Setting
 
 
 @value

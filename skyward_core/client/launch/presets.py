@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from skyward_core.client.launch.image_options import parse_image_options
-from skyward_core.client.launch.launch_catalog import available_plugins, parameter_fields
+from skyward_core.client.launch.launch_form_choices import available_plugins, parameter_fields
 from skyward_core.client.launch.launch_records import invalid_fields, texts_in
 from skyward_core.client.launch.launch_request import DEFAULTS, LaunchRequest
-from skyward_core.client.settings_file import read_table, replace_text, set_table, settings_paths, write_table
+from skyward_core.client.settings_edits import read_table, replace_text, set_table, settings_paths, write_table
 from skyward_core.model.errors import SkywardError, UsageError
 from skyward_core.model.provider_capabilities import declared_settings
 from skyward_core.providers import DEFAULT_PROVIDER, provider_class, provider_names

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from skyward_core.model.accelerators.catalog import CudaRange, Entry, Variant, add_custom, entries, find_named
+from skyward_core.model.deprecated_and_unknown_arguments import ignored
 from skyward_core.model.errors import UsageError
-from skyward_core.model.older_api_arguments import ignored
 
 _COUNT = re.compile(r"(?P<rest>.*?)\s*:\s*(?P<count>[^:]*)")
 _NUMBER = re.compile(r"\d+(\.\d+)?")

@@ -22,8 +22,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skyward_core.protocol.frame_codec import Decoder, Header, encode_frame
-from skyward_core.protocol.tls_stream import (
+from skyward_core.protocol.blocking_tls_connection import (
     CLIENT,
     TIMEOUT,
     CompleteFile,
@@ -33,6 +32,7 @@ from skyward_core.protocol.tls_stream import (
     TlsConnectionError,
     make_ssl_context,
 )
+from skyward_core.protocol.frame_codec import Decoder, Header, encode_frame
 from skyward_core.util.content_hash import HASH_PATTERN, ContentHash
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ class BlobServer:
 
 
 class IncomingBlob:
-    """A blob that is being received. Readers use the interface of ``tls_stream.GrowingFile``.
+    """A blob that is being received. Readers use the interface of ``blocking_tls_connection.GrowingFile``.
 
     Each chunk is hashed on arrival, while it is in the processor's cache. A separate hashing thread would be faster
     only if the network outran two cores; otherwise the thread would cost a sixth more time.

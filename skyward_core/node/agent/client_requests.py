@@ -18,7 +18,7 @@ from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connected_clients import ClientRegistry, RankPhases
 from skyward_core.node.agent.connection import Connection
-from skyward_core.node.agent.fail_fast import FailFast
+from skyward_core.node.agent.fail_fast_without_client import FailFast
 from skyward_core.node.agent.gang_lock_and_run_queue import GangRequests, Handler
 from skyward_core.node.agent.log_tailing import LogTail
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
@@ -27,7 +27,7 @@ from skyward_core.protocol.frame_schema import AGENT_FEATURES, validate_client_f
 
 if TYPE_CHECKING:
     from skyward_core.node.agent.debugger_relay import DebuggerRelay
-    from skyward_core.node.agent.metrics_sampler_process import SamplerProcess
+    from skyward_core.node.agent.metrics_sampler_supervisor import SamplerProcess
     from skyward_core.node.agent.rank_inspection import DiagnosticsHandler
     from skyward_core.node.agent.written_files import OutputFileHandler
     from skyward_core.protocol.frame_types import (
@@ -176,7 +176,7 @@ FEEDER_TIMEOUT = 300  # seconds that a call waits for its disconnected client to
 
 
 class AgentLifecycle(Protocol):
-    """Methods of ``agent_lifetime.Agent`` that request handlers use."""
+    """Methods of ``agent_recovery_and_shutdown.Agent`` that request handlers use."""
 
     def is_in_use(self) -> bool: ...
 

@@ -90,7 +90,7 @@ class PluginContextProcess:
         self._fresh, self._entering = False, ""
         log = os.open(config.spool / APP_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            self.process = Process(spawn(config, "plugin_context_process", PLUGIN_CONTEXT_PLACE, log, log, {}))
+            self.process = Process(spawn(config, "node_level_plugin_contexts", PLUGIN_CONTEXT_PLACE, log, log, {}))
         except OSError as error:
             message = f"the process for around_app could not be started: {error}"
             self.entry_failure = ({"type": "PluginError", "message": message, "plugin": ""}, b"")

@@ -8,7 +8,7 @@ from typing import Any
 
 import cloudpickle
 
-from skyward_core.protocol.pickle_errors import (
+from skyward_core.protocol.pickle_failures_and_reducers import (
     has_tblib_reducer,
     reduce_cached_property,
     reduce_code,

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skyward_core.model.function import function_name
-from skyward_core.node.worker.result_summaries import full_name, pickle_result, safe_text
+from skyward_core.node.worker.result_pickles_and_summaries import full_name, pickle_result, safe_text
 from skyward_core.node.worker.stop_signal import Stopped
 from skyward_core.protocol.frame_codec import MAX_EXCEPTION_BYTES
 
@@ -37,7 +37,7 @@ class CapturedResult(NamedTuple):
 
 def capture_call(call: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]) -> CapturedResult:
     """Run a call. Return its value or its exception."""
-    from skyward_core.runtime.async_and_mapped_calls import adapt_async_function
+    from skyward_core.runtime.async_mapped_and_streamed_calls import adapt_async_function
 
     fn, args, kwargs = call
     try:

@@ -14,7 +14,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from skyward_core.protocol.frame_codec import COMMAND_LINE_MARKER, COMMAND_LINE_TRAILER
-from skyward_core.runtime import import_hooks
+from skyward_core.runtime import import_alias_and_hooks
 
 _open = open  # user code may replace built-in functions
 OWN_PACKAGE = __name__.partition(".")[0]
@@ -99,8 +99,8 @@ RECREATORS = {  # of functions and classes that plain Python pickles by name
     ("cloudpickle.cloudpickle", "_make_function"),
     ("cloudpickle.cloudpickle", "_make_skeleton_class"),
     ("cloudpickle.cloudpickle", "_make_skeleton_enum"),
-    ("skyward_core.protocol.pickle_errors", "make_cached"),
-    ("skyward_core.protocol.pickle_errors", "make_new_type"),
+    ("skyward_core.protocol.pickle_failures_and_reducers", "make_cached"),
+    ("skyward_core.protocol.pickle_failures_and_reducers", "make_new_type"),
 }
 PICKLE_MARKER = b"pickl"  # text in each pickle that uses a function of RECREATORS
 
@@ -206,7 +206,9 @@ class MainNamespaceLoader:
         self._written = 0
         self._command_line: CommandLine | None = None
         self._moved: dict[str, str] = {}  # client's file name -> the node's file
-        import_hooks.call_when_imported(lambda spawn: _patch_child_main(spawn, self._write_child_script), *SPAWNERS)
+        import_alias_and_hooks.call_when_imported(
+            lambda spawn: _patch_child_main(spawn, self._write_child_script), *SPAWNERS
+        )
 
     def load(self, source: Source) -> LoadedObject:
         """Unpickle a function or arguments of a call."""
@@ -276,7 +278,7 @@ class MainNamespaceLoader:
                         'with "spawn" or "forkserver" cannot import them. Start the process while the function that '
                         "needs it is running."
                     )
-            from skyward_core.node.worker.result_summaries import open_private  # children do not need it
+            from skyward_core.node.worker.result_pickles_and_summaries import open_private  # children do not need it
 
             self._written += 1
             path = f"{self._folder}/script.{os.getpid()}.{self._written}.py"
@@ -323,8 +325,8 @@ class ChildMainNamespace:
         with self._lock:
             space = vars(sys.modules[MAIN])
             while self._sources and name not in space and not name.startswith("__"):
-                import_hooks.install()
-                import_hooks.install_gc_pause()
+                import_alias_and_hooks.install()
+                import_alias_and_hooks.install_gc_pause()
                 space.update(_load_object(self._sources.pop(0), {MAIN}, self._files).names)
             if name in space:
                 return space[name]
@@ -410,7 +412,7 @@ def _with_file_name(code: CodeType, found: dict[str, str]) -> CodeType:
 
 def _is_script(space: dict[str, Any]) -> bool:
     # A script from the command line has its file's name as ``__name__``, but in contrast to imported modules no
-    # package, not even "" (:mod:`skyward_core.tasks.script_loader`).
+    # package, not even "" (:mod:`skyward_core.tasks.script_loader_child`).
     return space.get("__name__") == MAIN or ("__name__" in space and space.get("__package__", "") is None)
 
 
@@ -488,7 +490,7 @@ class SourceFiles:
         self._registered[name] = file, content
         if "linecache" in sys.modules or not self._waits:
             self._waits = True
-            import_hooks.call_when_imported(self._fill_linecache, "linecache")
+            import_alias_and_hooks.call_when_imported(self._fill_linecache, "linecache")
 
     def _fill_linecache(self, linecache: Any) -> None:
         import tokenize

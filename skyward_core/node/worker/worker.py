@@ -21,7 +21,7 @@ from time import monotonic, perf_counter  # user code may replace the functions 
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from skyward_core.node.worker.agent_channel import AgentChannel
-from skyward_core.node.worker.result_summaries import PickledValue, pickle_result, safe_text
+from skyward_core.node.worker.result_pickles_and_summaries import PickledValue, pickle_result, safe_text
 from skyward_core.node.worker.script_modules import (
     PICKLE_MARKER,
     LoadedModules,
@@ -32,7 +32,7 @@ from skyward_core.node.worker.stdio import CapturedStreams
 from skyward_core.node.worker.stop_signal import Stopped, StopSignal, enable_stack_dumps
 from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES, WINDOW, AnyHeader, Header
 from skyward_core.protocol.node_paths import MARKS, METRICS, NodePaths, log_stem
-from skyward_core.runtime import import_hooks, metric_logging, preemption
+from skyward_core.runtime import import_alias_and_hooks, metric_logging, preemption
 from skyward_core.runtime.instance_info import (
     import_for_call,
     not_reusable_reason,
@@ -52,9 +52,9 @@ if TYPE_CHECKING:
         WorkerOutcome,
         WorkerWant,
     )
-    from skyward_core.runtime.async_and_mapped_calls import StreamedIterator
+    from skyward_core.runtime.async_mapped_and_streamed_calls import StreamedIterator
+    from skyward_core.runtime.framework_rendezvous_variables import TorchrunEnvironment
     from skyward_core.runtime.instance_info import InstanceInfo
-    from skyward_core.runtime.rendezvous import TorchrunEnvironment
 
 
 class WorkerConfig:
@@ -90,13 +90,13 @@ T = TypeVar("T")
 
 def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     """Serve calls until the agent ends this process, or until no agent has run for too long."""
-    import_hooks.install()
+    import_alias_and_hooks.install()
     paths = NodePaths(folder)
     log_path = f"{paths.spool}/{log_stem(int(rank), int(number))}"
     streams = CapturedStreams(log_path + MARKS)
     faulthandler.enable()
     enable_stack_dumps(paths.stacks(int(rank), int(number)))
-    import_hooks.install_gc_pause()  # counts the currently open files as ours
+    import_alias_and_hooks.install_gc_pause()  # counts the currently open files as ours
     # Registered first, so it is called last. The remaining steps of the exit only free memory. They can take long for
     # large frameworks on a busy machine, and a stack dump would show no Python frames.
     atexit.register(faulthandler.cancel_dump_traceback_later)
@@ -107,7 +107,7 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
 
         patch_pdb(pdb, config.debug_wait, paths.debugger(int(rank), int(number)), process)
 
-    import_hooks.call_when_imported(catch_breakpoints, "pdb")  # breakpoint() imports it, too
+    import_alias_and_hooks.call_when_imported(catch_breakpoints, "pdb")  # breakpoint() imports it, too
     worker = WorkerProcess(socket_path, paths, config, streams, metric_logging.start_writer(log_path + METRICS))
     try:
         code = worker.serve()
@@ -259,7 +259,7 @@ class WorkerProcess:
         if has_separate_tasks and not gang:
             self._set_place(False)
         if "sharers" in header and (body or self._rendezvous):
-            from skyward_core.runtime.rendezvous import limit_machine_share
+            from skyward_core.runtime.framework_rendezvous_variables import limit_machine_share
 
             limit_machine_share(header["sharers"], header.get("devices", ""))
         # Workers of the gang live for one epoch. Other workers live longer and enter their plugins without a gang.
@@ -291,7 +291,7 @@ class WorkerProcess:
                     self._setup_error.__cause__ = error
         has_peers = info.world_size > 1 or "members" in header["info"]  # other ranks, possibly on other nodes
         if self._rendezvous and has_peers and not info.stands_alone and self._torchrun is None:
-            from skyward_core.runtime.rendezvous import TorchrunEnvironment
+            from skyward_core.runtime.framework_rendezvous_variables import TorchrunEnvironment
 
             self._torchrun = TorchrunEnvironment(info, own, self._paths.error_file(os.getpid()))
         self._serves_both = gang and has_peers and not has_separate_tasks
@@ -393,7 +393,7 @@ class WorkerProcess:
         streamed: list[StreamedIterator] = []
         if header.get("fed"):
             # Few calls have such arguments.
-            from skyward_core.runtime.async_and_mapped_calls import collect_streamed_arguments
+            from skyward_core.runtime.async_mapped_and_streamed_calls import collect_streamed_arguments
 
             streamed = collect_streamed_arguments()
         fn, (args, kwargs) = _load_checked("its function or arguments", lambda: self._load_function(header, body))

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
+from skyward_core.model.deprecated_and_unknown_arguments import ignored
 from skyward_core.model.errors import UsageError
-from skyward_core.model.older_api_arguments import ignored
 from skyward_core.plugins.built_in.torch import Torch, process_group
 from skyward_core.plugins.plugin import Plugin, requirement, with_pip
 

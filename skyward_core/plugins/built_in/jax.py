@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from skyward_core.plugins.plugin import Plugin, has_cuda, requirement, with_pip
-from skyward_core.runtime.instance_info import set_phase
-from skyward_core.runtime.rendezvous import (
+from skyward_core.runtime.framework_rendezvous_variables import (
     claim_port,
     configure_jax,
     jax_arguments,
     limit_threads,
     patch_jax_initialize,
 )
+from skyward_core.runtime.instance_info import set_phase
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec

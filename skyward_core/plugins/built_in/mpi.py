@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from skyward_core.model.errors import UsageError
-from skyward_core.plugins.server_ports_and_certificates import ServerPlugin, find_program, set_variables
+from skyward_core.plugins.plugin_server_start_and_stop import ServerPlugin, find_program, set_variables
 from skyward_core.plugins.ssh_between_nodes import make_key_pair, secret_lines
 
 if TYPE_CHECKING:

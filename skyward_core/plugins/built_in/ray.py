@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from skyward_core.model.errors import PoolError
 from skyward_core.plugins.plugin import requirement, with_pip
-from skyward_core.plugins.server_ports_and_certificates import (
+from skyward_core.plugins.plugin_server_start_and_stop import (
     ServerPlugin,
     await_server,
     check_port_free,

@@ -18,8 +18,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, ClassVar
 
 from skyward_core.plugins.plugin import requirement, with_pip
-from skyward_core.plugins.redis_dict_queue_lock import SOCKET, private_folder
-from skyward_core.plugins.server_ports_and_certificates import (
+from skyward_core.plugins.plugin_server_start_and_stop import (
     EXTRA_PATH,
     ServerPlugin,
     await_server,
@@ -30,6 +29,7 @@ from skyward_core.plugins.server_ports_and_certificates import (
     make_private_folder,
     stop_server,
 )
+from skyward_core.plugins.redis_dict_queue_lock import SOCKET, private_folder
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec

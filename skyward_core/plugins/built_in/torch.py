@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from skyward_core.model.errors import UsageError
 from skyward_core.plugins.plugin import Plugin, has_cuda, requirement, with_pip
 from skyward_core.runtime import instance_info
+from skyward_core.runtime.framework_rendezvous_variables import set_permanent_variables
 from skyward_core.runtime.instance_info import InstanceInfo, set_phase
-from skyward_core.runtime.rendezvous import set_permanent_variables
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec

@@ -13,8 +13,8 @@ from skyward_core.model.outcomes import ErrorInfo, Outcome, OutcomeKind, Summary
 from skyward_core.model.root_cause import is_failure, root_cause, summarize_outcomes
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.blob_distribution import BlobFile
+from skyward_core.pool.runs.result_loading_and_run_errors import Value, load
 from skyward_core.pool.runs.run import Run
-from skyward_core.pool.runs.run_results import Value, load
 from skyward_core.protocol.frame_codec import AnyHeader
 from skyward_core.tasks.task_and_blob_values import Task
 from skyward_core.views import events

@@ -15,7 +15,7 @@ from skyward_core.model.errors import Cancelled, NotPicklableError, PoolError, R
 from skyward_core.model.outcomes import ErrorInfo, Outcome, OutcomeKind, RootCause, RunKind, RunStatus, Summary
 from skyward_core.model.root_cause import ECHO_WAIT, is_failure, is_symptom, root_cause
 from skyward_core.pool.agent_link import Link, is_notification
-from skyward_core.pool.runs.run_results import (
+from skyward_core.pool.runs.result_loading_and_run_errors import (
     Loaded,
     Value,
     already_fetched_error,

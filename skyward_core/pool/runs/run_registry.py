@@ -16,8 +16,8 @@ from skyward_core.model.root_cause import summarize_outcomes
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.blob_distribution import BlobCache, DirectConnections
 from skyward_core.pool.runs.map_run import MapRun
+from skyward_core.pool.runs.result_loading_and_run_errors import already_fetched_error
 from skyward_core.pool.runs.run import Run, outcome_of
-from skyward_core.pool.runs.run_results import already_fetched_error
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.protocol.validators import CALLS
 from skyward_core.store.ledger_rows import RunRow

@@ -25,8 +25,13 @@ from skyward_core.model.errors import (
 from skyward_core.model.machines import Machine
 from skyward_core.model.offers import Block, MachineRequirements, Offer, Reservation
 from skyward_core.model.specs import PoolSpec
-from skyward_core.providers.aws import account_resources, instance_offers, instance_tags, zones_and_placement
-from skyward_core.providers.aws.account_resources import SecurityResources
+from skyward_core.providers.aws import (
+    account_setup_checks_and_cleanup,
+    instance_offers,
+    instance_tags,
+    zones_and_placement,
+)
+from skyward_core.providers.aws.account_setup_checks_and_cleanup import SecurityResources
 from skyward_core.providers.aws.boto_calls import AwsCalls
 from skyward_core.providers.aws.ec2_errors import (
     GROUP_NOT_FOUND,
@@ -374,7 +379,7 @@ class InstanceLaunch:
         parameters, place = self._parameters, attempt.place
         key = place.region, place.vpc
         if key not in self._security_resources:
-            self._security_resources[key] = await account_resources.create_security_resources(
+            self._security_resources[key] = await account_setup_checks_and_cleanup.create_security_resources(
                 self._calls, place, self._folder, login, parameters.own_address, parameters.group
             )
         if attempt.grouped and not await self._ensure_placement_group(place.region):
@@ -433,7 +438,7 @@ class InstanceLaunch:
         if region not in self._has_group:
             try:
                 await zones_and_placement.create_placement_group(
-                    self._calls, region, self._folder, account_resources.resource_name(self._folder)
+                    self._calls, region, self._folder, account_setup_checks_and_cleanup.resource_name(self._folder)
                 )
             except (CallFailed, CapacityRefused) as error:
                 report_progress(f"continuing without a placement group: {error_message(error)}")
@@ -481,7 +486,7 @@ class InstanceLaunch:
                 "HttpEndpoint": "enabled",
             },
             "Placement": {"AvailabilityZone": place.zone}
-            | ({"GroupName": account_resources.resource_name(self._folder)} if attempt.grouped else {}),
+            | ({"GroupName": account_setup_checks_and_cleanup.resource_name(self._folder)} if attempt.grouped else {}),
             "NetworkInterfaces": [card],
             "BlockDeviceMappings": [{"DeviceName": image.root, "Ebs": disk}],
             "TagSpecifications": instance_tags.tag_specifications(["instance", "volume", "network-interface"], marks),

@@ -19,7 +19,7 @@ from skyward_core.model.errors import PoolError, SkywardError, Unreachable, erro
 from skyward_core.store.atomic_file import write_atomic
 from skyward_core.transport.ssh.bootstrap_channel import CommandOutput, NoFittingPython, open_session
 from skyward_core.transport.ssh.connection import HostConnection, answer_timeout, fetch_host_key
-from skyward_core.transport.ssh.host_address import Target
+from skyward_core.transport.ssh.host_address_and_python import Target
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
 from skyward_core.transport.transport import Report, StartBarrier
 from skyward_core.util.terminal_safe_text import sanitize_line

@@ -11,16 +11,23 @@ from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from skyward_core.model.deprecated_and_unknown_arguments import (
+    Rule,
+    Rules,
+    accept_deprecated,
+    ignored,
+    rejected,
+    renamed,
+)
 from skyward_core.model.errors import PoolError, SkywardError, UsageError, error_hint, error_message
 from skyward_core.model.machines import Check, Machine, OrderedHardware
-from skyward_core.model.misuse_errors import StrictKeywords
+from skyward_core.model.misuse_guards import StrictKeywords
 from skyward_core.model.offers import Block, MachineRequirements, OfferList, RentalPlan, Reservation
-from skyward_core.model.older_api_arguments import Rule, Rules, accept_deprecated, ignored, rejected, renamed
-from skyward_core.model.setting_descriptors import DeclaredSettings, Field, setting, word_list
+from skyward_core.model.provider_setting_descriptors import DeclaredSettings, Field, setting, word_list
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.agent_status_and_termination import end_machine, gather_bounded, update_machine
 from skyward_core.providers.aws import (
-    account_resources,
+    account_setup_checks_and_cleanup,
     boto_calls,
     instance_launch,
     instance_lookup_and_end,
@@ -50,7 +57,7 @@ from skyward_core.providers.aws.instance_offers import (
 from skyward_core.providers.aws.launch_journal_and_keys import LaunchJournal
 from skyward_core.providers.provider import JsonSettings, describe_python
 from skyward_core.store import state_folder
-from skyward_core.transport.ssh.host_address import Target
+from skyward_core.transport.ssh.host_address_and_python import Target
 
 if TYPE_CHECKING:
     from skyward_core.model.machines import Inventory, Leftover
@@ -263,7 +270,7 @@ class AWS(JsonSettings, StrictKeywords):
             )
         folder.add("begun")
         regions, own_address = await self._regions(), await self._client_network()
-        number = await account_resources.account_number(self._calls, regions)
+        number = await account_setup_checks_and_cleanup.account_number(self._calls, regions)
         parameters = self._launch_parameters(spec, token, own_address, number)
         folder.add("wishes", ttl=parameters.ttl, boot_deadman=parameters.boot_deadman, deadman=parameters.deadman)
         attempts, failed_regions = await self._attempts(spec).list_attempts(regions)
@@ -655,7 +662,7 @@ class AWS(JsonSettings, StrictKeywords):
         """
         for folder in LaunchJournal.find_all(pool):
             await zones_and_placement.remove_placement_groups(self._calls, folder)
-            await account_resources.remove_security_resources(self._calls, folder)
+            await account_setup_checks_and_cleanup.remove_security_resources(self._calls, folder)
             await asyncio.to_thread(folder.remove)
 
     def needs_python(self, minor: str) -> str:
@@ -672,13 +679,17 @@ class AWS(JsonSettings, StrictKeywords):
             regions = await self._regions()
         except SkywardError as error:
             return [Check("AWS credentials", "fail", error_message(error), error_hint(error))]
-        return await account_resources.check_account(self._calls, regions, subnet=self.subnet, zones=self.zones or ())
+        return await account_setup_checks_and_cleanup.check_account(
+            self._calls, regions, subnet=self.subnet, zones=self.zones or ()
+        )
 
     @classmethod
     async def check_all(cls) -> AsyncIterator[Check]:
         """Yield the checks if this machine has AWS credentials."""
         none = "no AWS credentials in the environment or ~/.aws, so nothing to check"
-        for line in await cls().check() if account_resources.has_credentials() else [Check(cls.name, "ok", none)]:
+        for line in (
+            await cls().check() if account_setup_checks_and_cleanup.has_credentials() else [Check(cls.name, "ok", none)]
+        ):
             yield line
 
     @classmethod
@@ -688,7 +699,9 @@ class AWS(JsonSettings, StrictKeywords):
         Args:
             used: The providers.
         """
-        places = account_resources.merge_accounts((each.profile, each.endpoint_url, each.region) for each in used)
+        places = account_setup_checks_and_cleanup.merge_accounts(
+            (each.profile, each.endpoint_url, each.region) for each in used
+        )
         return [cls(profile=profile, endpoint_url=endpoint, region=regions) for profile, endpoint, regions in places]
 
     async def inventory(self, *, everywhere: bool) -> Inventory:
@@ -701,8 +714,8 @@ class AWS(JsonSettings, StrictKeywords):
             SkywardError: If the account cannot be queried.
         """
         regions = await self._regions()
-        places = await account_resources.list_regions(self._calls, regions[0]) if everywhere else regions
-        return await account_resources.find_leftovers(self._calls, places)
+        places = await account_setup_checks_and_cleanup.list_regions(self._calls, regions[0]) if everywhere else regions
+        return await account_setup_checks_and_cleanup.find_leftovers(self._calls, places)
 
     async def remove(self, things: Sequence[Leftover]) -> list[str]:
         """Remove leftovers, and wait until they no longer exist. Return a description of each leftover that remains.
@@ -710,7 +723,7 @@ class AWS(JsonSettings, StrictKeywords):
         Args:
             things: Leftovers from ``inventory``.
         """
-        remaining = await account_resources.remove_leftovers(self._calls, things)
+        remaining = await account_setup_checks_and_cleanup.remove_leftovers(self._calls, things)
         if not remaining:
             await asyncio.to_thread(LaunchJournal.remove_folders, {f"{each.pool}.{each.token}" for each in things})
         return remaining
@@ -767,7 +780,7 @@ class AWS(JsonSettings, StrictKeywords):
             return self.region
         if found := await run_in_thread(self._calls.default_region):
             return (found,)
-        raise UsageError(account_resources.NO_REGION)
+        raise UsageError(account_setup_checks_and_cleanup.NO_REGION)
 
     async def _client_network(self) -> str:
         if self.security_group:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from skyward_core.model.errors import PoolError, SkywardError, UsageError, error_hint, error_message
 from skyward_core.model.machines import Check, Inventory, Leftover, Machine
-from skyward_core.model.misuse_errors import StrictKeywords
+from skyward_core.model.misuse_guards import StrictKeywords
 from skyward_core.model.offers import (
     MachineRequirements,
     Offer,
@@ -24,7 +24,7 @@ from skyward_core.model.offers import (
     describe_nearest,
     matching_offers,
 )
-from skyward_core.model.setting_descriptors import DeclaredSettings, Field, setting
+from skyward_core.model.provider_setting_descriptors import DeclaredSettings, Field, setting
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.agent_status_and_termination import end_machine, gather_bounded, update_machine
 from skyward_core.providers.pool_key_folder import ledger_id
@@ -39,7 +39,7 @@ from skyward_core.providers.slurm.slurm_commands import (
     SlurmCommands,
     SlurmJob,
 )
-from skyward_core.transport.ssh.host_address import Policy, Target
+from skyward_core.transport.ssh.host_address_and_python import Policy, Target
 from skyward_core.util.terminal_safe_text import sanitize_line
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.terminal_safe_text import sanitize_line
 
 if TYPE_CHECKING:
-    from skyward_core.transport.ssh.host_address import Target
+    from skyward_core.transport.ssh.host_address_and_python import Target
 
 
 COMMAND_TIMEOUT = 50.0  # seconds for a command; then it is stopped on its host

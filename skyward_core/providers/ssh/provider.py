@@ -23,8 +23,8 @@ from skyward_core.model.errors import (
     error_message,
 )
 from skyward_core.model.machines import FREE, Check, Machine
-from skyward_core.model.misuse_errors import StrictKeywords
-from skyward_core.model.setting_descriptors import DeclaredSettings, Field, setting, word_list
+from skyward_core.model.misuse_guards import StrictKeywords
+from skyward_core.model.provider_setting_descriptors import DeclaredSettings, Field, setting, word_list
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.agent_status_and_termination import (
     CHECK_TIMEOUT,
@@ -40,13 +40,13 @@ from skyward_core.store.state_folder import host_groups
 from skyward_core.transport.background_loop import short_switch_interval, submit
 from skyward_core.transport.bundle_builder import bundle
 from skyward_core.transport.ssh.effective_ssh_config import PreopenedSockets
-from skyward_core.transport.ssh.host_address import HostPythons, Policy, Target, minor_of, newest_per_minor
+from skyward_core.transport.ssh.host_address_and_python import HostPythons, Policy, Target, minor_of, newest_per_minor
 from skyward_core.util.light_dataclass import Value, value
 
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import GpusDone
     from skyward_core.providers.ssh.free_gpu_choice import HostGpuUsage
-    from skyward_core.transport.ssh.host_address import WantedPython
+    from skyward_core.transport.ssh.host_address_and_python import WantedPython
     from skyward_core.transport.ssh.ssh_transport import SSHTransport
 
 
@@ -443,7 +443,7 @@ class SSH(JsonSettings, StrictKeywords, Value):
                 submit(dials.open()).result()
                 from skyward_core.transport.ssh.bootstrap_channel import CommandChannel
                 from skyward_core.transport.ssh.connection import close_early, open_early
-                from skyward_core.transport.ssh.host_address import WantedPython
+                from skyward_core.transport.ssh.host_address_and_python import WantedPython
 
                 python = WantedPython.of(self.python, _script_python(spec))
                 begin = partial(CommandChannel.begin, python=python, name=spec.name)
@@ -492,9 +492,9 @@ def _pack_bundle() -> None:
 def _expand_groups(hosts: Sequence[str] | str) -> tuple[str, ...]:
     """Return the host names, with groups of ``skyward.toml`` replaced by their hosts."""
     named = [hosts] if isinstance(hosts, str) else list(hosts)
-    from skyward_core.tasks import script_loader
+    from skyward_core.tasks import script_loader_child
 
-    if instance_info().pool or script_loader.loading:
+    if instance_info().pool or script_loader_child.loading:
         # Inside a rank there are no user settings. A rank that loads the script does not create this pool, and the
         # script's environment may lack the packages that read settings.
         return tuple(named)

@@ -20,7 +20,7 @@ from skyward_core.model.errors import JobFileError
 from skyward_core.model.function import Dispatcher, PendingFunction
 from skyward_core.runtime.shell_and_scripts import FileMounts, ShellCommand
 from skyward_core.store.state_folder import find_state_folder, is_state_folder
-from skyward_core.tasks.job_files.yaml_document import (
+from skyward_core.tasks.job_files.job_yaml_reader import (
     IGNORED_KEYS,
     UNSUPPORTED_KEYS,
     AutostopKeys,
@@ -33,7 +33,7 @@ from skyward_core.tasks.job_files.yaml_document import (
     YamlPath,
 )
 from skyward_core.tasks.shell_and_script_calls import resolve_variables
-from skyward_core.util.byte_sizes import format_size
+from skyward_core.util.format_bytes import format_size
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.redaction import MIN_SECRET_LENGTH, is_secret_name, secret_values, strip_credentials
 from skyward_core.util.user_files import exists, expand_user, is_dir, is_file, read_text, resolve_path

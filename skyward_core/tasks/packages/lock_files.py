@@ -18,7 +18,7 @@ from skyward_core.node.bootstrap.package_indexes import (
     package_name,
 )
 from skyward_core.tasks.bounded_subprocess import QueryTimeout, run_bounded
-from skyward_core.tasks.packages.package_specs import (
+from skyward_core.tasks.packages.required_and_local_packages import (
     PackagesError,
     PackageSpecs,
     check_python,

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 from skyward_core.model.errors import CredentialsRefused, PoolError, SkywardError, Unreachable, UsageError
 from skyward_core.store.debug_log import get_logger
 from skyward_core.transport.ssh import host_key_prompt, known_hosts
-from skyward_core.transport.ssh.asyncssh_import import (
+from skyward_core.transport.ssh.asyncssh_import_patches import (
     asyncssh,
     get_certificate_algs,
     get_encryption_algs,
@@ -32,7 +32,7 @@ from skyward_core.transport.ssh.effective_ssh_config import (
     jump_target,
     resolve,
 )
-from skyward_core.transport.ssh.host_address import Target
+from skyward_core.transport.ssh.host_address_and_python import Target
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import UnusableFile
 

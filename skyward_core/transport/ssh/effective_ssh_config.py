@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 
 from skyward_core.model.errors import UsageError
 from skyward_core.store import state_folder
-from skyward_core.transport.ssh.host_address import SSH_PORT, Target, why_unsafe
+from skyward_core.transport.ssh.host_address_and_python import SSH_PORT, Target, why_unsafe
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import read_bytes
@@ -513,7 +513,7 @@ async def _read_config(files: Sequence[Path], host: str, user: str | None, port:
         ValueError: If the files are invalid, or asyncssh cannot evaluate them.
         OSError: If the files cannot be read.
     """
-    from skyward_core.transport.ssh.asyncssh_import import asyncssh  # see the module docstring
+    from skyward_core.transport.ssh.asyncssh_import_patches import asyncssh  # see the module docstring
 
     arguments: dict[str, Any] = {} if user is None else {"username": user}
     if port is not None:

@@ -29,10 +29,10 @@ from skyward_core.protocol.frame_codec import AnyHeader
 from skyward_core.protocol.node_paths import NodePaths, pools_folder
 from skyward_core.store.debug_log import get_logger, log_duration
 from skyward_core.store.state_folder import unusable_reason
-from skyward_core.tasks.client_interpreter import own_interpreter
+from skyward_core.tasks.interpreter_compatibility import own_interpreter
 from skyward_core.transport import working_folder_upload
 from skyward_core.transport.bundle_builder import bundle_for
-from skyward_core.transport.ssh.asyncssh_import import asyncssh
+from skyward_core.transport.ssh.asyncssh_import_patches import asyncssh
 from skyward_core.transport.ssh.bootstrap_channel import (
     CHUNK,
     WINDOW,
@@ -52,7 +52,7 @@ from skyward_core.transport.ssh.connection import (
     link_lost_error,
     stalled_host_error,
 )
-from skyward_core.transport.ssh.host_address import (
+from skyward_core.transport.ssh.host_address_and_python import (
     LIST_PYTHONS,
     SET_PATH,
     HostPythons,
@@ -75,7 +75,7 @@ from skyward_core.util.user_files import is_dir, resolve_path
 
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import EnvironmentDone, HostFacts, ManifestDone
-    from skyward_core.tasks.packages.package_specs import LocalPackage
+    from skyward_core.tasks.packages.required_and_local_packages import LocalPackage
 
 
 async def send_bundle(channel: CommandChannel) -> str:
@@ -701,7 +701,9 @@ async def send_packages(
     """
     if not packages:
         return {}, []
-    from skyward_core.tasks.packages.package_specs import packages_to_send  # few projects have such packages
+    from skyward_core.tasks.packages.required_and_local_packages import (
+        packages_to_send,  # few projects have such packages
+    )
 
     copies, details = dict[str, str](), list[str]()
     for package in packages_to_send(packages, cwd):
@@ -723,7 +725,7 @@ def _find_local_packages(config: Mapping[str, Any], gate: StartBarrier | None) -
     python = Interpreter.from_json(config["interpreter"]) if config.get("interpreter") else own_interpreter()
 
     def find() -> list[LocalPackage]:
-        from skyward_core.tasks.packages.package_specs import find_local_packages
+        from skyward_core.tasks.packages.required_and_local_packages import find_local_packages
 
         return find_local_packages(config.get("image") or {}, python.prefix, python.minor)
 

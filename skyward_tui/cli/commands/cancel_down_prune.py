@@ -13,14 +13,14 @@ from skyward_core.client import run_history
 from skyward_core.client.session import Session
 from skyward_core.model import errors, spec_field_checks
 from skyward_core.model.errors import SkywardError, UsageError
-from skyward_core.util.byte_sizes import format_size
+from skyward_core.util.format_bytes import format_size
 from skyward_tui.cli.commands.leftovers import note_leftovers
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.follow_run import Follower
 from skyward_tui.cli.pool_and_run_lookup import find_run, live_and_retained_pools, open_session
 from skyward_tui.cli.run_report import drop_receipts, queue_receipt, receipt_line
 from skyward_tui.cli.shared_options import command
-from skyward_tui.text.error_hints import format_error
+from skyward_tui.text.hint_commands import format_error
 from skyward_tui.text.receipts_and_leftovers import unfetched_lines
 
 T = TypeVar("T")

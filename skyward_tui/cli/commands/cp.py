@@ -12,7 +12,7 @@ import click
 from skyward_core.client import node_file_copy
 from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
-from skyward_core.util.byte_sizes import format_size
+from skyward_core.util.format_bytes import format_size
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.cli.commands.hosts_trust_shell_forward import find_node
 from skyward_tui.cli.commands.ls_logs_results_files import PROGRESS_SECONDS

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from skyward_core.client import skyward_alias
+from skyward_core.client import skyward_alias_installer
 from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
 from skyward_tui.cli.console import Console
@@ -71,7 +71,7 @@ python_option = click.option(
 @python_option
 def install(console: Console, python: str | None) -> int:
     """Install the alias module in an environment, unless another `skyward` package is installed there."""
-    alias = skyward_alias.install(python)
+    alias = skyward_alias_installer.install(python)
     verb = "now imports" if alias.changed else "already imports"
     return _report(alias, f"`import skyward` in {alias.python} {verb} skyward_core, through {alias.path}", console)
 
@@ -80,7 +80,7 @@ def install(console: Console, python: str | None) -> int:
 @python_option
 def remove(console: Console, python: str | None) -> int:
     """Remove the alias module from an environment."""
-    alias = skyward_alias.remove(python)
+    alias = skyward_alias_installer.remove(python)
     state = "removed" if alias.changed else "not installed"
     return _report(alias, f"alias module of {alias.python} {state}: {alias.path}", console)
 
@@ -93,7 +93,7 @@ def shim() -> None:
     """
 
 
-def _report(alias: skyward_alias.AliasModule, words: str, console: Console) -> int:
+def _report(alias: skyward_alias_installer.AliasModule, words: str, console: Console) -> int:
     if console.as_json:
         console.result({"path": str(alias.path), "python": alias.python, "changed": alias.changed})
     else:

@@ -19,11 +19,11 @@ from skyward_core.client.launch.job_launch import JobRequest, parse_variables, r
 from skyward_core.client.launch.launch_plan import pool_interpreter
 from skyward_core.client.launch.launch_records import LaunchRecord, diff_path, load_any_record
 from skyward_core.client.launch.launch_request import LaunchRequest
-from skyward_core.client.launch.script_state import ScriptState
+from skyward_core.client.launch.script_git_state import ScriptState
 from skyward_core.client.run_comparison import ComparedRow, Comparison
 from skyward_core.client.run_history import LineMatch, LogSearch, PastRun, PoolRow, RunRow, RunSearch
 from skyward_core.client.session import Session
-from skyward_core.client.sweep_results import TrialSheet, gang_runs, missing_trials, resume_sweep
+from skyward_core.client.sweep_launch_and_resumption import TrialSheet, gang_runs, missing_trials, resume_sweep
 from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
 from skyward_tui.cli.commands.run import run as launch
@@ -39,7 +39,7 @@ from skyward_tui.cli.run_report import GLYPHS, outcome_note, table
 from skyward_tui.cli.shared_options import command, parse_time, variable_options, watch_option
 from skyward_tui.text.json_output import run_json
 from skyward_tui.text.number_and_time_format import clip, count, duration, fit_width, money, one_line
-from skyward_tui.text.run_tables import ComparedLine, comparison_lines
+from skyward_tui.text.queue_and_comparison_rows import ComparedLine, comparison_lines
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.job_records import CommandRecord, JobRecord, ShellRecord
@@ -351,7 +351,7 @@ def _target_pool(row: RunRow, before: PoolRow, pool: str | None, *, joined: bool
 
 def _rerun_command(found: CommandRecord, pool: str, console: Console, given: Given, dry_run: bool, **how: bool) -> int:
     """Run a command again, on a running pool."""
-    from skyward_tui.cli.commands.jobs import execute
+    from skyward_tui.cli.commands.exec_launch_queue import execute
 
     _refuse_dry_run(dry_run)
     console.note(f"exec {pool} {found.command_line}")
@@ -372,7 +372,7 @@ def _rerun_job(found: JobRecord, pool: str | None, console: Console, given: Give
         dry_run: Whether to show only the plan.
         how: Other options of ``exec`` and ``launch``.
     """
-    from skyward_tui.cli.commands.jobs import execute, launch
+    from skyward_tui.cli.commands.exec_launch_queue import execute, launch
 
     what = "exec" if found.run_alone else "launch"
     _change_folder(found.cwd, console, f"{what} {found.path}" + ("" if found.setup else " --no-setup"))

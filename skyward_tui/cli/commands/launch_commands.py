@@ -107,7 +107,7 @@ def torchrun(
     All options of torchrun are accepted. Options without a meaning here are reported or rejected. Words after the
     script are the script's own arguments.
     """
-    from skyward_core.client.launch.launch_catalog import DEFAULT_PROVIDER
+    from skyward_core.client.launch.launch_form_choices import DEFAULT_PROVIDER
     from skyward_tui.cli.commands import run
 
     notes = list(ignored_option_notes(said))
@@ -165,7 +165,7 @@ def launch(
     up, and shuts down after its idle time.
     """
     from skyward_core.client.launch import job_launch
-    from skyward_tui.cli.commands import jobs
+    from skyward_tui.cli.commands import exec_launch_queue
 
     if detach and down and idle_minutes is None:
         raise click.UsageError("--detach cannot be combined with --down, which ends the running job. Add -i MIN")
@@ -174,4 +174,6 @@ def launch(
     idle = None if idle_minutes is None else idle_minutes * 60
     request = job_launch.JobRequest(job=job, options=LaunchRequest.from_options(file, **said), idle_timeout=idle)
     ends = down and idle is None
-    return jobs.launch(request, console, setup=not no_setup, detach=detach, down=ends, dry_run=dry_run, watch=watch)
+    return exec_launch_queue.launch(
+        request, console, setup=not no_setup, detach=detach, down=ends, dry_run=dry_run, watch=watch
+    )

@@ -25,7 +25,7 @@ from skyward_core.client.session import Session
 from skyward_core.model import errors
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.output_files import list_failed_files
-from skyward_core.util.byte_sizes import format_size
+from skyward_core.util.format_bytes import format_size
 from skyward_core.util.terminal_safe_text import reset_colors, sanitize_line
 from skyward_core.views.log_buffer import LineInfo, LineSplitter
 from skyward_core.views.log_collapsing import (
@@ -52,7 +52,7 @@ from skyward_tui.cli.run_report import (
     unfetched_text,
 )
 from skyward_tui.cli.shared_options import command
-from skyward_tui.text.error_hints import format_detail, format_error
+from skyward_tui.text.hint_commands import format_detail, format_error
 from skyward_tui.text.json_output import (
     fetch_json,
     file_json,

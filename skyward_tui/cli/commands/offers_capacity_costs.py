@@ -8,9 +8,9 @@ from dataclasses import asdict, replace
 
 import click
 
-from skyward_core.client import offers_and_capacity
+from skyward_core.client import offers_and_block_purchases
 from skyward_core.client.launch.launch_request import parse_setting
-from skyward_core.client.offers_and_capacity import list_blocks, list_offers, save_listed_blocks
+from skyward_core.client.offers_and_block_purchases import list_blocks, list_offers, save_listed_blocks
 from skyward_core.client.run_history import PoolCost
 from skyward_core.client.run_history import costs as add_up
 from skyward_core.model import accelerators, errors
@@ -41,7 +41,7 @@ def buy(console: Console, offering: str, price: float | None, settings: Sequence
     The purchase is charged at once and cannot be refunded. Confirm the price at the terminal or with --price.
     """
     texts = dict(map(parse_setting, settings))
-    block = offers_and_capacity.find_offering(offering, texts)
+    block = offers_and_block_purchases.find_offering(offering, texts)
     console.note(
         f"{count(block.count, 'machine')} of {sanitize_line(block.instance_type)} in {sanitize_line(block.zone)} for "
         f"{block.hours} hours from {_format_time(block.starts_at)}: ${block.upfront:,.2f}, charged at once and not "
@@ -49,7 +49,7 @@ def buy(console: Console, offering: str, price: float | None, settings: Sequence
     )
     confirmed = _ask_price(block, price, console)
     try:
-        found = offers_and_capacity.buy(block, confirmed, texts)
+        found = offers_and_block_purchases.buy(block, confirmed, texts)
     except Unreachable as error:  # the purchase is unconfirmed
         console.report_error(error)
         return errors.UNVERIFIED
@@ -81,7 +81,7 @@ def clear(console: Console, offering: str, yes: bool) -> int:
 
     Checks the account first. Does nothing if the account has the reservation, or cannot be read.
     """
-    purchase = offers_and_capacity.find_doubtful_purchase(offering)
+    purchase = offers_and_block_purchases.find_doubtful_purchase(offering)
     block = Block(**purchase.block)
     console.note(
         f"{sanitize_line(block.id)} ({money(block.upfront)}) was ordered at {_format_time(purchase.asked_at)}, "
@@ -92,7 +92,7 @@ def clear(console: Console, offering: str, yes: bool) -> int:
             raise UsageError(f"nothing was changed. Mark {offering} as not bought with --yes")
         if console.ask('type "clear" to mark it as not bought').strip() != "clear":
             raise UsageError("nothing was changed")
-    offers_and_capacity.clear_purchase(purchase)
+    offers_and_block_purchases.clear_purchase(purchase)
     console.note(f"{sanitize_line(block.id)} is marked as not bought, and can be bought again")
     console.result({"cleared": purchase.block})
     return errors.OK
@@ -106,8 +106,8 @@ def list_offerings(console: Console, provider: str, settings: Sequence[str]) -> 
 
     Exits with 3 if a purchase is unconfirmed.
     """
-    bought = offers_and_capacity.purchases()
-    held = offers_and_capacity.list_reservations(provider, dict(map(parse_setting, settings)))
+    bought = offers_and_block_purchases.purchases()
+    held = offers_and_block_purchases.list_reservations(provider, dict(map(parse_setting, settings)))
     rows: list[tuple[str, ...]] = [("id", "type", "machines", "free", "where", "from", "until", "state")]
     rows += [_row(each) for each in held]
     doubtful = [(row, reason) for row, found, reason in bought if found is None and row.state == "asked"]

@@ -14,11 +14,11 @@ from skyward_core.client.run_history import PoolRow, follow_output
 from skyward_core.client.session import Session
 from skyward_core.model import errors
 from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.util.byte_sizes import format_size
+from skyward_core.util.format_bytes import format_size
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.pool_and_run_lookup import open_session, resolve_run
 from skyward_tui.cli.shared_options import command
-from skyward_tui.text.error_hints import format_error
+from skyward_tui.text.hint_commands import format_error
 
 ENDING = ".skyrec"
 

@@ -19,7 +19,7 @@ import click
 from click.core import ParameterSource
 
 from skyward_core.client import settings
-from skyward_core.client.launch.launch_catalog import (
+from skyward_core.client.launch.launch_form_choices import (
     Interpreter,
     Task,
     choose_interpreter,
@@ -40,7 +40,7 @@ from skyward_core.model.specs import PoolSpec
 from skyward_core.util.terminal_safe_text import sanitize_paragraph
 from skyward_core.util.user_files import is_file
 from skyward_core.views.events import PoolState, RunEnded, RunOpened
-from skyward_core.views.job_steps import steps_of_job
+from skyward_core.views.job_file_steps import steps_of_job
 from skyward_core.views.notification_rules import Notification, run_notification
 from skyward_core.views.pool_view import PoolView, RunView, TaskView, TrialSheet
 from skyward_core.views.rank_metrics import MetricStore, format_metrics
@@ -67,7 +67,7 @@ from skyward_tui.launch_form.plan_text import missing_packages_text, plan_rows, 
 from skyward_tui.notifications import Notifier
 from skyward_tui.text.json_output import pool_json, run_json, trials_json
 from skyward_tui.text.number_and_time_format import clip, count, count_range, duration, number, precise_duration
-from skyward_tui.text.run_tables import combination_text, gang_text, sweep_outcome
+from skyward_tui.text.queue_and_comparison_rows import combination_text, gang_text, sweep_outcome
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.job_records import ShellRecord

@@ -12,7 +12,13 @@ import click
 from skyward_core.client.session import Session
 from skyward_core.model import errors
 from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.model.metric_series import GPU_METRIC_DEFINITIONS, NODE_METRIC_DEFINITIONS, Curve, Curves, curve_json
+from skyward_core.model.metric_definitions_and_series import (
+    GPU_METRIC_DEFINITIONS,
+    NODE_METRIC_DEFINITIONS,
+    Curve,
+    Curves,
+    curve_json,
+)
 from skyward_core.util.user_files import exists
 from skyward_core.views.alert_rules import Alert, find_alerts
 from skyward_core.views.machine_metrics import MachineMetrics
@@ -21,8 +27,8 @@ from skyward_tui.cli.console import Console
 from skyward_tui.cli.pool_and_run_lookup import open_session, resolve_run
 from skyward_tui.cli.run_report import table
 from skyward_tui.cli.shared_options import command
-from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.hardware_cells import HARDWARE_COLUMNS, quantity, rows
+from skyward_tui.text.hint_commands import format_error
 from skyward_tui.text.number_and_time_format import clock, count, number
 
 PERIOD = 1.0  # seconds between tables

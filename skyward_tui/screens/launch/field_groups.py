@@ -17,7 +17,7 @@ from textual.widget import Widget
 from textual.widgets import Collapsible, Input, Label, Select, Static
 from textual.widgets.collapsible import CollapsibleTitle
 
-from skyward_core.client.launch.launch_catalog import DEFAULT_PROVIDER, argument_values
+from skyward_core.client.launch.launch_form_choices import DEFAULT_PROVIDER, argument_values
 from skyward_core.client.launch.launch_request import OPTIONS
 from skyward_core.model.errors import UsageError
 from skyward_core.util.terminal_safe_text import sanitize_line
@@ -31,9 +31,9 @@ from skyward_tui.launch_form.form import (
     setting_fields,
     value_list_error,
 )
-from skyward_tui.terminal_info import current_folder
-from skyward_tui.text.error_hints import format_detail
+from skyward_tui.text.hint_commands import format_detail
 from skyward_tui.text.number_and_time_format import clip_path, one_line
+from skyward_tui.tmux_clipboard_and_terminal_checks import current_folder
 from skyward_tui.ui.actions import bindings, with_keys
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.form_fields import (
@@ -48,9 +48,9 @@ from skyward_tui.widgets.form_fields import (
 )
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.launch_catalog import ArgumentField, FunctionInfo
+    from skyward_core.client.launch.launch_form_choices import ArgumentField, FunctionInfo
     from skyward_core.model.machines import Check
-    from skyward_core.model.setting_descriptors import Setting
+    from skyward_core.model.provider_setting_descriptors import Setting
 
 
 _ON = "on"
@@ -270,7 +270,7 @@ class CallFields(Vertical):
             whole: Whether the whole script runs, with command-line arguments.
             sweep: Whether values are lists.
         """
-        from skyward_core.client.launch.launch_catalog import argument_fields
+        from skyward_core.client.launch.launch_form_choices import argument_fields
 
         arguments = [] if whole or called is None else argument_fields(called)
         hint = WHOLE_SCRIPT_TEXT if whole else ""
@@ -430,7 +430,7 @@ class PluginFields(OptionFields):
 
     def show(self, names: Sequence[str]) -> None:
         """Show fields for the checked plugins."""
-        from skyward_core.client.launch.launch_catalog import parameter_fields
+        from skyward_core.client.launch.launch_form_choices import parameter_fields
 
         if names != self._names:  # cached, because the lookup searches installed packages for plugins
             self._names, self._arguments = names, parameter_fields(names)
@@ -547,7 +547,7 @@ class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
         self._live, self._used, self._keymap = live, used, keymap
 
     def compose(self) -> ComposeResult:
-        from skyward_core.client.launch.launch_catalog import available_plugins
+        from skyward_core.client.launch.launch_form_choices import available_plugins
 
         hint = with_keys("path of a script ({launch.files}: pick)", keymap=self._keymap)
         yield field_row("Script", text_field("script", hint))

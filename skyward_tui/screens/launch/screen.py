@@ -25,7 +25,7 @@ from skyward_core.model.machines import Check
 from skyward_core.model.provider_capabilities import Asks
 from skyward_core.util.user_files import expand_user, is_dir, resolve_path
 from skyward_core.views.pool_view import PoolView, RunView
-from skyward_tui import shutdown
+from skyward_tui import shutdown_signals
 from skyward_tui.dialogs.dialog import AskScreen, ChoiceScreen
 from skyward_tui.dialogs.pickers import PresetsScreen
 from skyward_tui.launch_form.form import (
@@ -59,12 +59,12 @@ from skyward_tui.screens.launch.field_groups import (
     worst_state,
 )
 from skyward_tui.screens.launch.sidebar import LaunchSidebar, PlanPanel
-from skyward_tui.terminal_info import current_folder
-from skyward_tui.text.error_hints import format_error
 from skyward_tui.text.hardware_cells import ANY
+from skyward_tui.text.hint_commands import format_error
 from skyward_tui.text.number_and_time_format import one_line
+from skyward_tui.text.queue_and_comparison_rows import sweep_outcome
 from skyward_tui.text.receipts_and_leftovers import receipt_line
-from skyward_tui.text.run_tables import sweep_outcome
+from skyward_tui.tmux_clipboard_and_terminal_checks import current_folder
 from skyward_tui.ui.actions import bindings, first_key, with_keys
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
@@ -72,14 +72,14 @@ from skyward_tui.widgets.form_fields import Choice, Toggles, update_label
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.launch_catalog import FunctionInfo, Interpreter, Task
+    from skyward_core.client.launch.launch_form_choices import FunctionInfo, Interpreter, Task
     from skyward_core.client.launch.launch_plan import LaunchPlan
     from skyward_core.client.launch.presets import Preset
     from skyward_core.client.session_interface import SessionInterface
     from skyward_core.model.offers import OfferList
     from skyward_tui.app import SkywardApp
     from skyward_tui.launch_form.form import Form
-    from skyward_tui.launch_form.job_form import JobPlan
+    from skyward_tui.launch_form.job_file_plan import JobPlan
 
 
 _ROWS, _ROWS_SHORT = 4, 1  # rows for problems of a provider; on short screens
@@ -157,7 +157,7 @@ async def _load_presets(app: SkywardApp) -> list[Preset] | None:
     from skyward_core.client.launch.presets import presets
 
     try:
-        return await shutdown.run_in_daemon_thread(presets)
+        return await shutdown_signals.run_in_daemon_thread(presets)
     except (SkywardError, OSError) as error:
         app.flash(format_error(error), "error")
         return None
@@ -457,7 +457,7 @@ class LaunchScreen(BaseScreen[None]):
 
     def _choose_plugins(self) -> None:
         """Check the plugins that the script needs, until the user changes them; an existing pool has its own."""
-        from skyward_core.client.launch.launch_catalog import find_gang_frameworks
+        from skyward_core.client.launch.launch_form_choices import find_gang_frameworks
         from skyward_core.client.launch.launch_plan import plugin_names
 
         toggles = self.query_one("#plugins", Toggles)
@@ -499,7 +499,7 @@ class LaunchScreen(BaseScreen[None]):
         self.query_one("#gangs").display = form.sweep
         script = path_of(form.script) if self._readable else Path()
         if job:
-            from skyward_tui.launch_form.job_form import variables
+            from skyward_tui.launch_form.job_file_plan import variables
 
             self.query_one(CallFields).show_variables(variables(form.script), path_of(form.script))
         else:
@@ -511,7 +511,7 @@ class LaunchScreen(BaseScreen[None]):
 
     def _detect_sweep(self, called: FunctionInfo, form: Form) -> bool:
         """Switch on the sweep option for lists of values, unless the user has switched it off."""
-        from skyward_core.client.launch.launch_catalog import argument_fields
+        from skyward_core.client.launch.launch_form_choices import argument_fields
 
         if self._sweeps and not form.sweep:
             self._swept = form.arguments
@@ -639,7 +639,7 @@ class LaunchScreen(BaseScreen[None]):
         """Ask for missing secrets, then launch a job file."""
         from skyward_core.client.launch import job_launch
         from skyward_tui.dialogs.host_key_and_secret_prompts import SecretsScreen
-        from skyward_tui.launch_form.job_form import job_plan, job_steps
+        from skyward_tui.launch_form.job_file_plan import job_plan, job_steps
 
         values: dict[str, str] | None = {}
         if shown.lacks:
@@ -652,8 +652,8 @@ class LaunchScreen(BaseScreen[None]):
         # Generated names are random, so use the one that the plan has shown.
         named = form if shown.spec is None else replace(form, name=shown.spec.name)
         try:
-            plan = await shutdown.run_in_daemon_thread(lambda: job_plan(named, pools, values, clone=True))
-            steps = await shutdown.run_in_daemon_thread(lambda: job_steps(plan, folder))
+            plan = await shutdown_signals.run_in_daemon_thread(lambda: job_plan(named, pools, values, clone=True))
+            steps = await shutdown_signals.run_in_daemon_thread(lambda: job_steps(plan, folder))
             await self._begin(form, plan, lambda pool: launch_job(self.app, plan, steps, pool), folder)
         except BaseException as error:
             rmtree(folder, ignore_errors=True)
@@ -767,7 +767,7 @@ class LaunchScreen(BaseScreen[None]):
                 return
         if name is not None:
             with flash_errors(self.app, "cannot save the preset: "):
-                file = await shutdown.run_in_daemon_thread(lambda: save_preset(name, form))
+                file = await shutdown_signals.run_in_daemon_thread(lambda: save_preset(name, form))
                 self.app.flash(f"saved preset {name} in {file.name}", "done")
 
     def _fill_from_preset(self, form: Form, remarks: Sequence[str], preset: str) -> None:
@@ -786,6 +786,6 @@ class LaunchScreen(BaseScreen[None]):
 
 def _load_offers() -> OfferList:
     """Return all offers with accelerators."""
-    from skyward_core.client.offers_and_capacity import list_offers
+    from skyward_core.client.offers_and_block_purchases import list_offers
 
     return list_offers(ANY)

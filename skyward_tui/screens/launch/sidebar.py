@@ -25,7 +25,7 @@ from skyward_tui.launch_form.recent_launches import (
     recent_forms,
     recent_row,
 )
-from skyward_tui.shutdown import run_in_daemon_thread
+from skyward_tui.shutdown_signals import run_in_daemon_thread
 from skyward_tui.text.number_and_time_format import ago, clip, duration, one_line
 from skyward_tui.ui.actions import first_key
 from skyward_tui.ui.session_futures import wait_shielded
@@ -35,7 +35,7 @@ from skyward_tui.widgets.header_and_hints import Panel
 from skyward_tui.widgets.source_view import ScriptCode
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.launch_catalog import FunctionInfo
+    from skyward_core.client.launch.launch_form_choices import FunctionInfo
     from skyward_core.client.run_history import PastRun
     from skyward_tui.launch_form.form import Form
     from skyward_tui.screens.base_screen import BaseScreen

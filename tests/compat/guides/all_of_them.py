@@ -5,11 +5,11 @@ import runpy
 import sys
 import traceback
 
-from skyward_core.runtime import import_hooks
+from skyward_core.runtime import import_alias_and_hooks
 from skyward_core.store import state_folder
 
 if __name__ == "__main__":
-    import_hooks.install()
+    import_alias_and_hooks.install()
     state_folder.provider_override = "local"
     failed = 0
     for path in sys.argv[1:]:

@@ -10,9 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, TypeVar
 
 from skyward_core.api.active_pool import require_call, require_group
-from skyward_core.model.errors import UsageError
-from skyward_core.model.function import PendingFunction, PendingGroup
-from skyward_core.model.older_api_arguments import (
+from skyward_core.model.deprecated_and_unknown_arguments import (
     NO_RETRY,
     Rules,
     apply_rules,
@@ -21,6 +19,8 @@ from skyward_core.model.older_api_arguments import (
     rejected,
     renamed,
 )
+from skyward_core.model.errors import UsageError
+from skyward_core.model.function import PendingFunction, PendingGroup
 from skyward_core.model.specs import NO_VOLUMES, Image, Options, Worker
 
 if TYPE_CHECKING:

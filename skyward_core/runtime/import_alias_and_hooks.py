@@ -29,7 +29,7 @@ _MODULE_MOVES = {
     "accelerators": "model.accelerators",
     "errors": "model.errors",
     "spec": "model.specs",
-    "time": "model.durations",
+    "time": "model.minutes_hours_days",
 }
 
 

@@ -12,7 +12,7 @@ from skyward_core.views.pool_view import NodeView, PoolView, RunView, TaskView
 from skyward_core.views.rank_metrics import format_metrics
 from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.number_and_time_format import clip, clock, count, duration, preemption_text
-from skyward_tui.text.run_tables import task_note
+from skyward_tui.text.queue_and_comparison_rows import task_note
 from skyward_tui.ui.themes import state_style
 
 SHADE_STYLE = "$text-accent"

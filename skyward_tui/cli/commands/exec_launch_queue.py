@@ -14,7 +14,7 @@ import click
 from skyward_core.client.launch import job_launch
 from skyward_core.client.launch.job_launch import JobRequest, job_tasks, pool_job_tasks, shell_task
 from skyward_core.client.launch.job_records import CommandRecord, JobRecord
-from skyward_core.client.launch.launch_catalog import Task
+from skyward_core.client.launch.launch_form_choices import Task
 from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
 from skyward_core.model.specs import PoolSpec
@@ -26,7 +26,7 @@ from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session
 from skyward_tui.cli.run_report import table
 from skyward_tui.cli.shared_options import NodeSelection, command, variable_options, watch_option
 from skyward_tui.text.number_and_time_format import NO_RUN, clip, count, duration
-from skyward_tui.text.run_tables import queue_row_json, queue_rows, waiting_reason
+from skyward_tui.text.queue_and_comparison_rows import queue_row_json, queue_rows, waiting_reason
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.job_launch import JobFile

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from skyward_core.protocol.tls_stream import CompleteFile, TlsConnection, TlsConnectionError
+from skyward_core.protocol.blocking_tls_connection import CompleteFile, TlsConnection, TlsConnectionError
 from skyward_core.transport.file_and_result_downloads import IncomingOutput, ResultDownload
 from skyward_core.util.light_dataclass import Value, value
 
@@ -86,7 +86,7 @@ class Transfer:
     """Transfer of one file.
 
     Args:
-        papers: TLS context of the client (see :func:`skyward_core.protocol.tls_stream.make_ssl_context`).
+        papers: TLS context of the client (see :func:`skyward_core.protocol.blocking_tls_connection.make_ssl_context`).
         kept: Pool of idle connections.
     """
 

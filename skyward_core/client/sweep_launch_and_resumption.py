@@ -35,7 +35,7 @@ async def launch_trials(
         The first run; and by gangs, the sweep.
     """
     from skyward_core.client.launch.launch_records import save_launch_record
-    from skyward_core.client.launch.script_state import ScriptState
+    from skyward_core.client.launch.script_git_state import ScriptState
 
     source = ScriptState.from_file(Path(request.script))  # the state of the repository is saved later
 

@@ -27,7 +27,7 @@ from types import ModuleType, SimpleNamespace, TracebackType
 from typing import Any, get_type_hints
 
 from skyward_core.model.errors import NotPicklableError
-from skyward_core.runtime import import_hooks
+from skyward_core.runtime import import_alias_and_hooks
 from skyward_core.tasks.guarded_user_code import safe_repr
 
 loading = False
@@ -153,7 +153,7 @@ def _convert_values(target: Any, function: str, values: Mapping[str, Any]) -> di
 
 def _parameter_type(target: Any, parameter: inspect.Parameter) -> Any:
     """Return the type of a parameter from its annotation or default; ``Any`` if neither can be resolved."""
-    from skyward_core.tasks.source_annotations import default_type, list_type
+    from skyward_core.tasks.parameter_types import default_type, list_type
 
     empty = parameter.empty
     if parameter.annotation is empty:
@@ -199,8 +199,8 @@ def _serve_request(request: bytes, folder: Path) -> None:
     from skyward_core.tasks.task_and_blob_values import write_tasks
 
     name, function, calls, plugins, missing_packages.from_metadata = pickle.loads(request)  # sent by the parent process
-    import_hooks.install()
-    import_hooks.install_gc_pause()
+    import_alias_and_hooks.install()
+    import_alias_and_hooks.install_gc_pause()
     if function is None:
         from skyward_core.tasks.shell_and_script_calls import script
 

@@ -28,10 +28,16 @@ from skyward_core.tasks.missing_packages import find_gang_frameworks as find_gan
 from skyward_core.tasks.missing_packages import imported_frameworks
 from skyward_core.tasks.missing_packages import install_advice as install_advice
 from skyward_core.tasks.missing_packages import missing_imports as missing_imports
-from skyward_core.tasks.packages.image_packages import PackageFile, list_package_files
 from skyward_core.tasks.packages.inline_metadata import read_inline_metadata
-from skyward_core.tasks.run_script_loader import build_task as build_task
-from skyward_core.tasks.run_script_loader import build_tasks as build_tasks
+from skyward_core.tasks.packages.project_package_file import PackageFile, list_package_files
+from skyward_core.tasks.parameter_types import parse_source as parse_source
+from skyward_core.tasks.script_environments import InterpreterOption as InterpreterOption
+from skyward_core.tasks.script_environments import UnusablePython as UnusablePython
+from skyward_core.tasks.script_environments import choose_interpreter as choose_interpreter
+from skyward_core.tasks.script_environments import find_missing_modules, has_module
+from skyward_core.tasks.script_environments import list_interpreters as list_interpreters
+from skyward_core.tasks.script_environments import query_python as query_python
+from skyward_core.tasks.script_environments import read_python as read_python
 from skyward_core.tasks.script_inspection import ArgumentField as ArgumentField
 from skyward_core.tasks.script_inspection import FunctionInfo as FunctionInfo
 from skyward_core.tasks.script_inspection import Param, parse_arguments
@@ -41,20 +47,14 @@ from skyward_core.tasks.script_inspection import has_functions as has_functions
 from skyward_core.tasks.script_inspection import list_commands as list_commands
 from skyward_core.tasks.script_inspection import list_functions as list_functions
 from skyward_core.tasks.script_inspection import split_target as split_target
-from skyward_core.tasks.script_interpreters import InterpreterOption as InterpreterOption
-from skyward_core.tasks.script_interpreters import UnusablePython as UnusablePython
-from skyward_core.tasks.script_interpreters import choose_interpreter as choose_interpreter
-from skyward_core.tasks.script_interpreters import find_missing_modules, has_module
-from skyward_core.tasks.script_interpreters import list_interpreters as list_interpreters
-from skyward_core.tasks.script_interpreters import query_python as query_python
-from skyward_core.tasks.script_interpreters import read_python as read_python
-from skyward_core.tasks.source_annotations import parse_source as parse_source
+from skyward_core.tasks.script_loader_parent import build_task as build_task
+from skyward_core.tasks.script_loader_parent import build_tasks as build_tasks
 from skyward_core.tasks.task_and_blob_values import Task as Task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from skyward_core.model.setting_descriptors import Setting
+    from skyward_core.model.provider_setting_descriptors import Setting
 
 available_plugins = plugins.available
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skyward_core.client.launch.launch_catalog import DEFAULT_PROVIDER
+from skyward_core.client.launch.launch_form_choices import DEFAULT_PROVIDER
 from skyward_core.model.errors import JobFileError, SkywardError, UsageError
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.pool_view import PoolView
@@ -22,13 +22,13 @@ from skyward_tui.launch_form.form import (
     provider_settings,
     setting_fields,
 )
-from skyward_tui.terminal_info import current_folder
 from skyward_tui.text.number_and_time_format import NO_RUN, count, count_range
+from skyward_tui.tmux_clipboard_and_terminal_checks import current_folder
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.job_launch import JobFile, JobRequest
     from skyward_core.client.launch.job_records import ShellRecord
-    from skyward_core.client.launch.launch_catalog import ArgumentField, Task
+    from skyward_core.client.launch.launch_form_choices import ArgumentField, Task
     from skyward_core.model.specs import PoolSpec
 
 _UNKNOWN = "asked for when it is launched"  # placeholder of a secret before the launch
@@ -63,7 +63,7 @@ class JobPlan:
 def variables(script: str) -> list[ArgumentField]:
     """Return the variables of a job file as fields; empty if the file is invalid, which its plan reports."""
     from skyward_core.client.launch.job_launch import read_job_variables
-    from skyward_core.client.launch.launch_catalog import ArgumentField
+    from skyward_core.client.launch.launch_form_choices import ArgumentField
 
     try:
         envs, _ = read_job_variables(path_of(script))

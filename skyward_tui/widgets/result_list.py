@@ -6,7 +6,7 @@ from rich.cells import cell_len
 from textual.content import Content
 
 from skyward_core.model.output_files import WrittenFile
-from skyward_core.util.byte_sizes import format_size
+from skyward_core.util.format_bytes import format_size
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.pool_view import RunView, TaskView
 from skyward_core.views.result_agreement import find_disagreements
@@ -20,9 +20,9 @@ from skyward_tui.text.number_and_time_format import (
     one_line,
     precise_duration,
 )
-from skyward_tui.text.run_tables import scalar_text, task_note
+from skyward_tui.text.queue_and_comparison_rows import scalar_text, task_note
 from skyward_tui.ui.themes import state_style
-from skyward_tui.widgets.sweep_trials import TrialLines
+from skyward_tui.widgets.sweep_table_and_charts import TrialLines
 from skyward_tui.widgets.virtual_list import VirtualList
 
 MOST_ALIGNED = 256  # results; scanning more for common keys would delay repaints

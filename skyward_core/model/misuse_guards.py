@@ -1,6 +1,6 @@
 """Errors for misused functions, calls, providers and plugins, such as a missing call or an unknown argument.
 
-Nodes load this module. The messages are in ``model.older_api_arguments``, which loads on the first error.
+Nodes load this module. The messages are in ``model.deprecated_and_unknown_arguments``, which loads on the first error.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 
 def _argument_errors() -> Any:
-    return import_module(f"{__package__}.older_api_arguments")
+    return import_module(f"{__package__}.deprecated_and_unknown_arguments")
 
 
 def _uncalled_operator(right: str) -> Any:

@@ -110,7 +110,7 @@ def pickle_result(value: Any, what: str, path: str | None) -> PickledValue:
     except BaseException as error:  # user code may raise anything, including SystemExit
         pickled.discard()
         from skyward_core.model.errors import NotPicklableError
-        from skyward_core.protocol.pickle_errors import find_culprit
+        from skyward_core.protocol.pickle_failures_and_reducers import find_culprit
 
         where, culprit, reason = find_culprit(value, error, "result", _find_pickle_error)
         at = f" at {where}" if where != "result" else ""
@@ -123,7 +123,7 @@ def pickle_result(value: Any, what: str, path: str | None) -> PickledValue:
 
 def _find_pickle_error(value: Any) -> BaseException | None:
     from skyward_core.node.worker.result_pickler import dump
-    from skyward_core.protocol.pickle_errors import NullFile
+    from skyward_core.protocol.pickle_failures_and_reducers import NullFile
 
     try:
         dump(value, NullFile())

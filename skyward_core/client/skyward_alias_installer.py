@@ -1,7 +1,7 @@
 """Module file that makes ``import skyward`` work in a plain ``python script.py``, in an environment of the user's
 choice.
 
-Scripts that this program runs resolve the older name themselves (``runtime.import_hooks``); others need a file.
+Scripts that this program runs resolve the older name themselves; others need a file.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 from skyward_core.model.errors import UsageError
 from skyward_core.tasks.bounded_subprocess import QueryTimeout, run_bounded
-from skyward_core.tasks.client_interpreter import ALIAS_FOLDER
-from skyward_core.tasks.script_interpreters import list_interpreters
+from skyward_core.tasks.interpreter_compatibility import ALIAS_FOLDER
+from skyward_core.tasks.script_environments import list_interpreters
 from skyward_core.util.terminal_safe_text import sanitize_line
 
 MARK = "# An alias of skyward_core: the command `shim install` wrote it, and `shim remove` takes it away.\n"

@@ -26,7 +26,7 @@ from typing import (
 )
 
 from skyward_core.api.active_pool import PoolOperand, require_call
-from skyward_core.api.older_api_methods import DeprecatedMethods
+from skyward_core.api.older_compute_arguments_and_methods import DeprecatedMethods
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.function import Function, PendingFunction, PendingGroup
 from skyward_core.model.provider_capabilities import Rents
@@ -36,10 +36,10 @@ from skyward_core.transport.background_loop import background_loop, process_id, 
 from skyward_core.util.terminal_safe_text import sanitize_line
 
 if TYPE_CHECKING:
-    from skyward_core.api.dask_client import DaskConnection
+    from skyward_core.api.dask_client_connection import DaskConnection
     from skyward_core.api.rank_output_printer import ScriptConsole
     from skyward_core.model.alert import Alert
-    from skyward_core.model.metric_series import Curves
+    from skyward_core.model.metric_definitions_and_series import Curves
     from skyward_core.model.outcomes import RunKind
     from skyward_core.model.output_files import WrittenFile
     from skyward_core.model.thread_stacks import Stacks
@@ -581,7 +581,7 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
             plugin: Any = next((each for each in self.plugins if each.name == "dask"), None)
             if plugin is None:
                 raise UsageError("this pool has no Dask cluster. Create it with plugins=[sky.plugins.dask()].")
-            from skyward_core.api.dask_client import DaskConnection
+            from skyward_core.api.dask_client_connection import DaskConnection
 
             self._dask = DaskConnection(self.pool, plugin, lambda tasks: self._run("gather", tasks))
         return self._dask

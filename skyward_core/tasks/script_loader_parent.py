@@ -1,6 +1,6 @@
 """Child process that loads a script, and the pickled calls that it returns.
 
-The script runs only in that process (``tasks.script_loader``), so its imports cannot affect this one.
+The script runs only in that process (``tasks.script_loader_child``), so its imports cannot affect this one.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from skyward_core.model.errors import Cancelled, NotPicklableError, ScriptError, ScriptFailed, UsageError
 from skyward_core.model.outcomes import signal_name
 from skyward_core.model.script_interpreter import Interpreter
-from skyward_core.tasks import client_interpreter
+from skyward_core.tasks import interpreter_compatibility
 from skyward_core.tasks.bounded_subprocess import CancellationToken
-from skyward_core.tasks.client_interpreter import is_own_environment, own_interpreter
+from skyward_core.tasks.interpreter_compatibility import is_own_environment, own_interpreter
 from skyward_core.util import terminal_safe_text
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # An appended folder shadows nothing. The inserted folder contains this package only.
 _OWN_PATH_CODE = "import sys; sys.path.append({0!r}); "
 _OTHER_PATH_CODE = "import sys; sys.path.insert(0, {0!r}); sys.path.append({1!r}); "
-_LOADER_CODE = "from skyward_core.tasks.script_loader import main; main(sys.argv[1])"
+_LOADER_CODE = "from skyward_core.tasks.script_loader_child import main; main(sys.argv[1])"
 
 
 def loader_command(interpreter: Interpreter, report: Callable[[str], None], stop: CancellationToken) -> list[str]:
@@ -54,7 +54,7 @@ def loader_command(interpreter: Interpreter, report: Callable[[str], None], stop
     if is_own_environment(interpreter.prefix):
         python, before = sys.executable, _OWN_PATH_CODE.format(str(Path(__file__).resolve().parents[2]))
     else:
-        from skyward_core.tasks.script_interpreters import ensure_interpreter, library_path_entries
+        from skyward_core.tasks.script_environments import ensure_interpreter, library_path_entries
 
         ensure_interpreter(interpreter, report, stop)
         ours = library_path_entries()
@@ -166,7 +166,7 @@ def build_tasks(
             full = f"{path} cannot be loaded: the disk of {folder.parent} is full"
             result = {"kind": "usage", "message": full}
     if result["kind"] == "task":
-        client_interpreter.add_script_folder(path)
+        interpreter_compatibility.add_script_folder(path)
         tasks = [replace(task, interpreter=chosen) for task in read_tasks(folder)]
         if all(task.fn.path is task.args.path is None for task in tasks):
             shutil.rmtree(folder, ignore_errors=True)

@@ -11,7 +11,7 @@ from itertools import pairwise
 from math import isfinite, log10, nan
 from typing import NamedTuple
 
-from skyward_core.views.outliers import IncrementalBand, Trace, compute_band, median
+from skyward_core.views.outliers_and_bands import IncrementalBand, Trace, compute_band, median
 from skyward_core.views.rank_metrics import MetricStore
 
 Line = Sequence[tuple[float, float]]

@@ -18,7 +18,7 @@ from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.client_requests import ClientRequests
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connected_clients import ClientRegistry, RankPhases
-from skyward_core.node.agent.fail_fast import FailFast
+from skyward_core.node.agent.fail_fast_without_client import FailFast
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.node.agent.worker_processes import (
     add_signal_handlers,
@@ -28,11 +28,11 @@ from skyward_core.node.agent.worker_processes import (
     reap,
 )
 from skyward_core.node.agent.worker_slot import PLUGIN_CONTEXT_PLACE
-from skyward_core.node.bootstrap.host_inspection import find_node_processes
+from skyward_core.node.bootstrap.host_folders_and_processes import find_node_processes
 from skyward_core.protocol.frame_codec import Header
 
 if TYPE_CHECKING:
-    from skyward_core.node.agent.metrics_sampler_process import SamplerProcess
+    from skyward_core.node.agent.metrics_sampler_supervisor import SamplerProcess
     from skyward_core.node.agent.preemption_notices import PreemptionNotifier
 
 
@@ -246,7 +246,7 @@ class Agent:
     def machine_sampler(self) -> SamplerProcess:
         """Return the sampler of machine metrics. Create it on first use."""
         if self._sampler is None:
-            from skyward_core.node.agent.metrics_sampler_process import SamplerProcess
+            from skyward_core.node.agent.metrics_sampler_supervisor import SamplerProcess
 
             self._sampler = SamplerProcess(self._state.config)
         return self._sampler
