@@ -53,7 +53,7 @@ class MetricsCollector:
             self._book.set_silence_reason(link.node, header["why"])
 
     async def fetch_series(self, run: str | None) -> Curves:
-        """Wait for the next sample of each node and return all known series; see ``pool_operations.PoolOperations.metrics``.
+        """Wait for the next sample of each node and return all known series, as ``PoolOperations.metrics`` does.
 
         Raises:
             UsageError: If the pool's view has no such run.

@@ -1,8 +1,8 @@
 """Command server on a host, the first code that the client runs there.
 
-The client sends this module as bytecode, together with ``node.deferred_imports`` and ``bootstrap.host_folders_and_processes``, and
-runs it with ``python -I -S`` through one command channel. The code uses only the standard library and must not contain
-secrets.
+The client sends this module as bytecode, together with ``node.deferred_imports`` and
+``bootstrap.host_folders_and_processes``, and runs it with ``python -I -S`` through one command channel. The code uses
+only the standard library and must not contain secrets.
 
 A request on standard input consists of the length of a header in eight hexadecimal digits, the JSON header, and the
 bytes that the header announces. An answer on standard output is a line that begins with a token of the channel, so that
