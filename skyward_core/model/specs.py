@@ -284,7 +284,7 @@ class Worker(ValidatedValue):
     Args:
         concurrency: Number of tasks (``>>``, gather) that one rank runs at the same time. Broadcasts run one at a time.
             "auto" for one task per requested GPU or MIG slice. Without GPUs, "auto" means one task per CPU thread
-                (``vcpus``, or for local nodes the number of this machine's threads).
+            (``vcpus``, or for local nodes the number of this machine's threads).
         executor: "process" runs each task in a separate interpreter, on its main thread. "thread" runs tasks as threads
             of the rank's only interpreter.
         ranks_per_node: Number of ranks on each node; "gpu" for one per GPU.

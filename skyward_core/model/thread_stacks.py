@@ -65,8 +65,8 @@ class Stacks:
     """Stacks of a pool at one time.
 
     Attributes:
+        at: Unix time.
         ranks: One entry for each process, sorted by rank.
-        ranks: One for each process, by rank.
         run: Id of the run whose stacks were requested; "" for all of the pool.
         returned: Ranks of the run whose function has already ended.
         idle: Idle processes, if the run does not use all ranks.

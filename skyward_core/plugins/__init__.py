@@ -3,9 +3,9 @@
 Built-in plugins are the files in ``built_in/``, each with its class under ``PLUGIN``. Other packages declare plugins
 with entry points of the group ``skyward.plugins`` that name the class.
 
-Plugins are imported at first use, because workers on nodes import this package too. The modules are in a package of
-their own because a submodule and an attribute of a package share one name: importing a module ``torch`` would replace
-the plugin ``torch``.
+Plugins are imported at first use, because workers on nodes import this package too. The modules are in a subpackage,
+because a submodule and an attribute of a package share one name: importing a submodule ``torch`` would replace the
+plugin ``torch``.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _built_in(name: str) -> Any:
 
 
 def _installed() -> dict[str, list[EntryPoint]]:
-    """Return the entry points of installed plugins by name. Reading them doubles the duration of a start."""
+    """Return the entry points of installed plugins by name. Reading entry points doubles the duration of a start."""
     from skyward_core.model.plugin_and_provider_entry_points import load_entry_points
 
     return load_entry_points(GROUP, _own_names())

@@ -1,7 +1,7 @@
 """Certificates of one pool, from an authority that exists only in this client's process.
 
-Every holder received its certificate from the client over SSH. Only the holder's name is read from a certificate, so
-certificates contain no addresses, and no dates that a wrong clock could invalidate.
+Every holder of a certificate received it from the client over SSH. Only the holder's name is read from a certificate.
+Certificates therefore contain no addresses, and no dates that a wrong clock could make invalid.
 """
 
 from __future__ import annotations

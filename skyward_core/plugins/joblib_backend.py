@@ -25,8 +25,8 @@ class PoolBackend(ParallelBackendBase):  # type: ignore[misc]
         self._open: set[Future[Any]] = set()
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:
-        """Return the number of concurrent tasks: the given number, or the pool's slots for None and negative
-        numbers.
+        """Return the number of concurrent tasks: the given number, or for None and negative numbers the number that the
+        pool runs at the same time.
         """
         if n_jobs == 0:
             raise ValueError("n_jobs must not be 0 in Parallel")
@@ -52,5 +52,7 @@ class PoolBackend(ParallelBackendBase):  # type: ignore[misc]
             future.cancel()
 
     def get_nested_backend(self) -> tuple[Any, int | None]:
-        """Return the backend of a ``Parallel`` inside a task: one process, because the pool's slots are in use."""
+        """Return the backend of a ``Parallel`` inside a task: one process, because other tasks use the rest of the
+        pool.
+        """
         return SequentialBackend(nesting_level=(self.nesting_level or 0) + 1), None

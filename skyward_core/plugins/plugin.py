@@ -39,8 +39,8 @@ class PluginError(SkywardError):
 class Plugin(StrictKeywords):
     """Base class of plugins. Hooks do nothing unless overridden.
 
-    A plugin is a small value, preferably a frozen dataclass. It is created on the client and pickled to the nodes, so
-    it contains only parameters, and imports its framework inside the hooks.
+    A plugin is a small value, preferably a frozen dataclass. It is created on the client and pickled to the nodes. It
+    therefore contains only parameters, and imports its framework inside the hooks.
 
         @dataclass(frozen=True)
         class Greeter(Plugin):
@@ -57,11 +57,12 @@ class Plugin(StrictKeywords):
         place: Position in lists of built-in plugins, from 1.
         requires: Names of plugins that must come before this one in the pool.
         conflicts: Names of plugins that must not be in the same pool.
-        gang: Whether ``around_process`` needs all ranks of the gang together. Then only each rank's main worker enters
-            the plugin. With False a rank's additional workers for tasks (``Worker(concurrency=...)``) enter it, too.
-        needs_peers: Why ranks need connections to each other, as a noun phrase ("a process group of all ranks"). A pool
-            of standalone workers (``Options(cluster=False)``) with more than one rank rejects the plugin with this
-            reason. Empty for a plugin that works on each rank separately.
+        gang: Whether ``around_process`` needs all ranks of the gang together. If true, only the main worker of each
+            rank enters the plugin. If false, a rank's additional workers for tasks (``Worker(concurrency=...)``) enter
+            it, too.
+        needs_peers: Reason why ranks need connections to each other, as a noun phrase ("a process group of all ranks").
+            A pool of standalone workers (``Options(cluster=False)``) with more than one rank rejects the plugin with
+            this reason. Empty for a plugin that works on each rank separately.
     """
 
     name: ClassVar[str] = ""
@@ -76,8 +77,8 @@ class Plugin(StrictKeywords):
     def joins(self) -> bool:
         """Whether ``around_process`` joins the gang's ranks into one world, such as a process group.
 
-        Tasks then run in another process of their rank, which enters the plugin with a world of one rank. By default
-        true for plugins with ``gang`` and ``needs_peers``.
+        If true, tasks run in another process of their rank, which enters the plugin with a world of one rank. By
+        default true for plugins with ``gang`` and ``needs_peers``.
         """
         return self.gang and bool(self.needs_peers)
 
@@ -104,8 +105,8 @@ class Plugin(StrictKeywords):
         return image
 
     def bootstrap(self, pool_spec: PoolSpec) -> Sequence[str]:
-        """Return shell commands that prepare a node, after the image's own. They are stored, so they must not contain
-        secrets.
+        """Return shell commands that prepare a node. They run after the image's own commands, and are stored, so they
+        must not contain secrets.
 
         Args:
             pool_spec: The pool's specification.
@@ -117,16 +118,16 @@ class Plugin(StrictKeywords):
         outermost.
 
         Args:
-            fn: The function, as later plugins have decorated it.
+            fn: The function, already decorated by the plugins after this one.
         """
         return fn
 
     def around_app(self, info: InstanceInfo) -> AbstractContextManager[object]:
         """Return a context that runs once per node.
 
-        It is entered before the node's first worker enters ``around_process``, and left after its workers have ended.
-        It runs in its own process, shared by all ranks of the node and all runs. Use it for servers and caches.
-        Variables and imports in that process have no effect on ranks.
+        The context is entered before the node's first worker enters ``around_process``, and left after the node's
+        workers have ended. It runs in its own process, shared by all ranks of the node and all runs. Use it for servers
+        and caches. Variables and imports in that process have no effect on ranks.
 
         Args:
             info: Place of the node's first rank.
@@ -158,7 +159,7 @@ def check_plugins(plugins: Iterable[object]) -> tuple[Plugin, ...]:
 
     Raises:
         UsageError: If a value is not a plugin, or if a plugin has no name, is repeated, lacks a required plugin or
-            conflicts with another.
+            conflicts with another plugin.
     """
     seen: dict[str, Plugin] = {}
     for plugin in plugins:
@@ -249,13 +250,14 @@ def enter_process(plugins: Iterable[Plugin], info: InstanceInfo, own: InstanceIn
 
     Args:
         info: The rank's place in its pool.
-        own: In a process for tasks, the rank's place in a world of one rank, for plugins that join ranks.
+        own: In a process for tasks: the rank's place in a world of one rank, for plugins that join ranks. Otherwise
+            None.
 
     Returns:
         A stack that leaves the contexts in reverse order when closed.
 
     Raises:
-        PluginError: If a plugin's hook raises. Contexts entered before are left.
+        PluginError: If a plugin's hook raises. Contexts that were already entered are left.
     """
     return _enter_hooks(
         plugins, "around_process", lambda plugin: plugin.around_process(own if own and plugin.joins else info)
@@ -311,7 +313,7 @@ _late_lock = threading.Lock()
 def enter_client(plugins: Iterable[Plugin], pool: Any) -> ExitStack:
     """Enter every plugin's ``around_client``; see :func:`enter_process`.
 
-    An exception of the block belongs to the caller. Plugins receive it, and it is not wrapped in a PluginError.
+    An exception of the block is raised to the caller. Plugins receive the exception, and it is not wrapped.
     """
     with ExitStack() as stack:
         for plugin in plugins:
@@ -383,7 +385,7 @@ def has_cuda(pool_spec: PoolSpec) -> bool:
 
 
 def with_pip(image: Image, requirements: Iterable[str], index: PipIndex | None = None) -> Image:
-    """Return the image with requirements, and an index, added at the end, without duplicates.
+    """Return the image with requirements, and a package index, added at the end. Duplicates are omitted.
 
     The user's own requirement of a package takes precedence.
     """

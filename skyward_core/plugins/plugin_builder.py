@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PoolRequest:
-    """Argument of such functions in place of older generations' cluster object.
+    """Argument of functions that build a plugin. Replaces the cluster object of older generations.
 
     Attributes:
         spec: The pool's specification.
@@ -50,7 +50,7 @@ class BuiltPlugin(Plugin):
     on_client: Callable[[Any, Any], AbstractContextManager[object]] | None = None
 
     def with_image_transform(self, transform: Callable[[Image, Any], Image]) -> BuiltPlugin:
-        """Return the plugin with a function that gets the image and the request, and returns another image."""
+        """Return the plugin with a function that gets the image and the request, and returns the changed image."""
         return replace(self, on_image=transform)
 
     def with_bootstrap(self, factory: Callable[[Any], Sequence[Any]]) -> BuiltPlugin:
@@ -136,7 +136,7 @@ BRINGS = "__skyward_brings__"  # attribute of functions that enter plugins thems
 
 @dataclass(frozen=True)
 class Automatic(Plugin):
-    """Plugin that creates the process group at the first broadcast of a function whose code uses
+    """Plugin that creates the process group before the first broadcast of a function whose code uses
     ``torch.distributed``.
     """
 
@@ -150,7 +150,7 @@ class Automatic(Plugin):
 
 
 def call_before(first: Callable[[], None], fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls ``first`` and then ``fn``. A generator function stays one."""
+    """Return a function that calls ``first`` and then ``fn``. For a generator function, return a generator function."""
     from inspect import isgeneratorfunction
 
     if isgeneratorfunction(fn):

@@ -20,7 +20,7 @@ from skyward_core.plugins.plugin import Plugin
 
 PAUSE = 0.02  # seconds between checks
 PR_SET_PDEATHSIG = 1
-EXTRA_PATH = "/usr/sbin:/sbin:/usr/local/sbin:/usr/local/bin"  # may be missing in the PATH of an SSH login
+EXTRA_PATH = "/usr/sbin:/sbin:/usr/local/sbin:/usr/local/bin"  # folders that may be missing in the PATH of an SSH login
 
 
 class ServerPlugin(Plugin):
@@ -28,7 +28,8 @@ class ServerPlugin(Plugin):
 
     Attributes:
         port: Port of the server. None for a port derived from the pool's name.
-        pool_ports: First derived port, and number of ports. Outside of the range that Linux assigns automatically.
+        pool_ports: First derived port, and number of such ports. Linux does not assign ports of this range
+            automatically.
         ports_per_pool: Number of consecutive ports of the server.
     """
 
@@ -44,7 +45,7 @@ class ServerPlugin(Plugin):
             )
 
     def port_of(self, pool: str) -> int:
-        """Return the server's port: the same on all nodes of a pool, and in each epoch of the gang.
+        """Return the server's port. It is the same on all nodes of a pool, and after each restart of the gang.
 
         Args:
             pool: Name of the pool.
@@ -80,12 +81,12 @@ def find_program(names: Sequence[str], package: str, *folders: str, advice: str 
 
     Args:
         names: Names of the programs.
-        package: Debian package of one of them.
+        package: Debian package that contains one of the programs.
         *folders: Folders to search in addition to PATH.
         advice: End of the error message.
 
     Raises:
-        PoolError: If none is installed on this node.
+        PoolError: If none of the programs is installed on this node.
     """
     path = os.pathsep.join((os.environ.get("PATH", os.defpath), *folders))
     for name in names:
@@ -98,7 +99,9 @@ def find_program(names: Sequence[str], package: str, *folders: str, advice: str 
 
 
 def end_with_parent() -> Callable[[], None]:
-    """Return a function for a child's start that makes the kernel kill the child when its parent ends."""
+    """Return a function for a child process to call at its start. The kernel then kills the child when its parent
+    ends.
+    """
     libc = ctypes.CDLL(None)  # loaded before the fork: a forked child must not load libraries
     return lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
@@ -111,7 +114,7 @@ def await_server(
     Args:
         name: Name of the server for errors.
         child: Process of the server.
-        is_ready: Polled; may raise OSError while the server does not listen.
+        is_ready: Called repeatedly; may raise OSError while the server does not listen yet.
         seconds: Maximum duration in seconds.
         log: Log file of the server.
 
@@ -142,7 +145,7 @@ def make_private_folder(folder: Path) -> None:
     """Create a folder below /tmp, or reuse the folder of a killed process.
 
     Raises:
-        PoolError: If it belongs to another user, or is accessible to other users.
+        PoolError: If the folder belongs to another user, or is accessible to other users.
     """
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
@@ -173,7 +176,7 @@ def set_variables(given: Mapping[str, str]) -> Iterator[None]:
 
 
 def make_certificates(name: str) -> tuple[str, str, str]:
-    """Return the certificate of a new authority, and one certificate with its key that the authority signed, as PEM.
+    """Return a new authority's certificate, and one certificate and key that the authority signed, as PEM.
 
     The authority's key is discarded.
 

@@ -25,15 +25,15 @@ from skyward_core.runtime.instance_info import instance_info
 from skyward_core.util.format_bytes import format_size
 
 SOCKET = "socket"
-PATIENCE = 60.0  # seconds for the server to start: the head may start after other nodes
-LOCAL_TIMEOUT = 5.0  # seconds on the server's host: there the server starts first, so a silent one has ended
+PATIENCE = 60.0  # seconds for the server to start: the head node may start after other nodes
+LOCAL_TIMEOUT = 5.0  # seconds on the server's host, where the server starts first: without an answer it has ended
 TIMEOUT = 30.0  # seconds for an answer; longer than the longest blocking command
 PAUSE = 0.1  # seconds between attempts
 
 
 def private_folder(token: str) -> Path:
-    """Return the folder of the server's socket on its host. Its name is derived from the token, so others cannot guess
-    it.
+    """Return the folder of the server's socket on its host. The name is derived from the token, so that other users
+    cannot guess it.
     """
     return Path("/tmp", f"sky-shared-{hashlib.sha256(token.encode()).hexdigest()[:16]}")
 
@@ -99,7 +99,7 @@ class SharedStateConnection:
         from redis.connection import ConnectionPool, UnixDomainSocketConnection
         from redis.retry import Retry
 
-        # No retries: it is unknown whether a command without an answer was executed.
+        # No retries, because it is unknown whether a command without an answer was executed.
         common: dict[str, Any] = {
             "password": self._token,
             "socket_timeout": TIMEOUT,
@@ -129,7 +129,7 @@ def _is_own_socket(folder: Path) -> bool:
 
 
 def _make_ssl_context(authority: str) -> ssl.SSLContext:
-    """Return a context that only trusts the pool's own authority, which signs a single certificate."""
+    """Return a context that trusts only the pool's own authority. This authority signs only one certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.load_verify_locations(cadata=authority)
@@ -137,8 +137,8 @@ def _make_ssl_context(authority: str) -> ssl.SSLContext:
 
 
 def _make_tls_class() -> Any:
-    """Return a connection class that uses a given context. The package's own class trusts all authorities of this
-    machine.
+    """Return a connection class that uses a given TLS context. The class of the redis package would trust all
+    authorities that this machine trusts.
     """
     from redis import connection
 
@@ -158,7 +158,7 @@ def _make_tls_class() -> Any:
 
 
 T = TypeVar("T")
-MAX_WAIT = 5.0  # seconds per blocking command, so that a process can be stopped between commands
+MAX_WAIT = 5.0  # seconds per blocking command; between two commands, the process can be stopped
 MIN_WAIT = 0.01  # seconds; the server treats 0 as no limit
 
 
@@ -227,9 +227,9 @@ class SharedCollection(SharedObject):
         return int(self._call(self.length_command))
 
 
-LOCK_TTL_MS = 30_000  # milliseconds after its last renewal when a lock expires
+LOCK_TTL_MS = 30_000  # milliseconds since the last renewal after which a lock expires
 RENEW_INTERVAL = 10.0  # seconds between renewals by the holder
-LOOK = 1.0  # seconds between attempts of a waiter that was not woken
+LOOK = 1.0  # seconds between attempts of a waiter that no release has woken up
 BARRIER_TTL_MS = 24 * 3600 * 1000  # milliseconds until an unused barrier's keys expire
 
 # A release wakes one waiter.
@@ -307,7 +307,7 @@ class SharedLock(SharedObject):
                     if not redis.eval(RENEW, 1, self._key, token, LOCK_TTL_MS):
                         return
             except PoolError:
-                continue  # release() reports a lost lock
+                continue  # release() reports that the lock was lost
 
     def release(self) -> None:
         """Release the lock.
@@ -366,7 +366,7 @@ class SharedBarrier(SharedObject):
         with wrap_redis_errors(self._connection) as redis:
             left = redis.eval(LEAVE, 1, self._key, number)
         if not left and self._wait_round(number, LOOK):
-            return  # the barrier opened at this moment
+            return  # the barrier opened just before the timeout
         raise TimeoutError(f"not all {self.parties} participants arrived at {self!r} within {timeout:g} s")
 
     def _wait_round(self, number: int, wait: float) -> Any:
@@ -426,7 +426,7 @@ def _check_plain(key: object) -> None:
 
 
 def unpack_key(data: bytes) -> Key:
-    """Return the key of :func:`pack_key`."""
+    """Return the key that :func:`pack_key` packed."""
     key: Key = ast.literal_eval(data.decode())
     return key
 
@@ -452,7 +452,7 @@ def pack_value(value: Any) -> bytes:
 
 
 def unpack_value(data: bytes) -> Any:
-    """Return the value of :func:`pack_value`. Unpickling is safe, because only the pool can write to the server."""
+    """Return the value that :func:`pack_value` packed. Unpickling is safe: only the pool can write to the server."""
     return pickle.loads(data)
 
 
@@ -462,7 +462,7 @@ _current: SharedState | None = None
 
 
 def set_current(state: SharedState | None) -> None:
-    """Set the state for this rank's calls; None at its end. Closes the previous one."""
+    """Set the shared state for this rank's calls; None when the rank ends. Closes the previous state."""
     global _current
     if _current is not None:
         _current.close()
@@ -470,7 +470,7 @@ def set_current(state: SharedState | None) -> None:
 
 
 def get_current() -> SharedState | None:
-    """Return the state for this rank's calls. None if this process is not a rank of a pool with the plugin."""
+    """Return the shared state for this rank's calls. None if this process is not a rank of a pool with the plugin."""
     return _current
 
 
@@ -485,7 +485,7 @@ class SharedState:
         self._connection = way
 
     def dict(self, name: str) -> SharedDict:
-        """Return the dict of a name, initially empty.
+        """Return the dict with a name, initially empty.
 
         Args:
             name: Any text.
@@ -493,7 +493,7 @@ class SharedState:
         return SharedDict(self._connection, make_key("dict", name))
 
     def set(self, name: str) -> SharedSet:
-        """Return the set of a name, initially empty.
+        """Return the set with a name, initially empty.
 
         Args:
             name: Any text.
@@ -501,7 +501,7 @@ class SharedState:
         return SharedSet(self._connection, make_key("set", name))
 
     def counter(self, name: str) -> SharedCounter:
-        """Return the counter of a name, which starts at 0.
+        """Return the counter with a name, which starts at 0.
 
         Args:
             name: Any text.
@@ -509,7 +509,7 @@ class SharedState:
         return SharedCounter(self._connection, make_key("counter", name))
 
     def queue(self, name: str) -> SharedQueue:
-        """Return the queue of a name, initially empty.
+        """Return the queue with a name, initially empty.
 
         Args:
             name: Any text.
@@ -517,7 +517,7 @@ class SharedState:
         return SharedQueue(self._connection, make_key("queue", name))
 
     def lock(self, name: str, timeout: float | None = None) -> SharedLock:
-        """Return the lock of a name, which has one holder at a time.
+        """Return the lock with a name, which has one holder at a time.
 
         Args:
             name: Any text.
@@ -526,7 +526,7 @@ class SharedState:
         return SharedLock(self._connection, make_key("lock", name), timeout)
 
     def barrier(self, name: str, parties: int | None = None) -> SharedBarrier:
-        """Return the barrier of a name in this rank's run.
+        """Return the barrier with a name in this rank's run.
 
         Args:
             name: Any text.
@@ -554,8 +554,8 @@ class SharedState:
 class SharedDict(SharedCollection):
     """Dict shared by all ranks and the client.
 
-    Keys are plain values (texts, numbers, None, tuples of these); keys of different types are different. Values are any
-    picklable objects. Reading returns a copy, so write a changed value back to share the change.
+    Keys are plain values (texts, numbers, None, tuples of these). Keys of different types are different. Values are any
+    picklable objects. Reading returns a copy: to share a change, write the changed value back.
 
         counts = sky.dict("counts")
         counts["seen"] = counts.get("seen", 0) + 1  # not atomic: use sky.counter
@@ -592,7 +592,7 @@ class SharedDict(SharedCollection):
             return unpack_value(both.execute()[1])
 
     def pop(self, key: Key, default: Any = _MISSING) -> Any:
-        """Remove a key and return its value, to only one of several concurrent callers.
+        """Remove a key and return its value. Of several concurrent callers, only one gets the value.
 
         Raises:
             KeyError: If the key does not exist and no ``default`` is given.
@@ -718,7 +718,7 @@ class SharedQueue(SharedCollection):
             *items: Any picklable objects except None.
 
         Raises:
-            UsageError: If an item is None, the result of ``get`` without an item.
+            UsageError: If an item is None, because ``get`` returns None if there is no item.
         """
         if any(item is None for item in items):
             raise UsageError("a queue cannot contain None, which get() returns if there is no item")

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from skyward_core.runtime.instance_info import InstanceInfo
 
 
-NODE = "SKYWARD_NODE"  # variable with the node's folder, after the folders of enclosing nodes
+NODE = "SKYWARD_NODE"  # environment variable that identifies the node's folder; see node_folder
 SESSION, ABOUT, CONFIG, HOSTS = "session.json", "about.json", "config", "hosts"
 KNOWN_AS = "skyward-pool"  # alias of all nodes in known_hosts
 AGENT = "pool-ssh"  # unique program name
@@ -50,7 +50,7 @@ Host *
   Include ~/.ssh/config
   Include /etc/ssh/ssh_config
 """
-# The first value of an option counts, so the user's own configuration, which follows, cannot change these.
+# ssh uses the first value of an option. The user's own configuration, which is read later, cannot change these.
 HOST_OPTIONS = """\
   User {user}
   Port {port}
@@ -114,7 +114,7 @@ def prepare_node_files(info: InstanceInfo, port: int, login: tuple[str, str], ho
     """
     ssh = find_program(["ssh"], "openssh-client")
     folder = node_folder()
-    shutil.rmtree(folder, ignore_errors=True)  # remains of a killed process
+    shutil.rmtree(folder, ignore_errors=True)  # files that a killed process left behind
     try:
         for each in (folder, folder / "bin", folder / HOSTS):
             each.mkdir(mode=0o700)
@@ -175,8 +175,8 @@ def write_private(path: Path, text: str, mode: int = 0o600) -> None:
 
 
 def _write_hosts(folder: Path, info: InstanceInfo) -> None:
-    """Write the ssh configuration of a gang's nodes. Node names are omitted for a part of the pool, where they are
-    ambiguous.
+    """Write the ssh configuration for a gang's nodes. If the gang is only a part of the pool, node names are omitted,
+    because they would be ambiguous.
     """
     about = json.loads((folder / ABOUT).read_text())
     whole = info.total_nodes == about["nodes"]
@@ -188,7 +188,7 @@ def _write_hosts(folder: Path, info: InstanceInfo) -> None:
     every = " ".join(name for names in places.values() for name in names)
     user = pwd.getpwuid(os.getuid()).pw_name
     common = HOST_OPTIONS.format(user=user, port=about["port"], known_as=KNOWN_AS, folder=folder)
-    # The first value in the order of file names counts.
+    # ssh reads the files in the order of their names, and the first value of an option counts.
     name = "b-pool" if whole else f"a-{_digest(places)}"
     write_private(folder / HOSTS / name, f"{''.join(blocks)}Host {every}\n{common}")
 
@@ -217,13 +217,14 @@ def _ssh_variables(folder: Path, path: str) -> dict[str, str]:
     }
 
 
-PRIVILEGED = "/run/sshd"  # privilege separation folder of root's sshd
+PRIVILEGED = "/run/sshd"  # folder that root's sshd needs for privilege separation
 START_TIMEOUT = 30.0  # seconds for the server to start
 RESTART_DELAY = 1.0  # seconds before an ended server is restarted
 GRACE = 5.0  # seconds for the server to end
 GREETING = b"SSH-"
 SAID = "sshd.log"
-# Penalties for failed logins from a node's address would also block the node's own commands. Old sshd lack the option.
+# Penalties for failed logins from a node's address would also block the node's own commands. Old sshds lack this
+# option.
 NEWER = "PerSourcePenalties"
 SETTINGS = f"""\
 {NEWER} no
@@ -234,7 +235,7 @@ AuthorizedKeysFile "{{folder}}/authorized_keys"
 ForceCommand {{command}}
 AllowUsers {{user}}
 PidFile none
-# Who could write on the way there has been looked at already, by rules that know folders such as /tmp.
+# The permissions of these folders are checked before the start, by rules that also allow folders such as /tmp.
 StrictModes no
 AuthenticationMethods publickey
 PubkeyAuthentication yes
@@ -253,14 +254,14 @@ MaxStartups 1000
 MaxSessions 1000
 ClientAliveInterval 30
 ClientAliveCountMax 4
-# Strangers that knock fill no disk.
+# Connections of strangers must not fill the disk with log messages.
 LogLevel FATAL
 """
 
 
 @contextmanager
 def run_sshd(plugin: str, folder: Path, address: str, port: int, host_key: str, admits: str) -> Iterator[None]:
-    """Run the sshd while the block runs. All commands of other nodes end with it.
+    """Run the sshd while the block runs. When the sshd ends, all commands that other nodes started also end.
 
     Args:
         plugin: Name of the plugin.
@@ -292,7 +293,9 @@ def run_sshd(plugin: str, folder: Path, address: str, port: int, host_key: str, 
 
 
 class _ServerKeeper:
-    """Process of the server, restarted after an unexpected end, which commands on other nodes may not have noticed."""
+    """Process of the server. Restarted after an unexpected end, because commands on other nodes may not have noticed
+    it.
+    """
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
         self._command, self._said = command, log
@@ -312,7 +315,7 @@ class _ServerKeeper:
         child = self._child
         if child is None:
             return
-        # Processes of connections outlive the server. It is stopped first, so that no new ones start.
+        # Processes of connections outlive the server. The server is stopped first, so that no new connections start.
         below = _find_descendants(child.pid)
         stop_server(child, GRACE)
         for pid in below:
@@ -328,7 +331,7 @@ class _ServerKeeper:
         return self._child
 
     def _restart_on_exit(self) -> None:
-        # The kernel kills a child when the thread that started it ends, so this thread lives as long as the process.
+        # The kernel kills the child when the thread that started it ends, so this thread lives as long as the child.
         while self._child is not None:
             status = self._child.wait()
             if self._over.wait(RESTART_DELAY):
@@ -399,5 +402,5 @@ def make_key_pair() -> tuple[str, str]:
 
 def secret_lines(private: str) -> Sequence[str]:
     """Return the lines of a private key to redact in logs."""
-    _, _, *rest = private.splitlines()  # the first lines are the same for all keys
+    _, _, *rest = private.splitlines()  # the first two lines are the same for all keys
     return [line for line in rest if not line.startswith("-----") and len(line) >= SHORTEST]

@@ -1,7 +1,7 @@
-"""Program that a node's sshd runs for each command of another node: it runs the command with the ranks' variables.
+"""Program that a node's sshd runs for each command from another node. Runs the command with the ranks' variables.
 
-Copied to the node as a separate file, and run with the ranks' Python. Uses only the standard library, and nothing of
-this package.
+The file is copied to the node and run with the ranks' Python. It uses only the standard library, and nothing from this
+package.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ GRACE = 5  # seconds for a command to end after its connection has closed
 PAUSE = 0.05  # seconds between checks
 CONNECTION_CLOSED = 255  # exit status of ssh without a connection
 LOGIN_VARIABLES = ("HOME", "LOGNAME", "SHELL", "TERM", "USER")
-SETUP = "SKYWARD_PATIENCE"  # variable of the copied environment that commands must not get
+SETUP = "SKYWARD_PATIENCE"  # variable in the copied environment that is not passed to commands
 
 
 def main(session_file: str) -> int:
     """Run the command.
 
     Args:
-        told: Path of a JSON file with the process whose environment the command gets, and additional variables.
+        session_file: Path of a JSON file with the process whose environment the command gets, and additional variables.
     """
     try:
         env = _variables(json.loads(Path(session_file).read_text()))
@@ -41,7 +41,7 @@ def main(session_file: str) -> int:
     if command is None:
         os.execve(shell, [f"-{shell.rpartition('/')[2]}"], env)
     if os.isatty(0):
-        os.execve(shell, [shell, "-c", command], env)  # the kernel signals all processes of a terminal when it closes
+        os.execve(shell, [shell, "-c", command], env)  # when a terminal closes, the kernel signals all its processes
     return _run_command([shell, "-c", command], env)
 
 
@@ -54,7 +54,7 @@ def _variables(session: dict[str, dict[str, str]]) -> dict[str, str]:
         for name, value in os.environ.items()
         if name in LOGIN_VARIABLES or (name.startswith("SSH_") and name != "SSH_ORIGINAL_COMMAND")
     }
-    # With SHLVL below 2 bash would read startup files again that the login shell has read.
+    # If SHLVL is below 2, bash would read startup files a second time after the login shell.
     return env | ours | {"SHLVL": "2"} | session["variables"]
 
 

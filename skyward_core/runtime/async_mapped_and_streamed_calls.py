@@ -20,7 +20,7 @@ _END = object()
 
 
 class _AsyncAdapter:
-    """Base of synchronous adapters of ``async def`` functions.
+    """Base of adapters that make ``async def`` functions synchronous.
 
     Args:
         fn: The function.
@@ -39,14 +39,14 @@ class _AsyncAdapter:
 
 
 class AsyncFunctionAdapter(_AsyncAdapter):
-    """``async def`` function as a synchronous one that returns the coroutine's value."""
+    """Synchronous adapter of an ``async def`` function. Returns the value of the coroutine."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return asyncio.run(self.fn(*args, **kwargs))
 
 
 class AsyncGeneratorAdapter(_AsyncAdapter):
-    """Async generator function as a generator function of the same values.
+    """Generator function that yields the values of an async generator function.
 
     The coroutine is suspended between two values. Its ``finally`` blocks run when the generator is closed.
     """
@@ -60,7 +60,8 @@ class AsyncGeneratorAdapter(_AsyncAdapter):
                 except BaseException:
                     runner.run(_close(values))
                     raise
-            # An exception during the wait for a value leaves the runner, which cancels and awaits the coroutine.
+            # An exception during the wait for a value leaves the asyncio runner, which cancels and awaits the
+            # coroutine.
 
 
 def adapt_async_function(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,7 +81,7 @@ async def _next_value(values: AsyncGenerator[Any, None]) -> Any:
     return await anext(values, _END)
 
 
-MAX_READ_AHEAD = 32  # values in transit to a rank, or buffered there
+MAX_READ_AHEAD = 32  # values per iterator that are in transit to a rank or buffered there
 
 _collected = threading.local()  # set while a call's arguments are unpickled
 
@@ -118,7 +119,7 @@ class StreamedIterator(Iterator[Any]):
         self._request, self._wait, self._load = request, wait, load
 
     def __next__(self) -> Any:
-        if self._process != os.getpid():  # a forked child has no connection to request more
+        if self._process != os.getpid():  # a forked child has no connection to request more values
             raise RuntimeError(
                 f"{self._name!r} cannot be read in a forked process. Read its values in the process that runs the "
                 "call, and pass them to the child."
@@ -146,7 +147,7 @@ class StreamedIterator(Iterator[Any]):
     def _pop_ready(self) -> bytes | None:
         try:
             return self._ready.popleft()
-        except IndexError:  # another reading thread was faster
+        except IndexError:  # another thread that reads the iterator was faster
             return None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -165,7 +166,7 @@ class StreamedIterator(Iterator[Any]):
 
     @property
     def wanted_range(self) -> tuple[int, int]:
-        """Number of the next value, and the end of the range of values to request."""
+        """Number of the next value, and end of the range of values that can be requested now."""
         return self._next, self._next + MAX_READ_AHEAD - len(self._ready)
 
     @property
@@ -174,7 +175,7 @@ class StreamedIterator(Iterator[Any]):
         return self._requested is not None and not self._has_ended and self._error is None
 
     def add_part(self, number: int, part: int, data: bytes, *, more: bool, ends: str) -> None:
-        """Add a value, or a part of one. Repeated parts are ignored or replaced.
+        """Add a value, or a part of a value. Repeated parts are ignored or replaced.
 
         Args:
             number: Number of the value.
@@ -228,11 +229,11 @@ def collect_streamed_arguments() -> list[StreamedIterator]:
     return made
 
 
-VALUES_BEFORE = "_values_before"  # attribute of an exception: number of the first item, pickled values
+VALUES_BEFORE = "_values_before"  # attribute of an exception: number of the first item, and pickled earlier values
 
 
 class MapChunkFunction:
-    """Function of one item as a function of several items.
+    """Adapter of a function of one item, which calls the function for several items.
 
     Args:
         fn: The function.
@@ -244,7 +245,7 @@ class MapChunkFunction:
     def __call__(self, first: int, items: Sequence[Any]) -> list[Any]:
         """Return the function's value for each item. Exceptions get a note that names the item.
 
-        ``sys.exit(0)`` returns None, as in a single call.
+        ``sys.exit(0)`` counts as returning None, as in a single call.
 
         Args:
             first: Number of the first item in the map.

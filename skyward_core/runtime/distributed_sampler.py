@@ -21,9 +21,9 @@ class DistributedSampler(_Sampler):  # type: ignore[misc]
 
     Args:
         dataset: Map-style data set.
-        shuffle: Permute the indices by ``seed`` and epoch.
+        shuffle: Whether to permute the indices by ``seed`` and epoch.
         seed: Seed of the permutation, the same on all ranks.
-        drop_last: Drop the tail instead of padding it.
+        drop_last: Whether to drop the tail instead of padding.
     """
 
     def __init__(self, dataset: Any, shuffle: bool = True, seed: int = 0, drop_last: bool = False) -> None:

@@ -1,7 +1,7 @@
 """Variables for the rendezvous of torch and JAX, ports, and network interfaces.
 
-The names are those of https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables. In a task they
-describe a world of one rank, because code that waited for other ranks would hang.
+The names are those of https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables. In a task the
+variables describe a world of one rank, because code that waits for other ranks would hang.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def configure_jax() -> None:
     """Set options of JAX that must precede its runtime."""
     import jax
 
-    # XLA's CPU client needs this option for collectives between processes.
+    # On CPUs, XLA needs this option for collectives between processes.
     if jax.config.jax_cpu_collectives_implementation in (None, "none"):
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
     # JAX's preemption service handles SIGTERM, so a cancelled rank would continue.
@@ -60,8 +60,8 @@ def configure_jax() -> None:
 def patch_jax_initialize(distributed: Any, place: Callable[[], Mapping[str, Any]]) -> None:
     """Let ``jax.distributed.initialize()`` use this rank's place for missing arguments.
 
-    If the runtime is initialized, a call with matching arguments does nothing. After ``shutdown()`` the process is not
-    reused.
+    If the runtime is initialized already, a call with matching arguments does nothing. After ``shutdown()`` the process
+    is not used for further calls.
 
     Args:
         distributed: The module ``jax.distributed``.
@@ -106,7 +106,7 @@ def patch_jax_initialize(distributed: Any, place: Callable[[], Mapping[str, Any]
 
 
 def patch_jax_when_imported(place: Callable[[], Mapping[str, Any]]) -> None:
-    """Patch JAX as :func:`patch_jax_initialize` does after its import, unless a plugin has patched it.
+    """Patch JAX as :func:`patch_jax_initialize` does when JAX has been imported, unless a plugin has patched JAX.
 
     Args:
         place: Returns all arguments for a rank of this pool.
@@ -125,7 +125,7 @@ _SIOCGIFADDR = 0x8915  # from linux/sockios.h: an interface's IPv4 address
 def find_interface(address: str) -> str | None:
     """Return the name of this machine's interface with an IPv4 address. None if unknown.
 
-    Without an interface, frameworks resolve the host's own name, which takes seconds if the name server does not
+    Without an interface name, frameworks resolve the host's own name. This takes seconds if the name server does not
     answer, and returns 127.0.0.1 on some hosts.
     """
     if address.startswith("127."):
@@ -153,7 +153,7 @@ def claim_port(info: InstanceInfo) -> int:
     """Return a port of the head node that no other plugin of this worker uses.
 
     All ranks enter the same plugins in the same order, so they agree on ports: the first plugin gets the head's port,
-    which was free when the gang started, and the next one the following port.
+    which was free when the gang started. Each further plugin gets the next port.
     """
     port = _next_ports.get(info.head_port, info.head_port)
     _next_ports[info.head_port] = port + 1
@@ -174,7 +174,7 @@ def threads_per_rank(info: InstanceInfo) -> int:
 
 
 def limit_machine_share(ranks: int, devices: str) -> None:
-    """Limit the CPU threads and GPUs of a rank that shares its machine, unless the user has set them.
+    """Limit the CPU threads and GPUs of a rank that shares its machine, unless the user has set these limits.
 
     Args:
         ranks: Number of ranks that share the machine.
@@ -187,7 +187,7 @@ def limit_machine_share(ranks: int, devices: str) -> None:
 
 
 def limit_threads(info: InstanceInfo) -> None:
-    """Divide the CPU threads among the ranks of a machine, unless the user has set them.
+    """Divide the CPU threads among the ranks of a machine, unless the user has set the number of threads.
 
     By default every rank would start one thread for each CPU. Numeric libraries read the variable when they are
     imported.
@@ -204,7 +204,7 @@ ADVICE = (
 )
 
 _by_plugin: dict[str, str] = {}
-of_task: dict[str, str] = {}  # for functions and scripts in tasks, but not for commands, which may be launchers
+of_task: dict[str, str] = {}  # set for functions and scripts in tasks; not for commands, which may be launchers
 _is_gang_call = True  # whether all ranks run the current call; the default outside of workers
 
 
@@ -232,7 +232,7 @@ def torchrun_variables(info: InstanceInfo, port: int) -> dict[str, str]:
         "TORCHELASTIC_RUN_ID": info.pool or "none",
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
-        # Rank 0 has the store. With torchrun its agent has it.
+        # Rank 0 serves the store. With torchrun, torchrun's agent serves it.
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
@@ -274,7 +274,7 @@ class TorchrunEnvironment:
     Args:
         info: The rank's place in broadcasts.
         own: The rank's place in tasks.
-        error_file: File for the cause of a failure (``@record`` of ``torch.distributed.elastic`` writes it).
+        error_file: File for the cause of a failure. ``@record`` of ``torch.distributed.elastic`` writes this file.
     """
 
     def __init__(self, info: InstanceInfo, own: InstanceInfo, error_file: str) -> None:
@@ -315,13 +315,13 @@ class TorchrunEnvironment:
     def _rotate_port(self) -> None:
         """Switch to the next rendezvous port for each broadcast.
 
-        A rank may start its call while a peer still runs the previous broadcast, whose store must not be found at the
-        new port. All ranks run broadcasts in the same order, so they agree on the port.
+        A rank may start its call while a peer still runs the previous broadcast. The store of that broadcast must not
+        be found at the new port. All ranks run broadcasts in the same order, so they agree on the port.
         """
         before = self._gang_variables["MASTER_PORT"]
         self._gang_variables["MASTER_PORT"] = self._ports[0]
         self._ports.rotate(-1)
-        if os.environ.get("MASTER_PORT") == before:  # otherwise user code has set another one
+        if os.environ.get("MASTER_PORT") == before:  # otherwise user code has set another port
             os.environ["MASTER_PORT"] = self._gang_variables["MASTER_PORT"]
 
     def _jax_arguments(self) -> dict[str, Any]:
@@ -341,7 +341,7 @@ class TorchrunEnvironment:
             and self._info.rank == 0
             and group is not None
             and not group.is_initialized()
-            and group._default_pg_init_method is None  # PyTorch keeps it after the group is destroyed
+            and group._default_pg_init_method is None  # PyTorch keeps this value after the group is destroyed
             and mentions_package(fn, "torch.distributed")
         ):
             sys.stderr.write(ADVICE.format(ranks=self._info.world_size))
@@ -349,7 +349,7 @@ class TorchrunEnvironment:
     def _replace_left_group(self, c10d: Any) -> None:
         """Patch ``init_process_group()`` so that a task replaces the process group of an earlier task.
 
-        Otherwise a sweep with more trials than ranks would fail, because each trial expects a fresh process.
+        Without the patch a sweep with more trials than ranks would fail, because each trial expects a fresh process.
         """
         init = c10d.init_process_group
 

@@ -1,7 +1,7 @@
 """Import hooks of a rank: the older package name ``skyward``, fast imports of large packages, and import callbacks.
 
-Scripts of older generations import ``skyward`` and run unchanged. Garbage collection is paused during imports of large
-packages, which speeds them up.
+Scripts of older generations import ``skyward`` and run unchanged. Garbage collection is paused during the import of
+large packages, which makes the import faster.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _MODULE_MOVES = {
 
 
 def install() -> None:
-    """Resolve ``skyward`` and its submodules to this library from now on. Idempotent."""
+    """Make ``skyward`` and its submodules refer to this library from now on. Idempotent."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
 
 class _Finder:
-    # Must be the first finder: the path finder would load second copies of submodules from the package's folder.
+    # Must be the first finder. Otherwise the path finder would load submodules from the package's folder a second time.
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -91,11 +91,11 @@ def install_gc_pause() -> None:
 
 @contextmanager
 def pause_gc() -> Iterator[None]:
-    """Pause garbage collection in this block, and exclude everything that it creates from later collections.
+    """Pause garbage collection in this block, and exclude all objects created in the block from later collections.
 
-    Otherwise Python scans all objects repeatedly while their number grows, and three more times at exit. Existing
-    garbage is collected first, because excluded objects are never collected. Does nothing if garbage collection is
-    disabled.
+    Without the pause, Python scans all objects repeatedly while their number grows, and three more times at exit.
+    Existing garbage is collected first, because excluded objects are never collected. Does nothing if garbage
+    collection is disabled.
     """
     if not gc.isenabled():
         yield
@@ -112,8 +112,8 @@ def pause_gc() -> Iterator[None]:
 def writable_descriptors() -> frozenset[tuple[int, int, int]] | None:
     """Return the descriptors of open files that may have unwritten data: number, device and inode.
 
-    Sockets, pipes to this process and GPU devices are not included, because frameworks leave them open and write to
-    them without a buffer. None if the system does not list descriptors.
+    Sockets, pipes to this process and GPU devices are not included: frameworks leave them open, but write to them
+    without a buffer. None if the system does not list descriptors.
     """
     import fcntl
 
@@ -134,8 +134,8 @@ def writable_descriptors() -> frozenset[tuple[int, int, int]] | None:
 
 
 def _has_finalizers_of_users() -> bool:
-    """Check whether any object's type has a ``__del__`` and is neither of the standard library nor of an installed
-    package.
+    """Check whether the type of any object has a ``__del__`` that was not defined by the standard library or an
+    installed package.
     """
     import sysconfig  # imported late: saves 0.3 ms at each start of a worker
 
@@ -152,7 +152,7 @@ def _has_finalizers_of_users() -> bool:
     return False
 
 
-# The last collections at exit must include frozen objects if data may be unwritten: in open files, or in objects with
+# Collections at exit must include frozen objects if data may be unwritten: in open files, or in objects with
 # finalizers. With torch they take 0.1 s and more. The first collection at exit only serves earlier garbage.
 def _unfreeze_at_exit(at_start: frozenset[tuple[int, int, int]] | None) -> None:
     now = writable_descriptors()
@@ -176,7 +176,7 @@ class _LargeFinder:
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname.partition(".")[0] not in LARGE_PACKAGES or not gc.isenabled():
-            return None  # already paused by an outer import
+            return None  # an outer import has already paused garbage collection
         spec = _find_behind(self, fullname, path, target)
         if spec is not None:
             _pause_gc_during_load(spec.loader)
@@ -192,24 +192,26 @@ def _find_behind(
 
 def _pause_gc_during_load(loader: Any) -> None:
     own = getattr(loader, "__dict__", {})
-    # A loader may serve many modules, as for zip files, and may be requested without being used.
+    # A loader may serve many modules (as for zip files), and a requested loader may never be used.
     if "exec_module" in own or not hasattr(loader, "exec_module"):
         return
     run: Callable[[ModuleType], None] = loader.exec_module
 
     def load(module: ModuleType) -> None:
-        own.pop("exec_module", None)  # once: restores the loader's own method
+        own.pop("exec_module", None)  # only once, then the loader's own method is used
         with pause_gc():
             run(module)
 
     try:
         loader.exec_module = load
     except AttributeError:
-        return  # a loader without a __dict__ loads as usual
+        return  # a loader without a __dict__ loads without the pause
 
 
 def call_when_imported(use: Callable[[Any], None], *names: str) -> None:
-    """Call a function with each of some modules after its import, or at once for imported ones."""
+    """Call a function with each of the named modules after the module's import, or at once if it is imported
+    already.
+    """
     missing = {name for name in names if name not in sys.modules}
     for name in names:
         if name not in missing:
@@ -219,7 +221,7 @@ def call_when_imported(use: Callable[[Any], None], *names: str) -> None:
 
 
 class _CallbackFinder:
-    """Finder that calls a function with each of some modules after its import."""
+    """Finder that calls a function with each of the named modules after the module's import."""
 
     def __init__(self, use: Callable[[Any], None], names: set[str]) -> None:
         self._use, self._names = use, names
@@ -236,7 +238,7 @@ class _CallbackFinder:
         run: Callable[[ModuleType], None] = loader.exec_module
 
         def load(module: ModuleType) -> None:
-            vars(loader).pop("exec_module", None)  # once: restores the loader's own method
+            vars(loader).pop("exec_module", None)  # only once, then the loader's own method is used
             run(module)
             if module.__name__ in self._names:
                 self._names.discard(module.__name__)

@@ -22,7 +22,7 @@ else:
         return lambda kind: kind
 
 
-VARIABLE = "COMPUTE_POOL"  # a rank's place as JSON, for its child processes
+VARIABLE = "COMPUTE_POOL"  # carries a rank's place (InstanceInfo) as JSON to child processes of the rank
 MAX_VARIABLE_BYTES = 64 * 1024  # characters including all ports; Linux allows 128 KB per variable
 
 
@@ -114,7 +114,7 @@ class _FrozenPart:
 
 
 class _OlderFields:
-    """Method ``get`` of older generations, where these values are mappings."""
+    """Mixin with the method ``get``, because in older generations these values are mappings."""
 
     __slots__ = ()
 
@@ -181,12 +181,12 @@ class AcceleratorModel(_OlderFields, str):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Peer(_FrozenPart, _OlderFields, str):
-    """Node of the pool. As text it is its address, as in the newest generation: ``",".join(info.peers)``.
+    """Node of the pool. As text, a peer is its address, as in the newest generation: ``",".join(info.peers)``.
 
     Attributes:
         node: Index of the node.
         address: Address for connections from other nodes.
-        ports: One port for each rank on the node, by local rank, which was free when the gang started. Empty if the
+        ports: One port for each rank on the node, by local rank. Each port was free when the gang started. Empty if the
             node did not answer.
     """
 
@@ -204,7 +204,7 @@ class Peer(_FrozenPart, _OlderFields, str):
     def __getnewargs__(self) -> tuple[Any, ...]:
         return self.node, self.address, self.ports
 
-    __hash__ = str.__hash__  # a peer equals its address
+    __hash__ = str.__hash__  # a peer and its address are equal, so they need equal hashes
 
     def __getitem__(self, key: Any) -> Any:
         """Return a field by its older name: ``peer["node"]``, ``peer["private_ip"]``."""
@@ -248,7 +248,7 @@ class InstanceInfo(_FrozenPart):
         head_addr: Address of the head node for its peers; empty for standalone ranks.
         head_port: Port for a rendezvous that was free on the head node when the gang started; 0 for standalone ranks.
         accelerators: Number of GPUs of this node that the NVIDIA driver lists; MIG slices count as GPUs. With
-            ``ranks_per_node="gpu"`` a rank sees one of them, otherwise all.
+            ``ranks_per_node="gpu"`` a rank sees only one of these GPUs, otherwise all.
         peers: All nodes with their addresses, by index; empty for standalone ranks.
         pool: Name of the pool; empty off a pool.
         run: Id of the current run; empty between runs and off a pool.
@@ -310,10 +310,11 @@ class InstanceInfo(_FrozenPart):
 
     @property
     def is_head(self) -> bool:
-        """Whether this is rank 0. Exactly one process of a gang is, even if the head node has several ranks.
+        """Whether this rank is rank 0. Exactly one process of a gang is the head, even if the head node has several
+        ranks.
 
-        Use it for work that must happen once, such as printing or saving a checkpoint. With standalone ranks rank 0 is
-        the head as well, although no rank can wait for it.
+        Use the property for work that must happen once, such as printing or saving a checkpoint. Among standalone
+        ranks, rank 0 is the head as well, although no rank can wait for it.
         """
         return self.rank == 0
 
@@ -451,8 +452,8 @@ def call_in_progress() -> int:
 
 
 def _info_from_environment() -> InstanceInfo:
-    """Return the place in the environment variable, which children of a rank inherit. Ignore foreign values of the
-    variable.
+    """Return the place in the environment variable, which children of a rank inherit. Ignore values that another
+    program has set.
     """
     info = InstanceInfo()
     with suppress(ValueError, TypeError, KeyError):
@@ -468,7 +469,7 @@ def set_current(info: InstanceInfo) -> None:
 
 
 def place_in_pool() -> InstanceInfo:
-    """Return this rank's place in its whole pool or gang, also during a task, which has its own world of one rank."""
+    """Return this rank's place in its whole pool or gang. A task's own place describes a world of only one rank."""
     return _in_pool or instance_info()
 
 
@@ -492,9 +493,9 @@ def set_place(place: dict[str, Any], *, own: bool = False) -> InstanceInfo:
 
 
 class using:
-    """Context that gives this thread's task its own place, and its own run if given. Other threads are not affected.
+    """Context in which this thread's task has its own place, and its own run if given. Other threads are not affected.
 
-    The place with the run is created at first access, because few tasks need it.
+    The place that includes the run is created at first access, because few tasks need it.
     """
 
     __slots__ = ("_info", "_run", "_token", "call")
@@ -537,7 +538,7 @@ def set_phase(phase: str) -> None:
 
 @contextmanager
 def import_for_call() -> Iterator[None]:
-    """Mark imports of this thread inside the block as imports for a function from another process."""
+    """Mark imports of this thread inside the block as imports that are needed to load a function of a call."""
     _thread_state.loads = True
     try:
         yield
@@ -546,7 +547,7 @@ def import_for_call() -> Iterator[None]:
 
 
 def refuse_pool_while_loading() -> None:
-    """Reject creating a pool while a rank imports the script. Otherwise each rank would create another pool.
+    """Reject a pool that a rank would create while it imports the script. Otherwise each rank would create one.
 
     Raises:
         UsageError: If this thread imports a script for a function.
@@ -579,10 +580,10 @@ def not_reusable_reason() -> str:
 
 
 def post_mortem(error: BaseException | None = None) -> None:
-    """Open a debugger at the place where an exception was raised. Inside ``except`` no argument is needed.
+    """Open a debugger at the place where an exception was raised. Inside ``except`` the argument can be omitted.
 
-    In a rank the debugger works as for ``breakpoint()``: ``Options(debug_wait=)`` limits the wait for a user. Elsewhere
-    it is ``pdb.post_mortem``.
+    In a rank the debugger works as for ``breakpoint()``: ``Options(debug_wait=)`` limits how long the rank waits for a
+    user. Elsewhere this function calls ``pdb.post_mortem``.
 
     Args:
         error: The exception. None for the one being handled.

@@ -1,6 +1,6 @@
 """``sky.log`` in a rank.
 
-A call only stores its metrics. A background thread writes them as JSON lines to a file of the spool, at most
+A call only stores its metrics in memory. A background thread writes them as JSON lines to a spool file, at most
 ``WRITES_PER_SECOND`` times per second, and the agent follows that file like a log. Training never waits for a reader.
 """
 
@@ -27,7 +27,8 @@ def log(**numbers: SupportsFloat) -> None:
     each metric is sent. Off a pool it does nothing.
 
     Args:
-        **numbers: Values by name of the metric; any type that ``float()`` accepts. A tensor on a GPU waits for the GPU.
+        **numbers: Values by name of the metric; any type that ``float()`` accepts. A GPU tensor is read after the GPU
+            is done.
 
     Raises:
         TypeError: If a value is not a number. The message names the metric.
@@ -70,7 +71,7 @@ def start_writer(path: str) -> Callable[[], None]:
     """Write this process's metrics to a file from now on. The worker calls this. The first metrics create the file.
 
     Each line is ``{"at": Unix time, "run": id, "values": {name: number}}``. Lines of yielded values also have "seq".
-    NaN and infinities are written as Python's ``json`` does.
+    NaN and infinities are written as Python's ``json`` module writes them.
 
     Returns:
         A function that writes all pending metrics. The worker calls it at the end of every call.
@@ -85,7 +86,7 @@ class _Writer:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._file = -1  # opened by the first metrics, which also start the thread: most ranks log none
+        self._file = -1  # opened by the first metrics, which also start the thread; most ranks log nothing
         self._latest: dict[tuple[str, bool], dict[str, Any]] = {}  # by run and whether yielded
         self._seqs: dict[tuple[str, bool], int] = {}
         self.summaries: MetricSummaries | None = None  # created by the first metrics
@@ -134,7 +135,7 @@ class _Writer:
                     self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
                 os.write(self._file, ("\n".join(lines) + "\n").encode())
             except OSError as error:
-                # A full disk must not stop the training: metrics stop, and the log has the reason.
+                # A full disk must not stop the training. Metrics are no longer written, and the log has the reason.
                 self._broken = True
                 sys.stderr.write(f"sky.log stopped: cannot write its file ({error})\n")
 
@@ -150,7 +151,7 @@ _writer: _Writer | None = None
 
 MAX_NAMES = 64  # metrics per call
 MAX_NAME_LENGTH = 200  # characters of a name
-MAX_CALLS = 1024  # calls without a request for their summaries
+MAX_CALLS = 1024  # stored calls whose summaries nothing has requested
 
 
 class MetricSummaries:

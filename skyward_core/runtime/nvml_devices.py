@@ -11,8 +11,8 @@ from skyward_core.model.errors import PoolError
 
 
 def devices() -> list[tuple[str, str]]:
-    """Return the name for ``CUDA_VISIBLE_DEVICES`` and the model of each device: GPUs, or MIG slices of a GPU in MIG
-    mode.
+    """Return the name for ``CUDA_VISIBLE_DEVICES`` and the model of each device. In MIG mode, the devices of a GPU are
+    its MIG slices.
 
     If ``CUDA_VISIBLE_DEVICES`` is set, for example by a scheduler, only its devices are returned. A model is "" if the
     driver does not know the device.
@@ -27,14 +27,14 @@ def devices() -> list[tuple[str, str]]:
     try:
         with nvml() as pynvml:
             listed = [(number, uuid, model) for number, uuid, model, _ in _list_devices(pynvml)]
-    except PoolError:  # the variable's devices are returned without models
+    except PoolError:  # the devices in the variable are returned without models
         listed = []
     return [(name, next((model for *known, model in listed if _matches_name(name, *known)), "")) for name in names]
 
 
 def iterate_visible_gpus(pynvml: Any) -> Iterator[tuple[str, str, str, Any]]:
-    """Yield the number, UUID, model and NVML handle of each visible device. A slice has the numbers of its GPU and its
-    own.
+    """Yield the number, UUID, model and NVML handle of each visible device. The number of a MIG slice consists of the
+    number of its GPU and its own number.
     """
     names = _visible_devices_setting()
     for each in _list_devices(pynvml):

@@ -1,8 +1,8 @@
 """Decorators that silence some ranks' Python streams while a function runs.
 
-Only output that Python code writes to ``sys.stdout`` and ``sys.stderr`` is silenced. Other tasks of the same process
-(threads of one worker) still print. Therefore the streams are not replaced for the process: a filter in front of each
-stream checks which task writes.
+Only output that Python code writes to ``sys.stdout`` and ``sys.stderr`` is silenced. Other tasks in threads of the same
+process must still print. The streams are therefore not replaced for the whole process. Instead, a filter in front of
+each stream checks which task writes.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _wrap_function(streams: tuple[str, ...], only: Only | None, fn: Any) -> Any:
 
 
 class _QuietGenerator(Generator[Any, Any, Any]):
-    """Generator whose body runs silenced. Its consumer's output between values is not affected."""
+    """Generator whose body runs silenced. Output of the consumer between two values is not silenced."""
 
     def __init__(self, inner: Generator[Any, Any, Any], streams: tuple[str, ...], only: Only | None) -> None:
         self._inner = inner
@@ -161,7 +161,7 @@ class _QuietGenerator(Generator[Any, Any, Any]):
 
 
 _muted: ContextVar[frozenset[str]] = ContextVar("skyward_muted", default=frozenset())
-_muted_here: list[str] = []  # streams muted for the whole process; a list, because mutes nest
+_muted_here: list[str] = []  # streams that are muted for the whole process; a list with repetitions, because mutes nest
 _install = threading.Lock()
 
 
@@ -181,7 +181,7 @@ def _may_print(only: Only, info: InstanceInfo) -> bool:
 def _mute(streams: tuple[str, ...]) -> Iterator[None]:
     _install_filters(streams)
     if threading.current_thread() is threading.main_thread():
-        # The task owns the process, including its threads (data loaders, progress bars).
+        # The task has the process for itself, so its threads (data loaders, progress bars) are muted, too.
         _muted_here.extend(streams)
         try:
             yield
@@ -232,13 +232,14 @@ class CallbackWriter(io.TextIOBase):
 
 
 _redirected: ContextVar[CallbackWriter | None] = ContextVar("skyward_redirected", default=None)
-_redirected_here: list[CallbackWriter] = []  # for the whole process
+_redirected_here: list[CallbackWriter] = []  # callbacks that receive the output of the whole process
 
 
 @contextmanager
 def redirect_output(callback: Callable[[str], object]) -> Iterator[tuple[CallbackWriter, CallbackWriter]]:
-    """Pass the output of Python code in the block to a function: of the process, or only of this thread if a rank's
-    calls run as threads.
+    """Pass the output of Python code in the block to a function.
+
+    Affects the whole process, or only this thread if a rank's calls run as threads.
 
         with sky.redirect_output(lines.append):
             print("here")
@@ -270,7 +271,7 @@ def _redirect_target() -> CallbackWriter | None:
 
 
 class _FilteredStream:
-    """Text stream in front of another, which drops text of silenced tasks and redirects text of redirected ones."""
+    """Text stream in front of another stream. Drops text of silenced tasks, and passes text of redirected tasks on."""
 
     def __init__(self, stream: Any, name: str) -> None:
         self._stream = stream

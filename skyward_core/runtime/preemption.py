@@ -1,4 +1,4 @@
-"""Callbacks of user code for preemption notices, for example to save a checkpoint before a spot machine is taken back.
+"""Callbacks of user code for preemption notices, for example to save a checkpoint before a spot machine is preempted.
 
 The agent of a rank's node writes notices to a file and sends a signal to the rank's processes.
 """
@@ -13,8 +13,8 @@ from time import monotonic  # user code may replace the functions of `time`
 from typing import Any, TypeVar
 
 NOTICE_SIGNAL = signal.SIGURG  # ignored by processes without a handler
-NOTICE_GRACE = 10.0  # seconds after a machine's end in which its notice is still delivered to peers
-MAX_ARGUMENTS = 2  # arguments that a callback may require
+NOTICE_GRACE = 10.0  # seconds after a machine's end in which its notice is still delivered to other nodes
+MAX_ARGUMENTS = 2  # maximum number of arguments that a callback may require
 
 C = TypeVar("C", bound=Callable[..., object])
 
@@ -24,8 +24,8 @@ class PreemptionNotice:
 
     Attributes:
         node: Index of the node.
-        here: Whether it is this rank's node.
-        ends: Time of the end on this machine's monotonic clock.
+        here: Whether the notice is for this rank's node.
+        ends: Time on this machine's monotonic clock at which the noticed machine ends.
         pids: Processes that receive SIGTERM because of the notice.
         sent: Whether SIGTERM was sent.
     """
@@ -41,7 +41,7 @@ class PreemptionNotice:
 
 
 class _Callback:
-    """Callback, with the notices that it has handled."""
+    """Registered callback, with the notices that it has handled."""
 
     def __init__(self, callback: Callable[..., object], takes: int) -> None:
         self._callback, self._takes = callback, takes
@@ -65,7 +65,7 @@ class _Callback:
 _notice_file = ""
 _is_gang_call = False
 _callbacks: list[_Callback] = []
-_persistent_callbacks = 0  # the first callbacks, registered by plugins' contexts
+_persistent_callbacks = 0  # number of callbacks at the front of the list that plugins' contexts registered
 _received_sigterms: set[tuple[int, float]] = set()  # notices whose SIGTERM was received
 
 
@@ -78,8 +78,8 @@ def on_preempt(callback: C) -> C:
 
     The callback runs once for each notice, on the main thread of every rank of the gang, interrupting the rank's code,
     in the order of registration. If a notice exists already, the callback runs at once in the calling thread. The
-    registration ends with the call that registers it. The rank continues afterwards, and a value that it returns in
-    time is its result. Without preemptions, and off a pool, the callback never runs.
+    registration ends with the call that registers it. The rank continues after the callback. If the function returns
+    before the machine ends, its value is the result as usual. Without preemptions, and off a pool, nothing is called.
 
     Args:
         callback: Called with as many positional arguments as it requires, at most two: the seconds until the machine's
@@ -136,8 +136,8 @@ def install_handler(file: str) -> None:
 
 
 def pending_notices() -> list[PreemptionNotice]:
-    """Return relevant notices: for this machine, and during a gang's call for machines of the gang that may still
-    run.
+    """Return the relevant notices: notices for this machine, and during a gang's call also notices for other machines
+    of the gang that may still run.
     """
     now = monotonic()
     return [each for each in _read_notices() if each.here or (_is_gang_call and now < each.ends + NOTICE_GRACE)]
@@ -162,7 +162,7 @@ def run_callbacks() -> bool:
 
 
 def is_sigterm_announced() -> bool:
-    """Check whether this process was to receive SIGTERM because of a notice."""
+    """Check whether a notice announced a SIGTERM to this process."""
     return any(os.getpid() in each.pids for each in _read_notices())
 
 
@@ -175,7 +175,7 @@ def is_preemption_sigterm() -> bool:
 
 
 def is_sigterm_pending() -> bool:
-    """Check whether Python has not handled the SIGTERM of a notice yet."""
+    """Check whether a SIGTERM of a notice was sent that Python has not handled yet."""
     return bool(_pending_sigterms())
 
 
@@ -199,7 +199,7 @@ def is_gang_call() -> bool:
 
 
 def keep_callbacks() -> None:
-    """Keep the registered callbacks for all calls. Plugins' contexts have registered them."""
+    """Keep the callbacks registered so far for all calls. Contexts of plugins have registered these callbacks."""
     global _persistent_callbacks
     _persistent_callbacks = len(_callbacks)
 

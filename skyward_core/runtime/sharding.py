@@ -119,7 +119,7 @@ def _array_library(data: Any) -> str | None:
     """Return the array library of a value. Uses the names of its types, so that no library is imported."""
     for base in type(data).__mro__:
         root = base.__module__.partition(".")[0]
-        # Other classes of a library, such as a torch Dataset, have neither a shape nor slices.
+        # Other classes of a library, such as a torch Dataset, cannot be sliced like an array.
         if root in _LIBRARIES and hasattr(data, "shape"):
             return "frame" if hasattr(data, "iloc") else root
     return None

@@ -32,7 +32,7 @@ SHELLS = ("bash", "sh")  # the first one that a node has is used
 
 
 class ShellCommandFailed(SystemExit):
-    """A command ended with an unsuccessful status.
+    """A command ended with an exit status other than 0.
 
     Attributes:
         __skyward_words__: Description for the rank's outcome.
@@ -52,10 +52,10 @@ class ShellCommand:
         env: Variables in addition to the rank's.
         cwd: Working folder, relative to the rank's; "" for the rank's own.
         secrets: Values to redact in the output.
-        as_setup: Whether the command sets up nodes, and gets SkyPilot's variables for setup commands.
+        as_setup: Whether the command sets up nodes. Such a command gets SkyPilot's variables for setup commands.
 
     Attributes:
-        __skyward_programs__: Folder for links to the rank's Python; set by the worker.
+        __skyward_programs__: Folder for links to the rank's Python. The worker sets this attribute.
     """
 
     __skyward_programs__ = ""
@@ -87,7 +87,7 @@ class ShellCommand:
         if not os.path.isdir(here):  # noqa: PTH112
             raise NotADirectoryError(f"{self.__name__}: folder {here} does not exist on this node")
         shell = next(filter(None, map(shutil.which, SHELLS)), "/bin/sh")
-        # The shell reads a file without a name, because other users of the machine can see arguments.
+        # The shell reads the script from an unnamed file, because other users of the machine can see its arguments.
         with tempfile.TemporaryFile() as script:
             script.write(self.command.encode())
             script.seek(0)
@@ -118,7 +118,7 @@ def _wait_for_child(child: Popen[bytes]) -> int:
     try:
         return child.wait()
     except BaseException:
-        child.wait()  # the rank's stop signal also reaches the child, which may shut down gracefully
+        child.wait()  # the rank's stop signal also reaches the child, which may need time to shut down
         raise
 
 
@@ -146,7 +146,9 @@ PYTHON_NAMES = ("python", "python3")
 
 
 def _lacks_usual_names(folder: str) -> bool:
-    """Check whether the folder of the rank's Python lacks the usual names, as on Debian and with uv."""
+    """Check whether the folder of the rank's Python lacks the names ``python`` and ``python3``, as on Debian and with
+    uv.
+    """
     for name in PYTHON_NAMES:
         try:
             if not os.path.samefile(os.path.join(folder, name), sys.executable):  # noqa: PTH118, PTH121
@@ -157,7 +159,7 @@ def _lacks_usual_names(folder: str) -> bool:
 
 
 def _link_usual_names(folder: str) -> bool:
-    """Create links to the rank's Python by its usual names. Return whether they exist."""
+    """Create links with the usual names to the rank's Python. Return whether the links exist."""
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103
         for name in PYTHON_NAMES:
@@ -169,13 +171,13 @@ def _link_usual_names(folder: str) -> bool:
 
 
 def place_variables(info: InstanceInfo, *, together: bool) -> dict[str, str]:
-    """Return the variables with a command's place, under SkyPilot's names and under this library's.
+    """Return the variables that describe a command's place in the gang, with SkyPilot's names and this library's.
 
     SkyPilot's names: https://docs.skypilot.co/en/latest/running-jobs/environment-variables.html.
 
     Args:
         info: The rank's place.
-        together: Whether all ranks of its gang run the command. Otherwise the variables describe a single node.
+        together: Whether all ranks of the gang run the command. Otherwise the variables describe a single node.
     """
     together = together and bool(info.peers)
     nodes = info.total_nodes if together else 1
@@ -203,7 +205,7 @@ PERMISSION_ERRORS = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 class FileMounts:
-    """Callable that writes files to their places on this node. Only the first rank of a node writes.
+    """Callable that writes files to their target paths on this node. Only the first rank of a node writes.
 
     Args:
         name: Display name.
@@ -244,7 +246,7 @@ class FileMounts:
                 f"{_error_hint(error, place)}, then run it again."
             )
             failure: Any = type(error)(words) if isinstance(error, OSError) else OSError(words)
-            failure.__skyward_words__ = words  # complete without the library's frames
+            failure.__skyward_words__ = words  # the text is complete without a traceback of this library
             raise failure from None
 
 
@@ -276,9 +278,9 @@ def _unpack(target: str, archive: bytes) -> None:
             target = os.path.dirname(target) or "."  # noqa: PTH120
         os.makedirs(target, exist_ok=True)  # noqa: PTH103
         safe: Any = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}  # Python 3.11.2 has none
-        for each in members:  # user ids differ between machines
+        for each in members:  # owners are dropped, because user ids differ between machines
             each.uid, each.gid, each.uname, each.gname = os.getuid(), os.getgid(), "", ""
-        # tarfile sets the mode after writing. The umask keeps private files private until then.
+        # tarfile sets the mode only after writing. Until then, the umask keeps private files private.
         hidden: list[tarfile.TarInfo] = []
         others: list[tarfile.TarInfo] = []
         for each in members:
@@ -304,7 +306,7 @@ class ScriptRunner:
     """
 
     is_script = True
-    torchrun = False  # whether to set torchrun's variables for a single rank, too
+    torchrun = False  # whether torchrun's variables are set for a single rank, too
 
     def __init__(self, path: str, source: bytes, args: Sequence[str]) -> None:
         self.__name__ = path.rpartition("/")[2]
@@ -321,7 +323,7 @@ class ScriptRunner:
         code = self._as_script(main) if self.source else self._as_module(main)
         sys.modules[MAIN] = main
         sys.argv[1:] = self.args
-        # Programs restart themselves with it, for example to reload edited code.
+        # Some programs use sys.orig_argv to restart themselves, for example to reload edited code.
         sys.orig_argv[:] = [sys.executable, *(sys.argv[:1] if self.source else ("-m", self.path)), *self.args]
         if self.torchrun:
             from skyward_core.runtime.framework_rendezvous_variables import set_single_process_variables
@@ -407,7 +409,7 @@ def _has_source(path: str, source: bytes) -> bool:
 
 
 def _register_source(file: str, source: bytes) -> None:
-    """Let tracebacks and ``inspect`` show the running source, even if the file differs."""
+    """Make tracebacks and ``inspect`` show the source that runs, even if the file on this node differs."""
     if _has_source(file, source):
         return
     import linecache
@@ -417,7 +419,7 @@ def _register_source(file: str, source: bytes) -> None:
 
 
 def _call_excepthook(error: Exception) -> None:
-    """Call a script's own ``sys.excepthook`` with the error that ends the script."""
+    """Call the script's own ``sys.excepthook`` with the error that ends the script."""
     hook = sys.excepthook
     if hook is sys.__excepthook__:
         return  # the client reports the error
@@ -429,11 +431,11 @@ def _call_excepthook(error: Exception) -> None:
 
 
 def _run_exit_handlers() -> None:
-    """Run the exit steps of Python's shutdown, in order, while the call is still in progress, because they may take
-    long.
+    """Run the exit steps of Python's shutdown in order, while the call is still in progress, because these steps may
+    take long.
 
-    Non-daemon threads are joined. Executors stop their threads just before that, and exit handlers end servers of
-    multiprocessing afterwards. Joining those servers' threads first would hang.
+    Non-daemon threads are joined. Just before that, executors stop their threads. Afterwards, exit handlers end the
+    servers of multiprocessing. Joining the threads of these servers before that would hang.
     """
     before_threads: list[Any] = getattr(threading, "_threading_atexits", [])
     while before_threads:

@@ -1,8 +1,7 @@
 """Debug log of the client, which redacts secrets and names the pool of each record.
 
 Loggers print nothing unless an application configures :mod:`logging` or ``SKYWARD_LOG`` is set. Nodes do not import
-this
-module.
+this module.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def log_duration(log: logging.Logger, operation: str) -> Iterator[None]:
 
 
 def add_secrets(values: Iterable[str]) -> None:
-    """Redact these secrets of a pool in all later log records."""
+    """Redact the given secrets of a pool in all later log records."""
     _secrets.update(values)
 
 
@@ -79,8 +78,8 @@ class _RedactingFilter(logging.Filter):
                 self._redactor.add(secrets)
                 self._secret_count = len(secrets)
             redactor = self._redactor
-        # Redacted before, because a secret may have several lines; and after, because removed characters may have split
-        # a secret.
+        # Redacted before sanitizing, because a secret may have several lines. Redacted again after sanitizing, because
+        # removed characters may have split a secret.
         line = redactor.redact_text(sanitize_line(redactor.redact_text(text)))
         return line if len(line) <= MAX_MESSAGE_LENGTH else f"{line[:MAX_MESSAGE_LENGTH]}… ({len(line):,} characters)"
 
@@ -110,8 +109,8 @@ def start_logging() -> str:
     """Write the log to a file from now on, if ``SKYWARD_LOG`` names a level. The first effective call decides.
 
     Returns:
-        The reason why the log cannot be written, in a sentence. "" if it can, was not requested, or was reported
-            before.
+        The reason why the log cannot be written, in a sentence. "" if the log can be written, was not requested, or if
+            the reason was reported before.
 
     Raises:
         UsageError: If the level is unknown.
@@ -129,7 +128,7 @@ def start_logging() -> str:
         root = logging.getLogger("skyward")
         root.setLevel(level.upper())
         root.addHandler(_handler)
-        # The root logger of a script may write to the terminal, where users do not expect these records.
+        # The root logger of a script may write to the terminal, where users do not expect the records of this library.
         root.propagate = False
     _handler.handle(logging.LogRecord("skyward", logging.INFO, "", 0, f"the log begins: {level.lower()}", None, None))
     return f"Cannot write the debug log: {_handler.write_error}" if _handler.write_error else ""
@@ -190,7 +189,7 @@ class _FileHandler(logging.Handler):
             os.fchmod(self._file, 0o600)
 
     def _rotate(self, more: int) -> None:
-        """Rotate the file under a lock, unless another process has just done that."""
+        """Rotate the file under a lock, unless another process has just rotated it."""
         guard = os.open(self.path.with_name("lock"), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(guard, fcntl.LOCK_EX)

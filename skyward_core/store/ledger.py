@@ -33,15 +33,15 @@ R = TypeVar("R", bound=Row)
 
 POOL_FILE = "pool.json"
 ROWS: tuple[type[Row], ...] = (PoolRow, RunRow, Purchase, Replacement)
-TABLE_WIDTHS = {"machines": 3, "former": 2, "kept": 3}  # further tables, with their numbers of columns
+TABLE_WIDTHS = {"machines": 3, "former": 2, "kept": 3}  # further tables in a pool's file, with their numbers of columns
 
 Rows = Sequence[Sequence[Any]]
 
 
 def write_pool_file(folder: Path, pool: dict[str, Any], tables: Mapping[str, Rows]) -> None:
-    """Write the ledger's rows about a pool into the pool's folder, to restore a lost ledger."""
+    """Write the ledger's rows about a pool into the pool's folder, so that a lost ledger can be restored."""
     partial = folder / f"{POOL_FILE}.part"
-    with suppress(OSError):  # optional: the ledger has the data
+    with suppress(OSError):  # this copy is optional: the ledger contains the data
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         partial.touch(mode=0o600)
         partial.write_text(json.dumps({"pool": pool, **tables}), encoding="utf-8")
@@ -177,8 +177,10 @@ class LedgerFile:
         return db
 
     def _restrict_permissions(self) -> None:
-        """Make the ledger and its side files readable by the owner only. SQLite copies the mode to new side files."""
-        with suppress(OSError):  # it exists, or SQLite will report the error
+        """Make the ledger and its side files readable by the owner only. SQLite gives new side files the ledger's
+        mode.
+        """
+        with suppress(OSError):  # the file exists already, or SQLite will report the error
             os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         try:
             for part in (
@@ -215,7 +217,7 @@ class LedgerFile:
             db.execute(f"PRAGMA user_version={VERSION}")
             db.execute("COMMIT")
         except BaseException:
-            if db.in_transaction:  # a full disk ends the transaction by itself
+            if db.in_transaction:  # after a full disk, SQLite has ended the transaction already
                 db.execute("ROLLBACK")
             raise
 
@@ -265,7 +267,7 @@ def _open_private(path: str, flags: int) -> int:
 
 
 def is_damaged_error(error: sqlite3.Error) -> bool:
-    """Check whether an error means that the file is not, or no longer, a database."""
+    """Check whether an error means that the file is not a database, or is a damaged one."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
@@ -325,7 +327,7 @@ class Ledger:
 
     @property
     def damaged_copy(self) -> Path | None:
-        """Path of the damaged ledger that this one replaced. None: there was none."""
+        """Path of the damaged ledger that this ledger replaced. None if there was no damaged ledger."""
         return self._file.set_aside
 
     def _to_error(self, error: sqlite3.Error, what: str) -> LedgerError:
@@ -383,13 +385,13 @@ class Ledger:
 
     def _read(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         if not self._lock.acquire(blocking=False):
-            # Another thread's write may wait for other processes; a reader, possibly on the loop, must not.
+            # Another thread's write may wait for other processes. A reader, possibly on the event loop, must not wait.
             with suppress(sqlite3.Error):
                 return self._read_separately(sql, values)
             self._lock.acquire()
         try:
             return self._db.execute(sql, values).fetchall()
-        except UnicodeEncodeError:  # an isolated surrogate is not valid text, so no row matches
+        except UnicodeEncodeError:  # an isolated surrogate is not valid text, so no row can match
             return []
         except sqlite3.DatabaseError as error:
             raise self._to_error(error, "read") from error
@@ -455,22 +457,22 @@ class Ledger:
         self._write_trace(token)
 
     def _node_count_statement(self, token: str, machines: Iterable[Machine]) -> tuple[str, tuple[Any, ...]]:
-        """Return the statement that sets the number of nodes, which is unknown before if the spec has a range."""
+        """Return the statement that sets the number of nodes. Before, the number is unknown if the spec has a range."""
         last = max((each.node for each in machines), default=-1)
-        # Only this key is written, because other clients may change other keys, such as the budget.
+        # Only this key is updated, because other clients may change other keys, such as the budget.
         put = "UPDATE pools SET spec=json_set(spec, '$.nodes', ?) WHERE token=? AND ?"
         return put, (last + 1, token, last >= 0)
 
     def record_discovered(self, token: str, machines: Iterable[Machine]) -> None:
-        """Record unrecorded machines of a pool: as their nodes' machines, or as former ones if the nodes have
-        another.
+        """Record unrecorded machines of a pool: as the machine of their node, or as former machines if the node has
+        another machine.
         """
         free = "NOT EXISTS (SELECT 1 FROM machines WHERE token=? AND node=?)"
         keep = f"INSERT INTO former SELECT ?, ? WHERE NOT {free}"
         put = "INSERT OR IGNORE INTO machines (token, node, machine) VALUES (?,?,?)"
         statements: list[tuple[str, tuple[Any, ...]]] = []
         machines = list(machines)
-        if self.pool(token).state == "starting":  # the creating client has not recorded their number
+        if self.pool(token).state == "starting":  # the creating client has not recorded the number of nodes
             statements.append(self._node_count_statement(token, (*self.machines(token), *machines)))
         for each in machines:
             text = json.dumps(each.to_json())
@@ -510,7 +512,7 @@ class Ledger:
         return self._select(Purchase, "ORDER BY asked_at DESC")
 
     def release_pool(self, token: str) -> None:
-        """Record that this process no longer starts a pool, although it continues to run."""
+        """Record that this process no longer starts a pool, although the process continues to run."""
         self._write([("UPDATE pools SET pid=NULL WHERE token=? AND state='starting'", (token,))])
         self._write_trace(token)
 
@@ -523,7 +525,7 @@ class Ledger:
             token: Token of the pool.
             receipt: Receipt of the teardown.
             kept: Results that hosts retain.
-            at: End as Unix time. None: now. An earlier recorded end remains.
+            at: Unix time of the end. None for now. An end that was recorded earlier is kept.
         """
         end = (time.time() if at is None else at) if receipt.ok else None
         state = "gone" if receipt.ok else "failed"
@@ -560,7 +562,7 @@ class Ledger:
         return [RetainedResults(each, Machine(**json.loads(m)), **json.loads(facts)) for each, m, facts in rows]
 
     def unfetched_results(self, token: str | None = None) -> list[RetainedResults]:
-        """Return the retained results that a user may want: not of runs without results and logs whose end is known."""
+        """Return the retained results that a user may want. Ended runs without results and logs are omitted."""
         return self.select_wanted(self.retained_results(token))
 
     def select_wanted(self, kept: Iterable[RetainedResults]) -> list[RetainedResults]:
@@ -596,7 +598,7 @@ class Ledger:
         return self._select(PoolRow, "WHERE token=?", (token,))[0]
 
     def find_pool(self, pool: str) -> PoolRow | None:
-        """Find a pool by its key or name. Of several pools with the name: the running one, or else the latest."""
+        """Find a pool by its key or name. If several pools have the name: the running pool, or else the latest one."""
         name, _, token = pool.partition(".")
         if token:
             rows = self._select(PoolRow, "WHERE name=? AND token=?", (name, token))
@@ -638,7 +640,8 @@ class Ledger:
     # -- replacement machines ------------------------------------------------------------------------------
 
     def record_replacement_intent(self, token: str, node: int, intent: str, owner: str) -> Replacement | None:
-        """Record on disk that a node is about to get another machine, or take over from a client that died.
+        """Record on disk that a node is about to get another machine, or continue the replacement of a client that
+        died.
 
         Args:
             token: Token of the pool.
@@ -647,8 +650,8 @@ class Ledger:
             owner: This client.
 
         Returns:
-            The replacement to continue, with the intent of the former client if there was one. None if another client
-            performs it.
+            The replacement to perform. It has the intent of the former client if there was one. None if another client
+            performs the replacement.
         """
         put = "INSERT OR IGNORE INTO replacements (token, node, intent, owner, made) VALUES (?,?,?,?,0)"
         self._write([(put, (token, node, intent, owner))], flush=True)
@@ -663,7 +666,7 @@ class Ledger:
         return found if found.owner == owner else None
 
     def restart_replacement(self, token: str, node: int, intent: str) -> None:
-        """Restart a replacement, because the machine that was created is useless."""
+        """Restart a replacement, because the machine that was created is unusable."""
         restart = "UPDATE replacements SET intent=?, made=0 WHERE token=? AND node=?"
         self._write([(restart, (intent, token, node))], flush=True)
 
@@ -679,7 +682,7 @@ class Ledger:
         put = f"UPDATE machines SET machine=? WHERE token=? AND node=? AND {live}"
         made = f"UPDATE replacements SET made=1 WHERE token=? AND node=? AND {live}"
         place = (token, machine.node, token)
-        # It may already be recorded as an unknown machine that was found by its tags.
+        # The machine may already be recorded as a former machine, because it was found by its tags.
         drop = f"DELETE FROM former WHERE token=? AND json_extract(machine, '$.id')=? AND {live}"
         once = drop, (token, machine.id, token)
         self._write([once, (keep, place), (put, (text, *place)), (made, place)], flush=True)
@@ -715,7 +718,7 @@ class Ledger:
         """Record runs and outcomes in one transaction.
 
         Args:
-            runs: Run -> its new columns; with ``token`` for a run that may be new.
+            runs: Run -> its changed columns. A run that may be new needs the column ``token``.
             outcomes: Outcomes of calls: run, outcome, log ranges.
             patience: Seconds to wait for other processes. None: as long as other writes.
 
@@ -777,21 +780,21 @@ class Ledger:
         return list(self.iter_outcomes(run))
 
     def iter_outcomes(self, run: str) -> Iterator[tuple[Outcome, dict[str, list[int]]]]:
-        """Yield the outcomes of a run by index, as of the first one. To parse 20,000 outcomes takes 0.5 s."""
+        """Yield the outcomes of a run by index while they are parsed, because parsing 20,000 outcomes takes 0.5 s."""
         for outcome, log in self._read("SELECT outcome, log FROM outcomes WHERE run=? ORDER BY idx", (run,)):
             yield Outcome.from_json(json.loads(outcome)), json.loads(log)
 
 
 _encode_json = make_json_encoder(only_ascii=True)  # fast, for thousands of outcomes per second
-# Columns that never change.
+# Columns whose value never changes.
 _FIXED_COLUMNS = ("token", "function", "kind", "total", "opened_at")
-# "lost" may mean that a client's pool ended during its run, so it never replaces an end that another client saw.
+# "lost" may mean that a client's pool ended during its run, so it never replaces an end that another client recorded.
 _END_COLUMNS = ("state", "ended_at", "root_cause")
 
 
 @cache
 def _run_statement(columns: tuple[str, ...]) -> str:
-    """Return the statement that updates columns of a run, and inserts its row if they identify it."""
+    """Return the statement that updates columns of a run. It also inserts the row if the columns identify the run."""
     sees_end = "state='running' OR :state!='lost'"
     changes = ", ".join(
         f"{name}=CASE WHEN {sees_end} THEN :{name} ELSE {name} END" if name in _END_COLUMNS else f"{name}=:{name}"

@@ -82,7 +82,7 @@ class Receipt(Value):
     Attributes:
         pool: Name of the pool.
         created: Number of machines, including replaced ones.
-        gone: Nodes whose machines are gone by the provider's word, one entry per machine.
+        gone: Nodes whose machines no longer exist according to the provider, one entry per machine.
         unaccounted: Provider's ids of resources that may still exist and cost money.
         seconds: Duration of the teardown.
         notes: Messages to the user.
@@ -150,7 +150,7 @@ class RetainedResults(Value):
 
     @classmethod
     def from_machine(cls, token: str, machine: Machine) -> RetainedResults | None:
-        """Create an entry from the provider's report about a machine that is gone. None: nothing is retained."""
+        """Create an entry from the provider's report about a machine that has ended. None if nothing is retained."""
         report, extra = machine.extra.get("kept") or {}, machine.extra
         try:
             sizes = {run: int(size) for run, size in report.get("runs", {}).items() if RUN_ID.fullmatch(run)}
@@ -238,7 +238,7 @@ class RunRow(Row):
     """A run in the ledger.
 
     Attributes:
-        pid: Process that dispatched the run. None if the run ended at once or only nodes reported it.
+        pid: Process that dispatched the run. None if the run ended at once, or if only nodes reported the run.
         nodes: Nodes of the run; () while the run waits for nodes. None: all nodes.
     """
 
@@ -275,7 +275,7 @@ class Purchase(Row):
         block: The capacity block as JSON.
         asked_at: Unix time of the request.
         state: "asked" (unconfirmed), "bought" or "refused".
-        told: Id of the reservation, or the reason of the refusal.
+        told: Id of the reservation, or the reason for the refusal.
     """
 
     table = "purchases"

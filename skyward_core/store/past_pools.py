@@ -32,7 +32,7 @@ def summarize_pool(ledger: Ledger, row: PoolRow) -> PoolView:
 
 
 def load_finished_pool(ledger: Ledger, row: PoolRow) -> PoolView:
-    """Return the complete view of an ended pool, with the ends of its logs.
+    """Return the complete view of an ended pool, with the last part of its logs.
 
     Raises:
         LedgerError, OSError: If the ledger or a file cannot be read.
@@ -56,7 +56,7 @@ def load_finished_pool(ledger: Ledger, row: PoolRow) -> PoolView:
 
 
 def add_logs(view: PoolView, folder: Path) -> dict[str, Place]:
-    """Add the ends of a folder's log files to a view, all ranks merged by time.
+    """Add the last part of a folder's log files to a view, all ranks merged by time.
 
     Returns:
         Worker's file stem -> position up to which its output was added.
@@ -76,7 +76,7 @@ def add_logs(view: PoolView, folder: Path) -> dict[str, Place]:
 
 
 def _timed_pieces(folder: Path, stem: str, end: Place) -> Iterator[tuple[float, str, Piece]]:
-    """Yield the end of a worker's output with non-decreasing times."""
+    """Yield the last part of a worker's output, with non-decreasing times."""
     latest = 0.0
     for piece in merge_streams(folder, stem, find_tail_start(folder, stem, end, LOG_TAIL_BYTES), end):
         latest = max(latest, piece.at or 0.0)
@@ -94,7 +94,7 @@ def _open_pool(view: PoolView, row: PoolRow) -> None:
 
 
 def unreachable_view(row: PoolRow, state: PoolStatus, detail: str) -> PoolView:
-    """Return the view of a pool without a connection."""
+    """Return the view of a pool to which this client has no connection."""
     provider = str(row.spec.get("provider") or row.provider["provider"])
     view = PoolView(row.name, provider, state, detail, row.created_at, row.spec, key=row.key)
     view.priced_at, view.budget = row.created_at, row.spec.get("options", {}).get("budget")

@@ -1,8 +1,7 @@
 """Folder of a pool on the client: logs, results, journal, metrics, package locks, launches, trials.
 
-Log files mirror the nodes' spools, with the same names and offsets. The size of a file is its cursor, so that each
-client
-continues after the last one. Two clients that write the same bytes to the same place do no harm.
+Log files mirror the nodes' spools, with the same names and offsets. The size of a file is its cursor, so each client
+continues where the last one stopped. Two clients that write the same bytes to the same place do no harm.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class PoolFolder:
     """Folder of one pool on the client.
 
     Attributes:
-        is_writer: Whether this client writes the journal. Other clients only watch.
+        is_writer: Whether this client writes the journal. Other clients only read it.
     """
 
     def __init__(self, key: str) -> None:
@@ -65,7 +64,7 @@ class PoolFolder:
         self.cursors = self.log_sizes()
 
     def _open_journal(self, path: Path) -> None:
-        """Open the journal, a file of JSON lines. The first client locks and writes it."""
+        """Open the journal, a file of JSON lines. The first client locks the journal and becomes its writer."""
         self._journal = open(path, "ab")  # noqa: SIM115  held for the pool's life
         try:
             fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -86,7 +85,7 @@ class PoolFolder:
 
         Raises:
             OSError: If the disk is full or fails.
-            ValueError: If the name is not a log's.
+            ValueError: If ``name`` is not the name of a log file.
         """
         descriptor = self._files.get(name)
         if descriptor is None:
@@ -101,7 +100,7 @@ class PoolFolder:
             self.cursors[name] = at
 
     def has_room(self) -> bool:
-        """Check whether the disk has room for the largest piece of a log, at the end of the longest file."""
+        """Check whether the disk has room for the largest piece that any log file may get next."""
         probe = self.logs.with_name("room")
         end = max(self.log_sizes().values(), default=0)
         try:
@@ -143,7 +142,7 @@ class PoolFolder:
             os.close(descriptor)
         self._files.clear()
         self.flush()
-        self.is_writer = False  # later events belong to other clients
+        self.is_writer = False  # another client is the writer, so later events are written by that client
         self._journal.close()
 
 
@@ -171,7 +170,7 @@ def _journal_lines(folder: Path) -> Iterator[bytes]:
 
 
 def last_event_at(folder: Path) -> float | None:
-    """Return the Unix time of the last event in a pool's folder. None: there is none, or it cannot be read."""
+    """Return the Unix time of the last event in a pool's folder. None if there is no event or it cannot be read."""
     try:
         lines = read_tail(folder / "events.jsonl", JOURNAL_TAIL_BYTES).splitlines()
     except OSError:
@@ -208,7 +207,7 @@ LAUNCHES_FOLDER = "launches"
 
 
 def save_launch(pool: str, run: str, launch: dict[str, Any]) -> None:
-    """Save the launch of a run, unless the pool's folder is deleted.
+    """Save the launch of a run, unless the pool's folder was deleted.
 
     Args:
         pool: Key of the pool.
@@ -237,7 +236,7 @@ def save_diff(pool: str, run: str, diff: bytes) -> None:
 
 
 def diff_path(pool: str, run: str) -> Path:
-    """Return the path of a run's patch. It may not exist."""
+    """Return the path of a run's patch. The file may not exist."""
     return pool_path(pool) / LAUNCHES_FOLDER / f"{run}.diff"
 
 
@@ -366,7 +365,7 @@ def mark_sweep_finished(pool: str, sweep: str) -> None:
 
 
 def is_sweep_active(pool: str, sheet: TrialSheet) -> bool:
-    """Check whether a sweep by gangs may start more runs: its client runs and has not finished it.
+    """Check whether a sweep by gangs may start more runs: its client is running and has not finished the sweep.
 
     Args:
         pool: Key of the pool.
@@ -382,7 +381,7 @@ class SweepLocked(Exception):
 
 @contextmanager
 def lock_sweep(pool: str, sweep: str) -> Iterator[None]:
-    """Acquire the exclusive right to run the missing trials of a sweep. The process's end releases it, too.
+    """Acquire the exclusive right to run the missing trials of a sweep. The lock is also released if the process dies.
 
     Args:
         pool: Key of the pool.
@@ -394,7 +393,7 @@ def lock_sweep(pool: str, sweep: str) -> Iterator[None]:
     """
     path = pool_path(pool) / TRIALS_FOLDER / f"{sweep}.claim"
     with _open_lock_file(path) as file:
-        # A process that finds the claim locked reads its owner's name. The turn lock is held until that name is
+        # A process that finds the claim locked reads the name of its owner. The turn lock is held until that name is
         # written.
         with _open_lock_file(path.with_suffix(".turn")) as turn:
             fcntl.flock(turn, fcntl.LOCK_EX)
@@ -414,7 +413,7 @@ def _open_lock_file(path: Path) -> IO[str]:
 
 
 def resumed_by(pool: str, sweep: str) -> tuple[str, str] | None:
-    """Return the run that continues a sweep, as its pool's key and its id. None: there is none.
+    """Return the run that continues a sweep, as the key of its pool and its id. None if no run continues the sweep.
 
     Args:
         pool: Key of the sweep's pool.
@@ -501,8 +500,8 @@ def read_dashboards(pool: str) -> list[tuple[str, int, str]]:
 
 
 METRICS_FILE_BYTES = 2 << 20  # bytes per file
-METRICS_TOTAL_BYTES = 24 << 20  # bytes of all files; then the oldest except the first are deleted
-FLUSH_BYTES = 64 << 10  # bytes of lines that fill a block reasonably
+METRICS_TOTAL_BYTES = 24 << 20  # bytes of all files; beyond that, the oldest files except the first one are deleted
+FLUSH_BYTES = 64 << 10  # bytes of lines that make a reasonably full block
 FLUSH_SECONDS = 5.0  # seconds until an incomplete block is written; a killed process loses it
 
 
@@ -511,7 +510,7 @@ class MetricsWriter:
 
     Args:
         folder: Folder of the pool.
-        complain: Called once with a message if the disk fails. The writer then stops.
+        complain: Called once with a message if the disk fails. The writer then stops writing.
     """
 
     def __init__(self, folder: Path, complain: Callable[[str], None]) -> None:
@@ -555,7 +554,7 @@ class MetricsWriter:
         self._report_failure(f"stopped recording machine metrics: {error}")
 
     def _open_next_file(self) -> RecordingWriter:
-        """Open the next file. Files that a killed process left incomplete stay as they are."""
+        """Open the next file. Files that a killed process left incomplete are not changed."""
         found = _metrics_files(self._folder)
         number = 1 + max((_metrics_file_number(path) for path in found), default=-1)
         sizes = {path: path.stat().st_size for path in found}
@@ -572,13 +571,13 @@ def read_metrics(folder: Path, around: float = -inf) -> Iterator[Entry]:
 
     Args:
         folder: Folder of the pool.
-        around: Unix time. Files before the last one that begins earlier are skipped.
+        around: Unix time. Reading starts with the last file that begins before this time.
     """
     begun: list[RecordingReader] = []
     for path in reversed(_metrics_files(folder)):
         try:
             begun.insert(0, RecordingReader.read(path))
-        except (UsageError, FileNotFoundError):  # truncated at its beginning, or deleted since
+        except (UsageError, FileNotFoundError):  # truncated at its beginning, or deleted in the meantime
             continue
         first_at = next(_metrics_entries(begun[0]), {}).get("at")
         if isinstance(first_at, int | float) and first_at <= around:
@@ -622,7 +621,7 @@ def fill_last_metrics(run: RunView, folder: Path) -> None:
 
 
 def _task_failed_at(run: RunView, index: int) -> float:
-    """Estimate when a task failed. Ranks of a broadcast begin together, and the longest one ended with the run."""
+    """Estimate when a task failed. Ranks of a broadcast begin together, and the slowest rank ended with the run."""
     seconds = [outcome.seconds for outcome in run.outcomes()]
     own = run.tasks[index].outcome
     ended = run.opened_at if run.ended_at is None else run.ended_at

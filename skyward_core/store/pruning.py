@@ -34,10 +34,11 @@ _OWNER_SUFFIX = ".used"  # ending of the file beside a clone that names its owne
 
 
 def make_clone_folder(pool: str = "") -> Path:
-    """Create an empty folder for a clone, which lives as long as this process or the pool.
+    """Create an empty folder for a clone. The clone is kept as long as this process or the pool exists.
 
     Args:
-        pool: Key of the pool that uses the clone. "": the pool does not exist yet, and its spec will name the folder.
+        pool: Key of the pool that uses the clone. "" if the pool does not exist yet; its spec will then name the
+            folder.
 
     Raises:
         OSError: If the folder cannot be created.
@@ -56,7 +57,7 @@ def remove_clone(folder: Path) -> None:
 
 
 MAX_AGE = 90 * 86400.0  # seconds after its end until a pool's files are deleted
-MAX_TOTAL_BYTES = 20 * 10**9  # bytes of all ended pools together, above which the oldest are deleted
+MAX_TOTAL_BYTES = 20 * 10**9  # bytes of all ended pools together; beyond that, the oldest are deleted
 STAT_BLOCK_BYTES = 512  # unit of stat's block count
 
 
@@ -72,9 +73,9 @@ class PrunedPool:
 def prune_pools(
     ledger: Ledger, *, age: float = MAX_AGE, most: float = MAX_TOTAL_BYTES, only_look: bool = False
 ) -> list[PrunedPool]:
-    """Delete old pools from the client: those that ended long ago, and the oldest ones beyond a total size.
+    """Delete old pools from the client: pools that ended long ago, and the oldest pools beyond a total size.
 
-    Pools with retained results on hosts stay until those expire.
+    Pools with retained results on hosts are not deleted until these results expire.
 
     Args:
         ledger: The ledger.
@@ -116,9 +117,9 @@ class PrunedEnvironment:
 
 
 def prune_environments(ledger: Ledger, *, age: float = MAX_AGE, only_look: bool = False) -> list[PrunedEnvironment]:
-    """Delete environments of images that were not used for long.
+    """Delete environments of images that were not used for a long time.
 
-    Environments that a running pool may use, or that are being created, stay.
+    Environments that a running pool may use, or that are being created, are not deleted.
 
     Args:
         ledger: The ledger.
@@ -143,14 +144,16 @@ def prune_environments(ledger: Ledger, *, age: float = MAX_AGE, only_look: bool 
                 continue
             pruned.append(PrunedEnvironment(folder.name, used_at, _disk_usage(folder)))
             if not only_look:
-                # first, so that a partial folder does not count as an environment
+                # deleted first, so that a partially deleted folder does not count as an environment
                 (folder / MADE_FILE).unlink(missing_ok=True)
                 shutil.rmtree(folder, ignore_errors=True)
     return pruned
 
 
 def _last_used_at(folder: Path) -> float:
-    """Return when an environment was last used, or its creation began; infinity if it is deleted."""
+    """Return the time when an environment was last used or its creation began; infinity if the environment is
+    deleted.
+    """
     for path in (folder / MADE_FILE, folder):
         with suppress(FileNotFoundError):
             return path.stat().st_mtime
@@ -195,7 +198,7 @@ def prune_when_due(ledger: Ledger) -> None:
 
 
 def _disk_usage(folder: Path) -> int:
-    """Return the bytes that a folder takes on disk. Sparse files count with their allocated blocks only."""
+    """Return the bytes that a folder uses on disk. Only the allocated blocks of sparse files count."""
     found = (path.lstat() for path in folder.rglob("*") if path.is_file())
     return sum(min(each.st_size, each.st_blocks * STAT_BLOCK_BYTES) for each in found)
 

@@ -1,9 +1,8 @@
 """Recordings: append-only files of a pool's events and metrics.
 
 The first line has the format version. Blocks follow: a length, a checksum, and zlib-compressed lines of JSON. A
-truncated
-file is readable up to its last complete block. Recordings may come from strangers: sizes are limited before anything is
-decompressed, and nothing in a recording is executed.
+truncated file is readable up to its last complete block. Recordings may come from strangers: sizes are limited before
+anything is decompressed, and nothing in a recording is executed.
 """
 
 from __future__ import annotations
@@ -46,8 +45,8 @@ class RecordingWriter:
     """Writer of a recording. Entries are on disk after :meth:`flush`.
 
     Args:
-        path: New file.
-        about: Description of the recording, its first entry.
+        path: Path of the new file.
+        about: Description of the recording, which becomes its first entry.
 
     Raises (all methods):
         FileExistsError: If the file exists.
@@ -97,7 +96,7 @@ class RecordingWriter:
         try:
             self._write(_BLOCK_HEADER.pack(_BLOCK_MAGIC, len(packed), len(lines), zlib.crc32(packed)) + packed)
         except OSError:
-            os.ftruncate(self._file, before)  # an incomplete block would hide later ones
+            os.ftruncate(self._file, before)  # otherwise an incomplete block would hide the blocks after it
             os.lseek(self._file, before, os.SEEK_SET)
             self.size = before
             raise
@@ -123,7 +122,7 @@ class RecordingReader:
         name: Name of the file in errors.
 
     Raises:
-        UsageError: If it is not a recording, is from a newer release, or is too large.
+        UsageError: If the data is not a recording, is from a newer release, or is too large.
 
     Attributes:
         about: Description of the recording.
@@ -148,7 +147,7 @@ class RecordingReader:
             UsageError: If the file is not a readable recording.
             OSError: If the file cannot be read.
         """
-        # O_NONBLOCK, because opening a pipe would wait for its writer.
+        # O_NONBLOCK, because opening a named pipe would wait for its writer.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as source:
             if not stat.S_ISREG(os.fstat(source.fileno()).st_mode) or not source.peek(len(MAGIC)).startswith(MAGIC):
                 raise _not_a_recording(str(path))
@@ -196,7 +195,7 @@ class RecordingReader:
         """Yield all entries in order, up to the first damaged block.
 
         Args:
-            holding: Yield only entries whose lines contain these bytes. Faster than a test of each entry.
+            holding: Yield only entries whose lines contain these bytes. Faster than testing each decoded entry.
         """
         for lines in self._iter_blocks():
             if holding in lines:

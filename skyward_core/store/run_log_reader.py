@@ -1,4 +1,4 @@
-"""Log lines of runs, streamed from the stored log files, so that little of a log of gigabytes is in memory."""
+"""Log lines of runs, streamed from the stored log files, so that only a small part of a log is in memory at a time."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class RunLogs:
     Args:
         ledger: The ledger.
         run: Id of the run.
-        check: Called repeatedly while a long ledger is read. An exception cancels the reading.
+        check: Called repeatedly while many outcomes are read from the ledger. An exception cancels the reading.
 
     Raises:
         UsageError: If the run does not exist.
@@ -94,7 +94,7 @@ class RunLogs:
                 yield Line(number, text, batch.about)
 
     def batches(self, rank: int) -> Iterator[LineBatch]:
-        """Yield the lines of a rank in batches, for callers that read few of them. Batches may be empty."""
+        """Yield the lines of a rank in batches, for callers that look at few of the lines. Batches may be empty."""
         number = 0
         for part in self.ranges.get(rank, ()):
             split = {stream: LineSplitter() for stream in STREAMS}
@@ -141,7 +141,7 @@ class RunLogs:
         return found
 
     def _lost_ranges(self, ledger: Ledger, row: RunRow) -> list[LogRange]:
-        """Return the output of calls on lost nodes, which could not report its end, from the order marks."""
+        """Return the output of calls on lost nodes, from the order marks, because lost nodes reported no ranges."""
         lost: set[int] = set()
         for outcome, _ in ledger.iter_outcomes(row.run):
             self._check_cancelled()
@@ -159,7 +159,7 @@ class RunLogs:
             return None
         start: Place | None = None
         end = last = (0, 0)
-        follows = False  # whether the bytes after the last mark belong to the run
+        follows = False  # whether the bytes after the last mark still belong to the run
         for mark in marks:
             at = (mark.out, mark.err)
             if mark.run == run:
@@ -168,7 +168,7 @@ class RunLogs:
                 end = at
             follows, last = mark.run == run and mark.kind == BEFORE, at
         if marks and marks[-1].run == run:
-            end = end_place(self.folder, stem)  # no other run followed
+            end = end_place(self.folder, stem)  # no other run wrote after this one
         return None if start is None else (start, end)
 
 
@@ -185,13 +185,13 @@ def merge_ranges(parts: list[LogRange]) -> list[LogRange]:
 
 
 SEEK_STRIDE_LINES = 512  # smallest distance between two seek points
-RING_TAIL_LINES = 64  # last lines of a ring that are searched in the files
+RING_TAIL_LINES = 64  # number of last lines of a ring that are searched for in the files
 MAX_SEARCH_LINES = 20_000  # lines at the end of the files that are searched
 
 
 @dataclass(frozen=True, slots=True)
 class _SeekPoint:
-    """Position at which reading can resume, with the unfinished lines at that place."""
+    """Position at which reading can resume, with the unfinished lines at that position."""
 
     number: int
     part: int
@@ -230,7 +230,7 @@ class StoredLines:
 
     @classmethod
     def for_rank(cls, logs: RunLogs, rank: int, *, whole: bool) -> StoredLines:
-        """Return the lines of a rank in a run. Takes as long as reading them.
+        """Return the lines of a rank in a run. Takes as long as reading all of them.
 
         Raises:
             OSError: If a file cannot be read.
@@ -243,7 +243,7 @@ class StoredLines:
         Args:
             start: First line.
             stop: Line after the last one.
-            may: Called with the text of many lines. If it returns False, all of them are skipped.
+            may: Called with the text of many lines. If it returns False, all of these lines are skipped.
         """
         found: list[Line] = []
         if start >= min(stop, self.count):
@@ -261,7 +261,7 @@ class StoredLines:
 
         Args:
             end: End of the ring.
-            tail: Last lines of the ring, which are searched in the files.
+            tail: Last lines of the ring, which are searched for in the files.
         """
         if tail:
             first = max(0, self.count - MAX_SEARCH_LINES)
@@ -275,8 +275,8 @@ class StoredLines:
     def _read_from(
         self, spot: _SeekPoint, may: Callable[[str], bool] | None = None
     ) -> Iterator[tuple[list[Line], _SeekPoint]]:
-        """Read from a position on. Yields the finished lines of each piece that ``may`` does not exclude, and the
-        position.
+        """Read from a position on. Yield the finished lines of each piece that ``may`` does not exclude, and the
+        position after the piece.
         """
         while spot.part < len(self._ranges):
             part = self._ranges[spot.part]

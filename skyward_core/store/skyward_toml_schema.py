@@ -33,7 +33,7 @@ def read_settings_file(path: Path) -> Settings:
     """Read a settings file.
 
     Raises:
-        UsageError: If the file cannot be read, is not TOML or has invalid values. Names the place.
+        UsageError: If the file cannot be read, is not TOML or has invalid values. The message names the place.
     """
     try:
         return Settings.model_validate(parse_toml(read_text(path, most=MAX_SETTINGS_BYTES)))

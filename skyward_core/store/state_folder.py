@@ -1,6 +1,6 @@
 """State folder of the user, working folder of the ranks, and ``skyward.toml``.
 
-``SKYWARD_HOME`` moves the whole state folder (ledger, pool folders, settings), for tests and separate environments.
+``SKYWARD_HOME`` relocates the whole state folder (ledger, pool folders, settings), for tests and separate environments.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_SOCKET_BASE_BYTES = 55
 
 ENVIRONMENTS_FOLDER = "environments"  # environments of images on this machine
 SETTINGS_FILE = "skyward.toml"
-PRUNED_FILE = "pruned"  # marker file; its time is the last pruning
+PRUNED_FILE = "pruned"  # marker file; its modification time is the time of the last pruning
 # Other names in the state folder.
 OWN_NAMES = (STATE_FILE, ENVIRONMENTS_FOLDER, PRUNED_FILE, "ledger.db*", "pools", "local", "aws", "slurm", "tasks",
         "debug", "known_hosts*",
@@ -76,7 +76,7 @@ def state_home() -> Path:
                 "SKYWARD_HOME to a private folder."
             )
         if not (mark := path / STATE_FILE).exists():
-            with suppress(OSError):  # the disk is full; the ledger also identifies the folder
+            with suppress(OSError):  # the disk is full; without the marker, the ledger identifies the folder
                 mark.touch()
     except OSError as error:
         raise UsageError(
@@ -86,18 +86,18 @@ def state_home() -> Path:
 
 
 def _make_private(path: Path, *, named: bool) -> str:
-    """Make the state folder private, unless it also contains other files. Returns the remaining problem, or "".
+    """Make the state folder private, unless it also contains files of others. Return the remaining problem, or "".
 
     Args:
         path: The folder.
-        named: Whether ``SKYWARD_HOME`` names it.
+        named: Whether ``SKYWARD_HOME`` names the folder.
     """
     found = path.stat()
     if found.st_uid not in (0, os.getuid()):
         return f"{path} belongs to another user"
     if not found.st_mode & 0o077:
         return ""
-    # An empty /tmp belongs to all users.
+    # An empty folder with the sticky bit, such as /tmp, belongs to all users.
     if not named or (not found.st_mode & stat.S_ISVTX and all(map(_has_own_name, path.iterdir()))):
         path.chmod(0o700)
         return ""
@@ -109,14 +109,16 @@ def _make_private(path: Path, *, named: bool) -> str:
 
 
 def is_state_folder(folder: str) -> bool:
-    """Check whether a folder is a state folder of this program: this process's, another one's, or a host's."""
+    """Check whether a folder is a state folder of this program, created by this process, another process, or on a
+    host.
+    """
     exists_path = os.path.exists  # called for many folders, and pathlib takes five times as long
     if exists_path(f"{folder}/{STATE_FILE}"):
         return True
     inside = pools_folder(folder)
     if not exists_path(inside):
         return False
-    try:  # earlier releases and hosts create no marker
+    try:  # earlier releases and hosts do not create the marker file
         with os.scandir(inside) as folders:
             return exists_path(f"{folder}/ledger.db") or any(exists_path(NodePaths(each.path).lock) for each in folders)
     except OSError:
@@ -126,7 +128,7 @@ def is_state_folder(folder: str) -> bool:
 def find_state_folder(path: Path) -> Path | None:
     """Return the state folder that a path is or belongs to, or None.
 
-    Other files that a user keeps in such a folder do not belong to it.
+    Other files that a user stores in such a folder do not belong to it.
     """
     real = resolve_path(path)
     for folder in (real, *real.parents):
@@ -140,7 +142,7 @@ def _has_own_name(path: Path) -> bool:
 
 
 def prune_is_due() -> bool:
-    """Check whether old files must be pruned now, without importing ``store.pruning``. A new home is marked as
+    """Check whether old files must be pruned now, without importing ``store.pruning``. A new home counts as
     pruned.
     """
     mark = state_home() / PRUNED_FILE
@@ -176,7 +178,7 @@ def ensure_socket_folder(owner: Path) -> Path:
     from skyward_core.node.bootstrap.host_folders_and_processes import distrust_reason
 
     wrong: list[str] = []
-    # Another user may have taken the name in /tmp, and the home may be too deep or on a network disk.
+    # Another user may have taken the name in /tmp, and the path of the home may be too long or on a network disk.
     for base in (*_socket_bases(), str(state_home())):
         if len(os.fsencode(base)) > MAX_SOCKET_BASE_BYTES or not os.access(base, os.W_OK):
             continue
@@ -216,8 +218,8 @@ def _is_private(root: Path) -> bool:
 
 
 def host_groups() -> dict[str, list[str]]:
-    """Return the host groups of ``skyward.toml`` in the state folder and the working folder. The latter takes
-    precedence.
+    """Return the host groups of ``skyward.toml`` in the state folder and in the working folder. The working folder
+    takes precedence.
 
     Raises:
         UsageError: If a file cannot be read or is invalid.
@@ -382,6 +384,6 @@ class NestedStateFolders:
         if not os.path.islink(absolute):  # noqa: PTH114  faster than pathlib
             return is_state_folder(absolute)
         real = resolve_path(absolute)
-        inside = real.is_relative_to(self._folder)  # folders that contain the working folder itself are then irrelevant
+        inside = real.is_relative_to(self._folder)  # false for folders that contain the working folder itself
         above = (each for each in (real, *real.parents) if not (inside and self._folder.is_relative_to(each)))
         return any(is_state_folder(str(each)) for each in above)

@@ -23,7 +23,7 @@ from skyward_core.util.user_files import expand_user
 
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _NONE = ("None", "null")
-_ANY_TEXT = (str, Any, object)  # these accept any text, so a union tries them last
+_ANY_TEXT = (str, Any, object)  # these types accept any text, so for a union they are tried last
 _TEXT_CONSTRUCTIBLE = (str, Number, UUID)  # includes number classes of libraries
 _TYPE_LABELS: dict[type[Any], str] = {
     date: "a date such as 2031-12-24",
@@ -39,11 +39,11 @@ _MAPPING_TYPES = (dict, abc.Mapping, abc.MutableMapping)
 
 
 class ArgumentValueError(ValueError):
-    """Text that does not match its type, with a message that explains more than the type."""
+    """Text that does not match its type. The message explains more than the name of the type."""
 
 
 class RawArgument(str):
-    """Argument still as text, because only the process that loads the script knows its type."""
+    """Argument that is still text, because only the process that loads the script knows the type."""
 
     __slots__ = ()
 
@@ -52,11 +52,9 @@ def convert(text: str, kind: Any) -> Any:
     """Convert a text to a value of a type.
 
     Supports numbers, ``bool``, ``str``, ``bytes``, paths, dates, ``UUID``, enums (by member name or value),
-    ``Literal``,
-    ``Optional``, unions, dataclasses (as JSON objects), and lists, tuples, sets and dicts of these. A list may be
-    written
-    ``1,2,3``. For ``Any``, a Python literal is evaluated and other text is kept. Any other class is called with the
-    text.
+    ``Literal``, ``Optional``, unions, dataclasses (as JSON objects), and lists, tuples, sets and dicts of these. A list
+    may be written ``1,2,3``. For ``Any``, a Python literal is evaluated, and any other text is kept. For any other
+    class, the class is called with the text.
 
     Raises:
         ValueError: If the text does not match the type.
@@ -80,7 +78,7 @@ def convert_argument(name: str, text: str, kind: Any, function: str) -> Any:
     """Convert an argument of a function, as :func:`convert` does.
 
     Raises:
-        ValueError: If the text does not match the type. Names the argument, the type and the text.
+        ValueError: If the text does not match the type. The message names the argument, the type and the text.
     """
     try:
         return convert(text, kind)
@@ -131,7 +129,7 @@ def _parse_literal(text: str, choices: Sequence[Any]) -> Any:
 
 
 def _parse_union(text: str, alternatives: Sequence[Any]) -> Any:
-    # "None" and "null" mean None if the union includes it.
+    # The texts "None" and "null" mean None if the union includes None.
     reason: ValueError = ValueError(text)
     for alternative in sorted(alternatives, key=lambda kind: (kind is not NoneType, kind in _ANY_TEXT)):
         try:
@@ -186,7 +184,7 @@ def _is_instance(value: object, kind: type[Any]) -> bool:
 
 
 def _parse_enum(text: str, kind: type[enum.Enum]) -> enum.Enum:
-    """Return an enum member by name, value or case-insensitive name; for a flag, several as ``A|B``."""
+    """Return an enum member by name, value or case-insensitive name. For a flag, also several names as ``A|B``."""
     if issubclass(kind, enum.Flag) and "|" in text:
         value = kind(0)
         for part in text.split("|"):
@@ -313,8 +311,7 @@ def expand_combinations(pairs: Sequence[str]) -> list[tuple[str, ...]]:
     """Expand texts ``name=value`` with lists of values to one tuple of texts per combination.
 
     Values are separated by commas; a value that contains a comma needs brackets or quotes. ``1..5`` stands for 1, 2, 3,
-    4
-    and 5. The last argument varies fastest.
+    4 and 5. The last argument varies fastest.
 
     Raises:
         UsageError: If a value is empty or repeated, or there are more than 4,096 combinations.

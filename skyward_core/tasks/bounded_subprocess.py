@@ -17,7 +17,7 @@ from skyward_core.model.errors import Cancelled
 
 CHUNK_BYTES = 1 << 16
 DEFAULT_TIMEOUT = 20  # seconds; allows for a disk that has to spin up
-# A git hook of another repository that starts this process sets these variables for that repository.
+# Git sets these variables when a hook of another repository starts this process. They refer to that repository.
 _GIT_HOOK_VARIABLES = (
     "GIT_DIR",
     "GIT_WORK_TREE",
@@ -26,10 +26,10 @@ _GIT_HOOK_VARIABLES = (
     "GIT_PREFIX",
     "GIT_NAMESPACE",
 )
-# A repository may configure programs for these options. It may also choose the program that fetches missing objects.
+# A repository may configure programs for these settings, and also the program that fetches missing objects.
 _SAFE_GIT_OPTIONS = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 _EMPTY_VARIABLE = "SKYWARD_EMPTY"
-TIMEOUT_MEMORY_SECONDS = 60  # seconds; a repeated query by the same form fails at once
+TIMEOUT_MEMORY_SECONDS = 60  # seconds; during this time a repeated query of the same program fails at once
 
 _running: set[subprocess.Popen[bytes]] = set()
 _timed_out: dict[tuple[object, ...], float] = {}
@@ -57,17 +57,18 @@ def run_bounded(
     """Run a program without input until it ends.
 
     Args:
-        unchanged: Values that change whenever the program does. A program that timed out is not started again for a
-            minute unless they change.
+        unchanged: Values that change whenever the program changes. A program that timed out is not started again for a
+            minute, unless these values change.
         patience: Time limit in seconds; None for 20.
-        most: Bytes of output to read, after which the program is killed. Its standard error is discarded. None for all.
+        most: Bytes of output to read; then the program is killed, and its standard error is discarded. None for all
+            output.
         discard: Whether to discard all output.
         cwd: Working folder; None for the present one.
         env: Environment variables; None for those of this process.
 
     Raises:
         OSError: If the program cannot be started.
-        QueryTimeout: If the program did not end in time. It and its children were killed.
+        QueryTimeout: If the program did not end in time. The program and its children were killed.
     """
     patience = DEFAULT_TIMEOUT if patience is None else patience
     key = (*command, *unchanged)
@@ -100,7 +101,7 @@ def run_bounded(
 
 
 def git_command(folder: str, *words: str, without: Sequence[str] = ()) -> list[str]:
-    """Return a git command line that runs no program which the repository configures.
+    """Return a git command line that runs no program that the repository configures.
 
     Args:
         without: Names of settings to override with an empty value.
@@ -121,7 +122,7 @@ def git_command(folder: str, *words: str, without: Sequence[str] = ()) -> list[s
 
 
 def _read_output(process: subprocess.Popen[bytes], most: int, patience: float) -> bytes:
-    """Return the first bytes of a program's output; wait for the program if there are no more.
+    """Return the first bytes of a program's output. If the output is shorter, wait until the program has ended.
 
     Raises:
         subprocess.TimeoutExpired: If the program took too long.
@@ -144,14 +145,14 @@ def _read_output(process: subprocess.Popen[bytes], most: int, patience: float) -
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
     """Kill a process that leads its own session, and all processes in its group."""
-    if process.returncode is None:  # until it is reaped, no other process can have its ID
+    if process.returncode is None:  # until it is reaped, no other process can get its id
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 
 
 @atexit.register
 def _kill_running() -> None:
-    """Kill all running programs: the threads that wait for them are not joined at exit."""
+    """Kill all running programs at exit, because the threads that wait for them are not joined."""
     global _is_exiting
     _is_exiting = True
     for process in list(_running):
@@ -180,7 +181,7 @@ class CancellationToken:
 
     @contextmanager
     def on_cancel(self, callback: Callable[[], None]) -> Iterator[None]:
-        """Register a callback for a cancellation while the context is active; run it at once if already cancelled.
+        """Register a callback for a cancellation during the block. If the token is cancelled already, run it at once.
 
         Raises:
             Cancelled: If the token was cancelled.

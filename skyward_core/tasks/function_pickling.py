@@ -60,14 +60,14 @@ from skyward_core.tasks.task_and_blob_values import EMPTY_BLOB, Blob, SourceText
 from skyward_core.util.content_hash import BLOB_PREFIX, ContentHash, hash_bytes
 from skyward_core.util.user_files import read_bytes, resolve_path
 
-# For each such argument, the name of its parameter and the iterable of its values.
+# For each iterator argument: the name of its parameter, and the iterable of its values.
 IteratorFeeds = tuple[tuple[str, Iterable[Any]], ...]
 
 _iterator_parameters: WeakKeyDictionary[FunctionType, frozenset[str]] = WeakKeyDictionary()
 
 
 def split_feeds(pending: PendingFunction[Any]) -> tuple[PendingFunction[Any], IteratorFeeds]:
-    """Return a call with its iterator arguments replaced by placeholders, and these iterators.
+    """Return a call in which placeholders replace the iterator arguments, and these iterators.
 
     Iterator arguments are generators, and the arguments of parameters annotated ``Iterator[...]`` or
     ``Generator[...]``.
@@ -93,10 +93,11 @@ def split_feeds(pending: PendingFunction[Any]) -> tuple[PendingFunction[Any], It
 
 
 def reject_shared_iterators(feeds: IteratorFeeds, seen: set[int]) -> None:
-    """Reject an iterator that several arguments share: each is read in its own thread, so each would miss values.
+    """Reject an iterator that several arguments share. Each argument is read in its own thread, so each would miss
+    values.
 
     Args:
-        seen: IDs of the iterators of earlier calls. The IDs of these are added.
+        seen: Ids of the iterators of earlier calls. The ids of this call's iterators are added.
 
     Raises:
         UsageError: If two arguments are the same iterator.
@@ -149,7 +150,8 @@ _BUILT_IN_TYPES = frozenset((object, bool, int, float, complex, str, bytes, list
 _MODULE_GLOBALS = ("__package__", "__name__", "__path__", "__file__")  # globals that are pickled with every function
 
 
-# All objects that a function's pickle is made of, and, if they include modules, a mark of the loaded modules.
+# All objects that determine a function's pickle and, if they include modules, a value that identifies the loaded
+# modules.
 _Fingerprint = tuple[tuple[Any, ...], tuple[int, str] | None]
 
 
@@ -157,7 +159,7 @@ class PickleCache(Generic[T]):
     """Cache of values computed from functions, kept while the functions live.
 
     Args:
-        keeps: Predicate: whether a value is worth its memory.
+        keeps: Returns whether a value is worth the memory.
     """
 
     def __init__(self, keeps: Callable[[T], bool]) -> None:
@@ -191,13 +193,13 @@ def _is_same(parts: _Fingerprint | None, others: _Fingerprint | None) -> bool:
 
 
 def _fingerprint(fn: FunctionType, names: tuple[str, ...]) -> _Fingerprint | None:
-    """Return all objects that a function's pickle depends on; None if it may change unnoticed.
+    """Return all objects that determine a function's pickle. None if the pickle may change without being noticed.
 
     Args:
-        names: Names used in its code and in the code nested in it; some of them are globals.
+        names: Names used in the function's code and in nested code; some of these names are globals.
     """
     if fn.__module__ != "__main__" and "<locals>" not in fn.__qualname__:
-        return None  # cloudpickle may pickle it by reference, which is fast and depends on the loaded modules
+        return None  # cloudpickle may pickle it by reference, which is fast but depends on the loaded modules
     if fn.__dict__ or fn.__kwdefaults__ or getattr(fn, "__type_params__", None):
         return None
     notes = fn.__annotations__
@@ -221,7 +223,7 @@ def _fingerprint(fn: FunctionType, names: tuple[str, ...]) -> _Fingerprint | Non
         for module in (value for value in values if type(value) is ModuleType):
             if sys.modules.get(module.__name__) is not module or f"{module.__name__}.".startswith(by_value):
                 return None  # the content of the module becomes part of the pickle
-        # The pickle also depends on the submodules that the function can reach.
+        # The pickle also depends on the submodules that the function can access.
         try:
             loaded = len(sys.modules), next(reversed(sys.modules))
         except RuntimeError:  # another thread is importing a module
@@ -244,10 +246,10 @@ SourceIndex = dict[str, tuple[str, str, str]]
 
 
 def collect_sources(names: Iterable[str]) -> tuple[SourceIndex, tuple[SourceText, ...]]:
-    """Return the sources of code objects, as pickles name them and as nodes receive them.
+    """Return the sources of code objects: as an index by the names in pickles, and as texts to send to nodes.
 
     Args:
-        names: Values of ``co_filename``. Names without source and installed files are skipped.
+        names: Values of ``co_filename``. Names without source, and installed files, are skipped.
     """
     named, found = {}, []
     for name in names:
@@ -295,19 +297,19 @@ def _is_installed(name: str) -> bool:
     )
 
 
-MAX_PLAIN_ARGUMENTS = 8  # up to this number, plain arguments are pickled without cloudpickle
-THREADED_HASH_BYTES = 1 << 20  # bytes of one write from which hashing in another thread saves time
+MAX_PLAIN_ARGUMENTS = 8  # with at most this number of arguments, simple arguments are pickled without cloudpickle
+THREADED_HASH_BYTES = 1 << 20  # bytes of one write; from this size on, hashing in another thread saves time
 
 
 def make_task(pending: PendingFunction[Any], plugins: Any = (), folder: Path | None = None) -> Task:
     """Pickle a call.
 
     Args:
-        plugins: Plugins whose ``decorate`` hooks wrap the function, the first outermost.
+        plugins: Plugins whose ``decorate`` hooks wrap the function. The first plugin is the outermost.
         folder: Folder for large blobs; None for a temporary folder.
 
     Raises:
-        NotPicklableError: If an argument or a captured object cannot be pickled. Names the object.
+        NotPicklableError: If an argument or a captured object cannot be pickled. The message names the object.
         TypeError: If the function does not take these arguments.
         UsageError: If two arguments are the same iterator.
     """
@@ -315,7 +317,7 @@ def make_task(pending: PendingFunction[Any], plugins: Any = (), folder: Path | N
 
 
 def make_tasks(pendings: tuple[PendingFunction[Any], ...], plugins: Any, folder: Path | None) -> Iterator[Task]:
-    """Pickle many calls; a function that occurs many times is pickled once.
+    """Pickle many calls. A function that occurs in several calls is pickled once.
 
     Raises:
         NotPicklableError, TypeError, UsageError: As :func:`make_task`.
@@ -346,7 +348,7 @@ def make_tasks(pendings: tuple[PendingFunction[Any], ...], plugins: Any, folder:
 
 
 def make_map_function(fn: Callable[..., Any], name: str, plugins: Any, folder: Path | None) -> Task:
-    """Return the task that all calls of a map share: its function, which takes a chunk of items.
+    """Return the task that all calls of a map share. It contains the function, which takes a chunk of items.
 
     Raises:
         NotPicklableError: If an object that the function captures cannot be pickled.
@@ -365,14 +367,14 @@ def make_map_task(shared: Task, first: int, items: list[Any], timeout: float | N
         first: Index of the first item.
 
     Raises:
-        NotPicklableError: If an item cannot be pickled. Names the item.
+        NotPicklableError: If an item cannot be pickled. The message names the item.
     """
     args = pickle_arguments(PendingFunction(_NamedStub(shared.name), (first, items)), folder)
     return Task(shared.name, shared.fn, args, timeout)
 
 
 class _NamedStub:
-    """Stand-in for a function, so that errors about its items contain its name."""
+    """Stand-in for the function of a map, so that errors about items contain the function's name."""
 
     def __init__(self, name: str) -> None:
         self.__name__ = name
@@ -423,7 +425,7 @@ def _reduce_new_type(kind: Any) -> Any:
 
 
 def _reduce_context_var(variable: contextvars.ContextVar[Any]) -> Any:
-    """Reduce to the variable of an importable module, or to a new variable: its value belongs to this thread."""
+    """Reduce to the variable of an importable module, or to a new variable. The value is specific to this thread."""
     script = sys.modules.get("__main__")  # multiprocessing registers it under another name, too
     for name, module in list(sys.modules.items()):
         held = getattr(module, "__dict__", {})
@@ -439,12 +441,12 @@ def _reduce_context_var(variable: contextvars.ContextVar[Any]) -> Any:
 
 
 def _reduce_weak_mapping(held: Any) -> Any:
-    """Reduce to a plain dict, for example for the cache of ``functools.singledispatch``."""
+    """Reduce to a plain dict. Used, for example, for the cache of ``functools.singledispatch``."""
     return type(held), (dict(held),)
 
 
 def _is_importable(value: Any) -> bool:
-    """Check whether a node can import a value by its name, unlike the definitions of a script."""
+    """Check whether a node can import a value by its name. Definitions of a script cannot be imported."""
     name = value.__module__ or ""
     if name == "__main__" or any(
         name == each or name.startswith(f"{each}.") for each in cloudpickle.list_registry_pickle_by_value()
@@ -459,8 +461,9 @@ def _is_importable(value: Any) -> bool:
 class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
     """Extension of cloudpickle's pickler.
 
-    It maps ``sys.stdout`` to the node's, also behind ``SharedStdout``. Cached functions and new types of a script are
-    pickled by value. A nested class keeps its qualified name, and a class with ``__slots__`` keeps them.
+    ``sys.stdout`` is replaced by the node's ``sys.stdout``, also behind ``SharedStdout``. Cached functions and new
+    types of a script are pickled by value. A nested class keeps its qualified name, and a class keeps its
+    ``__slots__``.
     """
 
     dispatch_table = cloudpickle.CloudPickler.dispatch_table.new_child(
@@ -478,7 +481,7 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
 
     def __init__(self, file: Any, protocol: int) -> None:
         super().__init__(file, protocol=protocol)
-        self.files: dict[str, None] = {}  # files that define the objects pickled by value
+        self.files: dict[str, None] = {}  # files that define the objects that are pickled by value
 
     def reducer_override(self, value: Any) -> Any:
         if has_tblib_reducer(value):
@@ -493,7 +496,7 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
                 if "." in value.__qualname__:
                     made[2][0]["__qualname__"] = value.__qualname__
                 bases = made[1][2]
-                # A TypedDict that derives from another one has the base dict, which class creation rejects.
+                # A TypedDict that derives from another TypedDict has the base dict, which class creation rejects.
                 if type(value) is _TYPED_DICT and bases == (dict,):
                     made = made[0], (*made[1][:2], (typing.TypedDict,), *made[1][3:]), *made[2:]
                 # cloudpickle 3.1.3 sets __slots__ after the class is created, without effect: unpickled instances would
@@ -504,7 +507,7 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
 
 
 class _SpoolFile(io.RawIOBase):
-    """Target of a pickle: in memory while small, then a file; hashed while written, to avoid a second read."""
+    """Target of a pickle: memory while the pickle is small, then a file. Hashes the bytes while they are written."""
 
     def __init__(self, folder: Path | None) -> None:
         self.size = 0
@@ -599,9 +602,9 @@ def _pickle_function(fn: Callable[..., Any], name: str, folder: Path | None) -> 
 
 
 def _pickle_command_line() -> bytes:
-    """Return ``sys.argv`` and ``sys.orig_argv`` as workers read them after the pickle of a function.
+    """Return ``sys.argv`` and ``sys.orig_argv`` as bytes. Workers read them after the pickle of a function.
 
-    They may contain secrets, which other users of a node must not see in command lines or files.
+    They may contain secrets. Other users of a node must not see these in command lines or files.
     """
     words = pickle.dumps(([*map(str, sys.argv)], [*map(str, sys.orig_argv)]), protocol=5)
     return words + COMMAND_LINE_TRAILER.pack(len(words), COMMAND_LINE_MARKER)
@@ -614,7 +617,7 @@ def _pickling_error(
 
     Args:
         error: Exception raised by pickling the value.
-        blame: Function that describes the part that cannot be pickled. Runs the value's own code again.
+        blame: Function that describes which part cannot be pickled. Runs code of the value again.
     """
     message = f"{what} cannot be pickled"
     if error is not None:
@@ -623,7 +626,9 @@ def _pickling_error(
 
 
 def _find_unpicklable(pending: PendingFunction[Any]) -> str | None:
-    """Describe the argument that cannot be pickled, and the object in it; None if each argument alone can be."""
+    """Describe the argument that cannot be pickled, and the object in it. None if each single argument can be
+    pickled.
+    """
     names = _parameter_names(pending)
     values = [*zip(names, pending.args, strict=False), *pending.kwargs.items()]
     for name, value in values:

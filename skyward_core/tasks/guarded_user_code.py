@@ -18,9 +18,9 @@ _SIGNALS = (
 def run_guarded(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
     """Run a value's code, and return its result and the exception that it raised, of any type.
 
-    A signal handler, such as that of Ctrl-C, may raise during the run. Its exception belongs to the user and is raised
-    again. To tell it from the value's own ``KeyboardInterrupt``, handlers are wrapped until the run ends. Only the main
-    thread runs handlers.
+    A signal handler, such as the one for Ctrl-C, may raise during the run. Its exception is not caused by the value and
+    is raised again. To distinguish it from the value's own ``KeyboardInterrupt``, handlers are wrapped until the run
+    ends. Only the main thread runs handlers.
     """
     raised: list[BaseException] = []
     watched: dict[int, tuple[Any, Any]] = {}

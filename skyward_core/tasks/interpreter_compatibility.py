@@ -1,4 +1,4 @@
-"""Interpreter of this client: its compatibility with pools, and its import path."""
+"""Python interpreter of this client: its compatibility with pools, and its import path."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ def incompatibility(task: Interpreter | None, pool: Interpreter | None, *, here:
     """Return the reason why a task cannot run in a pool of another interpreter; "" if it can.
 
     Args:
-        task: Interpreter that pickled the task; None for the one of this process.
+        task: Interpreter that pickled the task; None for this process's interpreter.
         pool: Interpreter that the pool was created with; None if unknown.
-        here: Whether the ranks run with that interpreter itself, not with the same version on another machine.
+        here: Whether ranks run with the pool's interpreter itself. Otherwise they use the same version on another
+            machine.
     """
     if pool is None or (task is None and pool.minor == MINOR_VERSION):
         return ""
@@ -50,7 +51,7 @@ def incompatibility(task: Interpreter | None, pool: Interpreter | None, *, here:
 def require_compatible(
     name: str, pool: str, of_task: Interpreter | None, of_pool: Interpreter | None, *, here: bool
 ) -> None:
-    """Reject a task whose interpreter is not compatible with that of the pool.
+    """Reject a task whose interpreter is not compatible with the interpreter of the pool.
 
     Args:
         name: Name of the function.
@@ -79,21 +80,21 @@ def add_script_folder(script: Path) -> None:
 
 
 def script_folders() -> list[str]:
-    """Return the folders of scripts, for an interpreter with its own import path."""
+    """Return the folders of scripts, for a rank's interpreter that has its own import path."""
     return list(_script_folders)
 
 
 def import_path_entries() -> tuple[list[str], list[str]]:
-    """Return the import path before the standard library, whose entries take precedence, and the path after it."""
+    """Return two parts of ``sys.path``: the entries before the standard library, and the entries after it."""
     path = sys.path[1:] if _script_folders and _starts_with_command_folder() else sys.path
     before = _library_index(tuple(path))
     return [*_script_folders, *path[:before]], path[before:]
 
 
 def _starts_with_command_folder() -> bool:
-    """Check whether the path begins with the folder of the installed command that Python was started with.
+    """Check whether ``sys.path`` begins with the folder of the installed command that Python was started with.
 
-    That folder is not meant for scripts, and its modules would shadow the standard library.
+    That folder is not meant for scripts, and modules in it would shadow the standard library.
     """
     command = Path(sys.argv[0]) if sys.argv else Path()
     return not command.suffix and sys.path[:1] == [str(resolve_path(command).parent)]
@@ -128,10 +129,10 @@ def _patch_spawn(spawn: Any) -> None:
 
 
 def reject_pool_in_child() -> None:
-    """Reject a pool that a child process creates while it imports the script, which would create another, and so on.
+    """Reject a pool that a child process would create while importing the script: each child would start another child.
 
     Raises:
-        UsageError: If this process is such a child. Describes the change that the script needs.
+        UsageError: If this process is such a child. The message describes how to change the script.
     """
     process = getattr(sys.modules.get("multiprocessing"), "process", None)
     if process is not None and getattr(process.current_process(), "_inheriting", False):

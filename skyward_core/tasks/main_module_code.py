@@ -22,9 +22,9 @@ class MainModule:
 
     Attributes:
         code: Compiled code.
-        file: Absolute path of its file; for a member of an archive, a path inside the archive.
+        file: Absolute path of the code's file. For a member of an archive, a path inside the archive.
         argument: Value of ``sys.argv[0]``.
-        folder: First entry of the import path; "" if the present entries suffice.
+        folder: Entry to insert at the front of ``sys.path``; "" if the present entries are sufficient.
         spec: Import spec; None for a plain file.
     """
 
@@ -55,7 +55,7 @@ def load_main_from_path(path: Path) -> MainModule:
         return _load_archive(path)
     tree = parse_script(path)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # parse_script has compiled it and shown the warnings
+        warnings.simplefilter("ignore")  # parse_script has already compiled this code and shown the warnings
         code = compile(tree, str(path), "exec", dont_inherit=True)
     return MainModule(code, str(path.absolute()), str(path), str(resolve_path(path).parent))
 
@@ -73,7 +73,7 @@ def load_main_from_module(name: str) -> MainModule:
             spec = importlib.util.find_spec(f"{name}.__main__")
     except ModuleNotFoundError as error:
         if not f"{name}.".startswith(f"{error.name}."):
-            raise  # the package exists; one of its own imports is missing
+            raise  # the package exists, but one of its own imports is missing
         spec = None
     except (ImportError, ValueError) as error:  # a relative name, or a submodule of a module that is not a package
         raise UsageError(f"no module {name} to run: {error}") from error

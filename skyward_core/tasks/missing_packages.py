@@ -1,4 +1,4 @@
-"""Packages that a script imports and its interpreter lacks, and advice on how to install them."""
+"""Packages that a script imports but its interpreter does not have, and advice on how to install them."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from_metadata = False
 
 
 def is_missing(module: str) -> bool:
-    """Check whether a top-level module cannot be found; nothing is imported."""
+    """Check whether a top-level module cannot be found. Imports nothing."""
     return module not in sys.modules and find_spec(module) is None
 
 
 def install_advice(module: str, interpreter: Interpreter | None = None) -> str:
-    """Return how to install the package of a module, or how to request it.
+    """Return how to install the package that contains a module, or how to request it.
 
     Args:
-        interpreter: Interpreter that needs it; None for the one of this process.
+        interpreter: Interpreter that needs the package; None for this process's interpreter.
     """
     package = DISTRIBUTIONS.get(module, module)
     if interpreter is not None and not is_own_environment(interpreter.prefix) and not interpreter.base:
@@ -46,7 +46,7 @@ def install_advice(module: str, interpreter: Interpreter | None = None) -> str:
 
 
 def _install_command(package: str) -> str:
-    prefix = Path(sys.prefix)  # both tools name the environment after the package
+    prefix = Path(sys.prefix)  # both tools name the environment after the installed package
     if prefix.parent.parts[-2:] == ("uv", "tools"):
         return f"uv tool install {prefix.name} --with {package}"
     if prefix.parent.parts[-2:] == ("pipx", "venvs"):
@@ -67,10 +67,11 @@ def imported_frameworks(script: Path) -> list[str]:
 
 
 def missing_imports(script: Path, *, whole: bool) -> list[str]:
-    """Return the packages that a script imports and that neither our Python nor its folder nor the current folder has.
+    """Return the packages that a script imports and that cannot be found by our Python, in the script's folder or in
+    the current folder.
 
     Args:
-        whole: Whether the script runs as a whole; otherwise, only imports while loading count.
+        whole: Whether the script runs as a whole. Otherwise only imports while the script is loaded count.
 
     Raises:
         ScriptError: If the script cannot be read, or is not Python.
@@ -86,7 +87,7 @@ def find_gang_frameworks(script: Path, *, whole: bool = False) -> list[str]:
     """Return the frameworks that a script imports and whose ranks connect only through the plugin of the same name.
 
     Args:
-        whole: Whether the script runs as a whole, in which case PyTorch finds the variables of torchrun.
+        whole: Whether the script runs as a whole. PyTorch then finds the variables of torchrun and needs no plugin.
 
     Raises:
         ScriptError: If the script cannot be read, or is not Python.
@@ -98,13 +99,13 @@ def find_gang_frameworks(script: Path, *, whole: bool = False) -> list[str]:
 
 
 def _makes_process_group(module: ast.Module) -> bool:
-    """Check whether a script creates the process group itself, which works with the variables of torchrun."""
+    """Check whether a script creates the process group itself. This works with the variables of torchrun."""
     named = (each.attr if isinstance(each, ast.Attribute) else getattr(each, "id", "") for each in ast.walk(module))
     return "init_process_group" in named
 
 
 def _load_time_nodes(module: ast.Module) -> Iterator[ast.AST]:
-    """Yield all nodes of a module outside functions."""
+    """Yield all syntax tree nodes of a module outside functions."""
     remaining: list[ast.AST] = [module]
     while remaining:
         node = remaining.pop()

@@ -53,11 +53,11 @@ _CONTAINER_TYPES: dict[str, Any] = {
 
 
 class UnknownType:
-    """Marker for a type that the source alone does not determine."""
+    """Marker for a type that cannot be determined from the source alone."""
 
 
 def source_type(annotation: str | None, default: str | None = None, own: Mapping[str, Any] = {}) -> Any:
-    """Return the type of an annotation, otherwise the type of the default, otherwise ``Any``.
+    """Return the type that an annotation states, otherwise the type of the default, otherwise ``Any``.
 
     Args:
         annotation, default: Source text.
@@ -80,7 +80,7 @@ def default_type(sample: Any) -> Any:
     """Return the type that a default implies for an unannotated parameter; ``Any`` if it implies none."""
     if sample is None:
         return Any
-    # The default of an unannotated lr=1 implies a number, not an integer.
+    # For a parameter without annotation, the default in lr=1 means any number, not only integers.
     return int | float if type(sample) is int else type(sample)
 
 
@@ -95,14 +95,16 @@ def list_type(kind: Any) -> Any:
 
 
 def is_convertible(kind: Any) -> bool:
-    """Check whether values of a type can be created without the script, because it uses none of its classes."""
+    """Check whether values of a type can be created without running the script: the type uses no class of the
+    script.
+    """
     if isinstance(kind, type) and (kind is UnknownType or issubclass(kind, enum.Enum)):
         return False
     return all(is_convertible(part) for part in get_args(kind))
 
 
 def is_checkable(kind: Any) -> bool:
-    """Check whether a text can at least be validated against a type."""
+    """Check whether a text can be validated against a type, even if the value cannot be created."""
     return kind is not UnknownType and all(is_checkable(part) for part in get_args(kind))
 
 
@@ -152,7 +154,7 @@ def _is_ellipsis(node: ast.expr) -> bool:
 
 
 def _make_enum(node: ast.ClassDef) -> type[enum.Enum] | None:
-    """Return an enum equal to the script's; None if its source does not determine all its values."""
+    """Return an enum that is equal to the script's enum. None if the source does not determine all of its values."""
     base = next((_ENUM_CLASSES[name] for each in node.bases if (name := _dotted_name(each)) in _ENUM_CLASSES), None)
     members: dict[str, Any] = {}
     for statement in node.body:
@@ -162,7 +164,7 @@ def _make_enum(node: ast.ClassDef) -> type[enum.Enum] | None:
             case ast.Assign() | ast.AnnAssign():
                 return None
             case ast.FunctionDef(name="_missing_" | "_generate_next_value_" | "__new__" | "__init__" | "__str__"):
-                return None  # these may accept other values
+                return None  # an enum of this kind may accept other values
     if base is None or not members or UnknownType in members.values():
         return None
     try:

@@ -1,7 +1,7 @@
 """Selection of the interpreter that loads a script, and creation of its environment.
 
-The first of these decides: the user's option, the script's inline metadata, the ``.venv`` of its project, the
-environment of the shell, and finally the interpreter that runs this program.
+The first of these sources decides: the user's option, the script's inline metadata, the ``.venv`` of the script's
+project, the environment of the shell, and finally the interpreter that runs this program.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from skyward_core.util.user_files import (
 )
 
 NEWEST_MINOR = 20  # highest minor version to search for
-# Without site, so that the preview of a plan runs no code of the environment.
+# Without the site module, so that the preview of a plan runs no code of the environment.
 _VERSION_CODE = (
     "import json, sys; n = sys.implementation.name; "
     "print(json.dumps([sys.executable, sys.prefix, list(sys.version_info[:3]), n]))"
@@ -69,7 +69,7 @@ _FULL_VERSION = re.compile(r"\d+\.\d+\.\d+")
 class PythonInfo(Value):
     """Interpreter: its program, the folder of its environment, and its version, such as "3.12.1".
 
-    A version read from files only may lack its last number, or be empty.
+    A version that was only read from files may lack its last number, or be empty.
     """
 
     path: str
@@ -82,16 +82,16 @@ class UnusablePython(ValueError):
 
 
 def own_base_python() -> PythonInfo:
-    """Return the base interpreter of this environment, which outlives an environment that a tool recreates."""
+    """Return the base interpreter of this environment. It still exists after a tool has recreated the environment."""
     base = getattr(sys, "_base_executable", "") or sys.executable
     return PythonInfo(os.path.realpath(base), sys.base_prefix, _join_version(sys.version_info[:3]))
 
 
 def query_python(path: str) -> PythonInfo:
-    """Run a program to determine its Python version. Only launches do so, because the program may belong to a project.
+    """Run a program to determine its Python version. Only for launches, because the program may belong to a project.
 
     Raises:
-        UnusablePython: If it cannot be run, is not CPython, or is too old.
+        UnusablePython: If the program cannot be run, is not CPython, or is too old.
     """
     found = _stat_program(path)
     return _query_cached(path, (found.st_mtime_ns, found.st_ino, found.st_size))
@@ -101,7 +101,7 @@ def read_python(path: str) -> PythonInfo:
     """Return the properties of an interpreter from its files, without running code of a project.
 
     Raises:
-        UnusablePython: If it cannot be run, is not CPython, or is too old, as far as its files show.
+        UnusablePython: If the program cannot be run, is not CPython, or is too old, as far as its files show.
     """
     _stat_program(path)
     if not os.access(path, os.X_OK):
@@ -133,9 +133,10 @@ def read_venv_config(environment: str) -> dict[str, str]:
 
 
 def _find_version(path: str, real: str, config: Mapping[str, str]) -> str:
-    """Return the version of an interpreter from its environment's configuration or from file names; "" if unknown."""
+    """Return the version of an interpreter from its environment's configuration or its file names; "" if unknown."""
     prefix = Path(real).parent.parent
-    # The program takes precedence: an environment whose link was changed to another Python keeps its old configuration.
+    # The file name takes precedence: if the link in an environment was changed to another Python, its configuration is
+    # old.
     minor = next((found[1] for each in (real, path) if (found := _PYTHON_NAME.fullmatch(Path(each).name))), "")
     texts = (config.get("version", ""), config.get("version_info", ""), prefix.name)
     for version in (found[0] for each in texts if (found := _FULL_VERSION.search(each))):
@@ -162,7 +163,7 @@ def _require_usable(known: PythonInfo, implementation: str) -> PythonInfo:
     return known
 
 
-@lru_cache(maxsize=64)  # the launch form asks after each key press
+@lru_cache(maxsize=64)  # the launch form calls this after each key press
 def _query_cached(path: str, unchanged: tuple[int, ...]) -> PythonInfo:
     try:
         done = run_bounded([path, "-I", "-S", "-c", _VERSION_CODE], unchanged)
@@ -190,9 +191,9 @@ def find_program(environment: Path) -> Path | None:
 
 
 def find_other_pythons(environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield Python programs of other versions, the newest first: those in PATH, then those of pyenv and uv."""
-    # Shims ask their version manager, which takes longer than all other steps. A relative entry would select any
-    # program in the current folder.
+    """Yield Python programs of other versions, the newest first: programs in PATH, then those of pyenv and uv."""
+    # Shims are skipped: they query their version manager, which takes longer than all other steps. Relative entries are
+    # skipped, because they would select any program in the current folder.
     entries = environ.get("PATH", os.defpath).split(os.pathsep)
     search = os.pathsep.join(each for each in entries if each.startswith("/") and Path(each).name != "shims")
     for minor in range(NEWEST_MINOR, MIN_PYTHON[1] - 1, -1):
@@ -225,9 +226,9 @@ def _join_version(version: object) -> str:
 
 
 def find_missing_modules(interpreter: Interpreter, modules: Sequence[str]) -> list[str]:
-    """Return the modules that an interpreter does not have, from its package folders, without running it.
+    """Return the modules that an interpreter lacks. Looks into its package folders, without running it.
 
-    The result is empty if its environment does not exist yet, or if it has no known package folders.
+    The result is empty if the interpreter's environment does not exist yet, or has no known package folders.
     """
     if is_own_environment(interpreter.prefix):
         return [name for name in modules if missing_packages.is_missing(name)]
@@ -236,7 +237,7 @@ def find_missing_modules(interpreter: Interpreter, modules: Sequence[str]) -> li
 
 
 def has_module(interpreter: Interpreter, module: str) -> bool:
-    """Run an interpreter to check whether it has a module. Only launches do so.
+    """Run an interpreter to check whether it has a module. Only for launches.
 
     Raises:
         ScriptError: If the interpreter does not answer.
@@ -258,7 +259,7 @@ def has_module(interpreter: Interpreter, module: str) -> bool:
 
 
 def _find_import_path(interpreter: Interpreter) -> Iterator[str]:
-    """Yield the folders that an interpreter imports packages from, according to files."""
+    """Yield the folders from which an interpreter imports packages, as determined from files."""
     prefix = Path(interpreter.prefix)
     sites = [site for pattern in _SITE_PATTERNS for site in find_matching(prefix, pattern)]
     config = read_venv_config(interpreter.prefix)
@@ -273,7 +274,7 @@ def _find_import_path(interpreter: Interpreter) -> Iterator[str]:
 
 
 def _pth_folders(site: Path) -> Iterator[str]:
-    """Yield the folders that ``.pth`` files add, without running their code lines."""
+    """Yield the folders that ``.pth`` files add to ``sys.path``, without running code lines in these files."""
     try:
         files = [each for each in list_entries(site) if each.suffix == ".pth"]
     except OSError:
@@ -299,11 +300,12 @@ def choose_interpreter(
 
     Args:
         python: The user's choice: path of an interpreter, or its name in PATH.
-        ask: Returns the properties of a program; by default from files. A launch runs the program.
+        ask: Returns the properties of a program. By default they are read from files; a launch runs the program.
 
     Raises:
         UsageError: If the user's choice is not a usable interpreter.
-        ScriptError: If the script, its project or the shell names an unusable interpreter. Contains the fix.
+        ScriptError: If the script, its project or the shell names an unusable interpreter. The message contains the
+            fix.
     """
     return resolve_interpreter(script, python, os.environ, ask)
 
@@ -325,11 +327,11 @@ def resolve_interpreter(
 
 @value
 class InterpreterOption(Value):
-    """Interpreter that the user may choose.
+    """Interpreter that the user may select.
 
     Attributes:
         path: Path of the program.
-        source: Description of its origin; "" for an interpreter that was only found.
+        source: Description of where the choice comes from; "" for an interpreter that was only found by the search.
     """
 
     path: str
@@ -392,7 +394,7 @@ def _from_option(
 
 
 def _suggest_python(python: str, environ: Mapping[str, str], ask: QueryPython) -> str:
-    """Suggest an interpreter in place of a name that no program has: one of the version in the name, if found."""
+    """Suggest an interpreter if no program has the given name: one with the version in the name, if there is one."""
     if not re.fullmatch(r"\d+(\.\d+)+", python):
         return "a path"
     wanted = parse_version(python)
@@ -412,12 +414,12 @@ def _from_metadata(script: Path, metadata: InlineMetadata, environ: Mapping[str,
 def make_interpreter(
     base: PythonInfo, asked: Mapping[str, Any], source: str, notes: tuple[str, ...] = ()
 ) -> Interpreter:
-    """Return the interpreter of an environment that is created for a script, with only the requested packages.
+    """Return the interpreter of an environment to be created for a script, which contains only the requested packages.
 
     Args:
         base: Interpreter that the environment is created from.
-        asked: Requested packages, as keys of an image.
-        source: Description of the requesting file.
+        asked: Requested packages, as fields of an image.
+        source: Description of the file that requests the packages.
         notes: Interpreters that were skipped, with the reason.
     """
 
@@ -441,11 +443,11 @@ def find_base(
     environ: Mapping[str, str] = os.environ,
     ask: QueryPython = read_python,
 ) -> PythonInfo:
-    """Return the base of an environment: this program's own version if it matches, otherwise the newest that matches.
+    """Return the base interpreter of an environment: this program's version if it matches, else the newest match.
 
     Args:
         wanted: Version specifier in ``requires-python`` syntax.
-        subject: Description of the requesting file, for errors.
+        subject: Description of the file that requests the version, for errors.
 
     Raises:
         ScriptError: If no interpreter matches.
@@ -473,7 +475,7 @@ def find_base(
 
 
 def _find_project_venv(script: Path) -> tuple[Path | None, tuple[str, ...]]:
-    """Return the ``.venv`` beside a script or above it in its project, and notes about a skipped one."""
+    """Return the ``.venv`` beside a script or above it in its project, and notes about a ``.venv`` that was skipped."""
     for folder in folders_up_to_project(resolve_path(script).parent):
         found = folder / VENV_FOLDER
         if not os.path.lexists(found):
@@ -489,10 +491,10 @@ def _from_shell(environ: Mapping[str, str], notes: tuple[str, ...], ask: QueryPy
         folder = environ.get(name)
         if not folder:
             continue
-        if not is_dir(folder):  # deleted after the shell activated it
+        if not is_dir(folder):  # deleted after the shell had activated it
             notes = (*notes, f"{name} was skipped: folder {folder} does not exist")
             continue
-        if is_own_environment(folder):  # activated for this program, not for scripts
+        if is_own_environment(folder):  # the environment was activated for this program, not for scripts
             break
         return _from_venv(Path(folder), name, notes, ask)
     return own_interpreter(notes)
@@ -518,7 +520,7 @@ def _from_venv(folder: Path, source: str, notes: tuple[str, ...], ask: QueryPyth
 
 
 OWN_PACKAGES = ("skyward_core",)
-# A project may have its own versions of these, which take precedence.
+# A project may have its own versions of these packages, which take precedence.
 REQUIRED_PACKAGES, OPTIONAL_PACKAGES = ("cloudpickle",), ("pynvml",)
 Files = tuple[tuple[str, bytes], ...]
 SUFFIXES = (".py", ".json")
@@ -526,11 +528,11 @@ SUFFIXES = (".py", ".json")
 
 @value
 class LibraryPathEntries(Value):
-    """Import path entries that make this library available to another interpreter.
+    """Entries of ``sys.path`` that make this library available to another interpreter.
 
     Attributes:
-        first: Folder with our package only, which precedes all entries of a project.
-        last: Folder with its dependencies, for projects without them.
+        first: Folder that contains only our package. It precedes all entries of a project.
+        last: Folder with the dependencies of our package, for projects that do not have them.
     """
 
     first: str
@@ -538,7 +540,7 @@ class LibraryPathEntries(Value):
 
 
 def library_path_entries() -> LibraryPathEntries:
-    """Create the library folder if necessary, mark it as used, and return its import path entries.
+    """Create the library folder if necessary, mark it as used, and return its ``sys.path`` entries.
 
     Raises:
         PoolError: If the folder cannot be written, or a required package is not installed.
@@ -552,7 +554,7 @@ def library_path_entries() -> LibraryPathEntries:
 def _make_library_entries(files: Files) -> LibraryPathEntries:
     folder = state_home() / ENVIRONMENTS_FOLDER / f"env-{_hash_files(files)}"
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # The lock prevents the pruning of old environments from deleting it.
+    # The lock prevents the pruning of old environments from deleting this folder.
     with open_lock_file(folder) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
@@ -563,7 +565,7 @@ def _make_library_entries(files: Files) -> LibraryPathEntries:
 
 
 def _make_package_folder(folder: Path, files: Files) -> None:
-    """Write the files again, also after a power failure left the folder incomplete."""
+    """Write all files, even if they exist, because a power failure may have left the folder incomplete."""
     shutil.rmtree(folder, ignore_errors=True)
     for name, data in files:
         path = folder / name
@@ -574,7 +576,7 @@ def _make_package_folder(folder: Path, files: Files) -> None:
 
 @cache
 def _read_library_files() -> Files:
-    """Return the path in the folder and the content of each file."""
+    """Return the files of the library folder: content by path in the folder."""
     parts = (
         ("first", OWN_PACKAGES),
         ("last", REQUIRED_PACKAGES),
@@ -614,14 +616,14 @@ REMOVAL_TRIES = 40  # attempts, 0.05 seconds apart, while killed installers end
 
 
 def ensure_interpreter(interpreter: Interpreter, report: ReportLine, stop: CancellationToken) -> None:
-    """Create the environment of an interpreter if it does not exist, and mark it as used.
+    """Create the environment of an interpreter unless it exists, and mark the environment as used.
 
     Args:
         report: Receives lines about the progress.
         stop: Cancels the creation.
 
     Raises:
-        PoolError: If the environment cannot be created. Contains the last lines of the installer.
+        PoolError: If the environment cannot be created. The message has the last lines of the installer.
         Cancelled: If ``stop`` was cancelled. An incomplete environment is removed.
     """
     if not interpreter.base:
@@ -645,13 +647,13 @@ def _make_environment(interpreter: Interpreter, root: Path, report: ReportLine, 
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
-            start_new_session=True,  # its children must end with it
+            start_new_session=True,  # the children of this process must end with it
         ) as process,
     ):
         try:
             assert process.stdin is not None and process.stdout is not None
             with stop.on_cancel(lambda: kill_group(process)):
-                with suppress(BrokenPipeError):  # its exit status explains it
+                with suppress(BrokenPipeError):  # the process has ended; its exit status explains the reason
                     # URLs may contain secrets, so they are not passed as arguments
                     process.stdin.write(json.dumps(wanted).encode())
                     process.stdin.close()
@@ -677,7 +679,7 @@ def _make_environment(interpreter: Interpreter, root: Path, report: ReportLine, 
 
 
 def _remove_environment(folder: Path) -> None:
-    """Remove an incomplete environment, unless another process uses it. Killed installers may need time to end."""
+    """Remove an incomplete environment unless another process uses it. Retries, because killed installers end late."""
     with environment.open_lock_file(folder) as lock:
         for _ in range(REMOVAL_TRIES):
             try:
@@ -693,7 +695,7 @@ def _remove_environment(folder: Path) -> None:
 
 
 def _parse_line(line: bytes) -> Mapping[str, Any]:
-    """Parse a line of the process; other output, such as that of a start-up file, yields no entries."""
+    """Parse a line of output of the process. Other output, such as that of a startup file, is ignored."""
     try:
         message = json.loads(line)
     except ValueError:

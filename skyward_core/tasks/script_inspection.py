@@ -1,6 +1,7 @@
-"""Functions of a script, their parameters, and the form fields for these.
+"""Functions of a script, their parameters, and the form fields for the parameters.
 
-All are read from the script's syntax tree, without running it. ``tasks.script_loader_parent`` executes scripts.
+All of this is read from the script's syntax tree, without running it. ``tasks.script_loader_parent`` executes the
+scripts.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ from skyward_core.util.user_files import (
 
 PACKAGES = ("skyward_core", "skyward")
 MAX_PATH_LENGTH = 200  # characters; longer paths are shortened in errors
-MAX_SCRIPT_BYTES = 4 << 20  # bytes; the syntax tree of a script takes a hundred times its size
-DECORATOR_NAMES = ("function", "compute")  # compute is the older name
+MAX_SCRIPT_BYTES = 4 << 20  # bytes; a syntax tree takes a hundred times the size of its script
+DECORATOR_NAMES = ("function", "compute")  # "compute" is the older name of "function"
 APP_NAMES = ("app",)
 
 ParamKind = Literal["positional", "keyword", "var_positional", "var_keyword"]
@@ -98,7 +99,9 @@ class FunctionInfo:
 
 
 def split_target(text: str) -> tuple[Path, str | None]:
-    """Split ``"train.py:main"`` into script and function; an existing file with that whole name has no function."""
+    """Split ``"train.py:main"`` into script and function. If a file with the whole name exists, there is no
+    function.
+    """
     head, colon, tail = text.rpartition(":")
     if not colon or not tail.isidentifier() or exists(text):
         return Path(text), None
@@ -106,7 +109,7 @@ def split_target(text: str) -> tuple[Path, str | None]:
 
 
 def list_functions(path: Path) -> list[FunctionInfo]:
-    """Return the functions of a script with our decorator, in source order, without executing it.
+    """Return the functions of a script that have our decorator, in source order, without executing the script.
 
     Raises:
         ScriptError: If the script does not exist, is a folder, does not parse or has no such function.
@@ -120,7 +123,7 @@ def list_functions(path: Path) -> list[FunctionInfo]:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
             for decorator in statement.decorator_list:
                 if _is_own_decorator(decorator, modules, names):
-                    found.pop(statement.name, None)  # a later definition of the same name replaces it
+                    found.pop(statement.name, None)  # a later definition of the same name replaces the function
                     found[statement.name] = _describe_function(statement, decorator, types)
     if not found:
         raise ScriptError(
@@ -131,7 +134,7 @@ def list_functions(path: Path) -> list[FunctionInfo]:
 
 
 def list_commands(path: Path) -> list[FunctionInfo]:
-    """Return the functions of a script that ``sky.app`` turns into commands, in source order, without executing it.
+    """Return the functions of a script that ``sky.app`` turns into commands, in source order. The script does not run.
 
     Raises:
         ScriptError: If the script does not exist, is a folder or does not parse.
@@ -171,7 +174,7 @@ def has_functions(path: Path) -> bool:
 
 
 def describe_script(path: Path, module: str) -> FunctionInfo:
-    """Return the description of a whole script or module, in place of one of its functions.
+    """Return a description of a whole script or module, in the form of the description of a function.
 
     Raises:
         ScriptError: If the script does not exist, is a folder or does not parse.
@@ -181,10 +184,11 @@ def describe_script(path: Path, module: str) -> FunctionInfo:
 
 
 def find_function(path: Path, name: str | None) -> FunctionInfo:
-    """Return the function of a script with a name; without a name, its only function.
+    """Return the function of a script with the given name; without a name, the script's only function.
 
     Raises:
-        ScriptError: As :func:`list_functions`, or if there is no such function, or no name and several functions.
+        ScriptError: As :func:`list_functions`. Also if the function does not exist, or if ``name`` is None and there
+            are several functions.
     """
     functions = list_functions(path)
     if name is None:
@@ -201,16 +205,17 @@ def find_function(path: Path, name: str | None) -> FunctionInfo:
 def parse_arguments(info: FunctionInfo, pairs: Sequence[str]) -> dict[str, Any]:
     """Parse ``name=value`` texts to the types of a function's signature.
 
-    The annotation decides, otherwise the type of the default. Without either, a Python literal is evaluated and other
-    text is kept. Unknown names go to ``**kwargs`` if the function has it.
+    The annotation decides, otherwise the type of the default. Without either, a Python literal is evaluated, and any
+    other text is kept. Arguments with unknown names go to ``**kwargs`` if the function has it.
 
     Returns:
-        Values by name; ``*args`` as a list under its own name. A value that only the loaded script can create (of one
-        of its classes) is checked as far as possible, and stays an ``argument_parsing.RawArgument``.
+        Values by name; ``*args`` as a list under its own name. If a value has a class that the script defines, only the
+            loaded script can create it. Such a value is checked as far as possible and stays an
+            ``argument_parsing.RawArgument``.
 
     Raises:
-        UsageError: If a value does not match its type, or an argument is missing, unknown or repeated. Its ``field`` is
-            ``arguments.NAME``.
+        UsageError: If a value does not match its type, or if an argument is missing, unknown or repeated. The error's
+            ``field`` is ``arguments.NAME``.
     """
     params = {param.name: param for param in info.params if param.kind != "var_keyword"}
     rest = next((param for param in info.params if param.kind == "var_keyword"), None)
@@ -261,11 +266,11 @@ def parse_script(path: Path) -> ast.Module:
         raise ScriptError(f"{path} is not a Python script. Use python -m skyward_core for archives")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the loader's compile shows them once
+            warnings.simplefilter("ignore")  # the script loader shows the warnings when it compiles the script
             tree = parse_source(source, str(path))
             compile(
                 tree, str(path), "exec", dont_inherit=True
-            )  # compile finds errors that the parser accepts, such as a stray return
+            )  # compile finds errors that the parser accepts, such as a return outside of a function
     except SyntaxError as error:
         where = f", line {error.lineno}" if error.lineno else ""
         shown = f"\n  {error.text.strip()}" if error.text else ""
@@ -310,7 +315,7 @@ def _top_level_statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _find_bindings(tree: ast.Module, wanted: Sequence[str] = DECORATOR_NAMES) -> tuple[set[str], set[str]]:
-    """Return the names of our package in the script, and the names of our decorators in it."""
+    """Return two sets of names in the script: names that refer to our package, and names of our decorators."""
     modules: set[str] = set()
     names: set[str] = set()
     for statement in _top_level_statements(tree.body):
@@ -377,7 +382,7 @@ def _parse_parameters(args: ast.arguments) -> Iterator[Param]:
 
 
 def _is_generator(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Check whether the function's own body yields, without nested functions."""
+    """Check whether the body of a function itself contains ``yield``. Nested functions do not count."""
     todo: list[ast.AST] = list(function.body)
     while todo:
         node = todo.pop()
@@ -399,12 +404,12 @@ class ArgumentField:
 
     Attributes:
         name: Name of the parameter.
-        kind: A line of text, a choice among ``choices``, or a switch for a bool with a default.
+        kind: A line of text, a choice among ``choices``, or a switch for a bool that has a default.
         type: Annotation in the script; "" if it has none.
-        default: Source text of the default; None if a value is required or several are allowed.
+        default: Source text of the default. None if a value is required, or if several values are allowed.
         required: Whether a value is required.
         choices: Texts of all possible values, if they are known.
-        help: First line of the parameter in the function's docstring; "" if there is none.
+        help: First line of the parameter's description in the function's docstring; "" if there is none.
         is_path: Whether the value is the path of a file or folder.
     """
 
@@ -420,18 +425,18 @@ class ArgumentField:
 
     @property
     def placeholder(self) -> str:
-        """Placeholder of the empty field: type and default, as in the signature."""
+        """Text in the empty field: type and default, as in the signature."""
         if self.default is not None:
             return f"{self.type} = {self.default}" if self.type else self.default
         return ", ".join(filter(None, (self.type, "required" if self.required else "none")))
 
     @property
     def is_on(self) -> bool:
-        """Default of a switch."""
+        """Default state of a switch."""
         return self.default == "True"
 
     def validation_error(self, text: str) -> str:
-        """Return the reason why a text is not a valid value; "" if it may be one."""
+        """Return the reason why a text is not a valid value; "" if the text may be valid."""
         try:
             if is_checkable(self._type) and not (self.default == "None" and text in ("None", "null")):
                 convert(text, self._type)
@@ -441,15 +446,16 @@ class ArgumentField:
         return ""
 
     def missing_path_error(self, text: str, script: Path) -> str:
-        """Return the error for a path that does not exist; "" otherwise. Relative paths start at the ranks' working
-        folder."""
+        """Return the error for a path that does not exist; "" otherwise. Relative paths refer to the ranks' working
+        folder.
+        """
         if not self.is_path or not text or (text in ("None", "null") and not self.required):
             return ""
         found = exists(Path(choose_workdir(script) or "", expand_user(text)))
         return "" if found else f"{text} does not exist on this machine"
 
     def match_choice(self, text: str) -> str | None:
-        """Return the choice that a text stands for; None if there is none."""
+        """Return the choice that a text stands for; None if the text matches no choice."""
         if text in self.choices:
             return text
         try:
@@ -477,7 +483,7 @@ def _make_field(info: FunctionInfo, param: Param, help_text: str) -> ArgumentFie
         choices = tuple(dict.fromkeys(_list_choices(kind)))
         if choices and param.default == "None" and "None" not in choices:
             choices = (*choices, "None")
-        if not all(map(str.isprintable, choices)):  # the text of a field reaches the terminal unchanged
+        if not all(map(str.isprintable, choices)):  # the terminal gets the text of a field unchanged
             choices = ()
         form = "choice" if choices else "text"
     star = "*" if param.kind == "var_positional" else ""
@@ -524,17 +530,17 @@ def _parameter_docs(doc: str) -> dict[str, str]:
     _, _, within = doc.partition("Args:\n")
     for line in within.splitlines():
         if line and not line.startswith(" "):
-            break  # next section
+            break  # the next section of the docstring begins
         if entry := re.fullmatch(r" +\*{0,2}(\w+(?:, \*{0,2}\w+)*)(?: \([^)]*\))?: (\S.*)", line):
             found |= {name: entry[2] for name in re.findall(r"\w+", entry[1])}
     return found
 
 
 def check_script_folder(script: Path) -> None:
-    """Reject a script that imports modules from its folder if that folder cannot be sent, such as the user's home.
+    """Reject a script that imports modules from its folder if that folder must not be sent, such as the user's home.
 
     Raises:
-        UsageError: If it does. Names the modules.
+        UsageError: If that is the case. The message names the modules.
     """
     folder = resolve_path(script).parent
     if not (reason := unusable_reason(folder)):

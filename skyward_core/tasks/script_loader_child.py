@@ -1,12 +1,12 @@
 """Child process that loads a user's script and pickles calls of one of its functions.
 
-The script's top-level statements run one after another in a module named after its file, not as ``__main__``. A pool
-that a statement opens is not started. After such a statement only definitions and imports run, because other statements
-would need the results of the pool.
+The script's top-level statements run one after another, in a module named after the script's file instead of
+``__main__``. A pool that a statement opens is not started. After such a statement only definitions and imports run,
+because all other statements would need the results of the pool.
 
-The parent process names a folder for ``report.json`` and the files of the task. Standard input delivers the pickled
-request, which may contain tokens: its length as eight hexadecimal digits, then its bytes. The parent then keeps the
-pipe open, and this process exits when the pipe closes.
+The parent process names a folder for ``report.json`` and the files of the task. Standard input delivers the request:
+its length as eight hexadecimal digits, then the pickled bytes, which may contain tokens. The parent then keeps the pipe
+open, and this process exits when the pipe closes.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _DEFINITIONS = (
 class PoolInScript(BaseException):
     """Raised instead of starting a pool while a script is loaded.
 
-    It does not derive from ``Exception``, so that handlers of the script do not catch it.
+    The class does not derive from ``Exception``, so that exception handlers of the script do not catch it.
     """
 
 
 class LoadError(Exception):
-    """Script that cannot be used; ``kind`` and ``trace`` go into the report."""
+    """Error of a script that cannot be used. ``kind`` and ``trace`` are written to the report."""
 
     def __init__(self, kind: str, message: str, trace: str = "") -> None:
         super().__init__(message)
@@ -66,7 +66,7 @@ def load_script(path: Path) -> ModuleType:
         LoadError: If a statement raised or called ``sys.exit``.
     """
     global loading
-    # linecache needs the source under this name to show it in tracebacks.
+    # linecache needs the source under this name, so that tracebacks can show it.
     filename = str(path)
     tree = ast.parse(path.read_bytes(), filename)
     flags = _future_flags(tree)
@@ -74,7 +74,7 @@ def load_script(path: Path) -> ModuleType:
     module.__file__ = filename
     sys.modules[module.__name__] = module
     sys.path.insert(0, str(path.resolve().parent))
-    # as if Python had started the script from the same folder
+    # the value that Python would set if it had started the script from the current folder
     sys.argv = [filename.removeprefix(f"{Path.cwd()}{os.sep}")]
     sys.orig_argv[:] = [sys.executable, *sys.argv]
     only_definitions = False
@@ -105,7 +105,7 @@ def make_call(module: ModuleType, function: str, values: Mapping[str, Any]) -> A
     """Call the script's decorated function, which returns a pending call without running its body.
 
     Raises:
-        LoadError: If there is no such function, it does not take these values, or it has no decorator of ours.
+        LoadError: If the function does not exist, does not accept these values, or does not have our decorator.
     """
     from skyward_core.model.function import PendingFunction
 
@@ -129,7 +129,7 @@ def make_call(module: ModuleType, function: str, values: Mapping[str, Any]) -> A
 
 
 def _convert_values(target: Any, function: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values, with those converted that need types of the script.
+    """Return the values. Convert the values that need types of the script.
 
     Raises:
         LoadError: If a text does not match its parameter's type.
@@ -168,7 +168,7 @@ def _parameter_type(target: Any, parameter: inspect.Parameter) -> Any:
 
 
 def main(folder: str) -> None:
-    """Serve the request in the folder, write the report and the task there, and end this process."""
+    """Serve the request in the folder: write the report and the task to the folder, and end this process."""
     request = _read_request()
     os.dup2(2, 1)  # the script's output must not mix with the parent's standard output
     report: dict[str, str] = {"kind": "task"}
@@ -178,7 +178,7 @@ def main(folder: str) -> None:
         report = {"kind": error.kind, "message": str(error), "traceback": error.trace}
     except NotPicklableError as error:
         report = {"kind": "pickle", "message": str(error)}
-    with suppress(OSError):  # a failed flush loses output of the script only
+    with suppress(OSError):  # if a flush fails, only output of the script is lost
         sys.stdout.flush()
     draft = Path(folder, "report.part")
     draft.write_text(json.dumps(report), encoding="utf-8")
@@ -221,7 +221,7 @@ def _serve_request(request: bytes, folder: Path) -> None:
 
 
 def _read_request() -> bytes:
-    """Read the parent's request. From then on, this process ends with its parent."""
+    """Read the parent's request. From then on, this process ends when its parent ends."""
     watched = os.dup(0)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -243,7 +243,7 @@ def _read_request() -> bytes:
 
 
 def _module_name(path: Path) -> str:
-    """Return the file's stem, with a suffix if a loaded or standard module has that name."""
+    """Return the stem of a script's file name. Add a suffix if a loaded or standard module has that name."""
     name = path.stem
     taken = name in sys.modules or name in sys.stdlib_module_names
     return f"{name}_script" if taken else name
@@ -262,7 +262,7 @@ def _error_advice(error: BaseException) -> str:
 
 
 def _future_flags(tree: ast.Module) -> int:
-    """Return the flags of ``from __future__`` imports: statements are compiled separately, and all need them."""
+    """Return the flags of ``from __future__`` imports. Statements are compiled separately, and all need these flags."""
     flags = 0
     for statement in tree.body:
         if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":

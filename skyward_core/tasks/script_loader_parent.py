@@ -1,6 +1,6 @@
 """Child process that loads a script, and the pickled calls that it returns.
 
-The script runs only in that process (``tasks.script_loader_child``), so its imports cannot affect this one.
+The script runs only in the child process (``tasks.script_loader_child``), so its imports cannot affect this process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from skyward_core.tasks.task_and_blob_values import Task
 
 
-# An appended folder shadows nothing. The inserted folder contains this package only.
+# An appended folder shadows nothing. The inserted folder contains only this package.
 _OWN_PATH_CODE = "import sys; sys.path.append({0!r}); "
 _OTHER_PATH_CODE = "import sys; sys.path.insert(0, {0!r}); sys.path.append({1!r}); "
 _LOADER_CODE = "from skyward_core.tasks.script_loader_child import main; main(sys.argv[1])"
@@ -45,7 +45,7 @@ def loader_command(interpreter: Interpreter, report: Callable[[str], None], stop
 
     Args:
         report: Receives lines about the progress of the environment.
-        stop: Cancels the creation.
+        stop: Cancels the creation of the environment.
 
     Raises:
         PoolError: If the environment cannot be created.
@@ -83,7 +83,7 @@ def pickle_request(value: Any) -> bytes:
 
 
 class _RequestPickler(pickle.Pickler):
-    """Pickler that reduces paths to a name that every version has: pickle stores the module of their class."""
+    """Pickler that reduces a path to its class's name, because pickle would store a module that differs by version."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, PurePath) and type(value).__module__.partition(".")[0] == "pathlib":
@@ -92,7 +92,7 @@ class _RequestPickler(pickle.Pickler):
 
 
 def make_path(kind: str, text: str) -> PurePath:
-    """Return a path of a class of ``pathlib``, given its name."""
+    """Return a path of the ``pathlib`` class with the given name."""
     made: PurePath = getattr(pathlib, kind)(text)
     return made
 
@@ -116,19 +116,20 @@ def build_tasks(
     The child runs with the script's own interpreter, which is created first if the script has inline metadata.
 
     Args:
-        function: Name of the function; None for the whole script, which is not executed here.
-        calls: Arguments of each call, from :func:`parse_arguments`. For a whole script, one call with its ``args`` and
-            its ``module`` name or "".
+        function: Name of the function. None for the whole script, which is then not executed while loading.
+        calls: Arguments of each call, from :func:`parse_arguments`. For a whole script: one call with the keys ``args``
+            and ``module`` (name of the module, or "").
         plugins: Plugins of the pool, which may wrap the function.
-        echo: Pass the output of the loading script on to this process's standard error. Otherwise, only errors show it.
-        interpreter: Interpreter that loads the script; None for the one that runs this process.
-        report: Receives lines about the progress of the environment; None prints them if ``echo`` is true.
-        stop: Cancels the loading from another thread, with all processes that it started.
+        echo: Whether to pass the output of the loading script to this process's standard error. Otherwise the output is
+            only shown with errors.
+        interpreter: Interpreter that loads the script; None for this process's interpreter.
+        report: Receives lines about the progress of the environment. If None, they are printed if ``echo`` is true.
+        stop: Cancels the loading from another thread, and ends all processes that the loading has started.
 
     Raises:
         Cancelled: If ``stop`` was cancelled. No files or processes remain.
-        PoolError: If the script's environment cannot be created. Contains the last lines of the installer.
-        ScriptFailed: If the script raised, exited or was killed while loading. Contains its traceback.
+        PoolError: If the script's environment cannot be created. The message has the last lines of the installer.
+        ScriptFailed: If the script raised, exited or was killed while it was loaded. The error has its traceback.
         ScriptError: If the script cannot be read, or its function does not return a call.
         UsageError: If an argument does not match its type.
         NotPicklableError: If an argument or an object that the function refers to cannot be pickled. Names the object.
@@ -148,7 +149,7 @@ def build_tasks(
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise NotPicklableError(f"an argument of {function or path.name} cannot be pickled: {error}") from error
     folder = _make_task_folder()
-    # Large blobs stay in files there, which must exist as long as the tasks.
+    # Large blobs stay in files in this folder, which must exist as long as the tasks.
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     printed = folder / "printed"
     with printed.open("wb") as sink:
@@ -159,7 +160,7 @@ def build_tasks(
             raise
     try:
         result = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):  # missing or incomplete
+    except (FileNotFoundError, ValueError):  # the report is missing or incomplete
         how = f"exit status {status}" if status >= 0 else signal_name(-status)
         result = {"kind": "failed", "message": f"{path} ended the process that loads it ({how})"}
         if _is_full(folder):
@@ -180,7 +181,7 @@ def build_task(path: Path, function: str | None, kwargs: Mapping[str, Any], **ho
 
 
 def _make_task_folder() -> Path:
-    """Create a folder for loaded tasks in the user's state folder, and delete those of dead processes."""
+    """Create a folder for loaded tasks in the user's state folder. Delete the folders of processes that have ended."""
     from skyward_core.store import pruning
     from skyward_core.store.state_folder import state_home
 
@@ -203,14 +204,14 @@ def _write_stderr(line: str) -> None:
 
 
 def _run_loader(command: Sequence[str], folder: Path, request: bytes, sink: int, stop: CancellationToken) -> int:
-    # The request is not written to a file, because plugins may contain tokens. The closed pipe tells the child that
-    # this process died.
+    # The request is not written to a file, because plugins may contain tokens. When the pipe closes, the child knows
+    # that this process has ended.
     with subprocess.Popen([*command, str(folder)], stdin=subprocess.PIPE, stdout=sink, stderr=sink, bufsize=0) as child:
         try:
             assert child.stdin is not None
             rest = memoryview(b"%08x" % len(request) + request)
             with stop.on_cancel(child.kill):
-                with suppress(BrokenPipeError):  # the exit status explains it
+                with suppress(BrokenPipeError):  # the child has ended; its exit status explains the reason
                     while rest:
                         rest = rest[os.write(child.stdin.fileno(), rest) :]
                 return child.wait()

@@ -30,10 +30,10 @@ def shell(
 ) -> PendingFunction[None]:
     """Return a call that runs a shell command on each rank, in bash if the node has it.
 
-    ``sky.shell("nvidia-smi -L") @ pool`` runs the command on every rank, ``>>`` on one. Its output is the rank's log.
-    The call returns None, and fails with the command's exit status if that is not 0. The rank's Python comes first on
-    ``PATH``. Variables such as ``SKYPILOT_NODE_RANK``, ``SKYWARD_RANK`` and ``SKYWARD_NODE_IPS`` describe the rank
-    (``docs/run/commands.md``).
+    ``sky.shell("nvidia-smi -L") @ pool`` runs the command on every rank, ``>>`` on one rank. The command's output goes
+    to the rank's log. The call returns None. It fails with the command's exit status if that is not 0. The rank's
+    Python comes first on ``PATH``. Variables such as ``SKYPILOT_NODE_RANK``, ``SKYWARD_RANK`` and ``SKYWARD_NODE_IPS``
+    describe the rank (``docs/run/commands.md``).
 
     Args:
         command: Text for the shell, of any number of lines; or a list of words, which form one command.
@@ -73,10 +73,10 @@ def shell(
 
 
 def resolve_variables(option: str, values: Mapping[str, str | None]) -> dict[str, str]:
-    """Return variables with their values; values that are None come from this process's environment.
+    """Return variables with their values. For None, the value comes from this process's environment.
 
     Args:
-        option: Option that names them, for errors.
+        option: Name of the option that lists the variables, for errors.
         values: Values by name.
 
     Raises:
@@ -97,7 +97,7 @@ def _join_command(words: object) -> str:
     """Join words to a shell command.
 
     Raises:
-        UsageError: If they are not words.
+        UsageError: If ``words`` is not a list of words.
     """
     if isinstance(words, bytes | bytearray | Mapping) or not isinstance(words, Iterable):
         hint = ""
@@ -122,7 +122,7 @@ def _to_text(value: object) -> str:
 
 
 def _program_name(text: str) -> str:
-    """Return the program that a command begins with; its arguments may be secret."""
+    """Return the name of the program that a command runs. The arguments are omitted, because they may be secret."""
     for line in text.splitlines():
         words = [word for word in line.split() if "=" not in word]
         if words and not words[0].startswith("#") and _PROGRAM.fullmatch(words[0]):
@@ -141,16 +141,16 @@ def script(
     """Return a call that runs a whole script on each rank as its main program, with its own ``sys.argv``.
 
     ``sky.script("train.py", ["--epochs", 3]) @ pool`` runs on each rank what ``python train.py --epochs 3`` runs here.
-    ``__name__`` is ``"__main__"``, ``__file__`` is the node's copy, and imports find modules beside the script. The
-    call
-    returns None. It fails if the script raises or ends with a status other than 0. Each run uses new processes.
+    ``__name__`` is ``"__main__"``, ``__file__`` is the path of the node's copy, and imports find modules beside the
+    script. The call returns None. It fails if the script raises or ends with a status other than 0. Each run uses new
+    processes.
 
     Args:
         path: Script in the working folder of the pool, or the name of a module.
         args: Arguments of the script; values are converted to text.
-        module: Run ``path`` as ``python -m`` does.
-        torchrun: Set torchrun's variables (``RANK``, ``LOCAL_RANK``, ...) also for a single rank. Several ranks always
-            have them.
+        module: Whether to run ``path`` as ``python -m`` does.
+        torchrun: Whether to set torchrun's variables (``RANK``, ``LOCAL_RANK``, ...) even for a single rank. If there
+            are several ranks, they always have these variables.
         timeout: Time limit of one rank in seconds; None for no limit.
 
     Raises:

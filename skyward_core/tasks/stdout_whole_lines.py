@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 if TYPE_CHECKING:
     from skyward_core.views.log_collapsing import LiveLines
 
-# seconds to wait for the end of a line that the script has begun; the line of a prompt never ends
+# seconds to wait for the end of a line that the script has begun. The line of a prompt does not end
 LOCK_TIMEOUT = 1.0
 
 # A process has one standard output, so one lock.
@@ -24,14 +24,14 @@ def _renew_lock() -> None:
     _turn = threading.Condition()
 
 
-# A child process may be forked while a thread that it lacks holds the lock.
+# A child may be forked while a thread of the parent holds the lock. The child does not have that thread.
 os.register_at_fork(after_in_child=_renew_lock)
 
 
 class SharedStdout:
     """Text stream that forwards writes, and lets other writers insert text between its lines.
 
-    ``print("a", "b")`` writes four pieces; a line of a rank may follow only after the last one.
+    ``print("a", "b")`` writes four pieces. A line of a rank may only follow the last piece.
 
     Args:
         out: Stream that receives all text. All other attributes are forwarded to it.
@@ -57,10 +57,10 @@ class SharedStdout:
             self.write(line)
 
     def write_between(self, lines: str, to: TextIO | None = None) -> None:
-        """Write whole lines of another writer, and flush. After ``LOCK_TIMEOUT``, end an unfinished line first.
+        """Write whole lines of another writer, and flush. After ``LOCK_TIMEOUT``, an unfinished line is ended first.
 
         Args:
-            to: Another stream for the lines, which may show on the same terminal.
+            to: Another stream for the lines, which may be shown on the same terminal.
 
         Raises:
             OSError, ValueError: If the reader is gone, or the stream is closed.
@@ -74,7 +74,7 @@ class SharedStdout:
             write_escaped(out, lines)
 
     def draw_below(self, live: LiveLines, lines: Callable[[], list[str]], to: TextIO) -> None:
-        """Draw a block of unfinished lines below all others, until the next write or :meth:`clear_live_block`.
+        """Draw a block of unfinished lines below all other lines, until the next write or :meth:`clear_live_block`.
 
         Nothing is drawn while a line of the script is unfinished.
 
@@ -87,7 +87,7 @@ class SharedStdout:
         """
         with _turn:
             if self._live_block is not None and self._live_block[0] is not live:
-                self._erase_live_block()  # a block of another pool
+                self._erase_live_block()  # the block may belong to another pool
             if not self._has_partial_line and (drawn := live.render(lines())):
                 self._live_block = live, to
                 write_escaped(to, drawn)
@@ -108,7 +108,7 @@ class SharedStdout:
                     write_escaped(to, erase)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (sys, "stdout")  # on a node, it becomes the node's stdout
+        return getattr, (sys, "stdout")  # when unpickled on a node, the result is the node's stdout
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._out, name)
@@ -123,20 +123,20 @@ def write_escaped(out: TextIO, text: str) -> None:
     try:
         out.write(text)
     except UnicodeEncodeError as error:
-        # The exception names every code page "charmap".
+        # the exception's own attribute names every code page "charmap"
         encoding = getattr(out, "encoding", None) or error.encoding
         out.write(text.encode(encoding, "backslashreplace").decode(encoding))
     out.flush()
 
 
 def is_stdout(file: object) -> bool:
-    """Check whether a file is the script's own ``sys.stdout``, possibly behind a ``SharedStdout``."""
+    """Check whether a file is the script's own ``sys.stdout``, possibly wrapped by a ``SharedStdout``."""
     out = sys.stdout
     return file is (out._out if isinstance(out, SharedStdout) else out)
 
 
 def install() -> SharedStdout:
-    """Replace ``sys.stdout`` by a ``SharedStdout``, or return the present one. Call ``uninstall`` after use."""
+    """Replace ``sys.stdout`` by a ``SharedStdout``, or return the one in use. Call ``uninstall`` after use."""
     with _turn:
         out = sys.stdout
         if not isinstance(out, SharedStdout):
@@ -147,7 +147,7 @@ def install() -> SharedStdout:
 
 
 def uninstall(out: SharedStdout) -> None:
-    """Undo one ``install``. The last call restores the script's own ``sys.stdout``, unless it was replaced again."""
+    """Undo one ``install``. The last call restores the script's ``sys.stdout``, unless something replaced it again."""
     with _turn:
         out._users -= 1
         if not out._users and sys.stdout is cast(TextIO, out):

@@ -1,6 +1,6 @@
 """Pickled calls (tasks) and their bytes (blobs) as values.
 
-Separate from the pickling itself, so that pools can use tasks without importing cloudpickle.
+This module is separate from the pickling, so that pools can use tasks without importing cloudpickle.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class SourceText(Value):
     Attributes:
         hash: Content hash.
         name: File name on a node.
-        place: Path of the client's file, with all links resolved; "" if no file has this text.
+        place: Path of the file on the client, with all links resolved; "" if no file has this text.
     """
 
     hash: str
@@ -38,7 +38,7 @@ class Blob(Value):
     """Bytes addressed by their content hash: in memory if small, otherwise in a file.
 
     Attributes:
-        size: Bytes.
+        size: Number of bytes.
         sources: Source texts of the code that the bytes contain.
     """
 
@@ -65,16 +65,17 @@ class Task(Value):
     """One pickled call.
 
     Attributes:
-        timeout: Seconds per rank; None for no limit.
+        timeout: Time limit per rank in seconds; None for no limit.
         stream: Whether the function is a generator.
-        script: Whether the call is a whole script, after which its rank's process ends.
-        interpreter: Interpreter that pickled the call; None for the one that runs this process.
-        portable: Whether any Python version can run the call, as with a shell command.
-        feeds: Arguments that are sent value by value during the call, each with the name of its parameter.
-        pickled: Function that pickles one such value.
-        nodes: Number or indexes of the nodes whose ranks all run the call; None for all nodes.
-        job: ID of the job that the call is a step of; "" if none.
-        more: Whether another step of the job follows, so that its nodes stay reserved for a while.
+        script: Whether the call is a whole script. The rank's process ends after such a call.
+        interpreter: Interpreter that pickled the call; None for this process's interpreter.
+        portable: Whether any Python version can run the call, as for a shell command.
+        feeds: Iterator arguments, whose values are sent one by one during the call, each with the name of its
+            parameter.
+        pickled: Function that pickles one value of such an argument.
+        nodes: Number or indices of the nodes whose ranks all run the call; None for all nodes.
+        job: Id of the job of which the call is a step; "" if none.
+        more: Whether another step of the job follows. The job's nodes then stay reserved for a while.
         rank: The rank that runs the call; None for any.
     """
 
@@ -95,14 +96,14 @@ class Task(Value):
 
 
 def delete_files(tasks: Iterable[Task]) -> None:
-    """Remove the files of large arguments, after they were sent or when they will not be sent."""
+    """Remove the files of large arguments, when they were sent or will not be sent."""
     for task in tasks:
         task.fn.delete_file()
         task.args.delete_file()
 
 
 def write_tasks(tasks: Sequence[Task], folder: Path) -> None:
-    """Write tasks of one function into a folder, for another process to :func:`read_tasks`."""
+    """Write tasks of one function to a folder. Another process reads them with :func:`read_tasks`."""
     task = tasks[0]
     entries: dict[str, Any] = {"name": task.name, "timeout": task.timeout, "count": len(tasks)}
     entries |= {"stream": task.stream, "script": task.script, "nodes": task.nodes}

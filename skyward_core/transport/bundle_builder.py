@@ -233,7 +233,7 @@ class Bundle(Value):
         """Archive that nodes start with, in the format of ``host_command_server.unpack``.
 
         Contains bytecode of the files in ``COMPILED`` if it is cached locally; otherwise each process on a node
-        compiles the sources. A single file is faster to write than many, and is either complete or absent.
+        compiles the sources. A single file is written faster than many files, and is either complete or absent.
         """
         return self._packed(self.variant, lambda path: not path.startswith(self._late_prefixes))
 

@@ -7,11 +7,11 @@ import re
 from typing import Any
 
 HASH_PATTERN = re.compile(r"[0-9a-f]{32}")
-BLOB_PREFIX = "blob-"  # temporary name of files on the client until their content is complete
+BLOB_PREFIX = "blob-"  # prefix of a temporary file's name on the client until the content is complete
 
 
 class ContentHash:
-    """SHA-256, truncated to 128 bits. With the CPU's SHA instructions OpenSSL needs half the time of BLAKE2."""
+    """SHA-256, truncated to 128 bits. On CPUs with SHA instructions, OpenSSL's SHA-256 is twice as fast as BLAKE2."""
 
     def __init__(self) -> None:
         self._sha = hashlib.sha256()

@@ -1,6 +1,6 @@
 """Dataclasses with shared methods instead of generated ones.
 
-``dataclass`` compiles the methods of each class, about a millisecond per class, which would delay every start.
+``dataclass`` compiles the methods of each class. This takes about a millisecond per class and would delay every start.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def value(*, kw_only: bool = False, frozen: bool = False) -> Callable[[type[T]],
 def value(cls: Any = None, /, *, kw_only: bool = False, frozen: bool = False) -> Any:
     """Make a dataclass of a :class:`Value`, with slots.
 
-    Type checkers treat it as frozen, but at run time only ``frozen`` classes reject changes, because those checks are
-    slow to compile. ``__init__`` is compiled at the first instance or request for its signature, because most processes
-    use few classes.
+    Type checkers treat the class as frozen, but at run time only ``frozen`` classes reject changes, because the checks
+    are slow to compile. ``__init__`` is compiled when it is first called or inspected, because most processes use few
+    classes.
 
     Args:
-        frozen: Reject changes at run time. Such classes, which users create, have no slots.
+        frozen: Whether to reject changes at run time. These classes have no slots; users create their instances.
     """
 
     def make(raw: type[T]) -> type[T]:
@@ -86,7 +86,7 @@ class _FactoryDefault:
         return "<factory>"
 
 
-_FACTORY_DEFAULT = _FactoryDefault()  # marker for a default that a factory creates
+_FACTORY_DEFAULT = _FactoryDefault()  # marker for a default value that a factory function creates
 
 
 def _compile_init(made: Any) -> Callable[..., None]:

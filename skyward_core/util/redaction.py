@@ -1,7 +1,7 @@
 """Redaction of secrets in data for display: logs, summaries and errors.
 
-Every byte of a secret is replaced by an asterisk. Lengths do not change, so cursors of logs and frames of pickles stay
-valid. Secrets are also found in the encodings of :func:`encoded_forms`.
+Every byte of a secret is replaced by an asterisk. Lengths do not change, so byte offsets into logs, and frame lengths
+inside pickles, stay valid. Secrets are also found in the encodings of :func:`encoded_forms`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 MIN_SECRET_LENGTH = 8  # characters; shorter values also match ordinary text
-MIN_PREFIX_LENGTH = 12  # bytes; a secret's prefix of this length is redacted even if the rest is cut off
-MIN_DISTINCT_CHARACTERS = 4  # values with fewer distinct characters are rulers or placeholders
+MIN_PREFIX_LENGTH = 12  # bytes; a cut-off secret is redacted if at least this much of its beginning is present
+MIN_DISTINCT_CHARACTERS = 4  # values with fewer distinct characters are separator lines or placeholders
 
 _SECRET_NAMES = re.compile(
     r"TOKEN(?!IZ)|SECRET|PASSW|PASSPHRASE|CREDENTIAL"
@@ -21,7 +21,7 @@ _SECRET_NAMES = re.compile(
     r"|(?:^|_)(?:PAT|PASS|CREDS|PWD|AUTH|CONNECTION_STRING|AUTH_CONFIG)$",
     re.IGNORECASE,
 )
-# Names of variables with a secret's location, type or number, or with a folder.
+# Names of variables that hold the location, type or number of a secret, or a folder.
 _NOT_SECRET_NAMES = re.compile(
     r"_(?:FILE|PATH|DIR|HOME|URL|URI|ENDPOINT|HOST|PORT|NAME|USER|TYPE|KIND|BACKEND|PROVIDER|PROFILE|REGION|TTL|"
     r"TIMEOUT|EXPIRY|EXPIRES|LIMIT|COUNT|SOCK)$|^(?:MAX|MIN|NUM)_|^PWD$",
@@ -32,7 +32,7 @@ _COMMON_WORDS = frozenset(
      "development", "anonymous", "username", "postgres", "keyring", "interactive"]
 )  # fmt: skip
 
-# The limit of the scheme's length keeps the search linear in texts that are one long word.
+# The limit for the scheme's length keeps the search time linear in long texts without spaces.
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,63})://(?P<user>[^\s/?#:'\"<>]*)(?P<rest>:[^\s/?#'\"<>]*)?@")
 
 
@@ -59,7 +59,7 @@ def _is_common_value(value: str) -> bool:
 
 
 def url_secrets(value: Any) -> list[str]:
-    """Return passwords, and tokens in their place, of all URLs in a JSON value, both raw and percent-decoded."""
+    """Return the passwords of all URLs in a JSON value, and tokens used as user names, raw and percent-decoded."""
     found = []
     for text in _iter_strings(value):
         for match in _URL.finditer(text):
@@ -71,7 +71,7 @@ def url_secrets(value: Any) -> list[str]:
 
 
 def strip_credentials(text: str) -> str:
-    """Return a text without passwords, and tokens in their place, in its URLs."""
+    """Return a text without the passwords in its URLs, and without tokens used as user names."""
 
     def shortened(match: re.Match[str]) -> str:
         return f"{match['scheme']}://" + (f"{match['user']}@" if _is_plain_user(match) else "")
@@ -80,8 +80,8 @@ def strip_credentials(text: str) -> str:
 
 
 def make_sanitizer(env: Mapping[str, str]) -> Callable[[str], str]:
-    """Return a function that makes a text storable: it removes credentials from URLs and redacts secret variables in
-    texts with URLs.
+    """Return a function that prepares a text for storage: it removes credentials from URLs, and redacts the values of
+    secret variables in texts with URLs.
 
     Args:
         env: The environment variables.
@@ -92,7 +92,7 @@ def make_sanitizer(env: Mapping[str, str]) -> Callable[[str], str]:
 
 
 def _is_plain_user(match: re.Match[str]) -> bool:
-    """Check whether the user part of a URL is not a secret. With http it may be a token, with ssh it is a user name."""
+    """Check whether the user part of a URL is not secret. With http it may be a token; with ssh it is a user name."""
     return not match["scheme"].lower().endswith(("http", "https"))
 
 
@@ -119,10 +119,11 @@ def _iter_strings(value: Any) -> Iterator[str]:
 
 
 class Redactor:
-    """Redactor of known secrets. False if there are none.
+    """Redactor of known secrets. Its truth value is False if there are no secrets.
 
     Attributes:
-        reach: Bytes of the longest secret, minus one: the part that may extend beyond the end of a piece of a log.
+        reach: Length of the longest secret minus one, in bytes. This much of a secret may continue in the next piece of
+            a log.
     """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
@@ -149,8 +150,8 @@ class Redactor:
         self.reach = max(len(value) - 1 for value in self._values)
 
     def redact_bytes(self, data: bytes) -> bytes:
-        """Return the data with secrets redacted, including prefixes of at least ``MIN_PREFIX_LENGTH`` bytes. Keeps the
-        length.
+        """Return the data with secrets redacted, and also prefixes of secrets from ``MIN_PREFIX_LENGTH`` bytes on. The
+        length stays the same.
         """
         if not self._may_contain(data):
             return data
@@ -191,7 +192,7 @@ class Redactor:
 
 
 def _overlap_length(data: bytes, value: bytes) -> int:
-    """Return how many of the last bytes are an incomplete value of at least ``MIN_PREFIX_LENGTH`` bytes, or 0."""
+    """Return how many of the last bytes are an incomplete value, if at least ``MIN_PREFIX_LENGTH``; otherwise 0."""
     at = data.find(value[:MIN_PREFIX_LENGTH])
     while at >= 0:
         if len(data) - at < len(value) and value.startswith(data[at:]):
@@ -201,10 +202,10 @@ def _overlap_length(data: bytes, value: bytes) -> int:
 
 
 class SecretPrefilter:
-    """Fast test that excludes many words at once in a single pass over the data.
+    """Fast test that excludes many words at once, in a single pass over the data.
 
-    Bytes are grouped in pairs, so that a character set of a regular expression can contain 65,536 different pairs. A
-    word contains a row of known pairs at either alignment.
+    Bytes are grouped in pairs, because a regular expression's character set can then contain 65,536 different pairs.
+    Data that contains a word also contains a sequence of known pairs, at an even or an odd offset.
     """
 
     # Non-ASCII bytes are mapped to one byte, because some pairs of them would decode to one character.
@@ -217,17 +218,17 @@ class SecretPrefilter:
         self._search = re.compile(f"[{''.join(map(re.escape, sorted(pairs)))}]" * row).search
 
     def may_contain(self, data: bytes) -> bool:
-        """Return False if the data contains no word. True may be a false positive."""
+        """Return False if the data contains none of the words. True may be a false positive."""
         even = len(data) & ~1
         return self._search(data[:even].translate(self._ASCII).decode("utf-16-le")) is not None
 
 
-# First base64 character that depends only on the value, if the value starts at byte 0, 1 or 2 of a group of three.
+# By position (0, 1 or 2) of the value in a group of three bytes: first base64 character that only depends on the value.
 _BASE64_OFFSETS = (0, 2, 3)
 
 
 def encoded_forms(value: str) -> set[bytes]:
-    """Return all encodings of a value: plain, as a literal of Python and JSON, percent-encoded, and in base64 at any
+    """Return all encodings of a value: plain, as a Python or JSON literal, percent-encoded, and in base64 at any
     offset.
 
     Offsets matter for encoded texts that contain the value, such as ``user:value`` of an Authorization header.
@@ -247,7 +248,7 @@ def _base64_forms(data: bytes) -> Iterator[bytes]:
 
     for before, first in enumerate(_BASE64_OFFSETS):
         padded = bytes(before) + data
-        own = slice(first, len(padded) * 8 // 6)  # the last character may depend on following data
+        own = slice(first, len(padded) * 8 // 6)  # the last character may depend on the data that follows
         yield base64.b64encode(padded)[own]
         yield base64.urlsafe_b64encode(padded)[own]
 

@@ -26,13 +26,13 @@ _UNSAFE_CHARACTERS = (
     "\ufeff\ufff9-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e007f"
 )
 _SGR = r"\[[0-9;:]{0,200}m"
-_STRING_ENDS = "\x07\x18\x1a"  # BEL, CAN and SUB; the last two cancel any sequence
+_STRING_ENDS = "\x07\x18\x1a"  # BEL, CAN and SUB; CAN and SUB cancel any sequence
 _IGNORED_IN_SEQUENCE = r"\x00-\x17\x19\x1c-\x1f\x7f"  # control characters that neither start nor cancel a sequence
 
 
 class _Patterns(NamedTuple):
-    """Compiled patterns. ``sequence`` matches the rest of a sequence after ESC, which may be truncated: a control
-    sequence, the start of a string, or a short sequence.
+    """Compiled patterns. ``sequence`` matches the text of a sequence after its ESC: a control sequence, the start of a
+    string, or a short sequence. The sequence may be truncated.
     """
 
     forbidden: re.Pattern[str]
@@ -110,8 +110,8 @@ def sanitize_json(thing: Any, depth: int = MAX_DEPTH) -> Any:
 
 
 def sanitize_in_place(text: str) -> str:
-    """Return text of the same length with unprintable characters replaced. For edited lines, whose positions must stay
-    valid.
+    """Return text of the same length with unprintable characters replaced. Used for text in an input field, where
+    positions must stay valid.
     """
     return text if text.isprintable() else _patterns().forbidden.sub(_REPLACEMENT, text)
 
@@ -125,7 +125,7 @@ def _filter_colors(line: str, *, colors: bool) -> str:
     text, *sequences = re.split("\x1b+", line)
     out = [sanitize_in_place(text)]
     last = len(sequences) - 1
-    for place, rest in enumerate(sequences):  # each starts after ESC, and ends before the next one
+    for place, rest in enumerate(sequences):  # each item starts after an ESC, and ends before the next one
         if colors and (sgr := patterns.sgr.match(rest)):
             out += ("\x1b", sgr[0], sanitize_in_place(rest[sgr.end() :]))
         else:
@@ -143,7 +143,7 @@ def _sequence_end(rest: str, *, is_last: bool) -> int:
     ends = [at for each in _STRING_ENDS if (at := rest.find(each, sequence.end())) >= 0]
     if ends:
         return min(ends) + 1
-    # The next ESC ends the string. Without one, an unterminated string is shown instead of dropped.
+    # Normally the next ESC ends the string. A string that is never ended is shown instead of dropped.
     return sequence.end() if is_last else len(rest)
 
 

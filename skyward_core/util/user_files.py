@@ -1,9 +1,9 @@
 """Files and paths from users, projects and environment variables.
 
 Text is often not a valid path: a name of more than 255 bytes, a null character, a lone surrogate, an unknown user, a
-loop of links, an inaccessible folder. :mod:`pathlib` raises several types of exceptions for these. The functions of
-this module return a result instead. Only regular files of a bounded size are read, because a named pipe would block,
-and a device never ends.
+loop of links, an inaccessible folder. :mod:`pathlib` raises several types of exceptions for such text. The functions of
+this module return a result instead. Only regular files of a bounded size are read, because reading a named pipe would
+block, and reading a device may never end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class UnusableFile(OSError):
-    """A file that must not be read. ``strerror`` is the reason, without the file's name."""
+    """A file that must not be read. ``strerror`` is the reason, without the name of the file."""
 
     def __str__(self) -> str:
         return str(self.strerror)
@@ -65,7 +65,9 @@ def expand_user(path: str | Path) -> Path:
 
 
 def resolve_path(path: str | Path) -> Path:
-    """Return a path without links. If that fails, return the absolute path, or in a removed folder the path itself."""
+    """Return a path with links resolved. If that fails, return the absolute path; in a deleted folder, the path
+    itself.
+    """
     try:
         return Path(path).resolve()
     except PATH_ERRORS:
@@ -208,11 +210,12 @@ REPOSITORY_FOLDER = ".git"
 
 
 def folders_up_to_project(folder: Path) -> Iterator[Path]:
-    """Yield a folder and its parents, up to the repository's root, otherwise the folder of the project file, otherwise
-    the home folder.
+    """Yield a folder and its parents, up to the root of the project.
 
-    The home folder itself is excluded, because its files belong to no project. Installed packages belong to no project
-    either, so only their folder is yielded.
+    The root is the repository's root, otherwise the folder of the project file, otherwise the home folder.
+
+    The home folder itself is excluded, because its files do not belong to a project. Installed packages do not belong
+    to a project either, so for a package only its own folder is yielded.
     """
     if "site-packages" in folder.parts:
         yield folder

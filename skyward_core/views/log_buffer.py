@@ -472,7 +472,7 @@ class LineSplitter:
         self._below: dict[int, bytes] = {}  # by number of lines below
         self._head = b""
         self._cut = 0  # bytes of the unfinished line that were dropped because of the limit
-        self._returned = False  # the last character was a carriage return: the next one overwrites the line
+        self._returned = False  # last character was a carriage return: the next one overwrites the line
 
     def split(self, data: bytes) -> list[str]:
         """Split bytes. Returns the completed lines as a terminal would show them."""

@@ -4,8 +4,8 @@ A line joins a row with the same text and stream that began at about the same ti
 earlier lines of the same rank. A rank that prints the same line twice therefore has two rows, and the rows of a rank
 show its lines in order. Texts that differ in a single digit are different.
 
-Rows never move. A line that a rank prints after one of its own therefore cannot join a row above it. Lines are first
-held for a moment and aligned, so that ranks collapse even if they print lines of their own between common ones.
+Rows never move. A line that a rank prints after a unique line therefore cannot join a row above that line. Lines are
+first held for a moment and aligned, so that common lines collapse even if ranks print different lines in between.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class HeldLines:
         return line
 
 
-JOIN_SECONDS = 10.0  # seconds on the nodes' clocks between the first line of a row and a later one
+JOIN_SECONDS = 10.0  # seconds on the nodes' clocks from a row's first line to a line that joins
 HOLD_SECONDS = 1.0  # seconds that a line waits for equal lines of other ranks
 MAX_CHANGES = 64  # number of updates for which the first changed row is remembered
 MAX_TRIED_ROWS = 32  # rows of equal text that a line tries to join

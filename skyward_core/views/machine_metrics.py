@@ -272,7 +272,7 @@ def _parse_device(told: Any) -> Device:
 
 
 STALE_SECONDS = 60.0  # seconds before a failure; older samples are not shown
-LATE_ERROR_SECONDS = 10.0  # seconds after a failure in which kernel log errors belong to it
+LATE_ERROR_SECONDS = 10.0  # seconds after a failure; errors in the kernel log until then are part of it
 HIGH_SHARE = 0.9  # of a memory; usage above this share is reported
 HOT_CELSIUS = 85.0  # °C
 # Frequent errors from https://docs.nvidia.com/deploy/xid-errors.

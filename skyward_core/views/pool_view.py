@@ -1,7 +1,7 @@
 """State of pools and runs, updated by events, and the curves of their metrics.
 
-One thread, which runs the pools, writes views; other threads may read them. Fields are replaced, never partially
-modified, and each change increases ``version``, so that screens repaint only new data.
+One thread, which runs the pools, writes views. Other threads may read them. Fields are replaced, never modified in
+part. Each change increases ``version``, so that screens repaint only new data.
 
 Text comes from ranks, hosts and files. Views make it safe for terminals (``util.terminal_safe_text``). Programs get the
 original values from separate fields.
@@ -58,14 +58,14 @@ class TrialSheet(Value):
 
     Attributes:
         names: Names of the arguments.
-        rows: Their values as text, in that order.
+        rows: Values of the arguments as text, in the order of ``names``.
         tasks: Row of each task of the run.
-        before: Rows whose results earlier runs have: row -> (run, task).
+        before: Rows whose results come from earlier runs: row -> (run, task).
         gang: Whether each row is a separate run, on all ranks of some or all nodes.
         nodes: Nodes of each run; 0 for all nodes of the pool.
         runs: Row -> run, in a sweep by gangs. Known before the first run begins.
         client: Process that starts the runs one after the other; 0 if unknown.
-        after: Sweep that this one completes: key of its pool, and the run of its sheet.
+        after: Sweep whose missing rows this sweep runs: key of its pool, and the run of its sheet.
     """
 
     names: tuple[str, ...]
@@ -87,16 +87,16 @@ class TrialSheet(Value):
 
     @classmethod
     def new(cls, names: Sequence[str], rows: Sequence[Sequence[str]]) -> TrialSheet:
-        """Create a sheet of which nothing has run."""
+        """Create a sheet in which no row has run."""
         short = tuple(tuple(text[:MAX_TEXT] for text in row) for row in rows)
         return cls(tuple(names), short, tuple(range(len(short))), {})
 
     def missing(self, run: str, returned: Container[int]) -> TrialSheet:
-        """Return the sheet for a run that completes this one.
+        """Return the sheet for a run of the rows that still have no result.
 
         Args:
-            run: Run of this sheet.
-            returned: Its tasks with results.
+            run: Run that this sheet belongs to.
+            returned: Tasks of that run with results.
         """
         return self._rest({row: (run, task) for task, row in enumerate(self.tasks) if task in returned})
 
@@ -113,11 +113,11 @@ class TrialSheet(Value):
 
     @property
     def name(self) -> str:
-        """Id of a sweep by gangs, which is that of its first run."""
+        """Id of a sweep by gangs: the id of its first run."""
         return self.runs[self.tasks[0]]
 
     def missing_of_gangs(self, done: Container[str]) -> TrialSheet:
-        """Return the sheet for a sweep by gangs that completes this one.
+        """Return the sheet for a sweep by gangs that runs the rows that still have no result.
 
         Args:
             done: Runs with results of all ranks.
@@ -125,7 +125,7 @@ class TrialSheet(Value):
         return self._rest({row: (run, 0) for row, run in self.runs.items() if run in done})
 
     def _rest(self, have: Mapping[int, tuple[str, int]]) -> TrialSheet:
-        """Return the sheet of the rows without a result, given further rows with results."""
+        """Return the sheet of the rows without a result. ``have`` gives further rows with results."""
         before = {**self.before, **have}
         remaining = tuple(row for row in range(len(self.rows)) if row not in before)
         return replace(self, tasks=remaining, before=before, runs={}, client=0)
@@ -168,11 +168,11 @@ class TrialSheet(Value):
 
 
 PHASES: tuple[NodePhase, ...] = get_args(NodePhase)
-MAX_RUNS = 64  # runs of one pool in memory; the ledger has all
+MAX_RUNS = 64  # runs of one pool in memory; the ledger contains all runs
 MAX_NODE_DETAILS = 40  # stored details of one node
 NodeDetails = tuple[tuple[float, NodePhase, str], ...]
 MAX_FAILURE_METRICS = 16  # nodes of one run with stored metrics before a failure
-FAILED = ("raised", "exited", "lost")  # outcomes of ranks that failed by themselves
+FAILED = ("raised", "exited", "lost")  # outcomes of ranks that failed independently
 MAX_TASKS = 4096  # outcomes of one run in memory, always including failures
 
 
@@ -208,9 +208,8 @@ class NodeView(Value):
 class TaskView(Value):
     """One rank of a broadcast, or one task. ``state``: waiting, running, or the kind of the outcome.
 
-    ``outcome`` and ``last_item`` are safe for terminals. ``raw_outcome`` and ``raw_last_item`` are the original values
-    for
-    files and programs.
+    ``outcome`` and ``last_item`` are safe for terminals. ``raw_outcome`` and ``raw_last_item`` are the original values,
+    for files and programs.
     """
 
     index: int
@@ -303,8 +302,7 @@ class PoolView(Value):
     """A pool. ``state``: starting, connecting, up, degraded, stopping, gone, failed, unreachable, unfinished.
 
     ``key`` is unique, ``name`` is not. ``ended_at``: Unix time of the verified end. ``hint``: a fix, if ``detail`` is
-    an
-    error without one.
+    an error without one.
     """
 
     name: str
@@ -370,7 +368,7 @@ class PoolView(Value):
 
     @property
     def node_count(self) -> int:
-        """Number of nodes; of a pool that was never reached, the requested number."""
+        """Number of nodes. For a pool that was never reached, the requested number."""
         requested = self.spec.get("nodes", 0)
         return len(self.nodes) or (requested if isinstance(requested, int) else 0)
 
@@ -380,7 +378,9 @@ class PoolView(Value):
 
     @property
     def only_run(self) -> str:
-        """The only active run, to which output without a run is attributed; "" if several or none are active."""
+        """The only active run, to which output without a run id is attributed; "" if several runs or none are
+        active.
+        """
         running = [run.id for run in self.runs.values() if run.state == "running"]
         return running[0] if len(running) == 1 else ""
 
@@ -400,11 +400,11 @@ class PoolView(Value):
 
     @property
     def is_over(self) -> bool:
-        """Whether no resources remain. A failed pool may still have some."""
+        """Whether no resources remain. A failed pool may still have resources."""
         return self.state == "gone"
 
     def lease_left(self, now: float) -> float | None:
-        """Return the seconds until the pool ends itself. None: a run is active, or no limit applies."""
+        """Return the seconds until the pool ends itself. None if a run is active or no limit applies."""
         if self.ends_at is None or not self.is_live or any(run.state == "running" for run in self.runs.values()):
             return None
         return max(0.0, self.ends_at - now)
@@ -415,7 +415,9 @@ class PoolView(Value):
         return self.spent_before + self.price_hourly * max(0.0, until - self.priced_at) / 3600
 
     def planned_cost(self) -> float | None:
-        """Return the US dollars that the pool will have cost at the end of its time to live. None: it has none."""
+        """Return the US dollars that the pool will have cost at the end of its time to live. None without a time to
+        live.
+        """
         ttl = self.spec.get("options", {}).get("ttl")
         return None if ttl is None else self.spent(self.created_at + ttl)
 
@@ -423,8 +425,8 @@ class PoolView(Value):
 def aggregate(summaries: list[Summary | None]) -> dict[str, dict[str, float]] | None:
     """Compute order-independent statistics of numeric results.
 
-    One number per rank gives a row named ``value``. One dictionary per rank gives a row for each numeric key that every
-    rank has. Anything else has no statistics (None).
+    If each rank returned a number, the result is a row named ``value``. If each rank returned a dictionary, the result
+    is a row for each numeric key that every rank has. Other results have no statistics (None).
 
     Args:
         summaries: Summaries of the results.
@@ -446,12 +448,12 @@ def aggregate(summaries: list[Summary | None]) -> dict[str, dict[str, float]] | 
 
 
 def _is_number(value: object) -> bool:
-    # NaN and integers beyond the range of floats are not numbers here.
+    # NaN and integers beyond the range of floats do not count as numbers.
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _statistics(column: list[float]) -> dict[str, float]:
-    # Division before addition, and hypot for the squares, avoid an overflow near the largest float.
+    # Dividing before adding, and hypot for the squares, avoid an overflow near the largest float.
     n = len(column)
     mean = fsum(value / n for value in column)
     return {
@@ -504,7 +506,7 @@ def _(event: events.NodePhase, view: PoolView) -> None:
         node.phase, node.since = event.phase, event.at
     if event.phase == "gone":
         node.notice, node.notice_ends_at = "", None
-        first = event.node * view.ranks_per_node  # its ranks' phases are no longer reported
+        first = event.node * view.ranks_per_node  # phases of this node's ranks are no longer reported
         gone = range(first, first + view.ranks_per_node)
         view.rank_phases = {rank: phase for rank, phase in view.rank_phases.items() if rank not in gone}
         _update_paused(view, event.at)
@@ -568,20 +570,20 @@ def _(event: events.RunOpened, view: PoolView) -> None:
         is_newest = all(each.opened_at <= event.at for each in view.runs.values())
         kept = view.runs | {event.run: run}
         if not is_newest:
-            # Agents report earlier runs to a new client, in any order.
+            # Agents report earlier runs to a new client in any order, so the runs are sorted.
             kept = dict(sorted(kept.items(), key=lambda each: each[1].opened_at))
         view.runs = kept
         _drop_oldest_runs(view, run, is_newest)
 
 
 def _drop_oldest_runs(view: PoolView, current: RunView, is_newest: bool = False) -> None:
-    """Drop the oldest runs, except active ones and the one that an event concerns.
+    """Drop the oldest runs, except active runs and the run that an event concerns.
 
     Args:
         view: The pool's view.
         current: Run of the event.
-        is_newest: Whether active older runs may replace ended ones. While agents report earlier runs, long-ended runs
-            still seem to be active.
+        is_newest: Whether older active runs may be dropped, too. While agents report earlier runs, runs that ended long
+            ago still seem to be active.
     """
     spare = max(0, len(view.runs) - MAX_RUNS)
     others = [each for each in view.runs.values() if each is not current]
@@ -623,7 +625,7 @@ def _(event: events.RankBegan, view: PoolView) -> None:
         task = _task(run, event.index, event.rank, event.node)
         if task.outcome is None:
             task.state = "running"
-            if run.kind != "map" or task.began_at is None:  # a rank has many calls of a map
+            if run.kind != "map" or task.began_at is None:  # in a map, a rank has many calls
                 task.began_at = event.at
         run.version += 1
 
@@ -631,7 +633,7 @@ def _(event: events.RankBegan, view: PoolView) -> None:
 @_apply.register(events.ItemYielded)
 def _(event: events.ItemYielded, view: PoolView) -> None:
     if run := view.runs.get(event.run):
-        # Starts of quick calls are not announced, so an item may be the first report.
+        # Starts of quick calls are not reported, so an item may be the first report of a task.
         task = run.tasks.get(event.index) or _task(run, event.index, event.rank, view.node_of(event.rank))
         if task.outcome is None:
             task.state = "running"
@@ -647,7 +649,7 @@ def _(event: events.RankEnded, view: PoolView) -> None:
         out = event.outcome
         task = _task(run, out.index, out.rank, out.node)
         if out.kind == "lost" and not out.seconds and task.began_at is not None:
-            # No agent reported the duration: it lasted until the loss.
+            # No agent reported the duration, so the task counts as running until the loss.
             out = replace(out, seconds=max(0.0, event.at - task.began_at))
         if task.outcome is not None:
             run.counts[task.outcome.kind] -= 1
@@ -705,7 +707,7 @@ def _task(run: RunView, index: int, rank: int, node: int) -> TaskView:
         task = TaskView(index, rank, node)
         if len(run.tasks) < 512:
             run.tasks = run.tasks | {index: task}
-        else:  # copying thousands of tasks for each new one is too slow; readers of large runs use counts
+        else:  # copying thousands of tasks for each new task is too slow; readers of large runs only use counts
             run.tasks[index] = task
     task.rank, task.node = rank, node
     return task
@@ -735,12 +737,12 @@ def _safe_summary(summary: Summary) -> Summary:
         return summary
     kind, text, json = sanitize_line(summary.type), sanitize_line(summary.text), sanitize_json(summary.json)
     if kind == summary.type and text == summary.text and json == summary.json:
-        return summary  # the normal case: nothing is stored twice
+        return summary  # the usual case: the original and the safe value are the same object
     return replace(summary, type=kind, text=text, json=json)
 
 
 def build_curves(pool: PoolView, run: RunView | None = None) -> Curves:
-    """Return the metrics of a run's ranks and of the machines during the run. Without a run: of the machines only."""
+    """Return the metrics of a run's ranks, and of the machines during the run. Without a run: only of the machines."""
     found = [] if run is None else list(_rank_curves(pool.metrics, run.id))
     notes: list[str] = []
     if pool.machines is not None:

@@ -16,14 +16,14 @@ from skyward_core.views.outliers_and_bands import Trace, find_outliers, median
 
 Kind = Literal["loss", "time", "rate", ""]
 
-RECOVERY_COUNT = 20  # finite values after which an earlier non-finite one is no longer reported
+RECOVERY_COUNT = 20  # finite values after which an earlier non-finite value is no longer reported
 BLOCK_SIZE = 50  # values per median
 PLATEAU_BLOCKS = 4  # medians without improvement
-PLATEAU_SECONDS = 300.0  # seconds that these must span, for ranks that log many times per second
-MIN_FALL = 0.01  # of the first median, that a loss must have fallen by; otherwise it is no training loss
-MIN_IMPROVEMENT = 0.001  # of the total fall, that counts as an improvement
+PLATEAU_SECONDS = 300.0  # seconds that these medians must span, for ranks that log many times per second
+MIN_FALL = 0.01  # of the first median: minimum fall of a metric that counts as a training loss
+MIN_IMPROVEMENT = 0.001  # of the total fall: minimum that counts as an improvement
 PACE_SIZE = 8  # values per median, so that a single slow step has no effect
-MAX_PACES = 256  # stored paces; then pairs are merged
+MAX_PACES = 256  # stored paces; beyond that, neighboring paces are merged in pairs
 
 _LOSS = re.compile(r"(^|[^a-z])(loss|nll|ppl|perplexity)($|[^a-z])")
 _TIME = re.compile(
@@ -47,12 +47,12 @@ class SeriesDiagnostics:
     """Incremental diagnostics of one metric of one rank in one run.
 
     Attributes:
-        bad_at: Unix time of the first value that was not finite and is still reported. None: there is none.
-        bad: That value.
-        bad_step: Step that was logged with it, or None.
-        bad_place: Number of values before it.
-        rests_since: Unix time since which a loss has not improved. None: it improves, or too little is known.
-        paces: Start and median of each stretch of a pace, oldest first. Replaced, never modified.
+        bad_at: Unix time of the first non-finite value that is still reported. None if there is none.
+        bad: The value at ``bad_at``.
+        bad_step: Step that was logged with ``bad``, or None.
+        bad_place: Number of values before ``bad``.
+        rests_since: Unix time since which a loss has not improved. None if it improves, or if too little is known.
+        paces: Start and median of each stretch (group of successive values), oldest first. Replaced, never modified.
         next_at: Unix time of the first value of the unfinished stretch, or None.
     """
 
@@ -127,7 +127,7 @@ class SeriesDiagnostics:
             self.rests_since = self._best_at
 
     def recent_median(self) -> float | None:
-        """Return the median of the last finite values. None if there are too few for a reliable median."""
+        """Return the median of the last finite values. None if there are too few values for a reliable median."""
         recent = list(self._recent)
         return median(recent) if len(recent) >= PACE_SIZE else None
 
@@ -153,12 +153,12 @@ MAX_LINE_BYTES = 1 << 16  # bytes of an unfinished line; longer than any line th
 class Series:
     """Values of one metric of one rank in one run.
 
-    A full history is thinned to every other point, and later values are thinned in the same way. It therefore always
-    spans the whole run evenly, in at most ``MAX_POINTS`` points.
+    A full series is thinned to every other point, and later values are thinned in the same way. The series therefore
+    always covers the whole run evenly, in at most ``MAX_POINTS`` points.
 
     Attributes:
         line: Times and values. Replaced, never modified in place, when the series is thinned.
-        latest, latest_at: Newest value and its Unix time, even if they are not in the line.
+        latest, latest_at: Newest value and its Unix time, even if thinning removed them from the line.
         signs: Diagnostics of all values so far.
     """
 
@@ -179,7 +179,7 @@ class Series:
                 self.line = Trace(self.line.at[::2], self.line.values[::2])
                 self._stride *= 2
             self.line.values.append(value)
-            self.line.at.append(at)  # last, because concurrent readers rely on the times
+            self.line.at.append(at)  # last, because concurrent readers rely on the number of times
         self._seen += 1
 
 
@@ -201,8 +201,8 @@ class MetricStore:
         """Process bytes of a metrics file. Invalid lines, such as truncated ones, are skipped.
 
         Args:
-            name: Name of the file. Unfinished lines are kept per file.
-            rank: Rank of the file.
+            name: Name of the file. Each file has its own unfinished line.
+            rank: Rank that writes the file.
             data: The bytes.
         """
         *lines, rest = (self._partial_lines.get(name, b"") + data).split(b"\n")
@@ -234,8 +234,8 @@ class MetricStore:
             rank: The rank.
             at: Unix time in seconds.
             values: Values by name.
-            seq: Index of a yielded item. The agent and the file both report it; the second report is ignored.
-            source: File that contained the values, with times of the node's clock.
+            seq: Index of a yielded item. The agent and the file both report the item; the second report is ignored.
+            source: File that contained the values. Its times are on the node's clock.
         """
         if seq is not None:
             if seq <= self._yielded.get((run, rank), -1):
@@ -300,10 +300,8 @@ class MetricStore:
         """Return the ranks whose last values of a metric are far from all others, farthest first.
 
         The median of a rank's last values must be an outlier, and all of these values must be on the same side of the
-        other
-        ranks, so that neither noise nor a single value counts. Ranks with too few values are omitted. A rank whose
-        newest value
-        is not finite is always included.
+        other ranks' values, so that neither noise nor a single value counts. Ranks with too few values are omitted. A
+        rank whose newest value is not finite is always included.
         """
         found = {
             rank: one for rank in self.ranks(run) if (one := self._series_by_name(run, rank).get(name)) is not None

@@ -1,8 +1,7 @@
 """Entries of recordings: encoding and validated decoding of events, logs and metrics.
 
 An entry has its Unix time in seconds under "at" and its kind under "k". Recordings may come from strangers: invalid
-entries
-are skipped, and the views make their text safe for terminals.
+entries are skipped, and the views make their text safe for terminals.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class MisfitError(ValueError):
 
 
 def parse_event(data: Any) -> events.Event | None:
-    """Decode an event from the output of ``events.to_json``. None: it is invalid or of an unknown kind."""
+    """Decode an event from the output of ``events.to_json``. None if the data is invalid or of an unknown kind."""
     kind: Any = (
         events.Event.kinds.get(data["event"]) if isinstance(data, dict) and type(data.get("event")) is str else None
     )
@@ -161,7 +160,7 @@ def machine_entry(at: float, node: int, data: bytes, ahead: float) -> Entry:
 
 
 def silence_entry(at: float, node: int, reason: str) -> Entry:
-    """Encode the reason why a node's machine is not measured; "" if it is measured again."""
+    """Encode the reason why a node's machine is not measured; "" if measuring works again."""
     return {"at": at, "k": "silence", "node": node, "why": reason}
 
 
@@ -171,7 +170,7 @@ def cpu_time_entry(at: float, spent: Mapping[int, float]) -> Entry:
 
 
 def sheet_entry(at: float, run: str, sheet: TrialSheet) -> Entry:
-    """Encode the trial sheet of a sweep, with its run. For a sweep by gangs, this is its first run."""
+    """Encode the trial sheet of a sweep, with its run. For a sweep by gangs, this is the first run of the sweep."""
     return {"at": at, "k": "sheet", "run": run, "sheet": sheet.to_json()}
 
 
@@ -190,7 +189,7 @@ def apply_entry(view: PoolView, entry: Entry) -> bool:
     try:
         apply_kind(view, entry, at)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
-        # Valid recordings contain no such values, for example a node that does not exist.
+        # An entry of this kind is not part of a valid recording: for example, its node does not exist.
         return False
     return True
 

@@ -23,7 +23,7 @@ class Disagreement(NamedTuple):
     Attributes:
         name: Key of the results; "value" if they are not dictionaries.
         usual: Value of most ranks, as text.
-        ranks: Ranks with other values, and these values.
+        ranks: Ranks with other values, and their values.
     """
 
     name: str
@@ -47,10 +47,10 @@ class Difference(NamedTuple):
 
 
 def find_disagreements(run: RunView) -> list[Disagreement]:
-    """Return numbers and arrays on which more than half of a broadcast's ranks agree and the others do not.
+    """Return numbers and arrays on which more than half of a broadcast's ranks agree, while other ranks differ.
 
-    Ranks may return different values on purpose, so values without a majority are ignored. Texts, flags and None are
-    ignored, too: a host name, for example, differs without an error.
+    Ranks may return different values on purpose, so values without a majority are ignored. Strings, flags and None are
+    also ignored: a host name, for example, differs without being an error.
     """
     if run.kind != "broadcast":
         return []
@@ -71,13 +71,13 @@ def find_disagreements(run: RunView) -> list[Disagreement]:
 
 
 def _values_by_name(summary: Summary) -> Mapping[str, Any]:
-    """Return a result's values by name. If the values themselves were not sent, only the texts of arrays are known."""
+    """Return a result's values by name. If the values were not sent to the client, return text summaries of arrays."""
     value = _summary_value(summary)
     return value if isinstance(value, dict) else {"value": value}
 
 
 class _ValueText(str):
-    """Short text of a value that was not sent."""
+    """Text summary of a value that was not sent to the client."""
 
     __slots__ = ()
 
@@ -109,7 +109,7 @@ def _is_number(text: str) -> bool:
 def compare_results(left: Summary | None, right: Summary | None) -> tuple[list[Difference], int]:
     """Compare two results.
 
-    Values that were not sent are compared by their texts, which contain type, shape and content hash of arrays.
+    Values that were not sent to the client are compared by text summaries with type, shape and content hash of arrays.
 
     Returns:
         At most 1,000 differences, and the number of equal values.

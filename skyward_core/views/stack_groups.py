@@ -16,7 +16,7 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 
 MAX_SHOWN = 3  # groups that are listed on one line
 
-# Collectives: end of the file's path, library, and names of functions; empty for all functions.
+# Collectives: end of the file's path, library, and function names; an empty set means all functions.
 _JAX = "assert_equal broadcast_one_to_all process_allgather reached_preemption_sync_point sync_global_devices"
 _C10D = "torch/distributed/distributed_c10d.py"
 _DDP = "torch/nn/parallel/distributed.py"
@@ -39,7 +39,7 @@ _NATIVE = re.compile(
     r"/torch/(distributed/(?!distributed_c10d|checkpoint/|elastic/|launcher/|rpc/|run\.py)"
     r"|nn/parallel/distributed\.py).*"
 )
-# Functions that wait for a device: a collective in the device's queue may be the reason.
+# Functions that wait for a device. The reason may be a collective that is queued on the device.
 _WAITS: tuple[tuple[str, str, frozenset[str]], ...] = (
     ("torch/cuda/__init__.py", "torch", frozenset({"synchronize"})),
     ("torch/cuda/streams.py", "torch", frozenset({"synchronize"})),
@@ -62,7 +62,7 @@ class Collective(NamedTuple):
     Attributes:
         name: Name of the function.
         library: "torch" or "jax".
-        is_named: Whether the stack names the collective. Otherwise it is device work, which may be local to the rank.
+        is_named: Whether the stack names the collective. If not, the rank waits for device work that may be local.
     """
 
     name: str
@@ -115,7 +115,7 @@ def user_thread(stack: RankStack) -> ThreadStack | None:
 
 
 def user_frames(frames: Sequence[StackFrame]) -> tuple[StackFrame, ...]:
-    """Return the frames of the user's function and its callees, without skyward's callers.
+    """Return the frames of the user's function and its callees, without the frames of this library that call it.
 
     Frames of the import system are omitted, as in Python's own tracebacks.
     """
@@ -186,7 +186,7 @@ def _match_library(frame: StackFrame, table: Sequence[tuple[str, str, frozenset[
 
 
 def merge_stacks(first: Stacks, second: Stacks) -> Stacks:
-    """Return stacks with the newer ones of ranks that were queried again."""
+    """Return stacks in which ranks that were queried again have their newer stacks."""
     new = {(each.rank, each.number): each for each in second.ranks}
     ranks = tuple(new.get((each.rank, each.number), each) for each in first.ranks)
     return Stacks(second.at, ranks, second.run, second.returned, first.idle)
@@ -195,7 +195,7 @@ def merge_stacks(first: Stacks, second: Stacks) -> Stacks:
 def group_stacks(stacks: Stacks) -> list[StackGroup]:
     """Group equal stacks: the group with the most ranks first, unknown stacks last.
 
-    Idle ranks outside the run are included if ranks of the run wait for others.
+    Idle ranks outside the run are included if ranks of the run wait for other ranks.
     """
     groups = _group_equal(stacks, stacks.ranks)
     if stacks.idle and any(group.collective is not None and group.collective.is_named for group in groups):
@@ -209,7 +209,7 @@ def _group_equal(stacks: Stacks, ranks: Iterable[RankStack]) -> list[StackGroup]
     for stack in ranks:
         thread = None if _has_returned(stack, stacks) else user_thread(stack)
         own = user_frames(thread.frames) if thread is not None else ()
-        # The same code may have different paths on different nodes.
+        # Files are compared by short paths, because the same code may have different paths on different nodes.
         key: object = tuple(each._replace(file=short_file(each.file)) for each in own) or _describe_state(stack, stacks)
         found.setdefault(key, []).append(stack)
         frames[key] = own
@@ -221,7 +221,7 @@ def _group_equal(stacks: Stacks, ranks: Iterable[RankStack]) -> list[StackGroup]
 
 
 def _has_returned(stack: RankStack, stacks: Stacks) -> bool:
-    """Check whether a rank has finished its part of the run. It may work for another run already."""
+    """Check whether a rank has finished its part of the run. The rank may already work for another run."""
     return bool(stacks.run) and stack.rank in stacks.returned and stacks.run not in stack.runs
 
 
@@ -239,7 +239,7 @@ def _describe_state(stack: RankStack, stacks: Stacks) -> str:
 
 
 def summarize_collectives(stacks: Stacks) -> list[str]:
-    """Describe each collective in one line: the ranks in it and the other ranks. Empty if no rank is in a
+    """Describe each collective in one line: the ranks in it and all other ranks. Empty if no rank is in a
     collective.
     """
     every = group_stacks(stacks)
@@ -252,7 +252,7 @@ def summarize_collectives(stacks: Stacks) -> list[str]:
         inside_it = {stack.rank for group in some for stack in group.stacks}
         ranks = format_ranges(inside_it)
         others = []
-        for group in every:  # a rank may have further idle processes for tasks
+        for group in every:  # a rank may have further processes that run tasks and are idle
             if group not in some and (missing := [each for each in group.stacks if each.rank not in inside_it]):
                 others.append(replace(group, stacks=tuple(missing)))
         away = "; ".join(f"{_be(group.ranks)} not: {describe_location(group)}" for group in others[:MAX_SHOWN])
@@ -263,13 +263,13 @@ def summarize_collectives(stacks: Stacks) -> list[str]:
 
 
 def _call_sites(some: Sequence[StackGroup]) -> str:
-    """Return the lines of user code that called the collective, if they differ: the calls may not belong together."""
+    """Return the lines of user code that called the collective, if they differ: the calls may not match each other."""
     calls = dict.fromkeys(_frame_location(frame) for group in some if (frame := calling_frame(group.frames)))
     return f" (from {', '.join(list(calls)[:MAX_SHOWN])})" if len(calls) > 1 else ""
 
 
 def describe_location(group: StackGroup) -> str:
-    """Describe the place of a group's ranks in a few words."""
+    """Describe in a few words where the ranks of a group are."""
     if not group.frames:
         return group.state_text
     if group.collective is not None:
@@ -304,7 +304,7 @@ def is_library(file: str) -> bool:
 
 
 def _is_of_skyward(file: str) -> bool:
-    """Check whether code belongs to skyward, at any path."""
+    """Check whether code belongs to skyward, wherever it is installed."""
     return "/skyward_core/" in file or file.startswith("skyward_core/")
 
 
@@ -376,7 +376,7 @@ def thread_lines(group: StackGroup, folders: Collection[str] = ()) -> list[str]:
         lines.append(f"  rank {stack.rank}, process {stack.pid}")
         for thread in stack.threads:
             if thread is not stack.threads[0] and not user_frames(thread.frames):
-                continue  # one of skyward's threads
+                continue  # a thread that skyward itself started
             of_child = f" of child {thread.child}" if thread.child else ""
             gil = ", holds the GIL" if thread.holds_gil else ""
             lines.append(f"    thread {sanitize_line(thread.name) or '?'}{of_child}{gil}")
@@ -437,7 +437,7 @@ def _parse_frame(text: str) -> StackFrame:
 
 
 def hottest_lines(profile: Profile, most: int = 20) -> list[HotLine]:
-    """Return the lines with the most samples, sorted by samples in the line itself."""
+    """Return the lines with the most samples, sorted by the number of samples in the line itself."""
     own: Counter[StackFrame] = Counter()
     total: Counter[StackFrame] = Counter()
     for frames, count in profile.stacks:

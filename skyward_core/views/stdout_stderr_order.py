@@ -28,7 +28,7 @@ class Piece(NamedTuple):
         offset: Offset of the first byte in the stream's file.
         data: The bytes.
         at: Unix time on the node's clock in seconds. None if unknown.
-        run: Run that wrote them; "" if unknown.
+        run: Run that wrote the bytes; "" if unknown.
     """
 
     stream: str
@@ -39,7 +39,7 @@ class Piece(NamedTuple):
 
 
 class StreamMerger:
-    """Merger of order marks and the bytes of both streams, each given in its own order.
+    """Merger of a worker's order marks with the bytes of its two streams. Each input is given in its own order.
 
     Args:
         place: First offsets of both streams.
@@ -52,17 +52,17 @@ class StreamMerger:
 
     @property
     def place(self) -> Place:
-        """First offsets of the bytes that were not released yet."""
+        """First offsets, in both streams, of the bytes that were not released yet."""
         return self._held["out"].at, self._held["err"].at
 
     @property
     def has_held_bytes(self) -> bool:
-        """Whether bytes wait for marks or for the other stream."""
+        """Whether bytes are held until marks or bytes of the other stream arrive."""
         return any(held.size for held in self._held.values())
 
     @property
     def missing_input(self) -> str:
-        """Input that is required next: "out", "err" or "marks"."""
+        """Input that is needed next: "out", "err" or "marks"."""
         if not self._marks:
             return "marks"
         return "out" if self._held["out"].at < self._marks[0].out else "err"
@@ -71,11 +71,11 @@ class StreamMerger:
         """Add whole lines of the marks file."""
         for mark in decode_marks(marks):
             while self._marks and (last := self._marks[-1]).at < mark.at and _is_beyond(last, mark):
-                self._marks.pop()  # the files were truncated
+                self._marks.pop()  # the files were truncated, so this mark is invalid
             self._marks.append(mark)
 
     def add_bytes(self, stream: str, offset: int, data: bytes) -> None:
-        """Add bytes of a stream. Missing bytes before them are given up."""
+        """Add bytes of a stream. If bytes before them are missing, they are no longer waited for."""
         self._held[stream].put(offset, data)
 
     def pop_ready(self) -> Iterator[Piece]:
@@ -103,7 +103,7 @@ class StreamMerger:
             yield from held.pop_until(stream, held.at + held.size, about)
 
     def _time_and_run(self, mark: Mark | None) -> tuple[float | None, str]:
-        """Return time and run of the bytes between the last mark and the next."""
+        """Return time and run of the bytes between the last mark and the next one."""
         relevant = self._last if self._last is not None and self._last.kind == BEFORE else mark or self._last
         return (None, "") if relevant is None else (relevant.at, relevant.run)
 
@@ -113,7 +113,7 @@ def _is_beyond(one: Mark, other: Mark) -> bool:
 
 
 class _HeldBytes:
-    """Bytes of one stream that were not released yet. The first one has offset ``at``."""
+    """Bytes of one stream that were not released yet. The first byte has offset ``at``."""
 
     def __init__(self, at: int) -> None:
         self.at = at
@@ -177,7 +177,7 @@ def merge_streams(folder: Path, stem: str, start: Place, end: Place, piece: int 
 
 
 class _PieceFile:
-    """File that is read in pieces and open only during a read, because merging 256 ranks involves 768 files.
+    """File that is read in pieces and only open during each read, because merging 256 ranks involves 768 files.
 
     Args:
         path: The file.
@@ -203,7 +203,7 @@ class _PieceFile:
         return data
 
     def line(self) -> bytes:
-        """Return the rest of a line of marks."""
+        """Return the rest of the current line of marks."""
         before = self.at
         rest, newline, _ = self.read(MARK_BYTES).partition(b"\n")
         self.at = before + len(rest + newline)
@@ -242,7 +242,7 @@ def _size(path: Path) -> int:
 
 
 def _mark_offset_before(path: Path, start: Place) -> int:
-    """Return the offset of the last mark before a place, which describes the bytes after it."""
+    """Return the offset of the last mark before a place. This mark describes the bytes after the place."""
     if (marks := _open_existing(path)) is None:
         return 0
     with marks:
@@ -251,7 +251,7 @@ def _mark_offset_before(path: Path, start: Place) -> int:
 
 
 def _find_mark(marks: BinaryIO, is_before: Callable[[Mark], bool]) -> int:
-    """Return the index of the first mark that is not before a place. Unreadable marks count as such."""
+    """Return the index of the first mark that is not before a place. Unreadable marks count as not before it."""
 
     def is_beyond(number: int) -> bool:
         mark = _read_mark(marks, number)

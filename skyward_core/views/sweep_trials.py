@@ -22,8 +22,8 @@ class TrialRow:
     Attributes:
         place: Index of the combination, from 0.
         arguments: Values as text, in the order of the table's names.
-        task: The task that ran it. None if nothing has run.
-        run: The run that ran it, or "".
+        task: The task of this trial. None if nothing has run.
+        run: The run of the task, or "".
         live: Newest metrics of an active trial.
     """
 
@@ -77,7 +77,7 @@ class TrialTable:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of all columns, which rows can be sorted by. Names that an argument has are qualified."""
+        """Names of all columns, for sorting. The name of a metric that is also an argument's name is qualified."""
         own = (PLACE, *self.names)
         rest = [(STATE, f"trial's {STATE}"), (TIME, f"trial's {TIME}")]
         rest += [(name, f"logged {name}") for name in self.numbers]
@@ -110,7 +110,8 @@ class TrialTable:
         return present + missing
 
     def comparison_values(self, by: str, otherwise: Sequence[str] = ()) -> tuple[str, dict[int, float]]:
-        """Return the values by which trials are compared: a column produced by the trials, or else their results.
+        """Return the values by which trials are compared: values of a column that trials produce, or else their
+        results.
 
         Args:
             by: Name of the preferred column.
@@ -133,7 +134,7 @@ class TrialTable:
 
     @property
     def _result_name(self) -> str:
-        """Name of the results' number: the first key of dictionaries."""
+        """Name of the number in the results. For dictionaries, the first key."""
         values = (row.value for row in self.rows)
         names = (next(iter(value), "") for value in values if isinstance(value, dict))
         return sanitize_line(str(next(names, RESULT)))
@@ -150,7 +151,7 @@ class TrialTable:
 
 @dataclass(frozen=True, slots=True)
 class TrialTableSource:
-    """Data of a trial table besides the run itself.
+    """Data for a trial table that the run itself does not contain.
 
     Attributes:
         sheet: The combinations.
@@ -172,8 +173,8 @@ class TrialTableSource:
         Args:
             run: Id of the run.
             tasks: Tasks of the run by index.
-            book: Metrics of the pool's ranks.
-            runs: Other runs of the pool. In a sweep by gangs, each row is a run.
+            book: Metrics of all ranks of the pool.
+            runs: All other runs of the pool. In a sweep by gangs, each row is a run.
         """
         places = {row: (run, task) for task, row in enumerate(self.sheet.tasks)}
         if self.sheet.gang:
@@ -194,7 +195,7 @@ class TrialTableSource:
 
 
 def representative_task(tasks: Iterable[TaskView]) -> TaskView | None:
-    """Return the task that represents all ranks of a run: a failed one, else an active one, else the first."""
+    """Return the task that represents all ranks of a run: a failed task, else an active one, else the first."""
     ranks = sorted(tasks, key=lambda task: task.index)
     failed = [task for task in ranks if task.state in ("raised", "exited", "lost")]
     going = [task for task in ranks if task.outcome is None]

@@ -43,7 +43,7 @@ _NEEDS = {"FSDP": "fsdp", "DEEPSPEED": "deepspeed"}
 
 
 def read_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return a configuration as parameters of the plugin, and as variables of the ranks.
+    """Return a configuration, split into parameters of the plugin and variables of the ranks.
 
     Args:
         config: Output of ``accelerate config``, with ``fsdp`` and ``deepspeed`` (or ``fsdp_config`` and
@@ -104,7 +104,7 @@ class Accelerate(Plugin):
     """Hugging Face Accelerate: ``Accelerator()`` uses the pool, with or without the plugin ``torch``.
 
     Args:
-        mixed_precision: "no", "fp16", "bf16" or "fp8". None leaves the choice to the function.
+        mixed_precision: "no", "fp16", "bf16" or "fp8". None if the function chooses the precision.
         fsdp: Options of fully sharded data parallelism, named as in Accelerate's configuration without the prefix
             ``fsdp_``: ``{"sharding_strategy": "FULL_SHARD"}``. None for none.
         deepspeed: DeepSpeed configuration. None for none.
@@ -172,7 +172,7 @@ class Accelerate(Plugin):
         if self.deepspeed is not None:
             values["ACCELERATE_USE_DEEPSPEED"] = "true"
         if self.deepspeed:
-            # DeepSpeed accepts a base64 configuration instead of a file's name.
+            # DeepSpeed accepts a base64-encoded configuration in place of a file name.
             config = json.dumps(dict(self.deepspeed)).encode()
             values["ACCELERATE_DEEPSPEED_CONFIG_FILE"] = base64.urlsafe_b64encode(config).decode()
         return values
@@ -181,7 +181,7 @@ class Accelerate(Plugin):
 def allow_cpu_gang(info: InstanceInfo) -> None:
     """Configure Accelerate, and thereby the Trainer, for a gang of ranks without GPUs.
 
-    Otherwise they ignore a process group without CUDA, and every rank trains separately.
+    Otherwise Accelerate and the Trainer ignore a process group without CUDA, and every rank trains separately.
     """
     if info.world_size > 1 and not info.stands_alone and not _has_cuda():
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")

@@ -1,7 +1,7 @@
-"""Plugin ``dask``: one Dask cluster of the pool's ranks, with ``compute.dask`` as its client.
+"""Plugin ``dask``: one Dask cluster that spans the pool's ranks, with ``compute.dask`` as its client.
 
-Its servers use TLS with certificates of the pool (https://distributed.dask.org/en/stable/tls.html), so that other users
-of the network cannot connect.
+The cluster's servers use TLS with certificates of the pool (https://distributed.dask.org/en/stable/tls.html), so that
+other users of the network cannot connect.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class Dask(ServerPlugin):
 
     Args:
         version: Version of distributed: "latest", an exact version, or constraints such as ">=2026.1".
-        dashboard: Whether the scheduler serves Dask's dashboard, on the head's loopback, under a secret URL.
+        dashboard: Whether the scheduler serves Dask's dashboard, on the head's loopback address, under a secret URL.
         port: Port of the scheduler; the dashboard uses the next one. None for a port derived from the pool's name.
         threads: Number of tasks that a rank runs at the same time.
         memory_limit: Bytes of memory at which a rank spills to disk, as a number or text such as "4 GiB". "auto" for
-            its share of the machine's memory.
+            the rank's share of the machine's memory.
 
     Attributes:
-        papers: Certificate authority, certificate and key of its servers and clients.
+        papers: Certificate of the authority, and certificate and key of the cluster's servers and clients.
         token: Secret part of the dashboard's URL; redacted in logs, like the key.
 
     Raises:
@@ -56,7 +56,7 @@ class Dask(ServerPlugin):
     place: ClassVar[int] = 11
     needs_peers = "one cluster of all ranks"
     pool_ports = (30_000, 2_000)
-    ports_per_pool = 2  # the dashboard has the next one
+    ports_per_pool = 2  # the dashboard has the second port
     version: str = field(default="latest", metadata={"help": "version of distributed"})
     dashboard: bool = field(default=True, metadata={"help": "serve Dask's dashboard on the head's loopback"})
     port: int | None = field(
@@ -87,12 +87,12 @@ class Dask(ServerPlugin):
     def around_process(self, info: InstanceInfo) -> AbstractContextManager[object]:
         pool = place_in_pool()
         at = f"tls://{pool.head_addr}:{self.port_of(pool.pool)}"
-        # Each rank has one Dask worker, in its worker for tasks if there is one.
+        # Each rank has one Dask worker. It runs in the rank's separate process for tasks, if there is one.
         works = pool.world_size == 1 or (info.world_size == 1 and not info.worker)
         return run_worker(self, pool, at) if works else client_settings(self, at)
 
     def dashboard_at(self, pool: str) -> tuple[int, str] | None:
-        """Return port and path of the dashboard on the head's loopback. None without a dashboard.
+        """Return the port and path of the dashboard on the head's loopback address. None without a dashboard.
 
         Args:
             pool: Name of the pool.
@@ -101,7 +101,7 @@ class Dask(ServerPlugin):
 
 
 def ensure_joined() -> None:
-    """Do nothing: a rank that runs this function has entered its plugins, which start its Dask worker."""
+    """Do nothing. To run this function, a rank must first enter its plugins, and this starts its Dask worker."""
 
 
 START_TIMEOUT = 120.0  # seconds for the scheduler to start
@@ -148,7 +148,7 @@ def run_scheduler(plugin: Dask, address: str, port: int) -> Iterator[None]:
     with (
         _run_server(start),
         config.set({"distributed.comm.timeouts.connect": f"{GRACE:g}s"}),
-    ):  # limits connections to ended workers
+    ):  # limits the wait for connections to ended workers
         yield
 
 
@@ -164,10 +164,11 @@ def run_worker(plugin: Dask, info: InstanceInfo, at: str) -> Iterator[None]:
     async def start() -> Any:
         from distributed import Worker
 
-        own = os.urandom(16).hex()  # unused secret: hides the worker's pages
+        own = os.urandom(16).hex()  # secret that nobody uses; it hides the worker's web pages
         made = Worker(
             at,
-            # A unique name: the scheduler may not have noticed yet that an earlier worker of the rank died.
+            # The name is unique, because the scheduler may not have noticed yet that an earlier worker of the rank
+            # died.
             name=f"rank-{info.rank}.{os.getpid()}.{os.urandom(2).hex()}",
             nthreads=plugin.threads,
             host=info.address,
@@ -215,9 +216,10 @@ def _load_config() -> Any:
 
 
 def _protect_pages(server: Any, token: str) -> None:
-    """Hide a server's web pages from requests without its secret.
+    """Hide a server's web pages from requests that do not contain its secret.
 
-    Dask's own prefix does not suffice, because the root redirects to the prefix, and the site map contains it.
+    Dask's own URL prefix is not sufficient, because the root page redirects to the prefix, and the site map contains
+    it.
     """
     from tornado.web import ErrorHandler
 

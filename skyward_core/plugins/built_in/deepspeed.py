@@ -22,10 +22,10 @@ class Deepspeed(Mpi):
     """DeepSpeed and the requirements of its launcher: a host file, and ``ssh`` between the nodes, as in plugin ``mpi``.
 
     Args:
-        slots: Processes for each node in the host file. None for its number of GPUs, or without GPUs its number of
-            ranks.
-        launcher: Program that ``deepspeed`` uses to connect to other nodes; it must be installed on the head node. ""
-            if you select another one (``deepspeed --launcher openmpi``).
+        slots: Processes for each node in the host file. None for the number of the node's GPUs, or without GPUs the
+            number of its ranks.
+        launcher: Program that ``deepspeed`` uses to connect to other nodes. It must be installed on the head node. ""
+            if you select another launcher (``deepspeed --launcher openmpi``).
         port: Port of each node's sshd. None for a port derived from the pool's name. No port is used if all nodes are
             on one host.
         version: Version of deepspeed: "latest", an exact version, or constraints such as ">=0.16".
@@ -34,7 +34,7 @@ class Deepspeed(Mpi):
     name: ClassVar[str] = "deepspeed"
     help: ClassVar[str] = "DeepSpeed, and host files and ssh for its launcher"
     place: ClassVar[int] = 14
-    conflicts = ("mpi",)  # included
+    conflicts = ("mpi",)  # this plugin includes the plugin mpi
     _package: ClassVar[str] = "pdsh"
     launcher: str = field(default="pdsh", metadata={"help": "program that the head node uses to reach other nodes"})
     version: str = field(default="latest", metadata={"help": "version of deepspeed"})

@@ -25,10 +25,10 @@ class HuggingFace(Plugin):
     """transformers, datasets, tokenizers and accelerate. Together with the plugin ``torch`` the Trainer uses the pool.
 
     Args:
-        token: Access token of the Hub. None for the client's ``HF_TOKEN``, if set. The token is pickled with the
-            plugins and only ranks receive it. It is in no file, command line or log.
+        token: Access token of the Hub. None for the client's ``HF_TOKEN``, if set. The token is pickled with the plugin
+            and sent only to ranks. It is not written to any file, command line or log.
         models: Repositories to download before training: during the setup of a node, or with a token at the start of a
-            worker. The first rank of a node downloads, the others use its cache.
+            worker. The first rank of a node downloads them, and the other ranks use its cache.
         version: Version of transformers: "latest", an exact version, or constraints such as ">=5".
     """
 

@@ -36,8 +36,8 @@ class Jax(Plugin):
             older generations, means "cuda12".
         version: "latest", an exact version, or constraints such as ">=0.6".
         init: Initialize the distributed runtime before the function runs. A later ``jax.distributed.initialize()`` in
-            the function does nothing if its arguments match. With False the function makes that call itself, and
-            missing arguments are added.
+            the function does nothing if its arguments match. If False, the function makes that call itself, and missing
+            arguments are filled in.
     """
 
     name: ClassVar[str] = "jax"
@@ -85,7 +85,7 @@ class Jax(Plugin):
 
 
 def count_visible_gpus(info: InstanceInfo) -> int:
-    """Return the number of its node's GPUs that a rank sees."""
+    """Return the number of GPUs that a rank sees on its node."""
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     if shown is None:
         return info.accelerators

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Joblib(Plugin):
-    """Backend that runs the client's ``joblib.Parallel`` on the pool, in the thread that opened the pool.
+    """Backend that runs ``joblib.Parallel`` calls of the client on the pool. Only for the thread that opened the pool.
 
     Args:
-        n_jobs: Number of concurrent tasks of a ``Parallel`` without ``n_jobs``. None for the number that the pool runs
-            at once.
+        n_jobs: Number of concurrent tasks of a ``Parallel`` without ``n_jobs``. None for the number of tasks that the
+            pool runs at the same time.
         version: "latest", an exact version, or constraints such as ">=1.4".
 
     Attributes:

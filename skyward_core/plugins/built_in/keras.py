@@ -1,4 +1,4 @@
-"""Plugin ``keras``: Keras 3 with a backend that is chosen before the import, and that uses all its devices."""
+"""Plugin ``keras``: Keras 3, with a backend that is chosen before the import and uses all devices of the rank."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Keras(Plugin):
     """Keras 3 on a backend.
 
     With ``jax``, and the plugin ``jax`` before this one, Keras trains data-parallel on all devices of the pool. Each
-    rank feeds its own shard, and all ranks must feed the same number of batches. Without that plugin every rank trains
-    separately on its own devices. With ``torch`` and ``tensorflow`` the backend's own distributed setup is made (a
-    process group, TF_CONFIG), unless its plugin makes it.
+    rank feeds its own shard, and all ranks must feed the same number of batches. Without the plugin ``jax`` every rank
+    trains separately on its own devices. With ``torch`` and ``tensorflow`` this plugin makes the backend's own
+    distributed setup (a process group, TF_CONFIG), unless the backend's plugin makes it.
 
     Args:
         backend: "jax", "torch" or "tensorflow".
-        seed: Seed of Keras, NumPy and the backend, the same on every rank. None for a random seed, which with ``jax``
-            on all devices is the same on all ranks.
+        seed: Seed of Keras, NumPy and the backend, the same on every rank. None for a random seed. With ``jax`` on all
+            devices, the random seed is the same on all ranks.
 
     Raises:
         UsageError: If the backend is unknown.
@@ -48,13 +48,13 @@ class Keras(Plugin):
     def __post_init__(self) -> None:
         if self.backend not in get_args(Backend):
             raise UsageError(f"{self.backend!r} is not a backend of Keras. Use {', '.join(get_args(Backend))}.")
-        if self.backend != "jax":  # only the plugin jax joins JAX's ranks
+        if self.backend != "jax":  # only the plugin jax connects JAX's ranks
             object.__setattr__(self, "needs_peers", self._backend_plugin().needs_peers)
 
     def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
         image = with_env(with_pip(image, ["keras>=3"]), KERAS_BACKEND=self.backend)
         if any(plugin.name == self.backend for plugin in pool_spec.plugins):
-            return image  # that plugin chooses the backend's version and wheels
+            return image  # the plugin jax chooses the backend's version and wheels
         return self._backend_plugin().transform(image, pool_spec)
 
     @contextmanager
@@ -98,7 +98,7 @@ def _spread_over_devices(seed: int | None) -> None:
 
 
 def _share_seed() -> None:
-    """Set the head's seed on every rank. Replicas must start equal, but Keras chooses a seed for each process."""
+    """Set the head's seed on every rank. Replicas must start equal, but Keras would choose a seed for each process."""
     import random
 
     import keras

@@ -27,7 +27,7 @@ _PROFILE = re.compile(r"(?P<plain>(?P<slices>\d)g\.\d+gb)(?P<extra>\+[\w.]+)?")
 
 @dataclass(frozen=True)
 class Mig(Plugin):
-    """One MIG slice for each rank, or with ``Worker(concurrency=)`` for each worker process of a rank.
+    """One MIG slice for each rank. With ``Worker(concurrency=)``, one slice for each worker process of a rank.
 
     Args:
         profile: Compute slices and memory of each slice, such as "3g.40gb".
@@ -76,8 +76,8 @@ def slices_per_gpu(profile: str, gpu: Accelerator | None = None) -> int:
     """Return the number of slices of a profile that one GPU provides: 7 for "1g.10gb", 3 for "2g.20gb", 2 for
     "3g.40gb".
 
-    From the catalogue: for the given GPU the minimum over its memory sizes, otherwise the maximum over all GPUs. For an
-    unknown profile the number of compute slices (its first digit) that fit into seven.
+    The number comes from the catalogue: for a given GPU the minimum over its memory sizes, otherwise the maximum over
+    all GPUs. For an unknown profile, the number of compute slices (the first digit) decides how many fit into seven.
 
     Raises:
         UsageError: If the profile is invalid, or if the GPU does not have it.
@@ -92,7 +92,7 @@ def slices_per_gpu(profile: str, gpu: Accelerator | None = None) -> int:
     else:
         known = [entry.mig[match["plain"]] for entry in entries() if match["plain"] in entry.mig]
         count = max(known, default=7 // int(match["slices"]))
-    return 1 if match["extra"] == "+me" else count  # a GPU has one set of media extensions
+    return 1 if match["extra"] == "+me" else count  # a GPU has only one set of media extensions
 
 
 def list_node_slices(profile: str) -> list[str]:

@@ -30,9 +30,10 @@ class Mpi(ServerPlugin):
     purpose each host runs an sshd of the pool, which accepts only the pool's key and ends with the pool.
 
     Args:
-        slots: Processes for each node in the host file. None for its number of GPUs, or without GPUs its number of
-            ranks.
-        launcher: Program that must be installed on each node, otherwise runs fail with an error. "" for no check.
+        slots: Processes for each node in the host file. None for the number of the node's GPUs, or without GPUs the
+            number of its ranks.
+        launcher: Program that must be installed on each node; runs fail with an error if it is missing. "" for no
+            check.
         port: Port of each node's sshd. None for a port derived from the pool's name. No port is used if all nodes are
             on one host.
 
@@ -84,7 +85,7 @@ class Mpi(ServerPlugin):
         port = self.port_of(info.pool)
         first = next(peer.node for peer in info.peers if peer.address == info.address)
         with ssh_between_nodes.prepare_node_files(info, port, self.login, self.host) as folder:
-            if first != info.node:  # the first node of the host runs the sshd
+            if first != info.node:  # only the first node on a host runs the sshd
                 yield
                 return
             with ssh_between_nodes.run_sshd(self.name, folder, info.address, port, self.host[0], self.login[1]):

@@ -44,10 +44,11 @@ PAUSE = 0.1  # seconds between attempts
 SAID, STARTED = "ray-start.log", "Ray runtime started"
 LOCK = "lock"
 GRACE = 10.0  # seconds for Ray's processes to end
-# With these values Ray detects a dead host within about 30 s. Most of that time is a wait for answers, because busy
-# machines answer late, and Ray never readmits a node that it declared dead. Ray's defaults are in parentheses.
+# With these values Ray detects a dead host within about 30 s. Most of that time is spent waiting for answers, because
+# busy machines answer late, and Ray never readmits a node that it declared dead. Ray's defaults are in parentheses.
 HEALTH_CHECK_OPTIONS = {
-    # The head checks each node every 3 s. A node is dead after three checks without an answer within 8 s (five, 10 s).
+    # The head checks each node every 3 s. A node counts as dead after three checks without an answer within 8 s (five,
+    # 10 s).
     "health_check_period_ms": "3000",
     "health_check_timeout_ms": "8000",
     "health_check_failure_threshold": "3",
@@ -60,16 +61,16 @@ HEALTH_CHECK_OPTIONS = {
 
 @dataclass(frozen=True)
 class Ray(ServerPlugin):
-    """One Ray cluster of the pool's nodes, with the head on node 0, up before the ranks are set up and until they have
-    ended.
+    """One Ray cluster of the pool's nodes, with the head on node 0. It starts before the ranks are set up, and stops
+    after the ranks have ended.
 
-    ``ray.init()`` in a rank connects to the cluster. Other nodes may still be joining then, and tasks that need them
-    wait, as always with Ray. Each node provides its CPUs, and its GPUs as counted by ``info.accelerators``.
+    ``ray.init()`` in a rank connects to the cluster. At this time some nodes may not have joined yet. Ray lets tasks
+    wait for the nodes that they need. Each node provides its CPUs, and its GPUs as counted by ``info.accelerators``.
 
     Args:
         version: "latest", an exact version, or constraints such as ">=2.52". Older versions have no token
-            authentication, so anyone with network access could run code. Nodes reject them at the start.
-        dashboard: Whether the head serves Ray's dashboard, on its loopback.
+            authentication, so anyone with network access could run code. Nodes reject older versions at the start.
+        dashboard: Whether the head serves Ray's dashboard, on its loopback address.
         port: Port of the head; the dashboard uses the next one. None for a port derived from the pool's name.
 
     Attributes:
@@ -85,7 +86,7 @@ class Ray(ServerPlugin):
     gang: ClassVar[bool] = False
     needs_peers = "one cluster of all nodes"
     pool_ports = (20_000, 10_000)
-    ports_per_pool = 2  # the dashboard has the next one
+    ports_per_pool = 2  # the dashboard has the second port
     version: str = field(default="latest", metadata={"help": "version of ray"})
     dashboard: bool = field(default=True, metadata={"help": "serve Ray's dashboard on the head's loopback"})
     port: int | None = field(
@@ -110,7 +111,7 @@ class Ray(ServerPlugin):
         with _private_folder(self.token) as folder:
             log = folder / f"{SAID}.{info.node}"
             with _run_ray(self._start(info, port, folder), self._variables(info, port), log) as node:
-                # Ray prints this once the node has joined the cluster.
+                # Ray prints this text when the node has joined the cluster.
                 await_server("ray start", node, lambda: STARTED in log.read_text(errors="replace"), START_TIMEOUT, log)
                 yield
 
@@ -118,7 +119,7 @@ class Ray(ServerPlugin):
         return set_variables(self._variables(info, self.port_of(info.pool)))
 
     def dashboard_at(self, pool: str) -> tuple[int, str] | None:
-        """Return port and path of the dashboard on the head's loopback. None without a dashboard.
+        """Return the port and path of the dashboard on the head's loopback address. None without a dashboard.
 
         Args:
             pool: Name of the pool.
@@ -150,13 +151,13 @@ class Ray(ServerPlugin):
 def _private_folder(token: str) -> Iterator[Path]:
     """Provide Ray's folder on disk.
 
-    The path is the same on all nodes, because each node uses the head's path, and short, because it contains sockets.
-    If several nodes share a host, the node that created the folder removes it. Nodes that end later remove files
-    written since.
+    The path is the same on all nodes, because each node uses the path on the head. It is short, because the folder
+    contains sockets. If several nodes share a host, the node that created the folder removes it. Nodes on that host
+    that end later remove files that were written after that.
     """
     folder = Path("/tmp", f"sky-ray-{hashlib.sha256(token.encode()).hexdigest()[:12]}")
     make_private_folder(folder)
-    # The holder of the lock created the folder, or took it over from a killed process.
+    # The process that holds the lock created the folder, or took it over from a killed process.
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     has_it = _try_lock(lock)
     try:
@@ -178,7 +179,7 @@ def _try_lock(descriptor: int) -> bool:
 
 @contextmanager
 def _run_ray(command: Sequence[str], variables: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run Ray's processes of a node. Ends them with all their children."""
+    """Run Ray's processes of a node. At the end of the block, end them with all their children."""
     with log.open("wb") as file:
         node = subprocess.Popen(
             command, env={**os.environ, **variables}, stdin=subprocess.DEVNULL, stdout=file, stderr=file
@@ -190,7 +191,7 @@ def _run_ray(command: Sequence[str], variables: Mapping[str, str], log: Path) ->
 
 
 def _check_tokens() -> None:
-    """Reject versions of Ray without token authentication: anyone with network access could run code."""
+    """Reject versions of Ray without token authentication, because anyone with network access could run code."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

@@ -41,8 +41,8 @@ class Shared(ServerPlugin):
     """State shared by ranks and client: ``sky.dict``, ``sky.set``, ``sky.counter``, ``sky.queue``, ``sky.lock``,
     ``sky.barrier``.
 
-    Node 0 runs its installed Valkey or Redis server, in memory only, from before the first rank is set up until the
-    pool ends.
+    Node 0 runs the Valkey or Redis server that is installed there, in memory only. The server starts before the first
+    rank is set up, and ends with the pool.
 
     Args:
         version: Version of the Python package redis: "latest", an exact version, or constraints such as ">=6".
@@ -50,7 +50,7 @@ class Shared(ServerPlugin):
             is used if all nodes are on this machine.
 
     Attributes:
-        papers: Certificate authority, certificate and key of the server.
+        papers: Certificate of the authority, and certificate and key of the server.
         token: Password of ranks and client; redacted in logs, like the key.
 
     Raises:
@@ -107,7 +107,7 @@ PLUGIN = Shared
 PROGRAMS = ("valkey-server", "redis-server")
 START_TIMEOUT = 30.0  # seconds for the server to start
 GRACE = 5.0  # seconds for the server to end
-SHARE = 4  # the server uses at most 1/SHARE of the memory, so that shared data cannot cause ranks to be killed
+SHARE = 4  # the server uses at most 1/SHARE of the memory; otherwise the kernel might kill ranks for lack of memory
 
 
 @contextmanager
@@ -116,7 +116,7 @@ def run_server(token: str, papers: tuple[str, str, str], address: str, port: int
 
     Args:
         token: Password of all clients.
-        papers: Certificate of the authority, the server's own, and its key.
+        papers: Certificate of the authority, and the server's certificate and key.
         address: This node's address for other nodes. With a loopback address, or none, the server only has a Unix
             socket.
         port: Port at that address.
@@ -136,7 +136,7 @@ def run_server(token: str, papers: tuple[str, str, str], address: str, port: int
         answers = partial(_answers, folder / SOCKET, token)
         await_server("the server of the shared state", child, answers, START_TIMEOUT, log)
         for each in (log, *folder.glob("*.pem")):
-            each.unlink()  # the server has opened or read the file
+            each.unlink()  # the server has already opened or read the file
         Thread(target=_exit_with_server, args=(child, ended), name="shared-server", daemon=True).start()
         yield
     finally:
@@ -161,7 +161,7 @@ def _tls_settings(folder: Path, papers: tuple[str, str, str], address: str, port
 
 
 def _is_loopback(address: str) -> bool:
-    """Check whether all nodes are on this machine: the address is a loopback, or empty for standalone ranks."""
+    """Check whether all nodes are on this machine: the address is a loopback address, or empty for standalone ranks."""
     try:
         return ipaddress.ip_address(address.partition("%")[0]).is_loopback
     except ValueError:
@@ -177,9 +177,7 @@ def _format_settings(folder: Path, token: str, tls: list[tuple[str, str]]) -> st
 
 
 def _start(program: str, settings: str, log_path: Path) -> subprocess.Popen[bytes]:
-    """Start the server with its settings on standard input, so that lists of processes and files do not show the
-    password.
-    """
+    """Start the server. Its settings go to standard input, so that process lists and files do not show the password."""
     with log_path.open("wb") as log:
         child = subprocess.Popen(
             [program, "-"], stdin=subprocess.PIPE, stdout=log, stderr=log, preexec_fn=end_with_parent()

@@ -10,8 +10,8 @@ from skyward_core.plugins.built_in.joblib import Joblib
 
 @dataclass(frozen=True)
 class Sklearn(Joblib):
-    """scikit-learn on the pool: estimators and functions with ``n_jobs`` (searches, forests, cross-validation) run
-    there.
+    """scikit-learn on the pool: estimators and functions with ``n_jobs`` (searches, forests, cross-validation) run on
+    the pool's ranks.
 
     Args:
         n_jobs: Same as for ``joblib``.

@@ -46,7 +46,7 @@ class TensorFlow(Plugin):
 
 
 def make_tf_config(info: InstanceInfo) -> dict[str, object]:
-    """Return TF_CONFIG: every rank is a worker, with a port that its node has reserved."""
+    """Return TF_CONFIG: every rank is a worker, at a port that was reserved on its node."""
     workers = [f"{peer.address}:{port}" for peer in info.peers for port in peer.ports]
     if len(workers) != info.world_size:
         raise PoolError(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def patch_init_process_group(info: InstanceInfo, usable: Callable[[str], str]) -> Callable[[], None]:
     """Let ``init_process_group()`` return the existing process group if its arguments match.
 
-    After ``destroy_process_group()`` the process is not reused.
+    After ``destroy_process_group()`` the process is not used for further calls.
 
     Args:
         info: The rank's place.
@@ -80,7 +80,7 @@ def _check_group_arguments(c10d: Any, made: Any, requested: dict[str, Any], info
     """Check that arguments of ``init_process_group()`` match the existing group.
 
     Raises:
-        UsageError: If they do not. The message describes both.
+        UsageError: If they do not match. The message describes the arguments and the existing group.
     """
     there = c10d._world.pg_backend_config[made]
     has = dict(pair.split(":") for pair in there.split(","))
@@ -106,8 +106,8 @@ def _check_group_arguments(c10d: Any, made: Any, requested: dict[str, Any], info
         )
 
 
-# Number of collectives in the flight recorder, from which `torchfrtrace` finds missing ranks. The value is the default
-# of PyTorch 2.13; older releases record none. The second name is older.
+# Number of collectives in PyTorch's flight recorder, from which `torchfrtrace` finds missing ranks. The value is the
+# default of PyTorch 2.13; older releases record none. The second name is the older one.
 FLIGHT_RECORDER_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 FLIGHT_RECORDER_ENTRIES = "2000"
 WHEELS = "https://download.pytorch.org/whl"
@@ -159,23 +159,23 @@ class Torch(Plugin):
 
 @contextmanager
 def process_group(info: InstanceInfo, backend: str | None = None) -> Iterator[None]:
-    """Create PyTorch's default process group for the life of the worker, unless there is one rank or an existing
-    group.
+    """Create PyTorch's default process group for the life of the worker. Do nothing for a single rank, or if a group
+    exists already.
     """
     if info.world_size < 2:
         yield
         return
     if "torch" in sys.modules and sys.modules["torch"].distributed.is_initialized():
-        yield  # another plugin created it
+        yield  # another plugin has created the group
         return
-    set_permanent_variables(info)  # before the import, which reads the thread count
+    set_permanent_variables(info)  # before torch is imported, because the import reads the number of threads
     set_phase("importing")
     import torch
     import torch.distributed as dist
 
     cuda = torch.cuda.is_available()
     if cuda:
-        # The modulo selects device 0 if the rank sees only one device, otherwise the device of its local rank.
+        # A rank that sees only one device uses device 0. Otherwise a rank uses the device with its local rank.
         torch.cuda.set_device(info.local_rank % torch.cuda.device_count())
     set_phase("joining")
     dist.init_process_group(
@@ -192,7 +192,7 @@ def process_group(info: InstanceInfo, backend: str | None = None) -> Iterator[No
 
 
 def _make_store(info: InstanceInfo) -> Any:
-    """Return the ranks' store, like env://, but listening only on the head's address instead of every address."""
+    """Return the ranks' store. Equal to the store of env://, but listens only on the head's address."""
     from torch.distributed import PrefixStore, TCPStore
     from torch.distributed.constants import default_pg_timeout
 
@@ -201,7 +201,7 @@ def _make_store(info: InstanceInfo) -> Any:
     if info.rank == 0:
         family = socket.AF_INET6 if ":" in info.head_addr else socket.AF_INET
         with socket.create_server((info.head_addr, port), family=family, backlog=info.world_size) as server:
-            listening = server.detach()  # the store owns it now
+            listening = server.detach()  # from now on the store owns the socket
     store = TCPStore(
         info.head_addr,
         port,

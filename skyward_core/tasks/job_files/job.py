@@ -38,7 +38,7 @@ from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.redaction import MIN_SECRET_LENGTH, is_secret_name, secret_values, strip_credentials
 from skyward_core.util.user_files import exists, expand_user, is_dir, is_file, read_text, resolve_path
 
-MAX_UPLOAD_BYTES = 1 << 30  # bytes of all files of one job; they are held in this process's memory
+MAX_UPLOAD_BYTES = 1 << 30  # bytes of all files of one job; this process holds them in memory
 
 
 def make_mount_call(mounts: Mapping[str, Path]) -> PendingFunction[None]:
@@ -52,7 +52,7 @@ def make_mount_call(mounts: Mapping[str, Path]) -> PendingFunction[None]:
     """
     packed: dict[str, bytes] = {}
     for target, source in mounts.items():
-        # As with rsync: a file for a target that ends in / goes into that folder under its own name.
+        # As with rsync: if a target ends in /, a file goes into that folder under its own name.
         name = source.name if target.endswith("/") and is_file(source) else "."
         packed[target] = _pack_files(source, MAX_UPLOAD_BYTES - sum(map(len, packed.values())), name=name)
     return PendingFunction(FileMounts("file_mounts"), (packed,))
@@ -79,7 +79,7 @@ def _pack_files(source: Path, room: int, paths: Sequence[str] | None = None, *, 
     try:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
             if paths is None:
-                # The named path is resolved; links inside it stay links.
+                # The path of the mount is resolved; links inside it stay links.
                 real = source.resolve()
                 tar.add(
                     real,
@@ -122,7 +122,8 @@ _VARIABLE_REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][
 _REPOSITORY = re.compile(r"[a-z+]+://|[\w.-]+@[\w.-]+:")
 _BUCKET = re.compile(r"[a-z0-9]+://")
 # SkyPilot's shells read ~/.bashrc and activate conda. In a shell that is not interactive, ~/.bashrc often returns
-# before its conda lines, so conda is activated separately. One line, so that line numbers in errors change by one only.
+# before its conda lines, so conda is activated separately. The prelude is one line, so line numbers in errors change by
+# one.
 PRELUDE = (
     "[ -r ~/.bashrc ] && . ~/.bashrc >/dev/null 2>&1; "
     'for __conda in "$(command -v conda)" ~/miniconda3/bin/conda ~/miniforge3/bin/conda ~/anaconda3/bin/conda '
@@ -143,8 +144,8 @@ class JobFile(Value):
         git: URL and branch or tag of the repository that is cloned as the working folder; None for none.
         num_nodes: Number of nodes that run the job.
         ways: Alternative machines.
-        ordered: Whether the alternatives are in order of preference, instead of cheapest first.
-        envs: Variables of its commands.
+        ordered: Whether the alternatives are in order of preference. Otherwise the cheapest comes first.
+        envs: Environment variables of the commands.
         secrets: Variables whose values are redacted in logs.
         mounts: Local paths by path on the nodes.
         setup: Commands that every node runs first; "" for none.
@@ -178,11 +179,12 @@ class JobFile(Value):
 
         Args:
             path: Path of the file.
-            env: Variables that replace or extend its ``envs``; None stands for the value in this process's environment.
-            secrets: The same for its ``secrets``.
+            env: Variables that replace or extend the file's ``envs``. None stands for the value in this process's
+                environment.
+            secrets: The same for the file's ``secrets``.
 
         Raises:
-            JobFileError: If the file is invalid. Names the line and the reason.
+            JobFileError: If the file is invalid. The message names the line and the reason.
         """
         file = Path(path)
         if file.suffix == ".py":
@@ -262,11 +264,11 @@ class JobFile(Value):
 
     @property
     def blanked(self) -> tuple[str, ...]:
-        """Values to redact in the output of its ranks."""
+        """Values to redact in the output of the job's ranks."""
         return (*secret_values(self.envs), *self.secrets.values())
 
     def files_call(self) -> PendingFunction[None] | None:
-        """Return the call that copies its files to the nodes; None if it mounts none.
+        """Return the call that copies the job's files to the nodes; None if the job mounts no files.
 
         Raises:
             JobFileError: If a file cannot be read, or the files are too large.
@@ -274,17 +276,17 @@ class JobFile(Value):
         return make_mount_call(self.mounts) if self.mounts else None
 
     def setup_call(self, cwd: str = "") -> PendingFunction[None] | None:
-        """Return the call of its ``setup``; None if it has none.
+        """Return the call of the job's ``setup``; None if there is no ``setup``.
 
         Args:
-            cwd: Folder of its commands; "" for the working folder of the ranks.
+            cwd: Working folder of the commands; "" for the working folder of the ranks.
         """
         if not self.setup.strip():
             return None
         return PendingFunction(self._shell_command(self.setup, "setup", cwd, as_setup=True))
 
     def run_call(self, cwd: str = "") -> PendingFunction[None] | None:
-        """Return the call of its ``run``; None if it has none.
+        """Return the call of the job's ``run``; None if there is no ``run``.
 
         Args:
             cwd: As in ``setup_call``.
@@ -294,7 +296,7 @@ class JobFile(Value):
         return PendingFunction(self._shell_command(self.run, self.name or "run", cwd)).with_nodes(self.num_nodes)
 
     def calls(self, *, setup: bool = True, cwd: str = "") -> Iterator[PendingFunction[None]]:
-        """Yield all its calls in order; each must end on all its nodes before the next one starts.
+        """Yield all calls of the job in order. Each call must end on all nodes of the job before the next one starts.
 
         Args:
             setup: Whether to include ``setup``.
@@ -310,17 +312,18 @@ class JobFile(Value):
             yield run
 
     def sets_all_up(self, *, setup: bool) -> bool:
-        """Check whether the calls before ``run`` are for all nodes of a pool, because a later run may get other nodes.
+        """Check whether the calls before ``run`` must run on all nodes of a pool, because a later run may get other
+        nodes.
 
         Args:
-            setup: Whether ``setup`` is run.
+            setup: Whether ``setup`` runs.
         """
         return setup and bool(self.setup.strip())
 
     def run_on(self, pool: Dispatcher, *, setup: bool = True) -> None:
-        """Copy its files to the nodes of a pool, set the nodes up, and run the job.
+        """Copy the job's files to the nodes of a pool, set the nodes up, and run the job.
 
-        The working folder of the pool must be that of the job.
+        The pool must have the working folder of the job.
 
         Args:
             pool: Pool that runs the job.
@@ -357,7 +360,7 @@ def _check_keys(document: YamlDocument, values: Any, model: type[BaseModel], pla
     """Reject unsupported keys, and yield notes for keys without effect.
 
     Raises:
-        JobFileError: If a key is unknown or not supported. Names the alternative.
+        JobFileError: If a key is unknown or not supported. The message names the alternative.
     """
     if not isinstance(values, Mapping):
         return
@@ -385,9 +388,10 @@ def _check_keys(document: YamlDocument, values: Any, model: type[BaseModel], pla
 
 def _translate_validation_error(document: YamlDocument, error: ValidationError) -> JobFileError:
     """Return the error for the first invalid value."""
-    # For a union, pydantic reports an error per type. The deepest location belongs to the intended type.
+    # For a union, pydantic reports an error for each type. The deepest location belongs to the type that the user
+    # meant.
     found = max(error.errors(), key=lambda each: len(each["loc"]))
-    # Locations also contain the names of the types, after the keys.
+    # Locations contain the names of the types, too; these follow the keys.
     place: YamlPath = ()
     at: Any = document.values
     for part in found["loc"]:
@@ -403,7 +407,7 @@ def _translate_validation_error(document: YamlDocument, error: ValidationError) 
     words = words.format(**found.get("ctx", {}))
     shown = _describe_value(at)
     if place[:1] in (("envs",), ("secrets",)):
-        shown = "its value"  # may be secret
+        shown = "its value"  # the value may be secret
     elif found["type"] == "string_type" and isinstance(at, int | float | date):
         words += ". Put it in quotes"
     return document.make_error(f"{name} cannot be {shown}: {words[:1].lower()}{words[1:]}", place)
@@ -501,10 +505,10 @@ def _is_inside(target: str, folder: Path) -> bool:
 
 
 def _local_target(target: str) -> Path | None:
-    """Return the local path of a target if the node is this machine; None if it has none."""
+    """Return the local path of a target if the node is this machine. None if the path is only known on the node."""
     if not target.startswith(("/", "~")):
         return None
-    place = expand_user(target)  # only the node may know another user's home
+    place = expand_user(target)  # for another user's home, only the node may know the path
     return place.absolute() if place.is_absolute() else None
 
 
@@ -516,7 +520,7 @@ def _local_path(document: YamlDocument, path: str, place: YamlPath) -> Path:
 
 
 def _substitute(text: str, envs: Mapping[str, str]) -> str:
-    """Replace references to the job's variables in a text; other references stay."""
+    """Replace references to the job's variables in a text. All other references are kept."""
     return _VARIABLE_REFERENCE.sub(lambda found: envs.get(found[1] or found[2], found[0]), text)
 
 
@@ -529,7 +533,7 @@ Task = JobFile
 
 
 def read_variables(path: str | os.PathLike[str]) -> tuple[dict[str, str | None], dict[str, str | None]]:
-    """Return the ``envs`` and ``secrets`` of a job file; the value None marks a variable that needs a value.
+    """Return the ``envs`` and ``secrets`` of a job file. None stands for a variable that still needs a value.
 
     Args:
         path: Path of the file.

@@ -19,7 +19,7 @@ from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.redaction import Redactor, url_secrets
 
 MAX_CHARACTERS = 1 << 20  # characters
-MAX_VALUES = 20_000  # including repetitions by aliases
+MAX_VALUES = 20_000  # values, counting repetitions by aliases
 _COLLECTION_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _INVALID_CHARACTERS = re.compile("[\\0\\ud800-\\udfff]")
 YamlPath = tuple[str | int, ...]
@@ -30,13 +30,13 @@ class YamlDocument:
 
     Args:
         text: YAML text.
-        name: Name of its file, for errors.
+        name: Name of the file, for errors.
 
     Attributes:
-        values: Mapping at the top level.
+        values: The mapping at the top level.
 
     Raises:
-        JobFileError: If the text is not YAML, not a mapping, several documents, or too large.
+        JobFileError: If the text is not YAML, is not a mapping, has several documents, or is too large.
     """
 
     def __init__(self, text: str, name: str) -> None:
@@ -73,7 +73,9 @@ class YamlDocument:
         self.values: dict[str, Any] = made
 
     def line_of(self, place: YamlPath) -> int:
-        """Return the line number of a value, from 1, or that of the nearest value around it."""
+        """Return the line number of a value, from 1. If unknown, return the line number of the nearest enclosing
+        value.
+        """
         while place and place not in self._line_numbers:
             place = place[:-1]
         return self._line_numbers.get(place, 1)
@@ -102,7 +104,7 @@ class YamlDocument:
             words = f"{node.value!r:.60} cannot be read: {getattr(error, 'problem', None) or error}"
             raise self.make_error(words, line=node.start_mark.line + 1) from error
         self._check_text(value, node)
-        # YAML reads 1:30 as a number to the base of 60; keep the text.
+        # YAML reads 1:30 as a base-60 number, so the text is used instead.
         return node.value if isinstance(value, int) and not isinstance(value, bool) and ":" in node.value else value
 
     def _check_text(self, value: Any, node: yaml.Node) -> None:
@@ -158,7 +160,7 @@ UNSUPPORTED_KEYS: Mapping[str, str] = {
     "resources.volumes": "set disk_size for a larger machine disk",
     "resources.spot_recovery": "use job_recovery",
 }
-# Keys without effect, with the behavior in effect; the user is notified.
+# Keys without effect, with a description of what happens instead. The user is notified.
 IGNORED_KEYS: Mapping[str, str] = {
     "resources.ports": "ports are not opened publicly; forward a port from the node to this machine",
     "resources.disk_tier": "AWS disks are gp3; other providers use their default",
@@ -171,7 +173,7 @@ IGNORED_KEYS: Mapping[str, str] = {
 
 
 def _to_text(value: Any) -> Any:
-    """Convert a variable's value to the text that SkyPilot makes of it (``true``: True)."""
+    """Convert a variable's value to the text that SkyPilot uses (``true`` becomes "True")."""
     return str(value) if isinstance(value, int | float | date) else value
 
 
@@ -223,7 +225,7 @@ class ResourceKeys(_Keys):
     autostop: bool | int | str | AutostopKeys | None = None
     any_of: list[ResourceKeys] | None = Field(default=None, min_length=1)
     ordered: list[ResourceKeys] | None = Field(default=None, min_length=1)
-    # Accepted without effect; the user is notified.
+    # Accepted without effect. The user is notified.
     ports: Any = None
     disk_tier: Any = None
     network_tier: Any = None
@@ -269,7 +271,7 @@ class WantedMachine(Value):
         cloud: SkyPilot's name of the cloud; "" for any. ``region`` and ``zone`` are locations in that cloud.
         accelerator: Such as "A100:8"; "" for none.
         gpus: Accelerators per machine.
-        vcpus: Minimum number; 0 for any. The same for ``memory_gb`` and ``disk_gb``.
+        vcpus: Minimum number of vCPUs; 0 for any. ``memory_gb`` and ``disk_gb`` are minimums, too.
         max_hourly: Maximum price of one machine in dollars per hour; 0 for any.
     """
 
@@ -398,7 +400,7 @@ class ResourceReader:
         return float(found[1]) * _SIZE_UNITS[unit]
 
     def read_idle_seconds(self, autostop: Any, place: YamlPath) -> float | None:
-        """Return the idle time in seconds after which the pool ends; None if the key does not set it."""
+        """Return the idle time in seconds after which the pool ends. None if the file does not set it."""
         if autostop is None or autostop is False:
             return None
         if autostop is True:
@@ -415,11 +417,11 @@ class ResourceReader:
 
 
 def strip_secrets(text: str, names: Collection[str], values: Collection[str]) -> str:
-    """Return the text of a job file without the values of its ``secrets`` and of the given variables.
+    """Return the text of a job file without the values of the file's ``secrets`` and of the given variables.
 
     Args:
         text: Text of the file.
-        names: Variables of its ``envs`` whose values are removed.
+        names: Variables in the file's ``envs`` whose values are removed.
         values: Secret texts that must not occur in the result, such as values given on the command line.
 
     Raises:
@@ -430,7 +432,7 @@ def strip_secrets(text: str, names: Collection[str], values: Collection[str]) ->
         lines = text[begin:end].count("\n") if text[begin:end].endswith("\n") else 0
         text = f"{text[:begin]}null{chr(10) if lines else ''}{text[end:]}"
     written = text.encode()
-    if Redactor(values).redact_bytes(written) != written:  # changing that line would change the job
+    if Redactor(values).redact_bytes(written) != written:  # replacing this occurrence would change the job
         raise JobFileError("the value of a secret also occurs in another line")
     try:
         tables = YamlDocument(text, "it").values
@@ -447,7 +449,7 @@ def strip_secrets(text: str, names: Collection[str], values: Collection[str]) ->
 
 
 def _secret_spans(text: str, names: Collection[str]) -> set[tuple[int, int]]:
-    """Return the start and end of each value that is removed."""
+    """Return the start and end of each value that must be removed."""
     found: set[tuple[int, int]] = set()  # an alias has the position of its anchor
     for tree in yaml.compose_all(text, Loader=yaml.SafeLoader):
         for key, table in tree.value if isinstance(tree, yaml.MappingNode) else ():

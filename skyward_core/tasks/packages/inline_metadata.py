@@ -36,16 +36,16 @@ class InlineMetadata(Value):
 
 
 def read_inline_metadata(script: Path) -> InlineMetadata | None:
-    """Return the inline metadata of a script; None if it has no block, or is not a text file.
+    """Return the inline metadata of a script. None if the script has no block, or is not a text file.
 
     Raises:
-        ScriptError: If the script has several blocks, or its block is not TOML, is invalid or requests something
+        ScriptError: If the script has several blocks, or if its block is not TOML, is invalid or requests something
             unsupported.
     """
     try:
         text = read_text(script, "utf-8-sig")
     except (OSError, UnicodeDecodeError):
-        return None  # the parser of the script reports this
+        return None  # the parser of the script reports the error
     blocks = list(find_blocks(text))
     if not blocks:
         return None
@@ -68,7 +68,7 @@ def read_inline_metadata(script: Path) -> InlineMetadata | None:
 def find_blocks(text: str) -> Iterator[list[str]]:
     """Yield the lines of each block, as the regular expression of PEP 723 finds them.
 
-    That expression itself takes quadratic time and blocks all other threads.
+    The regular expression itself would take quadratic time and block all other threads.
     """
     comments: list[str] = []
     for line in [*text.split("\n"), ""]:
@@ -91,7 +91,7 @@ def parse_tables(tables: Mapping[str, Any], folder: Path) -> InlineMetadata:
 
     Args:
         tables: ``requires-python``, ``dependencies`` and ``tool``.
-        folder: Folder that relative paths start from.
+        folder: Folder to which relative paths refer.
 
     Raises:
         MetadataError: If the tables are invalid or request something unsupported.
@@ -139,7 +139,7 @@ def _parse_indexes(uv: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _parse_sources(uv: Mapping[str, Any], names: set[str]) -> dict[str, list[str]]:
-    """Return the packages of each index that is restricted to some packages."""
+    """Return, for each index that is restricted to some packages, these packages."""
     packages: dict[str, list[str]] = {}
     for package, source in _get_typed(uv, "sources", dict, "a table", {}, "[tool.uv]").items():
         index = source.get("index") if isinstance(source, dict) and len(source) == 1 else None
@@ -155,7 +155,7 @@ def _parse_sources(uv: Mapping[str, Any], names: set[str]) -> dict[str, list[str
 
 
 def _format_location(text: str, folder: Path) -> str:
-    """Return a URL unchanged, and a folder as a file URL: installers end an address at a space or comma."""
+    """Return a URL unchanged, and a folder as a file URL, because installers end an address at a space or comma."""
     if _URL.match(text):
         return text
     return "file://" + quote(str(folder / expand_user(text)))

@@ -1,4 +1,4 @@
-"""Reading of ``uv.lock`` and ``pylock.toml``, and writing of locks of the packages installed for a pool."""
+"""Reading of ``uv.lock`` and ``pylock.toml``, and writing of lock files with the packages installed for a pool."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 
 def read_uv_lock(path: Path, version: str) -> PackageSpecs:
-    """Return the packages that a ``uv.lock`` installs for the project in its folder, as uv exports them.
+    """Return the packages that a ``uv.lock`` installs for the project in the same folder, as uv exports them.
 
     Args:
-        version: Version of the Python that installs them.
+        version: Version of the Python that installs the packages.
 
     Raises:
-        PackagesError: If uv is not installed or rejects the lock, or as :func:`read_pylock`.
+        PackagesError: If uv is not installed or rejects the lock, and in the cases of :func:`read_pylock`.
     """
     try:
         stamps = [each.stat() for each in (path, path.with_name(PROJECT_FILE)) if is_file(each)]
@@ -55,7 +55,7 @@ def read_uv_lock(path: Path, version: str) -> PackageSpecs:
     return _read_pylock(path, parse_toml(text), version)
 
 
-@lru_cache(maxsize=4)  # the launch form asks after each key press
+@lru_cache(maxsize=4)  # the launch form calls this after each key press
 def _export_uv_lock(path: Path, unchanged: tuple[int, ...]) -> str:
     # the uv of this environment knows the lock's format
     folders = [str(Path(sys.executable).parent), *filter(os.path.isabs, os.get_exec_path())]
@@ -65,7 +65,7 @@ def _export_uv_lock(path: Path, unchanged: tuple[int, ...]) -> str:
     if path.name == "uv.lock":
         project = path.with_name(PROJECT_FILE)
         has_own = not is_file(project) or "project" in read_toml(project)
-        # A workspace without its own project: export all its packages.
+        # A workspace may have no project of its own. In this case all its packages are exported.
         what = [] if has_own else ["--all-packages"]
     else:
         what = ["--script", path.name.removesuffix(".lock")]
@@ -84,10 +84,10 @@ def read_pylock(path: Path, version: str) -> PackageSpecs:
     """Return the packages that a ``pylock.toml`` installs.
 
     Args:
-        version: Version of the Python that installs them.
+        version: Version of the Python that installs the packages.
 
     Raises:
-        PackagesError: If the lock cannot be read, is for another Python, or needs files of this machine.
+        PackagesError: If the lock cannot be read, is for another Python, or needs local files of this machine.
     """
     return _read_pylock(path, read_toml(path), version)
 
@@ -114,7 +114,7 @@ def _read_pylock(path: Path, table: dict[str, Any], version: str) -> PackageSpec
 
 
 def _format_line(path: Path, package: Package) -> tuple[str, str]:
-    """Return the index of a package, and its line for installers."""
+    """Return the index of a package, and the package's line for installers."""
     marker = str(package.marker or "")
     if "extras" in marker or "dependency_groups" in marker:
         raise PackagesError(
@@ -169,12 +169,12 @@ def lock_python_version(path: Path) -> str:
 
 
 def format_lock(image: Mapping[str, Any], installed: Mapping[str, str], heading: str) -> str:
-    """Return the text of the lock of an image's installed packages.
+    """Return the text of a lock file with the installed packages of an image.
 
     Args:
         image: Image as JSON.
-        installed: Versions by package name, from ``installed_packages.list_packages``. They come from a node, so only
-            names and versions are used; addresses are those of the image.
+        installed: Versions by package name, from ``installed_packages.list_packages``. A node reports them, so only
+            names and versions are used. Addresses come from the image.
         heading: First line, from :func:`lock_heading`.
     """
     lines = [line for group in image.get(PINNED) or () for line in group["lines"]]
@@ -186,7 +186,7 @@ def format_lock(image: Mapping[str, Any], installed: Mapping[str, str], heading:
 
 
 def _requirement_line(name: str, version: str, exact: Mapping[str, str], asked: Mapping[str, str]) -> str:
-    """Return the line of a package, with the hashes of the lock that the image names."""
+    """Return the line of a package. It contains the hashes of the lock file that the image names, if any."""
     found = exact.get(name, "")
     plain, _, hashes = found.partition(" --hash=")
     behind = f" --hash={hashes}" if hashes else ""
@@ -199,7 +199,7 @@ def _requirement_line(name: str, version: str, exact: Mapping[str, str], asked: 
 
 
 def _index_lines(image: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the index options, except indexes restricted to some packages, which this format cannot express."""
+    """Yield the index options. Omit indexes that are restricted to some packages, which this format cannot express."""
     if image.get("index"):
         yield f"--index-url {image['index']}"
     general = [each["url"] for each in image.get("pip_indexes") or () if not each.get("packages")]

@@ -23,15 +23,15 @@ from skyward_core.util.user_files import (
 
 
 def read_image_packages(image: Image, folder: str, version: str) -> PackageSpecs | None:
-    """Return the packages that an image requests by a file of the project; None if the image names no file.
+    """Return the packages in the project file that an image names. None if the image names no file.
 
     Args:
         folder: Working folder, where the search for the project starts.
         version: Version of the Python that runs the project.
 
     Raises:
-        SpecError: If the file does not exist, cannot be read, or requests something unsupported. Its ``field`` is the
-            field of the image.
+        SpecError: If the file does not exist, cannot be read, or requests something unsupported. The error's ``field``
+            is the field of the image.
     """
     name = image.packages_by
     if not name:
@@ -45,7 +45,7 @@ def read_image_packages(image: Image, folder: str, version: str) -> PackageSpecs
 def image_python_version(image: Image, folder: str) -> tuple[str, str]:
     """Return the Python versions that the image's package file allows, such as ">=3.12", and the name of the file.
 
-    The versions are "" if any will do, or if they are invalid: :func:`read_image_packages` reports that.
+    The versions are "" if any version is allowed, or if they are invalid, which :func:`read_image_packages` reports.
 
     Args:
         folder: Working folder.
@@ -86,7 +86,7 @@ def _read_packages(name: str, path: Path, version: str) -> PackageSpecs:
 
 
 def _is_requirements_style(path: Path) -> bool:
-    """Check whether a lock has one line per package, as ``pip freeze`` writes them, and is not TOML."""
+    """Check whether a lock file has one line per package, as ``pip freeze`` writes it, and is not TOML."""
     try:
         lines = read_bytes(path).splitlines()
     except OSError as error:
@@ -123,7 +123,7 @@ class PackageFile(Value):
     """File that an image can name as the source of its packages.
 
     Attributes:
-        field: Field of the image that names it: "lock", "requirements" or "project".
+        field: Field of the image that names the file: "lock", "requirements" or "project".
         path: Path of the file.
     """
 
@@ -132,9 +132,9 @@ class PackageFile(Value):
 
 
 def list_package_files(script: Path, folder: Path) -> list[PackageFile]:
-    """Return the package files of a script's project, the nearest of each kind.
+    """Return the package files of a script's project: for each kind, the nearest one.
 
-    Their content is not validated, but a ``pyproject.toml`` without a [project] table is left out.
+    The files are not validated, but a ``pyproject.toml`` without a [project] table is omitted.
 
     Args:
         folder: Working folder of the ranks, where the search for ``pyproject.toml`` starts.
@@ -151,7 +151,9 @@ def _find_package_files(beside: Path, folder: Path) -> Iterator[PackageFile]:
 
 
 def _find_nearest(name: str, folder: Path) -> Path | None:
-    """Return a file in a folder or above it in its project, unless another user could have put it above."""
+    """Return a file in a folder, or above the folder in its project. Skip a file that another user could have put
+    there.
+    """
     for each in folders_up_to_project(folder):
         path = each / name
         if is_file(path):
@@ -160,7 +162,7 @@ def _find_nearest(name: str, folder: Path) -> Path | None:
 
 
 def _has_project_table(path: Path) -> bool:
-    """Check whether a file declares dependencies; also true if it is unreadable, so that choosing it reports why."""
+    """Check whether a file declares dependencies. True for an unreadable file, so that choosing it shows the reason."""
     try:
         return "project" in read_toml(path)
     except PackagesError:

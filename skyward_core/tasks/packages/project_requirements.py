@@ -1,4 +1,4 @@
-"""Requirements from ``requirements.txt`` and ``pyproject.toml``, and from local packages that they name."""
+"""Requirements from ``requirements.txt``, ``pyproject.toml``, and the local packages that these files name."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ _EXTRAS = re.compile(r"[A-Za-z0-9._-]+\s*\[([^\]]*)\]")
 
 @value
 class LocalDependencies(Value):
-    """Local packages, with all local packages that they depend on.
+    """Local packages, and all local packages on which they depend.
 
     Attributes:
-        folders: Their folders, the requested ones first.
-        names: Their normalized names.
-        requirements: Their other dependencies.
+        folders: Folders of the packages, the requested ones first.
+        names: Normalized names of the packages.
+        requirements: Other dependencies of the packages.
     """
 
     folders: tuple[str, ...]
@@ -52,7 +52,7 @@ class LocalDependencies(Value):
     requirements: tuple[str, ...]
 
     def merge_requirements(self, requirements: Iterable[str]) -> tuple[str, ...]:
-        """Return requirements together with those of the packages, without the packages themselves."""
+        """Return requirements together with the dependencies of the packages, without the packages themselves."""
         both = dict.fromkeys([*requirements, *self.requirements])
         return tuple(each for each in both if package_name(each) not in self.names)
 
@@ -68,7 +68,7 @@ def parse_extras(requirement: str) -> Extras:
 
 
 def resolve_local(asked: Mapping[str, Extras]) -> LocalDependencies:
-    """Return the local packages in folders, with their dependencies.
+    """Return the local packages in the given folders, with their dependencies.
 
     Args:
         asked: Extras by folder.
@@ -107,7 +107,7 @@ class _LocalProject:
         self.name = normalize_name(str(self._project.get("name") or self._legacy.get("name") or ""))
 
     def depends_on(self, extras: Iterable[str]) -> list[str]:
-        """Return the requirements of each extra; "" stands for the unconditional ones."""
+        """Return the requirements of each extra; the extra "" stands for the unconditional requirements."""
         found: list[str] = []
         for extra in sorted(extras):
             asked = self._extra_requirements(extra) if extra else self._base_requirements()
@@ -151,7 +151,7 @@ class _LocalProject:
             if normalize_name(str(name)) == extra:
                 return _as_texts(given)
         if not self._project:
-            return []  # only a build of the project could list them
+            return []  # only a build of the project could list its requirements
         raise PackagesError(f"{self._file} has no extra {extra}")
 
 
@@ -169,7 +169,7 @@ def _split_lines(text: str) -> list[str]:
 
 
 def _legacy_requirements(folder: Path) -> dict[str, Any]:
-    """Return the literal arguments in ``setup.cfg`` and ``setup.py``, which is not run."""
+    """Return the literal arguments in ``setup.cfg`` and ``setup.py``. ``setup.py`` is parsed, not run."""
     found: dict[str, Any] = {}
     config = configparser.ConfigParser(interpolation=None)
     try:
@@ -214,7 +214,8 @@ def read_requirements(path: Path, *, lock: bool = False) -> PackageSpecs:
         lock: Whether each line must name one exact version or address.
 
     Raises:
-        PackagesError: If a file cannot be read or requests something unsupported. Names the file and the line.
+        PackagesError: If a file cannot be read or requests something unsupported. The message names the file and the
+            line.
     """
     reader = _RequirementsReader(lock=lock)
     reader.read(path)
@@ -253,7 +254,7 @@ class _RequirementsReader:
             else:
                 free.append(text)
         folders, requirements = tuple(self._folders), tuple(free)
-        if not (hashed or self._lock):  # otherwise the file lists every package already
+        if not (hashed or self._lock):  # otherwise the file is complete: it already lists the dependencies
             local = resolve_local(self._folders)
             folders, requirements = local.folders, local.merge_requirements(free)
         return PackageSpecs(
@@ -272,7 +273,7 @@ class _RequirementsReader:
         """Add the lines of a file.
 
         Args:
-            limits: Whether its lines are constraints.
+            limits: Whether the lines are constraints.
         """
         path = resolve_path(path)
         if (path, limits) in self._read:
@@ -334,7 +335,7 @@ class _RequirementsReader:
         self._lines.append((plain, tuple(hashes), where))
 
     def _read_folder(self, given: str, path: Path, where: str, extras: Extras = frozenset()) -> None:
-        """Add a local package. Its folder is sent to the ranks, which import it from there."""
+        """Add a local package. The package's folder is sent to the ranks, which import the package from there."""
         extras |= parse_extras(given)
         bare = given.partition("[")[0] if given.endswith("]") else given
         found = local_path(bare)
@@ -391,7 +392,7 @@ def _logical_lines(path: Path) -> Iterator[tuple[int, str]]:
         whole, first = "", 0
 
 
-# Keys of [tool.uv] that concern uv itself, development or publishing, not the dependencies of a run.
+# Keys of [tool.uv] about uv itself, development or publishing. They do not affect the dependencies of a run.
 _IGNORED_UV_KEYS = (
     "build-backend", "cache-dir", "cache-keys", "check-url", "compile-bytecode", "concurrent-builds",
     "concurrent-downloads", "concurrent-installs", "conflicts", "default-groups", "dependency-groups",
@@ -403,10 +404,10 @@ _IGNORED_UV_KEYS = (
 
 
 def read_project_file(path: Path, version: str) -> PackageSpecs:
-    """Return the dependencies of a ``pyproject.toml``, without its groups and extras.
+    """Return the dependencies of a ``pyproject.toml``, without its dependency groups and extras.
 
     Args:
-        version: Version of the Python that installs them.
+        version: Version of the Python that installs the dependencies.
 
     Raises:
         PackagesError: If the file cannot be read, or requests something unsupported.
@@ -450,10 +451,10 @@ def read_project_file(path: Path, version: str) -> PackageSpecs:
 
 
 def _split_local(dependencies: Any, uv: dict[str, Any], path: Path) -> tuple[Any, dict[str, Extras]]:
-    """Return the dependencies outside ``[tool.uv.sources]`` folders, and these folders."""
+    """Return the dependencies that are not folders in ``[tool.uv.sources]``, and these folders."""
     sources = uv.get("sources")
     if not isinstance(sources, dict) or not isinstance(dependencies, list):
-        return dependencies, {}  # parse_tables reports the wrong type
+        return dependencies, {}  # parse_tables reports that the type is wrong
     folders: dict[str, Extras] = {}
     local = set()
     extras = {package_name(each): parse_extras(each) for each in dependencies if isinstance(each, str)}

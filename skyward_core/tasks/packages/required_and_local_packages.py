@@ -1,4 +1,4 @@
-"""Package specifications of a project, and its local packages (folders that are installed editable)."""
+"""Package specifications of a project, and its local packages (folders that are installed in editable mode)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from skyward_core.util.user_files import (
     resolve_path,
 )
 
-# uv writes the address of the default index, mirrors included, beside each package
-# (https://docs.astral.sh/uv/concepts/indexes/). Machines use their own default index for these packages.
+# uv writes the address of the index beside each package, also for the default index or a mirror of it
+# (https://docs.astral.sh/uv/concepts/indexes/). Machines use their own default index for packages of these addresses.
 PUBLIC_INDEXES = ("https://pypi.org/simple", "https://pypi.python.org/simple")
 
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
@@ -51,10 +51,10 @@ class PackageSpecs(Value):
             ``name @ address``, with markers and hashes.
         constraints: Version limits for the installer.
         indexes: Additional indexes, as in an image's JSON.
-        index: Index that replaces the public one; "" for none.
+        index: Index that replaces the public index; "" for none.
         find_links: URLs of pages and folders with packages.
-        no_index: Whether the installer uses ``find_links`` only.
-        folders: Folders of local packages, which are imported from there.
+        no_index: Whether the installer uses only ``find_links``.
+        folders: Folders of local packages. Ranks import these packages from the folders.
     """
 
     source: str
@@ -88,13 +88,13 @@ class PackageSpecs(Value):
 
 
 def import_entry(folder: Path) -> str:
-    """Return the folder that the import path needs for a package's project folder."""
+    """Return the folder that ``sys.path`` needs so that a package can be imported from its project folder."""
     inner = folder / "src"
     return str(inner if is_dir(inner) and not exists(inner / "__init__.py") else folder)
 
 
 def is_package(folder: Path) -> bool:
-    """Check whether installers can install a folder."""
+    """Check whether a folder contains a package that installers can install."""
     return any(is_file(folder / name) for name in ("pyproject.toml", "setup.py"))
 
 
@@ -141,7 +141,7 @@ def _is_hash(text: str) -> bool:
 
 
 def group_by_index(lines: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
-    """Group pairs of an index and a line by index; "" stands for the public index."""
+    """Group pairs (index, line) by index. "" stands for the public index."""
     groups: dict[str, list[str]] = {}
     for index, text in lines:
         bare = index.rstrip("/")
@@ -193,11 +193,11 @@ def check_python(path: Path, wanted: object, version: str) -> None:
     """Check that a file allows a Python version.
 
     Args:
-        wanted: Its ``requires-python``; "" or None for any.
+        wanted: The ``requires-python`` of the file; "" or None for any.
         version: Version of the Python.
 
     Raises:
-        PackagesError: If the file does not allow it.
+        PackagesError: If the file does not allow the version.
     """
     if not wanted:
         return
@@ -221,8 +221,8 @@ class LocalPackage(Value):
     Attributes:
         name: Name of the package.
         folder: Folder of its project.
-        entry: Folder that the import path needs.
-        is_requested: Whether a file of the project requests it; otherwise it is only installed in the environment.
+        entry: Folder that ``sys.path`` needs.
+        is_requested: Whether a file of the project requests the package. Otherwise it is only installed.
     """
 
     name: str
@@ -253,7 +253,7 @@ def find_local_packages(image: Mapping[str, Any], prefix: str, minor: str) -> li
 
 
 def packages_to_send(packages: Iterable[LocalPackage], cwd: str) -> list[LocalPackage]:
-    """Return the packages outside the working folder, which is sent anyway, without folders inside others."""
+    """Return the packages outside the working folder, which is sent anyway. Omit folders inside other folders."""
     inside = [resolve_path(cwd)] if cwd else []
     found = []
     for each in sorted(packages, key=lambda package: package.folder):
@@ -275,7 +275,7 @@ def _editable_packages(packages: Path) -> Iterator[LocalPackage]:
             origin = parse_json(read_bytes(packages / name / "direct_url.json"))
             editable = origin["dir_info"].get("editable") is True and origin["url"].startswith("file://")
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue  # the record is not a local package's
+            continue  # the record does not belong to a local package
         if not editable:
             continue
         folder = _url_path(origin["url"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 MIN_PYTHON = (3, 11)  # oldest version that runs this library
-MAX_MINOR = MAX_PATCH = 40  # largest minor and patch numbers assumed to exist
+MAX_MINOR = MAX_PATCH = 40  # largest minor and patch numbers that are assumed to exist
 
 VersionNumbers = tuple[int, ...]
 
@@ -15,7 +15,7 @@ class VersionError(ValueError):
 
 
 def parse_version(version: str) -> VersionNumbers:
-    """Return the numbers of a version, up to the first part that is not a number: "3.12.1" gives ``(3, 12, 1)``."""
+    """Return the numbers of a version, up to the first part that is not a number: "3.12.1" becomes ``(3, 12, 1)``."""
     found = re.match(r"\d{1,9}(\.\d{1,9})*", version)  # int() refuses thousands of digits
     return tuple(map(int, found[0].split("."))) if found else ()
 
