@@ -73,7 +73,7 @@ class LazyModule(type(sys)):  # type: ignore[misc]
         self.__dict__.update(known)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__path__":  # ``from module import name`` reads it
+        if name == "__path__":  # ``from module import name`` reads this attribute
             raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]

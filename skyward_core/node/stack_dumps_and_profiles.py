@@ -18,9 +18,9 @@ from skyward_core.node.agent.worker_processes import signal_process
 from skyward_core.node.bootstrap.host_folders_and_processes import distrust_reason
 from skyward_core.protocol.node_paths import STACK_SIGNAL
 
-THREADS = 64  # threads per rank
+THREADS = 64  # maximum number of reported threads per rank
 FRAMES_PER_THREAD = (96, 32)  # maximum numbers of innermost and of outermost frames per thread
-MAX_TEXT = 300  # characters of a name
+MAX_TEXT = 300  # maximum characters of a function or file name
 
 Frame = list[Any]  # function, file, line; innermost first
 Thread = dict[str, Any]  # in the format of answers
@@ -175,7 +175,7 @@ def _has_open(pid: int, path: str) -> bool:
     with suppress(OSError):
         wanted = os.lstat(path)
         for each in Path(f"/proc/{pid}/fd").iterdir():
-            with suppress(FileNotFoundError):  # closed meanwhile
+            with suppress(FileNotFoundError):  # the descriptor was closed since the listing
                 if os.path.samestat(wanted, each.stat()):
                     return True
     return False

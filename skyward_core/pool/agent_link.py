@@ -232,7 +232,7 @@ class Link:
         nothing: AnyHeader = {}
         self.welcome: AgentWelcome = nothing  # the agent's welcome frame; empty until it arrives
         self.last_sizes: dict[str, int] | None = None  # sizes of the log files at the agent's end
-        self.retained_results: dict[str, int] | None = None  # bytes of unacknowledged results by run, at the end
+        self.retained_results: dict[str, int] | None = None  # run -> bytes of unconfirmed results at the agent's end
         self.loop = asyncio.get_running_loop()
         self._listener = listener
         self._observer = observer
@@ -569,7 +569,7 @@ class Link:
         self.send({"t": "use"})
 
     def send(self, header: Mapping[str, Any], body: bytes = b"") -> bool:
-        """Send a frame if the link is up. Returns whether it was sent."""
+        """Send a frame if the link is up. Return whether it was sent."""
         if not self.up:
             return False
         self._write(header, body)
@@ -609,7 +609,7 @@ class Link:
             self._ack_timer = self.loop.call_later(ACK_DELAY, self._send_acks)
 
     def flush_acknowledgements(self) -> bool:
-        """Send the pending acknowledgements now. Returns whether there were any."""
+        """Send the pending acknowledgements now. Return whether there were any."""
         if self._ack_timer is not None:
             self._ack_timer.cancel()
         if pending := bool(self._acks):

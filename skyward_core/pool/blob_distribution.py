@@ -161,7 +161,7 @@ class DirectConnections:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, "bulk")
         if self._idle_streams is None:
-            # SSH connections need files, too: direct connections must stay a small part of the limit.
+            # SSH connections also need open files, so direct connections must use only a small part of the limit.
             self._idle_streams = direct_tls_transfer.IdleStreams(
                 MOST_IDLE_STREAMS if _has_room_for(4 * MOST_IDLE_STREAMS) else 0
             )
@@ -240,7 +240,7 @@ class BlobDistributor:
 
     def __init__(self, context: PoolContext, direct: DirectConnections) -> None:
         self._context = context
-        self._cluster = context.options.cluster  # nodes of other pools do not listen
+        self._cluster = context.options.cluster  # without this option nodes do not listen for their peers
         self._direct = direct
         # Node -> welcome frame of the connection during which the node could not reach a peer.
         self._without_peers: dict[int, AgentWelcome] = {}
@@ -330,7 +330,7 @@ class BlobCache:
     def __init__(self, context: PoolContext, direct: DirectConnections) -> None:
         self._context = context
         self._distributor = BlobDistributor(context, direct)
-        self._sizes: dict[str, int] = {}  # by name, ordered by latest use
+        self._sizes: dict[str, int] = {}  # name -> size of each blob, least recently used first
         self.users: dict[str, set[str]] = {}
         self._drops: set[asyncio.Task[None]] = set()
 
@@ -358,7 +358,7 @@ class BlobCache:
         return frozenset(links)
 
     def release(self, run: str) -> None:
-        """Release the blobs of an ended run, and delete unused ones beyond the limit."""
+        """Release the blobs of an ended run. Delete unused blobs beyond ``MAX_UNUSED_BYTES``."""
         for users in self.users.values():
             users.discard(run)
         idle = [name for name in self._sizes if not self.users[name]]

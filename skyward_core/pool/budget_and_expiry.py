@@ -81,7 +81,7 @@ class Budget:
         deadline = time.monotonic() + ANSWER_TIMEOUT  # a monotonic clock cannot be set
         self._emit_state("asked", budget, time.time() + ANSWER_TIMEOUT)
         while (remaining := deadline - time.monotonic()) > 0:
-            with suppress(TimeoutError):  # another client's user may answer, too
+            with suppress(TimeoutError):  # stop waiting regularly, because the user of another client may have answered
                 await asyncio.wait_for(self._raised.wait(), min(remaining, LOOK))
                 return True
             if self._current_budget() != budget:

@@ -270,7 +270,7 @@ def _next_check_delay(took: float) -> float:
 
 
 def _are_same(asked: tuple[object, ...], before: object) -> bool:
-    """Check whether all objects are identical to the earlier ones. Changed values are new objects."""
+    """Check whether all objects are identical to the objects of the last check. A changed value is a new object."""
     return isinstance(before, tuple) and all(map(is_, asked, before))
 
 

@@ -162,7 +162,7 @@ class RankSetupManager:
         self._context.roster.save_state()
 
     async def restart_processes(self) -> None:
-        """Replace the ranks' processes by new ones.
+        """Replace the processes of all ranks by new processes.
 
         Raises:
             ConnectionError: If a node cannot be reached now.

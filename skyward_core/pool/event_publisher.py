@@ -209,7 +209,7 @@ class EventPublisher:
             context.archive, self.live_logs.receive, self._request_logs, self.records.warn_write_failed
         )
         self._listeners: list[Callable[[events.Event], None]] = []
-        self._unfetched: dict[int, dict[str, int]] = {}  # by node
+        self._unfetched: dict[int, dict[str, int]] = {}  # node -> run -> bytes of unfetched results
 
     def add_secrets(self, secrets: list[str]) -> None:
         """Redact these values in all later events and logs."""

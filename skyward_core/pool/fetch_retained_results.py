@@ -238,7 +238,7 @@ class NodeResultsFetcher:
         }  # fmt: skip
 
     async def _download_runs(self, link: Link, runs: Sequence[str]) -> list[CallOutcome]:
-        """Download the results of runs. Returns the outcomes of their calls."""
+        """Download the results of runs. Return the outcomes of their calls."""
         missing = {(run, index) for run in runs for index in await link.claim(run)}
         outcomes: list[CallOutcome] = []
         while missing:
@@ -425,7 +425,7 @@ async def fetch_remaining(
 async def _fetch_machines(
     context: PoolContext, kept: Sequence[RetainedResults], done: _EmptyMachines, report: Callable[[str], None]
 ) -> tuple[list[str], list[str]]:
-    """Fetch the results of each machine. Returns descriptions of fetched and of lost results."""
+    """Fetch the results of each machine. Return descriptions of fetched and of lost results."""
     chosen = runs_within(kept, MAX_BYTES)
     visits = [NodeResultsFetcher(context.row, each.machine, context.archive, context.ledger) for each in kept]
     gate = asyncio.Semaphore(MAX_PARALLEL)

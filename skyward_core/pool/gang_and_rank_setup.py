@@ -122,7 +122,7 @@ class RankSetup:
         return self.is_complete
 
     def try_start(self, send: Callable[[int], None]) -> bool:
-        """Start a broadcast if that is possible without waiting. Returns whether it started."""
+        """Start a broadcast if that is possible without waiting. Return whether it started."""
         if self.is_complete:
             send(FIRST_EPOCH)
             return True
@@ -180,7 +180,7 @@ class RankSetup:
                     link.epoch = FIRST_EPOCH
 
     async def restart_processes(self) -> None:
-        """Replace the ranks' processes by new ones after the active broadcasts.
+        """Replace the processes of all ranks by new processes after the active broadcasts.
 
         Raises:
             ConnectionError: If a required node cannot be reached now.
@@ -336,7 +336,7 @@ class GangSetup(RankSetup):
                 self._granted.set_exception(ConnectionError("the link to the head went down"))
 
     def try_start(self, send: Callable[[int], None]) -> bool:
-        """Start a gang run if that is possible without waiting. Returns whether it started."""
+        """Start a gang run if that is possible without waiting. Return whether it started."""
         if not self._has_lock or self._is_lock_wanted or self._busy.locked() or not self.is_complete:
             return False
         send(self.epoch)
@@ -525,7 +525,7 @@ class GangSetup(RankSetup):
             self._context.roster.report_wait("")
 
     async def _form_gang(self, nodes: tuple[int, ...] = (), *, fresh: bool = False) -> int:
-        """Form the next epoch of all nodes or of the given ones. Returns its number."""
+        """Form the next epoch, of all nodes or of the given nodes. Return its number."""
         await self._ensure_plugins()
         links = [self._links[node] for node in nodes] or self._links
         # Concurrent requests: forming a gang takes one round trip.
@@ -567,9 +567,7 @@ class GangSetup(RankSetup):
         port_answers = {
             link.node: answer[0]
             for link, answer in zip(links, answers, strict=True)
-            if not isinstance(
-                answer, BaseException
-            )  # skip nodes that have just been lost; the gang is then not complete
+            if not isinstance(answer, BaseException)  # without a node that was just lost, no whole gang can be formed
         }
         ports = {node: answer["ports"] for node, answer in port_answers.items()}
         peers = [peer | {"ports": ports.get(peer["node"], [])} for peer in self._placement()["peers"]]

@@ -21,7 +21,7 @@ Verdict = Literal["up", "expired", "left"]
 ledger has no running pool for it."""
 
 INVENTORY_TIMEOUT = 10.0  # seconds for the inventory of all accounts after a teardown
-_MAX_NAMED = 5  # greatest number of ids in a note
+_MAX_NAMED = 5  # maximum number of ids in a note
 
 
 @value

@@ -31,7 +31,7 @@ class MetricsCollector:
 
     def __init__(self, context: PoolContext) -> None:
         self._context = context
-        self._cursors: dict[int, int] = {}  # by node: offset of the next byte
+        self._cursors: dict[int, int] = {}  # node -> offset of the next byte of its samples
         self._book = context.view.machines = MachineMetrics()
         for link in context.links:
             if link.up:
@@ -99,7 +99,7 @@ class MetricsRecorder:
         self._context = context
         self._collector: MetricsCollector | None = None
         self._recording_file: MetricsWriter | None = None  # created on first use; most runs are too short
-        self._timers: dict[str, asyncio.TimerHandle] = {}  # by run
+        self._timers: dict[str, asyncio.TimerHandle] = {}  # run -> timer that starts its recording
         self._busy_until = 0.0
         self._stop = context.news.subscribe(self._on_event, None)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 CANCEL_TIMEOUT = 5.0  # maximum seconds to wait until a replacement is cancelled
 POLL_INTERVAL = 0.02  # seconds
 PREEMPTION_MARGIN = 30.0  # seconds after a preemption deadline until the preemption is no longer expected
-MAX_NAMED_NODES = 3  # nodes that the pool's state lists by name; the others are counted
+MAX_NAMED_NODES = 3  # maximum nodes that the pool's state lists by name; further nodes are only counted
 
 
 class NodeRoster:

@@ -81,17 +81,17 @@ class NodeReplacements:
                 pool.ledger.release_replacement(token, node, self._roster.owner)
 
     async def _try_replace(self, node: int) -> str:
-        """Replace a node's machine. Returns the error of the ledger that prevented it, or ""."""
+        """Replace a node's machine. Return the error of the ledger that prevented it, or ""."""
         try:
             found = await self._wait_for_claim(node)
             if found is not None:
                 await self._retry_until_back(node, found)
-        except LedgerError as error:  # locked by another process, or its disk is full
+        except LedgerError as error:  # another process has locked the ledger, or the disk is full
             return str(error)
         return ""
 
     async def _wait_for_claim(self, node: int) -> Replacement | None:
-        """Wait until this client owns the replacement of a node. Returns None if another client has finished it."""
+        """Wait until this client owns the replacement of a node. Return None if another client has finished it."""
         pool, token = self._context, self._context.token
         while pool.view.is_live:
             if self._roster.is_superseded(node):
@@ -127,7 +127,7 @@ class NodeReplacements:
         await self._on_node_back(node, brought=True)
 
     async def _attempt(self, node: int, found: Replacement, deadline: float) -> str:
-        """Try once to replace a node's machine. Returns the reason of a failure, or ""."""
+        """Try once to replace a node's machine. Return the reason of a failure, or ""."""
         pool, token = self._context, self._context.token
         limit = asyncio.timeout(max(0.0, deadline - time.monotonic()))
         try:
@@ -164,7 +164,7 @@ class NodeReplacements:
         """Create the replacement machine and record it in the ledger."""
         pool, token = self._context, self._context.token
         machines = pool.ledger.machines(token)
-        if found.made:  # by a client that has exited
+        if found.made:  # a client that has exited has already created the machine
             pool.machines[node] = machines[node]
             return
         # Fetch the configuration before renting a machine, because a machine is useless without it.
@@ -194,7 +194,7 @@ class NodeReplacements:
         return ends
 
     async def _try_join(self, node: int) -> bool:
-        """Connect to another client's replacement of a node. Returns whether it succeeded."""
+        """Connect to another client's replacement of a node. Return whether it succeeded."""
         pool, before = self._context, self._context.machines[node]
         machine = pool.ledger.machines(pool.token)[node]
         try:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 CLOCK_TOLERANCE = 2.0  # seconds by which two clocks may differ
 PATIENCE = 60.0  # seconds that a node may take to scan its disk
 MAX_FILES = 200_000  # maximum number of listed files per node, over all pages
-SILENCE_TIMEOUT = 6.0  # seconds; a node sends a sign of life every 2 s while it scans
+SILENCE_TIMEOUT = 6.0  # seconds without a frame; a node sends a frame at least every 2 s while it scans
 
 
 class FileListing(NamedTuple):
@@ -424,7 +424,7 @@ class OutputFetcher:
         return TEARDOWN_STALL_TIMEOUT if self._context.leaving else STALL_TIMEOUT
 
     def _is_fetched(self, file: WrittenFile, target: Path, aim: Destination) -> bool:
-        """Check whether the file is already here. Rename it if it has the other one of its two possible paths."""
+        """Check whether the file is already on this machine. Move it to ``target`` from its other possible path."""
         for row in self._record.copies_of(file):
             if row.target == str(target):
                 return True
@@ -551,7 +551,7 @@ def _make_folders(target: Path, folder: Path) -> None:
         check_folder_owner(folder / target.relative_to(folder).parts[0])
 
 
-FOLDER = "outputs"  # in the client's working folder
+FOLDER = "outputs"  # default download folder, in the client's working folder
 QUIET_TIME = 3.0  # seconds without a change after which a file counts as complete
 FETCH_INTERVALS = (2.0, 15.0)  # seconds: delay of the first scan during a run, maximum delay of later scans
 MAX_ENDED_RUNS = 32  # ended runs with a pending scan; the teardown fetches the files of older runs
@@ -817,7 +817,7 @@ class Outputs:
             return True
 
     async def _fetch_with_progress(self, found: FileListing, files: Sequence[WrittenFile]) -> str:
-        """Fetch files and publish the progress of the teardown. Returns the error, or ""."""
+        """Fetch files and publish the progress of the teardown. Return the error, or ""."""
 
         report = self._news.emit_teardown_progress
 

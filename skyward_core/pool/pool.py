@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 
 FILES_PER_RANK = 3  # open log files of a rank: stdout, stderr, metrics
-FILES_PER_NODE = 3  # for the connections to the node
-SPARE_FILES = 64  # for the user's script and for short-lived files
+FILES_PER_NODE = 3  # open files for the connections to a node
+SPARE_FILES = 64  # open files reserved for the user's script and for short-lived files
 MIN_SPARE_FILES = 16
 
 

@@ -97,7 +97,7 @@ class MachineVerifier:
         return context.provider.paid_for(context.machines[node]) if isinstance(context.provider, Sells) else None
 
     async def verify(self, nodes: Iterable[int], take_over: MoveNode) -> None:
-        """Measure ordered machines, replace mismatching ones once, and mark the nodes as ready.
+        """Measure ordered machines, replace each mismatching machine once, and mark the nodes as ready.
 
         Args:
             nodes: Nodes to measure. Nodes without ordered hardware are skipped.
@@ -199,7 +199,7 @@ class MachineVerifier:
     async def _measure_node(
         self, node: int, bought: OrderedHardware, word: str, channels: dict[int, HostCommands]
     ) -> tuple[MeasuredHardware, int]:
-        """Measure one node. Returns the result and the port on which the node listens for its neighbour."""
+        """Measure one node. Return the result and the port on which the node listens for its neighbour."""
         transport = self._context.links[node].transport
         if not isinstance(transport, SupportsHostCommands):
             return MeasuredHardware(notes=("not measured",)), 0
@@ -369,9 +369,8 @@ class EnvironmentLocks:
         # A concurrent teardown waits for this lock. If the background task was cancelled, the teardown saves the files.
         async with self._lock:
             remaining = dict(self._remaining)
-            if (
-                remaining and self._context.is_local
-            ):  # skip remote machines, which only have the packages of their own Python
+            # Remote machines are skipped, because they only have the packages of their own Python.
+            if remaining and self._context.is_local:
                 await self._save_all(remaining)
             for node, what in remaining.items():
                 if self._remaining.get(node) is what:
@@ -467,7 +466,7 @@ class PoolStartup:
         return self._task is not None and not self._task.done()
 
     async def stop(self) -> bool:
-        """Cancel the start and wait for its end. Returns whether a start was in progress."""
+        """Cancel the start and wait for its end. Return whether a start was in progress."""
         if self._task is None or self._task.done():
             return False
         self._task.cancel()

@@ -89,8 +89,8 @@ class PoolShutdown:
 
         A resource counts as gone only when its provider confirms it. Unverified resources remain in the ledger as
         running.
-        A locked ledger does not stop the teardown: the receipt then states that it was not saved, and the next client
-        finds that the pool's resources no longer exist.
+        A locked ledger does not stop the teardown. The receipt then states that it was not saved. The next client finds
+        that the pool's resources no longer exist.
 
         Args:
             give_up: Do not save unfetched results.
@@ -154,7 +154,7 @@ class PoolShutdown:
         return receipt
 
     async def _shut_down_agents(self, give_up: bool, keep_outputs: int | None) -> tuple[RemainingFiles, dict[int, str]]:
-        """Shut the agents down. Returns the remaining output files, and the problems by node."""
+        """Shut the agents down. Return the remaining output files, and the problems by node."""
         context = self._context
         rest = await self._save_outputs(give_up, keep_outputs)
         goodbyes = (_shut_down_agent(context, link) for link in context.links)
@@ -319,7 +319,7 @@ async def _stop_ranks(link: Link, patience: float) -> None:
 
 
 async def _write_ledger(work: Callable[[], None], patience: float = 0.0) -> str:
-    """Write to the ledger in a thread. Returns the reason of a failure, or ""."""
+    """Write to the ledger in a thread. Return the reason of a failure, or ""."""
     deadline = time.monotonic() + patience
     while True:
         try:
@@ -351,7 +351,7 @@ def _all_machines(pool: PoolContext) -> tuple[list[Machine], list[str]]:
 
 
 async def _clean_up(pool: PoolContext) -> tuple[list[str], list[str]]:
-    """Remove resources other than machines. Returns notes, and descriptions of remaining resources."""
+    """Remove resources other than machines. Return notes, and descriptions of remaining resources."""
     with suppress(LedgerError):
         if pool.ledger.pool(pool.token).ended_at is not None:
             return [], []  # another client has closed the pool, so a new pool may already have the same name
@@ -367,7 +367,7 @@ async def _clean_up(pool: PoolContext) -> tuple[list[str], list[str]]:
 
 
 async def _shut_down_agent(pool: PoolContext, link: Link) -> str:
-    """Shut an agent down after its last log byte has arrived. Returns the problem, or ""."""
+    """Shut an agent down after its last log byte has arrived. Return the problem, or ""."""
     log_receiver = pool.news.log_receiver
     link.flush_acknowledgements()
     if log_receiver.has_unwritten:
@@ -452,7 +452,7 @@ async def _verify_gone(
 
 
 async def _terminate(pool: PoolContext, machines: Sequence[Machine], *, now: bool) -> list[str]:
-    """Request the termination of machines. Returns the errors of the request; ``describe`` reports its effect."""
+    """Request the termination of machines. Return the errors of the request; ``describe`` reports its effect."""
     provider = pool.provider
     end = provider.terminate_now if now and isinstance(provider, EndsNow) else provider.terminate
     try:

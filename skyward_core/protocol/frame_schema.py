@@ -68,7 +68,7 @@ def is_same_deadline(one: float | None, other: float | None) -> bool:
 
 # Requests that older agents do not support. Agents list the supported requests in their welcome frame.
 AGENT_FEATURES = ("stacks", "profile", "metrics", "debug", "still", "queue")
-MAX_RUNS_BYTES = 64 << 20  # bytes of the welcome frame, which lists all recorded runs
+MAX_RUNS_BYTES = 64 << 20  # maximum bytes of the welcome frame, which lists all recorded runs
 
 
 # Named keys and values of frames. ``tests.protocol_page`` generates a type for each, such as ``ErrorKeys`` for

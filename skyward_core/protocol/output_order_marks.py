@@ -5,8 +5,8 @@ error at that time, and the run. A mark by the worker (``BEFORE``) describes the
 (``AFTER``) describes earlier bytes, which native code or child processes may have written. Between two marks of a
 worker only one stream grows, so the order of Python's output is exact.
 
-If a mark has smaller sizes than the previous mark, the times decide: an older mark was written late and is ignored; a
-newer mark shows that the file was truncated.
+If a mark has smaller sizes than the previous mark, the times decide. A mark with an older time was written late and is
+ignored. A mark with a newer time shows that the file was truncated.
 """
 
 from __future__ import annotations

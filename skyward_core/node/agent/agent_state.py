@@ -113,8 +113,8 @@ class NodeState:
             are unknown.
         env_known: set once the agent knows the variables and secrets of the pool, or cannot learn more of them.
         gpus_known: set once the GPUs of the node are known; ranks wait for this event.
-        has_separate_tasks: whether tasks run in processes of their own, because the gang's processes are joined into
-            one world or each task gets only a share of the GPUs.
+        has_separate_tasks: whether tasks run in their own processes. The gang's processes cannot run tasks if they are
+            joined into one world, or if each task gets only a share of the GPUs.
         is_closing: whether the agent is ending and starts no further processes.
         notices: preemption notices of the provider: kind -> deadline by the monotonic clock, if known.
         is_preempted: whether ranks here were notified that the machine is about to be preempted.

@@ -134,7 +134,7 @@ class BlobServer:
             connection = TlsConnection(plain, self._server, server=True)
         except OSError:
             plain.close()
-            return  # not a member of the pool, or disconnected; members report errors on their side
+            return  # the peer is not a member of the pool, or has disconnected; members report errors themselves
         finally:
             self._unauthenticated.pop(plain, None)
         try:
@@ -150,7 +150,7 @@ class BlobServer:
                 except (KeyError, TypeError, ValueError):
                     connection.send_frame({"t": "answer", "error": "invalid request"})
         except OSError:
-            return  # disconnected; its client reports the error
+            return  # the peer has disconnected; the client reports the error
 
     def _handle_request(self, connection: TlsConnection, request: FileBlob | FilePut | FileResult | FileOutput) -> None:
         kind, name = request["t"], str(request.get("name"))

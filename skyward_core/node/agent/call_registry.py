@@ -37,7 +37,7 @@ Key = tuple[str, int]
 
 
 class Call:
-    """One rank's part of a run, or one task. (Not a dataclass: creating one would delay each agent by 2 ms.)
+    """One rank's part of a run, or one task. (A dataclass would delay the start of each agent by 2 ms.)
 
     Args:
         owner: Connection of the client that gets the result.
@@ -128,8 +128,8 @@ class RunRecord:
         # Number of returned tasks of a gather, whose outcomes are not stored individually. For sweeps all outcomes are
         # stored, because later clients need to know the missing trials.
         self.returned = 0
-        self.over = False  # for maps: whether the client has sent the last call
-        self.epoch = 0  # of the gang that ran it last
+        self.over = False  # for a map: whether the client has sent the last call
+        self.epoch = 0  # epoch of the gang that last ran the run
         self.nodes: list[int] = []  # nodes of the run; empty if the run uses all nodes
         self.job = ""  # job that the run is a step of
         self.more = False  # whether the job has another step

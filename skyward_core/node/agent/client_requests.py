@@ -435,7 +435,7 @@ class ClientRequests:
             connection.send({"t": "error", "message": f"cannot save the source of {header['name']}: {error}"})
 
     def _drop_blobs(self, connection: Connection, header: ClientDrop, body: bytes) -> None:
-        """Delete blobs to free disk space, except for blobs that waiting calls or other clients may need."""
+        """Delete blobs to free disk space. Keep blobs that waiting calls or other clients may need."""
         alone = not any(other.renews for other in self._clients.others(connection))
         waiting = [call.header for call in self._registry.calls.values() if call.outcome is None]
         used = {call[part][0] for call in waiting for part in ("fn", "args")}

@@ -21,7 +21,7 @@ READ_BYTES = 1 << 16
 
 
 class DebuggerRelay:
-    """Debugger sessions of one agent. Each rank has at most one."""
+    """Debugger sessions of one agent, at most one per rank."""
 
     def __init__(self, state: NodeState, slots: SlotDispatcher) -> None:
         self._state, self._slots = state, slots

@@ -53,7 +53,7 @@ class FailFast:
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             try:
                 self._listener = socket.create_server((address, 0), family=family, backlog=MAX_PEER_CONNECTIONS)
-            except OSError:  # not an address of this machine: only a client can stop the gang
+            except OSError:  # the address does not belong to this machine, so only a client can stop the gang
                 return 0
             self._listener.setblocking(False)
             self._opening = asyncio.create_task(self._start_server(self._listener))

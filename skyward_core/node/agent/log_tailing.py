@@ -249,9 +249,8 @@ class LogLimit:
             f"\nskyward: this run reached its limit of {self._limit:,} bytes for this stream "
             "(Options(log_limit=...)); further output is dropped\n"
         ).encode()
-        with open(
-            self._path, "r+b", buffering=0
-        ) as file:  # not opened with O_APPEND, which ignores the offset of a write
+        # Open the file again without O_APPEND, because pwrite() to the rank's descriptor would ignore the offset.
+        with open(self._path, "r+b", buffering=0) as file:
             os.pwrite(file.fileno(), message, at)
             os.ftruncate(file.fileno(), at + len(message))
         self.max_size, self._is_cut = at + len(message), True

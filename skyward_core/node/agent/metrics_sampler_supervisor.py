@@ -22,7 +22,7 @@ START_CODE = (
 PERIOD = 1.0  # seconds between samples, and between polls for new samples
 PIECE_BYTES = CHUNK_BYTES // 4
 PROGRESS_POLL = 5.0  # seconds
-MAX_SILENT_CHECKS = 4  # progress checks without a new sample after which the process is restarted
+MAX_SILENT_CHECKS = 4  # consecutive progress checks without a new sample before the process is restarted
 RESTART_DELAYS = (1.0, 60.0)  # seconds until the first restart, and at most
 MAX_STARTS = 20
 
@@ -118,7 +118,7 @@ class SamplerProcess:
     # -- streaming ---------------------------------------------------------------------------------------
 
     async def stream(self, connection: Connection, at: int) -> None:
-        """Send all samples from an offset on, and new ones while the connection is open.
+        """Send all samples from an offset on. Send new samples as long as the connection is open.
 
         Args:
             connection: Connection of the client.

@@ -166,7 +166,7 @@ class SlotDispatcher:
             self.pump()
 
     def mark_gang_spent(self, reason: str) -> None:
-        """Mark the gang as spent: running calls continue, but a client forms a new gang for further ones."""
+        """Mark the gang as spent: running calls continue, but a client must form a new gang for further calls."""
         gang = self._state.gang
         if not gang.spent_reason and not gang.broken_reason:
             gang.spent_reason = reason

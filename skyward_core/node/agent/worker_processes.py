@@ -30,7 +30,7 @@ class Process:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.stderr_start = 0  # offset of its own lines in the standard error file
+        self.stderr_start = 0  # offset in the standard error file at which the output of this process begins
         self.connection: Connection | None = None
         self.epoch: int | None = None
         self.has_place = False  # whether the process knows its rank
@@ -111,7 +111,7 @@ def signal_group(pid: int, number: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        # A member runs as another user (sudo, a setuid program). All others got the signal.
+        # A process of the group runs as another user (sudo, a setuid program). All other processes got the signal.
         return True
     return True
 

@@ -150,7 +150,7 @@ class PluginContextProcess:
         process, self.process = self.process, None
         if process is None:
             return
-        signal_group(process.pid, signal.SIGKILL)  # children that outlived it
+        signal_group(process.pid, signal.SIGKILL)  # kill children that outlived the process
         if self._state.is_closing:
             return
         if process.kill_reason:
@@ -159,7 +159,7 @@ class PluginContextProcess:
             return
         _, cause = describe_exit(status)
         if process.is_ready:
-            # The contexts are lost; they are entered again in the next epoch.
+            # The contexts are lost. A new process enters them in the next epoch.
             self._break_gang(f"the process of its plugins' around_app ended: {cause}")
             return
         failure = f"plugin {self._entering} failed in around_app" if self._entering else "around_app failed"
@@ -207,7 +207,8 @@ def decide_step(slot: Slot, node: NodeState, apps: PluginContextProcess) -> Step
     if epoch != gang.epoch or gang.broken_reason:
         if epoch is not None and (slot.number == 0 or epoch < gang.renewed_epoch):
             return "wait" if slot.running else "replace"
-        # A task process needs only the plugins, and only once. The same holds for a rank's slots other than slot 0.
+        # A task process is set up only once, because it needs only the plugins. Slots other than slot 0 can be set up
+        # for the first time even while the gang is broken.
         fits = epoch is None if slot.is_task_slot else not gang.broken_reason or (slot.number and epoch is None)
         if epoch != gang.epoch and gang.epoch and fits and not has_left:
             if node.has_separate_tasks and not slot.number and not slot.queue:
@@ -542,7 +543,7 @@ class Slot:
         if process is None:
             return
         self.set_phase("")
-        signal_group(process.pid, signal.SIGKILL)  # children that outlived it
+        signal_group(process.pid, signal.SIGKILL)  # kill children that outlived the process
         if process.connection is None and not process.kill_reason:
             self.failed_starts += 1
         if process.exited_successfully(status):

@@ -70,9 +70,7 @@ class OutputFile:
         digest, place = hashlib.sha256(), 0
         while place < self.size:
             data = os.pread(self._file, min(PIECE, self.size - place), place)
-            data = data or bytes(
-                min(PIECE, self.size - place)
-            )  # the file was truncated, which check_unchanged() reports
+            data = data or bytes(min(PIECE, self.size - place))  # file was truncated: check_unchanged() reports this
             digest.update(data)
             if place + len(data) > at:
                 yield data[max(0, at - place) :]

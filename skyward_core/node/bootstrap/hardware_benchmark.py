@@ -152,13 +152,13 @@ def _receive_exactly(connection: socket.socket, size: int) -> bytes:
     return found
 
 
-DISK_BYTES = 64 << 20  # bytes to write
+DISK_BYTES = 64 << 20  # bytes that the disk benchmark writes
 PIECE = 4 << 20
 DRIVER, DISK_TIME, MATMUL = 8.0, 4.0, 9.0  # time limits in seconds
 DRIVER_RETRY_DELAY = 0.5  # seconds between two queries of the driver
 
 _DRIVER_QUERY = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
-_NO_DEVICES = "No devices were found"  # nvidia-smi prints it and exits with an error
+_NO_DEVICES = "No devices were found"  # nvidia-smi prints this text and exits with an error
 
 # The version file states whether torch was built for CUDA. Importing a build without CUDA would waste seconds.
 _MATMUL = """

@@ -161,7 +161,7 @@ def remove_stale_folders(root: str) -> None:
                 if os.path.exists(path):
                     os.unlink(path)
         except (OSError, ValueError):
-            continue  # not a pool's folder, or being deleted by another process
+            continue  # the folder does not belong to a pool, or another process is deleting it
 
 
 class PreparedProcess:

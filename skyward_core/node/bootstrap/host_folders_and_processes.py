@@ -48,8 +48,9 @@ def choose_root(folder: str) -> tuple[str, list[str], str]:
     """Choose the folder for skyward's files on this host.
 
     Returns:
-        Three values: the folder that already contains this pool, or else the first usable folder, or "" if there is
-        none; the problems of the rejected folders; the reason why the pool's existing folder is not trusted, or "".
+        The chosen folder, the problems of the rejected folders, and the reason why the pool's existing folder is not
+        trusted ("" if it is). The chosen folder already contains this pool, or else is the first usable one; "" if
+        no folder is usable.
     """
     roots = all_roots()
     for root in roots:
@@ -146,7 +147,7 @@ def unique_token() -> str:
 
 
 def find_untrusted_entry(root: str) -> str:
-    """Return why an entry of a shared folder is not trusted; "" if all entries are trusted."""
+    """Return why a folder, or an entry of a folder that others can access, is not trusted; "" if it is trusted."""
     status = os.stat(root)
     if status.st_uid != os.getuid():
         return root + " belongs to another user"
@@ -262,7 +263,7 @@ def find_node_processes(folder: str) -> list[int]:
             if os.stat(f"/proc/{pid}").st_uid == os.getuid() and belongs_to_node(pid, folder):
                 found.add(pid)
         except OSError:
-            continue  # it ended meanwhile, or is not readable
+            continue  # the process has ended or is not readable
     return sorted(with_descendants(found, parents) - {os.getpid()})
 
 
@@ -274,7 +275,7 @@ def parent_pids() -> dict[int, int]:
             with open(f"/proc/{pid}/stat", "rb") as file:
                 state, parent, *_, flags = file.read().rpartition(b")")[2].split()[:7]
         except OSError:
-            continue  # it ended meanwhile, or is not readable
+            continue  # the process has ended or is not readable
         if state not in (b"Z", b"X") and not int(flags) & PF_KTHREAD:
             parents[pid] = int(parent)
     return parents

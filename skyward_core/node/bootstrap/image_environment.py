@@ -1,8 +1,8 @@
 """Image environments, built by uv or pip, apt and setup commands.
 
 Runs as a program on the node, with the standard library only. Requirements, index addresses and credentials may contain
-tokens. They are passed by standard input and environment, not on command lines, which every user can read. pip's
-credentials are passed in a file, because pip puts index addresses on the command lines of its children.
+tokens. They are passed by standard input and environment, because every user can read command lines. pip's credentials
+are passed in a file, because pip puts index addresses on the command lines of its children.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ def _kill_descendants() -> None:
 
 def _signal_all(pids: Iterable[int], number: int) -> None:
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # ended, or started by sudo, which ends it
+        # The process may have ended. If sudo started it, sudo will end it.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
 

@@ -92,7 +92,7 @@ DCGM_FIELDS = {"1002": "sm_active", "1004": "tensor_active"}
 MAX_STARTS = 5
 RESTART_DELAY = 60.0  # seconds between starts
 MAX_AGE = 5.0  # seconds after which values are outdated
-LONGEST = 1 << 16  # bytes of a line
+LONGEST = 1 << 16  # maximum bytes of a line of the monitor
 
 
 class DcgmMonitor:

@@ -169,7 +169,7 @@ def _parse_pressure(text: str) -> float:
 
 
 MAX_FILE_BYTES = 2 << 20  # bytes after which a new file is started; the previous one is kept
-MAX_SAMPLE_BYTES = 1 << 18  # bytes of one line
+MAX_SAMPLE_BYTES = 1 << 18  # maximum bytes of one sample (a line)
 
 
 class SampleFiles:

@@ -149,9 +149,8 @@ class AgentChannel:
             if self._socket is not lost:
                 return True
             if is_ours := self._is_socket_ours():
-                with (
-                    self._reading
-                ):  # read all frames of the dead agent, because the next agent does not send them again
+                # Read all frames of the dead agent, because the next agent does not send them again.
+                with self._reading:
                     while self._read(lost, MSG_DONTWAIT):
                         pass
             try:

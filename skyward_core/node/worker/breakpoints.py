@@ -112,7 +112,8 @@ def patch_pdb(pdb: Any, wait: float, path: str, process: int) -> None:
 def end_debugging() -> None:
     """Disconnect the debugger at the end of a call."""
     found = _debuggers.get(threading.get_ident())
-    if found is not None and os.getpid() == _rank_pid:  # a forked child shares its parent's connection
+    # A forked child shares the connection of its parent and must not end it.
+    if found is not None and os.getpid() == _rank_pid:
         sys.settrace(None)  # before the disconnection: otherwise the debugger would step through the following code
         found.set_continue()
         found.leave()
@@ -124,7 +125,7 @@ def _has_no_input(file: Any) -> bool:
         return True
     try:
         found, null = os.fstat(file.fileno()), os.stat(os.devnull)
-    except (OSError, ValueError, AttributeError):  # not a real file, or closed
+    except (OSError, ValueError, AttributeError):  # the object is not a real file, or it is closed
         return file is _stdin
     return found.st_rdev == null.st_rdev and found.st_ino == null.st_ino
 
@@ -311,9 +312,8 @@ def _make_debugger_class(pdb: Any) -> Any:
         def leave(self) -> None:
             set_phase("running")
             _debuggers.pop(threading.get_ident(), None)
-            with suppress(
-                OSError
-            ):  # shutdown, because close() alone has no effect while forked children share the socket
+            # close() alone would not end the connection while forked children share the socket.
+            with suppress(OSError):
                 self._connection.shutdown(2)
             self._connection.close()
 

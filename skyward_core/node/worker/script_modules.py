@@ -237,9 +237,9 @@ class MainNamespaceLoader:
         return trace
 
     def install(self, fn: LoadedObject, args: LoadedObject | None) -> None:
-        """Make ``__main__`` contain the definitions of a function and its arguments, and no earlier ones.
+        """Make ``__main__`` contain only the definitions that a function and its arguments need.
 
-        Child processes could not find earlier definitions.
+        Earlier definitions are removed, because child processes could not find them.
         """
         if self._latest == (fn, args):
             return
@@ -264,9 +264,8 @@ class MainNamespaceLoader:
 
     def _write_child_script(self) -> str:
         loaded = [each for each in self._latest if each is not None]
-        if (
-            not loaded or sys.modules.get(MAIN) is not self._main
-        ):  # a whole script has replaced ``__main__`` and has a file for children
+        # A whole script may have replaced ``__main__``. Children can then load the script's own file.
+        if not loaded or sys.modules.get(MAIN) is not self._main:
             return ""
         if not loaded[-1].stand_in:
             sources = [each.source for each in loaded]
@@ -418,7 +417,7 @@ def _is_script(space: dict[str, Any]) -> bool:
 
 def _move_to_main(made: Any) -> None:
     line = vars(made).get("__firstlineno__")  # only classes have it; Python removes it when ``__module__`` is set
-    with suppress(Exception):  # a class may reject it
+    with suppress(Exception):  # a class may reject the assignment
         made.__module__ = MAIN
         if line is not None:
             made.__firstlineno__ = line

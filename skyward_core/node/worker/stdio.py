@@ -117,7 +117,7 @@ class CapturedStreams:
     """
 
     def __init__(self, path: str) -> None:
-        self._runs: list[str] = []  # of the currently running calls
+        self._runs: list[str] = []  # runs of the currently active calls
         self._run = ""
         self._files = {stream: (os.dup(stream), file_identity(stream)) for stream in (1, 2)}
         self._marker = MarkWriter(path, self._files[1][0], self._files[2][0], BEFORE)

@@ -213,7 +213,7 @@ class StopSignal:
             self.was_overridden |= signalnum == signal.SIGTERM
             self._changed = True
             if signalnum == STACK_SIGNAL:
-                _disable_stack_dumps()  # the agent detects it
+                _disable_stack_dumps()  # the agent detects that the handler is missing
             return set_handler(signalnum, handler)
 
         signal.signal = record

@@ -136,7 +136,7 @@ class WorkerProcess:
         self._setup: Header = {}
         self._plugins = b""
         self._modules = LoadedModules(config.sources)
-        self._streamed: dict[tuple[str, int, int], StreamedIterator] = {}  # by run, call and argument number
+        self._streamed: dict[tuple[str, int, int], StreamedIterator] = {}  # key: run, call, argument number
         self._is_receiving = False  # whether a thread waits for frames of the agent
         self._received = threading.Condition()
         self._channel = AgentChannel(socket_path, self._hello, config.patience)
@@ -326,7 +326,7 @@ class WorkerProcess:
             self._exit_if_forked()
             result = pickle_result(value, f"{header.get('name', 'the function')}()", self._spill_path(header))
             if header.get("script") and self._stop.was_overridden and preemption.is_sigterm_announced():
-                answer["left"] = True  # probably by its own handler
+                answer["left"] = True  # the script probably ended through its own SIGTERM handler
         except Stopped:
             answer["kind"] = "collateral"
             exit_code = 128 + signal.SIGTERM
@@ -480,7 +480,7 @@ class WorkerProcess:
         self._receive_until(lambda: window.is_open)
 
     def _receive_until(self, done: Callable[[], bool]) -> None:
-        """Handle frames of the agent until a condition holds. Only one thread receives; others wait for it."""
+        """Handle frames of the agent until a condition holds. Only one thread receives frames; other threads wait."""
         while not done():
             with self._received:
                 if self._is_receiving:
@@ -496,7 +496,7 @@ class WorkerProcess:
                     self._received.notify_all()
 
     def _on_frame(self, header: ToWorker, body: bytes) -> None:
-        """Handle a frame that concerns a running call. Queue all others."""
+        """Handle a frame that concerns a running call. Put other frames into a queue."""
         if header["t"] == "credit":
             window = self._reader_windows.get((header["run"], header["i"]))
             if window is not None:
@@ -563,9 +563,8 @@ def _load_checked(what: str, load: Callable[[], T]) -> T:
 def _make_want(run: str, index: int, items: StreamedIterator, *, again: bool = False) -> WorkerWant:
     begin, end = items.wanted_range
     want: WorkerWant = {"t": "want", "run": run, "i": index, "arg": items.number, "next": begin, "until": end}
-    return (
-        want | {"again": True} if again or not begin else want
-    )  # an earlier attempt may already have requested values
+    # An earlier attempt at the call may already have requested values.
+    return want | {"again": True} if again or not begin else want
 
 
 class _ReaderWindow:

@@ -80,7 +80,7 @@ async def begin_sweep(
     ended: Callable[[int, Run], None] = lambda place, run: None,
     keep: Callable[[str], None] = lambda run: None,
 ) -> GangSweep:  # fmt: skip
-    """Start a sweep by gangs on a pool, after saving its combinations. Returns when the first run is open.
+    """Start a sweep by gangs on a pool, after saving its combinations. Return when the first run is open.
 
     Args:
         context: The pool.
@@ -185,7 +185,7 @@ class GangSweep:
             raise self._failure
 
     def cancel(self) -> None:
-        """Stop the active runs and start no further ones."""
+        """Stop the active runs. Start no further runs."""
         self.cancelled = self._stopped = True
         for _, run in self._active.values():
             run.cancel("the sweep was cancelled")

@@ -101,7 +101,7 @@ class MapRun(Run):
         super().__init__(context, run, "map", [task], ranks)
         self._shares: dict[int, MapChunk] = {}
         self._tallies: dict[int, RankProgress] = {}
-        self._failed: dict[int, Outcome] = {}  # by rank
+        self._failed: dict[int, Outcome] = {}  # rank -> outcome of a failed call
         self._given = 0
         self._last_call = False  # whether the last call was submitted
         self._fed = False  # whether the pool is ready for the run
@@ -110,7 +110,8 @@ class MapRun(Run):
         if index in self._shares:
             super().reject(index, link, kind, error)
             return
-        rank = link.node * self._context.ranks_per_node  # no call of the run can begin
+        # The error concerns no single call, so report it for the first rank of the node.
+        rank = link.node * self._context.ranks_per_node
         self._note_failure(Outcome(index, rank, link.node, kind, error=error))
         self._stop("it could not begin", breaks=False)
 

@@ -37,9 +37,11 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import AgentItem, AgentOutcome, AgentWant, ClientCall
 
 
-MAX_KEPT_VALUES = 1024  # values that one rank may be ahead of another
-MAX_KEPT_BYTES = 64 << 20  # bytes that one rank may be ahead of another
-MAX_SENT_AHEAD = 8 << 20  # bytes sent to a rank beyond its position, in addition to one value
+# Limits for streamed arguments. A value is stored until all ranks have received it, so these limits also bound how far
+# one rank may be ahead of another rank.
+MAX_KEPT_VALUES = 1024  # values
+MAX_KEPT_BYTES = 64 << 20  # bytes
+MAX_SENT_AHEAD = 8 << 20  # bytes sent to a rank beyond the rank's position, in addition to one value
 
 Frames = list[tuple[int, AnyHeader, bytes]]  # each frame belongs to a call
 
@@ -415,7 +417,7 @@ class Run:
     # -- dispatch ------------------------------------------------------------------------------------------
 
     def send_broadcast(self, epoch: int, nodes: tuple[int, ...] = ()) -> None:
-        """Send a broadcast's calls to all nodes or to the given ones, if the run is still active."""
+        """Send a broadcast's calls to all nodes or to the given nodes, if the run is still active."""
         if self.state != "running":
             return
         if nodes:
@@ -752,7 +754,7 @@ class Run:
         self.cancelled = reason
         if self.sent:
             self._stop("cancel")
-        else:  # no node has received a call
+        else:  # no node has received a call of the run
             self._stopping = True
             self._waiting = deque(range(self.total))
             self._fail_unsent("not started: the run was cancelled", kind="collateral")
@@ -863,9 +865,8 @@ class Run:
             self._stopping = self.sent = False
             self._broke = ""
             for link in self.links:
-                link.send(
-                    {"t": "ack", "calls": {self.id: None}}
-                )  # otherwise the agents would send the old outcomes again
+                # Acknowledge the old outcomes, because the agents would otherwise send them again.
+                link.send({"t": "ack", "calls": {self.id: None}})
             self._context.scheduler.restart(self)
             return
         for index in self._stale - self.outcomes.keys():

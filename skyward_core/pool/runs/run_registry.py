@@ -66,7 +66,7 @@ class OtherRun:
         self.active: dict[int, int] = {}
 
     def add(self, outcome: Outcome, at: float) -> bool:
-        """Add an outcome. Returns whether it is new."""
+        """Add an outcome. Return whether it is new."""
         if outcome.index in self.outcomes or outcome.index >= (CALLS if self.total is None else self.total):
             return False
         self.outcomes[outcome.index] = outcome
@@ -164,7 +164,7 @@ class OtherClientRuns:
             return []  # the pool has just been created, so no earlier client can have left a run
         try:
             rows = context.ledger.unfinished_runs(context.token)
-        except LedgerError:  # a later client will report them
+        except LedgerError:  # a later client will report the orphaned runs
             return []
         ours, now = context.registry.own_runs, time.time()
         return [
@@ -277,7 +277,7 @@ class OtherClientRuns:
 
     def on_frame(self, link: Link, header: RunFrame) -> None:
         if header["t"] == "want":
-            return  # only the run's own client has the values
+            return  # the run's own client answers this request for values
         run, at = header["run"], link.time_of(header)
         known = self._runs[run]
         match header["t"]:
@@ -384,7 +384,7 @@ class OtherClientRuns:
         self._check_end(run)
 
     def _add_outcome(self, run: str, outcome: Outcome, at: float) -> bool:
-        """Publish an outcome. Returns whether it is new."""
+        """Publish an outcome. Return whether it is new."""
         if new := self._runs[run].add(outcome, at):
             self._news.emit(events.RankEnded(pool=self._pool, run=run, outcome=outcome, at=at))
         return new

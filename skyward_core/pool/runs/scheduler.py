@@ -103,7 +103,7 @@ class ClientRunQueue:
         self._changed.set()
 
     def on_frame(self, link: Link, header: AgentQueue | AgentTurn | AgentDropped) -> str:
-        """Handle the head's frame. Returns the id of this client's run that another client cancelled, or ""."""
+        """Handle the head's frame. Return the id of this client's run that another client cancelled, or ""."""
         if link is not self._context.links[0]:
             return ""
         match header["t"]:
