@@ -14,7 +14,9 @@ import pytest
 NOT_INSTALLED = "torch._dynamo"  # what training uses of it has a stand-in
 DOCS = Path(__file__).parents[2] / "docs"
 WITH_TORCH = pytest.mark.proof("torch; 3 s of a processor")
-SCRIPT = re.compile(r"^```python(?: title=[^\n]*)?\n(.*?__main__.*?)^```$", re.MULTILINE | re.DOTALL)
+SCRIPT = re.compile(
+    r"^```python(?: title=[^\n]*)?\n((?:(?!```).*\n)*?.*__main__.*\n(?:(?!```).*\n)*)```$", re.MULTILINE
+)
 
 # What each script prints on its own standard output, in the order of the page.
 PRINTS = {

@@ -198,7 +198,7 @@ async def take_sweep() -> None:
         camera = Camera(app, pilot)
         await camera.until(is_listed)
         await camera.launch("sweep.py", "lr=0.1,0.03,0.01 seed=1..3")
-        await camera.until("as 9 trials")
+        await camera.until("9 trials")
         await camera.all_sizes("launch-sweep")
         await camera.press("ctrl+r")
         await camera.until("#▲")
