@@ -26,7 +26,7 @@ from skyward_core.util.redaction import (
     strip_credentials,
 )
 
-POOLS = 100  # latest ended pools to include
+POOLS = 100  # number of pools to include, of those that ended last
 OURS = ("SKYWARD_", "AWS_")  # prefixes of variables that change the behavior of this library
 _ASSIGNED = re.compile(r"(?P<name>\w+)(?P<between>['\"]?\s{0,2}[=:]\s{0,2}['\"]?)(?P<value>[^\s'\",;]+)")
 _COUNT = re.compile(r"[\d._]{1,15}[kKMGBT]?(/s)?")  # token counts of a training, which are not secrets
@@ -37,7 +37,9 @@ _log = get_logger("app")
 
 
 def make_cleaner() -> Clean:
-    """Return a function that redacts secrets of the environment by value, and others by the names before them."""
+    """Return a function that redacts secrets in text: values of the environment's secret variables, and values that
+    follow a name such as "password".
+    """
     redactor = Redactor(secret_values(os.environ))
 
     def redact(match: re.Match[str]) -> str:
@@ -62,13 +64,14 @@ def log_failure(what: str, error: BaseException) -> None:
 
 
 def as_json(value: Any, clean: Clean) -> str:
-    """Return a JSON value as text, with all its texts cleaned."""
+    """Return a value as JSON text, after cleaning each string in it."""
     return json.dumps(map_strings(value, clean), indent=1)
 
 
 def versions(distribution: str) -> dict[str, Any]:
-    """Return the versions of Python, the platform and a distribution's dependencies, and names of relevant
-    variables."""
+    """Return the versions of Python, the platform and a distribution's dependencies, and the names of set variables
+    that matter.
+    """
     names = [
         distribution,
         *(re.split(r"[^\w.-]", each)[0] for each in metadata.requires(distribution) or ()),
@@ -110,7 +113,7 @@ def ledger() -> dict[str, Any]:
 
 
 def strip_variable_values(value: Any) -> Any:
-    """Return a JSON value whose environment variables are reduced to names, for data of all releases."""
+    """Return a JSON value with environment variables reduced to their names. Older formats are supported."""
     if isinstance(value, dict):
         return {
             key: sorted(part) if key == "env" and isinstance(part, dict) else strip_variable_values(part)

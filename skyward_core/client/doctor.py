@@ -16,14 +16,15 @@ from skyward_core.model.provider_capabilities import ChecksSettings, declared_se
 from skyward_core.store.ledger import VERSION, Ledger
 from skyward_core.store.state_folder import ensure_socket_folder, state_home
 
-FILES_WANTED = 1024  # open files: a socket and two log files for each of some hundred ranks, and files of the scripts
+# minimum limit of open files: some hundred ranks need a socket and two log files each, and scripts open files, too
+FILES_WANTED = 1024
 
 
 def examine(*more: Check) -> Iterator[Check]:
     """Yield the results of all checks.
 
     Args:
-        more: Checks of the caller, which follow the one of Python.
+        more: Additional checks, yielded after the check of Python.
     """
     yield from (_python(), *more, _files())
     yield from _folders()
@@ -90,7 +91,7 @@ async def _next(rows: AsyncIterator[Check]) -> Check | None:
 
 
 async def _rows(name: str) -> AsyncIterator[Check]:
-    """Yield the checks of a provider, or of its settings."""
+    """Yield the results of a provider's checks, or the error in its settings."""
     found = providers.provider_class(name)
     if isinstance(found, ChecksSettings):
         async for check in found.check_all():

@@ -1,4 +1,7 @@
-"""Search of provider accounts for leftovers of pools, and their removal. Accounts take precedence over the ledger."""
+"""Scan of provider accounts for leftovers of pools, and removal of the leftovers.
+
+If an account and the ledger disagree, the account counts.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,8 @@ class LeftoverScan(Value):
     Attributes:
         accounts: Accounts that were scanned.
         found: Resources created by this ledger, and by other named ledgers.
-        others: Number of machines and of other resources, by ledger and owner, for all other ledgers.
-        unknown: Reason by place that could not be scanned.
+        others: Number of machines and of other resources of all other ledgers, by ledger and owner.
+        unknown: Places that could not be scanned, each with the reason.
     """
 
     accounts: Sequence[Any] = ()
@@ -42,7 +45,7 @@ class LeftoverScan(Value):
 
     @property
     def removable(self) -> list[JudgedLeftover]:
-        """Resources that no pool needs, as far as known."""
+        """Resources that no pool needs, as far as the scan could determine."""
         return [each for each in self.found if each.verdict != "up"]
 
     def select(self, found: Sequence[JudgedLeftover]) -> LeftoverScan:
@@ -59,11 +62,11 @@ def find_accounts(ledger: Ledger, asked: Mapping[str, Sequence[str]] | None = No
     """Return the accounts that this ledger's pools have used.
 
     Args:
-        asked: Settings ``name=value`` by provider. Limits the result to these providers, and includes the accounts that
-            the settings select.
+        asked: Settings ``name=value`` by provider. If given, only these providers are included, and the accounts that
+        the settings select are added.
 
     Raises:
-        UsageError: If a provider has no account to scan, or no such setting.
+        UsageError: If a provider has no account to scan, or lacks a given setting.
     """
     rows = [each for row in ledger.providers() for each in providers.provider_parts(row)]
     if asked is None:
@@ -75,27 +78,27 @@ def find_accounts(ledger: Ledger, asked: Mapping[str, Sequence[str]] | None = No
                 f"provider {name!r} has no account to scan. Providers with one: {', '.join(scannable_providers())}"
             )
         named[name] = [make_provider(kind, dict(map(parse_setting, settings)))]
-    # Accounts of pools are excluded for providers with settings, which select an account explicitly.
+    # For a provider with given settings, only the account that the settings select counts, not those of pools.
     return leftover_verdicts.accounts_of([row for row in rows if not asked.get(row["provider"], True)], named)
 
 
 async def scan_accounts(
     ledger: Ledger, accounts: Sequence[Any], *, everywhere: bool = False, ledgers: Collection[str] = ()
 ) -> LeftoverScan:
-    """Scan accounts, without changes.
+    """Scan accounts without changing anything.
 
     Args:
-        everywhere: Whether to scan all places, not only those that pools have used.
+        everywhere: Whether to scan all places, such as regions, instead of only those that pools have used.
         ledgers: Other ledgers whose resources are included.
     """
     found: list[JudgedLeftover] = []
     others: dict[tuple[str, str], tuple[int, int]] = {}
     unknown: dict[str, str] = {}
     seen: set[tuple[str, str]] = set()
-    # All at once: an account that does not answer delays no other one.
+    # Concurrently, so that an unresponsive account does not delay the others.
     inventories = await asyncio.gather(*(_inventory(each, everywhere) for each in accounts))
     for index, inventory in enumerate(inventories):
-        for place, reason in inventory.unknown.items():  # two accounts may have places of the same name
+        for place, reason in inventory.unknown.items():  # places of different accounts may have the same name
             unknown[f"{place} of account {index + 1}" if place in unknown else place] = reason
         for thing in inventory.things:
             if (thing.what, thing.id) in seen:
@@ -111,7 +114,7 @@ async def scan_accounts(
 
 
 async def _inventory(account: Any, everywhere: bool) -> Inventory:
-    """Return the inventory of an account, or the error of the request."""
+    """Return the inventory of an account; if the request fails, an inventory with the error."""
     try:
         found: Inventory = await log_query("inventory", LOG_SUBJECT, account.inventory(everywhere=everywhere))
     except ProviderTimeout:
@@ -122,7 +125,7 @@ async def _inventory(account: Any, everywhere: bool) -> Inventory:
 
 
 async def _mark_live_pools(ledger: Ledger, found: Sequence[JudgedLeftover]) -> list[JudgedLeftover]:
-    """Mark expired pools as up if their agents are alive: the expiry date of their machines may be outdated."""
+    """Mark an expired pool as up if its agents are alive, because the expiry date of its machines may be outdated."""
     alive = {}
     for key in {each.pool for each in found if each.verdict == "expired"}:
         row = ledger.find_pool(key)
@@ -145,13 +148,14 @@ async def remove_leftovers(
     down: Callable[[str], Awaitable[Receipt]],
     report: Callable[[str], None] = lambda line: None,
 ) -> list[str]:
-    """End the removable resources of a scan, confirm that they are gone, and return descriptions of the rest.
+    """Remove the removable resources of a scan, confirm the removal, and return descriptions of the resources that
+    remain.
 
-    An expired pool is torn down like any other, unless an agent of it is alive by now.
+    An expired pool is torn down like any other pool, unless one of its agents is alive by now.
 
     Args:
-        down: Tears down the pool with a key.
-        report: Receives the result of each former pool.
+        down: Tears down the pool with the given key.
+        report: Receives the result for each pool.
     """
     remains: list[str] = []
     for key in sorted({each.pool for each in scan.removable if each.verdict == "expired"}):
@@ -172,7 +176,7 @@ async def remove_leftovers(
 
 
 async def _remove_resources(scan: LeftoverScan) -> list[str]:
-    """End the remaining resources of ended pools."""
+    """Remove the resources of ended pools that a teardown did not remove."""
     remains: list[str] = []
     for index, account in enumerate(scan.accounts):
         things = [each.thing for each in scan.removable if each.verdict == "left" and each.account == index]

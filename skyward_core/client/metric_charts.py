@@ -1,6 +1,6 @@
 """Points of metric charts: lines to draw, and values at an instant.
 
-The functions are pure, and widgets only paint their results.
+The functions are pure. Widgets only draw their results.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from skyward_core.views.rank_metrics import MetricStore
 Line = Sequence[tuple[float, float]]
 """Points (Unix time, value), oldest first."""
 
-RANKS_DRAWN = 8  # more ranks are drawn as a band, because single lines would be indistinguishable
-RANKS_ANEW = 32  # up to this number, computing a band takes a few milliseconds, so it is not updated incrementally
+# up to this number of ranks, each has its own line; more ranks are drawn as one band, because lines would overlap
+RANKS_DRAWN = 8
+RANKS_ANEW = 32  # up to this number of ranks, a band is recomputed each time, which takes a few milliseconds
 SMOOTHING = 0.9  # weight of the earlier values in the moving average
 COUNTERS = frozenset({"step", "global_step", "epoch", "iteration", "iter", "batch", "rank"})
 _SURE = 8  # values needed to recognize a metric as a counter
@@ -28,9 +29,10 @@ class Chart(NamedTuple):
     """Lines and values of one metric's chart.
 
     Attributes:
-        behind: Background lines: other ranks or their band, and the raw line of a smoothed one.
+        behind: Background lines: the other ranks or their band, and the raw line behind a smoothed line.
         front: The main line.
-        value: Value of the selected rank, or the median, at the instant, or the newest; None if there is none.
+        value: Value of the selected rank (or the median of all ranks) at the instant, or the newest value; None without
+        values.
         low, high: Minimum and maximum over all ranks at that time; None for a single rank.
     """
 
@@ -47,8 +49,9 @@ class Chart(NamedTuple):
 
 
 def is_counter(name: str, trace: Trace) -> bool:
-    """Check whether a metric only counts, by its name or by constant whole-number growth, so that its curve is
-    useless."""
+    """Check whether a metric is only a counter, whose curve is useless: by its name, or because it grows by a constant
+    whole number.
+    """
     if name.lower() in COUNTERS:
         return True
     values = trace.values
@@ -65,7 +68,9 @@ def is_counter(name: str, trace: Trace) -> bool:
 
 
 def sort_names(metrics: MetricStore, run: str) -> tuple[list[str], list[str]]:
-    """Return the names of meaningful metrics, and of counters; if all are counters, the first list has all."""
+    """Return the names of the metrics worth a chart, and the names of counters. If all are counters, the first list has
+    all names.
+    """
     names = metrics.names(run)
     counts = [name for name in names if is_counter(name, metrics.first_trace(run, name))]
     return ([name for name in names if name not in counts], counts) if len(counts) < len(names) else (names, [])
@@ -121,7 +126,7 @@ def make_chart(
 def _values(
     traces: Mapping[int, Trace], rank: int | None, at: float | None
 ) -> tuple[float | None, float | None, float | None]:
-    """Return the value of the rank, or the median, with the minimum and the maximum."""
+    """Return the value of the selected rank (or the median of all ranks), the minimum and the maximum."""
     then = {each: value for each, trace in traces.items() if (value := value_at(trace, at)) is not None}
     finite = [value for value in then.values() if isfinite(value)]
     value = then.get(rank) if rank is not None else median(finite) if finite else next(iter(then.values()), None)
@@ -140,8 +145,9 @@ def value_at(trace: Trace, at: float | None) -> float | None:
 
 
 def smooth_line(line: Line) -> Line:
-    """Return the exponential moving average, without bias at the start; non-finite values become gaps and are
-    skipped."""
+    """Return the exponential moving average of a line, corrected for bias at the start. Non-finite values are skipped
+    and leave gaps.
+    """
     found: list[tuple[float, float]] = []
     mean, share = 0.0, 1.0
     for at, value in line:
@@ -155,7 +161,7 @@ def smooth_line(line: Line) -> Line:
 
 
 def log_scale(line: Line) -> Line:
-    """Return the logarithms to base 10, with gaps for values that have none."""
+    """Return a line of logarithms to base 10; values that have no logarithm become gaps."""
     return [(at, log10(value) if value > 0 and isfinite(value) else nan) for at, value in line]
 
 
@@ -172,7 +178,7 @@ def column_time(column: int, columns: int, span: tuple[float, float]) -> float:
 
 
 def time_column(at: float, columns: int, span: tuple[float, float]) -> int:
-    """Return the column of a time, or the nearest one if it is outside."""
+    """Return the column of a time; a time outside the chart gets the first or last column."""
     first, last = span
     part = (at - first) / (last - first) if last > first else 1.0
     return round(min(max(0.0, part), 1.0) * max(0, columns - 1))

@@ -1,4 +1,4 @@
-"""Copies of files and folders between this machine and a node, by SFTP."""
+"""Copying of files and folders between this machine and a node, by SFTP."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from skyward_core.transport.ssh.connection import (
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import is_dir, resolve_path
 
-ProgressCallback = Callable[[int, int], None]  # called with the bytes done and the bytes in total
-MAX_DEPTH = 64  # nested folders
-MIN_DISK_RATE = 1e6  # bytes per second; lower bound of a node's disk speed
+ProgressCallback = Callable[[int, int], None]  # receives the bytes copied and the total
+MAX_DEPTH = 64  # levels of nested folders
+MIN_DISK_RATE = 1e6  # bytes per second; slowest disk of a node that is expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +61,13 @@ def copy_to_node(
 
     Args:
         node: Index of the node.
-        target: Path on the node, relative to the login's home. Copies into an existing folder. Replaces an existing
-            file,
-            but never a folder.
+        target: Path on the node, relative to the home folder of the login user. If it is an existing folder, the copy
+            goes into the folder. An existing file is replaced, a folder never.
         far: Receives the progress.
 
     Raises:
-        UsageError: If the pool is not on hosts reached over SSH, the source does not exist or contains other things
-            than
-            files and folders, or ``target`` contains ``..`` or is an existing folder or link.
+        UsageError: If the pool's nodes are not reached over SSH. If the source does not exist, or contains anything but
+            files and folders. If ``target`` contains ``..``, or an existing folder or link is in the way.
         PoolError: If the node rejects the copy, or the connection was lost.
     """
     entries = list(_local_entries(source))
@@ -129,8 +127,9 @@ async def _upload(
 
 
 async def _sync_remote_file(sftp: Any, place: str) -> None:
-    """Flush a file of the node to its disk before the rename, so that a power failure leaves the old or the new
-    file."""
+    """Flush a file on the node to its disk before the file is renamed. After a power failure, the target is the
+    complete old or new file.
+    """
     async with sftp.open(place, "rb") as file:
         with suppress(asyncssh.SFTPOpUnsupported):  # not all servers support it
             await file.fsync()
@@ -150,7 +149,7 @@ async def _remote_target(sftp: Any, wanted: str, name: str, is_folder: bool) -> 
 
 
 def _check_remote_path(path: str) -> str:
-    """Return a path on a node relative to the login's home."""
+    """Return a path on a node relative to the home folder of the login user."""
     path = "" if path == "~" else path.removeprefix("~/")
     if ".." in PurePosixPath(path).parts:
         raise UsageError(f"{sanitize_line(path)}: the path contains .. Write it without")
@@ -211,7 +210,7 @@ async def _download(target: Any, wanted: str, own: Path, far: ProgressCallback) 
 
 
 def _sync_file(path: Path) -> None:
-    """Flush a file to the disk before its rename."""
+    """Flush a file to the disk, before the file is renamed."""
     number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.fsync(number)
@@ -220,7 +219,7 @@ def _sync_file(path: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Flush the entries of a folder to the disk, if supported and permitted."""
+    """Flush a folder's list of entries to the disk, if supported and permitted."""
     with suppress(OSError):
         _sync_file(folder)
 
@@ -303,7 +302,7 @@ def _check_kind(path: str, mode: int, parts: tuple[str, ...]) -> None:
 
 
 def _check_not_taken(path: str, kind: int, is_folder: bool, where: str) -> None:
-    """Check that the target does not exist, except as a file that a file replaces."""
+    """Check that the target does not exist. A file may replace a file."""
     if is_folder or not stat.S_ISREG(kind):
         what = "a link" if stat.S_ISLNK(kind) else "another file or folder"
         raise UsageError(f"{sanitize_line(path)} already exists {where} as {what}. Remove it, or give another name")
@@ -321,13 +320,13 @@ def _make_result(path: str, entries: Sequence[_CopyEntry]) -> CopyResult:
 
 
 class _Progress:
-    """Progress of all files together."""
+    """Combined progress of all files."""
 
     def __init__(self, far: ProgressCallback, total: int, limit: _AnswerLimit) -> None:
         self._far, self._total, self._done, self._limit = far, total, 0, limit
 
     def on_file_progress(self, _source: bytes, _target: bytes, done: int, _size: int) -> None:
-        """Handle asyncssh's report on the current file."""
+        """Handle asyncssh's progress report on the current file."""
         self._limit.extend()
         self._far(self._done + done, self._total)
 
@@ -343,10 +342,10 @@ class _AnswerLimit:
         self.answered = False
 
     def extend(self, more: float = 0.0) -> None:
-        """Extend the deadline, because the node has answered.
+        """Extend the deadline after an answer of the node.
 
         Args:
-            more: Seconds allowed beyond the answer time-out.
+            more: Seconds to add to the usual time limit of an answer.
         """
         self.answered = True
         self._timeout.reschedule(asyncio.get_running_loop().time() + answer_timeout() + more)
@@ -359,7 +358,8 @@ async def _sftp(target: Any) -> AsyncIterator[tuple[Any, _AnswerLimit]]:
         try:
             async with asyncio.timeout(answer_timeout()) as timeout:
                 limit = _AnswerLimit(timeout)
-                # The SFTP session ends with the connection: an orderly exit may take as long as the node likes.
+                # The SFTP session is not closed: that would wait for the node without limit. Closing the connection
+                # ends the session.
                 sftp = await link.ssh.start_sftp_client(path_errors="surrogateescape")
                 limit.extend()
                 yield sftp, limit

@@ -1,4 +1,4 @@
-"""User's notification command, run with a time limit and without delaying the app."""
+"""Execution of the user's notification command, with a time limit and without delaying the app."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ _lock = threading.Lock()
 
 
 def run_command(words: Sequence[str], variables: Mapping[str, str], failed: Callable[[str], None]) -> None:
-    """Start the command without a shell in a separate thread, and return at once.
+    """Start the command in a separate thread, without a shell, and return at once.
 
-    It has no input, its output is discarded, and it runs in the state folder, so that no file of a project's folder is
-    taken for it. It is killed with all its children at the time limit, and when this process exits.
+    The command has no input, and its output is discarded. Its working folder is the state folder, so that no file of a
+    project is executed by mistake. The command is killed with all its child processes at the time limit, and when this
+    process exits.
 
     Args:
         variables: Additional environment variables.
-        failed: Called in that thread with a description of an error.
+        failed: Called in the thread with a description of an error.
     """
     with _lock:
         if len(_running) < MAX_COMMANDS:
@@ -38,7 +39,7 @@ def run_command(words: Sequence[str], variables: Mapping[str, str], failed: Call
 
 
 def wait_for_commands() -> None:
-    """Wait for the running commands, which have a time limit."""
+    """Wait for the running commands to end, which takes at most their time limit."""
     with _lock:
         threads = list(_running)
     for thread in threads:
@@ -57,7 +58,7 @@ def _run(words: Sequence[str], variables: Mapping[str, str], failed: Callable[[s
 
 
 class _CommandError(Exception):
-    """Failed command. The message states the reason."""
+    """Failure of the command. The message states the reason."""
 
 
 def _run_to_end(words: Sequence[str], variables: Mapping[str, str]) -> None:
@@ -65,7 +66,7 @@ def _run_to_end(words: Sequence[str], variables: Mapping[str, str]) -> None:
     try:
         done = run_bounded(
             [program, *others],
-            (time.monotonic_ns(),),  # unique, so that a command that timed out is started again
+            (time.monotonic_ns(),),  # unique, so that the command can start again after a time-out
             patience=COMMAND_TIMEOUT,
             discard=True,
             cwd=state_home(),

@@ -1,4 +1,4 @@
-"""Offers, capacity blocks, purchases and reservations of all providers."""
+"""Offers of machines, capacity blocks, purchases and reservations, for all providers."""
 
 from __future__ import annotations
 
@@ -39,10 +39,11 @@ def list_offers(requirements: MachineRequirements) -> OfferList:
 
 
 def list_blocks(requirements: MachineRequirements, nodes: int, hours: int) -> list[Block]:
-    """Return the machines that can be reserved in advance, of all providers, the earliest first; nothing is bought.
+    """Return the capacity blocks of all providers that can be reserved in advance, the earliest first; nothing is
+    bought.
 
     Raises:
-        UsageError: If no provider sells any, or none for that duration.
+        UsageError: If no provider sells capacity blocks, or none for that duration.
         PoolError: If a provider cannot be queried.
     """
     sellers, notes = _providers_with(SellsBlocks)
@@ -53,7 +54,7 @@ def list_blocks(requirements: MachineRequirements, nodes: int, hours: int) -> li
 
 
 def _providers_with(capability: type) -> tuple[list[Any], list[str]]:
-    """Return the providers with a capability, and the reasons why others are missing."""
+    """Return the providers with a capability, and the reasons why other providers could not be loaded."""
     capable, notes = [], []
     for name in provider_names():
         try:
@@ -78,18 +79,19 @@ async def _gather_offers(asked: list[Offers], requirements: MachineRequirements)
     )
 
 
-LISTED, BEFORE = "blocks", "blocks-before"  # files in the state folder: the latest list, and earlier lists
-MAX_SAVED_BLOCKS = 500  # blocks of earlier lists
-# seconds between searches for an unconfirmed purchase, which may still be invisible
+LISTED, BEFORE = "blocks", "blocks-before"  # files in the state folder: the latest list of blocks, and earlier lists
+MAX_SAVED_BLOCKS = 500  # number of blocks that are saved from earlier lists
+# seconds between queries for an unconfirmed purchase, which the account may show with a delay
 PURCHASE_POLL_PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
-PENDING_SECONDS = 600.0  # seconds during which an unconfirmed purchase may be in progress or invisible
+# seconds during which an unconfirmed purchase may still be in progress or not yet visible in the account
+PENDING_SECONDS = 600.0
 
 
 def save_listed_blocks(blocks: Sequence[Block]) -> None:
-    """Save listed blocks, because a purchase names one of them.
+    """Save listed blocks, because a later command buys one of them by its ID.
 
     Raises:
-        OSError: If they cannot be written.
+        OSError: If the file cannot be written.
     """
     now = {each.id for each in blocks}
     earlier = [
@@ -111,10 +113,10 @@ def _is_over(block: Block) -> bool:
 
 
 def find_offering(id: str, texts: Mapping[str, str]) -> Block:
-    """Return a listed block; one that only an earlier list contains is queried again.
+    """Return a listed block. If only an earlier list contains the block, query the provider again.
 
     Args:
-        id: ID in the list.
+        id: ID of the block in the list.
         texts: Settings of the provider.
 
     Raises:
@@ -157,7 +159,7 @@ def buy(block: Block, price: float, texts: Mapping[str, str]) -> Reservation:
     Raises:
         UsageError: If the price differs, or the block may have been bought before; nothing was bought.
         Unreachable: If the purchase cannot be confirmed.
-        SkywardError: If it was not bought.
+        SkywardError: If the block was not bought.
     """
     if not same_price(block, price):
         raise UsageError(f"{block.id} costs ${block.upfront:,.2f}, not ${price:,.2f}. Nothing was bought")
@@ -192,10 +194,10 @@ async def _buy_block(ledger: Ledger, provider: Any, block: Block, token: str) ->
 
 
 async def _find_purchase(provider: Any, block: Block, token: str, problem: str) -> Reservation:
-    """Return the result of a purchase without an answer.
+    """Find out whether a purchase succeeded after its request got no response.
 
     Raises:
-        Unreachable: If no reservation is visible, which does not prove that there is none.
+        Unreachable: If no reservation is visible, which does not prove that nothing was bought.
     """
     reason = "no reservation with its tag"
     for pause in PURCHASE_POLL_PAUSES:
@@ -216,10 +218,10 @@ async def _find_purchase(provider: Any, block: Block, token: str, problem: str) 
 
 
 def purchases() -> list[tuple[Purchase, Reservation | None, str]]:
-    """Return confirmed and possible purchases, the latest first, each with its reservation, or the reason why there is
+    """Return confirmed and possible purchases, the latest first, each with its reservation or the reason why there is
     none.
 
-    A reservation found for an unconfirmed purchase is recorded.
+    If an unconfirmed purchase has a reservation, the purchase is recorded as confirmed.
     """
     with closing(Ledger()) as ledger:
         rows = [each for each in ledger.purchases() if each.state != "refused"]
@@ -238,10 +240,11 @@ async def _check_purchase(ledger: Ledger, row: Purchase) -> tuple[Purchase, Rese
 
 
 def find_doubtful_purchase(id: str) -> Purchase:
-    """Return an unconfirmed purchase of an offering that may be cleared: it is old, and the account does not show it.
+    """Return an unconfirmed purchase of an offering that may be cleared, because it is old and the account does not
+    show it.
 
     Raises:
-        UsageError: If there is no such purchase, it was bought, or it may be in progress.
+        UsageError: If there is no such purchase, the offering was bought, or the purchase may be in progress.
         SkywardError: If the account cannot be queried.
     """
     with closing(Ledger()) as ledger:
@@ -262,15 +265,18 @@ def find_doubtful_purchase(id: str) -> Purchase:
 
 
 def clear_purchase(purchase: Purchase) -> None:
-    """Record that a purchase from :func:`find_doubtful_purchase` did not happen, so that its offering can be bought
-    again."""
+    """Record that an unconfirmed purchase did not happen, so that its offering can be bought again.
+
+    Args:
+        purchase: Result of :func:`find_doubtful_purchase`.
+    """
     day = time.strftime("%Y-%m-%d %H:%M", time.localtime())
     with closing(Ledger()) as ledger:
         ledger.record_purchase(purchase.token, "refused", f"cleared by hand at {day}: no reservation had its tag")
 
 
 def list_reservations(provider: str, texts: Mapping[str, str]) -> list[Reservation]:
-    """Return all reservations of an account in the regions of a provider; reads only.
+    """Return all reservations of an account in the regions of a provider, without changing anything.
 
     Raises:
         SkywardError: If the provider has no reservations, or cannot be queried.

@@ -1,6 +1,6 @@
-"""Export of a pool's recording: events, logs and metrics on this machine, merged by time into one file to replay.
+"""Export of a pool's recording to one file that can be replayed.
 
-Known secrets are redacted.
+The file contains the events, logs and metrics on this machine, merged by time. Known secrets are redacted.
 """
 
 from __future__ import annotations
@@ -27,22 +27,24 @@ from skyward_core.views import events
 from skyward_core.views import recording_entries as entries
 from skyward_core.views.stdout_stderr_order import Piece, Place, end_place, merge_streams
 
-MAX_LOG_BYTES = 32 << 20  # bytes of all logs; of longer ones, the beginning and the end are kept
-MAX_METRIC_BYTES = 16 << 20  # bytes of the metrics of all ranks, likewise
-MIN_WORKER_BYTES = 64 << 10  # minimum number of bytes kept of each worker
-MAX_PARTIAL_LINE = 64 << 10  # bytes of an incomplete line that are held back to redact the line as a whole
+# maximum bytes of all logs together; of longer logs, only the beginning and the end are exported
+MAX_LOG_BYTES = 32 << 20
+MAX_METRIC_BYTES = 16 << 20  # maximum bytes of the metrics of all ranks together; longer ones are cut in the same way
+MIN_WORKER_BYTES = 64 << 10  # minimum bytes that each worker may contribute
+# maximum bytes of an incomplete line that wait for its end, so that the line is redacted as a whole
+MAX_PARTIAL_LINE = 64 << 10
 
 Timed = tuple[float, Entry]
 
 
 @dataclass(frozen=True, slots=True)
 class RecordingExport:
-    """Written recording.
+    """Exported recording.
 
     Attributes:
         size: Bytes of the file.
         entries: Number of entries.
-        left_out: Bytes of logs and metrics omitted because of the limits; a full recording omits more.
+        left_out: Bytes of logs and metrics omitted because of the limits above.
     """
 
     path: Path
@@ -89,13 +91,13 @@ class RecordingExporter:
             raise
         return RecordingExport(target, writer.size, count, self._left_out)
 
-    # -- each source, in the order of its times ------------------------------------------------------------
+    # -- each source, ordered by time -----------------------------------------------------------------------
 
     def _events(self) -> Iterator[Timed]:
         latest = self._row.created_at
         opened = events.PoolOpened(
             pool=self._row.name, spec=self._row.spec, created_at=latest, at=latest
-        )  # precedes the first event of older journals
+        )  # before the first event of journals from older releases
         for event in (opened, *read_events(self._folder)):
             if self._run and getattr(event, "run", self._run) != self._run:
                 continue
@@ -104,13 +106,13 @@ class RecordingExporter:
             yield latest, entry | {"at": latest}
 
     def _sheets(self) -> Iterator[Timed]:
-        at = self._row.created_at  # known before the first run starts
+        at = self._row.created_at  # the pool's data is known before the first run starts
         for run, sheet in read_all_trials(self._row.key):
             if not self._run or self._run in (run, *sheet.runs.values()):
                 yield at, map_strings(entries.sheet_entry(at, run, sheet), self._clean)
 
     def _figures(self) -> Iterator[Timed]:
-        # Each client receives an agent's samples from the beginning, so some are stored twice, and late.
+        # Each client receives an agent's samples from the beginning, so some samples are stored twice, and late.
         found: dict[tuple[object, ...], Timed] = {}
         for entry in read_metrics(self._folder):
             if (at := entries.entry_time(entry)) is None:
@@ -190,7 +192,7 @@ class RecordingExporter:
 
 
 def _samples(entry: Entry) -> Iterator[tuple[bytes, float]]:
-    """Yield the samples of an entry, each with its time by this machine's clock."""
+    """Yield the samples of an entry, each with its time converted to this machine's clock."""
     for line in entry["text"].splitlines(keepends=True):
         try:
             yield line.encode(), float(json.loads(line)["at"]) + entry["ahead"]
@@ -199,7 +201,7 @@ def _samples(entry: Entry) -> Iterator[tuple[bytes, float]]:
 
 
 def _raise_file_limit(folder: Path) -> None:
-    """Allow enough open files to merge all logs."""
+    """Raise the limit of open files, because all logs are open while they are merged."""
     needed = 2 * len(log_files(folder)) + 64
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < needed and soft != resource.RLIM_INFINITY:
@@ -208,13 +210,15 @@ def _raise_file_limit(folder: Path) -> None:
 
 
 class _LineAssembler:
-    """Pieces of a worker's streams, rejoined at line ends, so that a secret across two pieces is redacted."""
+    """Assembler of complete lines from pieces of a worker's streams, so that a secret split over two pieces is
+    redacted.
+    """
 
     def __init__(self) -> None:
         self._held: dict[str, Piece] = {}
 
     def pop_complete(self, piece: Piece) -> list[Piece]:
-        """Return the complete lines so far."""
+        """Add a piece, and return the lines that are complete by now."""
         before = self._held.pop(piece.stream, None)
         found = []
         if before is not None and before.run != piece.run:
@@ -226,7 +230,7 @@ class _LineAssembler:
         return [*found, piece._replace(data=data[:whole])] if whole else found
 
     def flush(self) -> list[Piece]:
-        """Return the held-back text."""
+        """Return the incomplete lines."""
         held, self._held = self._held, {}
         return list(held.values())
 

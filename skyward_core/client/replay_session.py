@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MIN_SPEED, MAX_SPEED = 0.25, 64.0
-FAILURE_LEAD = 2.0  # seconds before the failure where a jump to it lands, so that the user sees it happen
-MIN_WAIT, MAX_WAIT = 0.02, 3600.0  # seconds between checks for due entries, minimum and maximum
+FAILURE_LEAD = 2.0  # seconds; a jump to the failure lands this long before it, so that the user sees it happen
+MIN_WAIT, MAX_WAIT = 0.02, 3600.0  # minimum and maximum seconds between checks for due entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,8 @@ class Playback:
         about = record.about
         self.name = sanitize_line(str(about.get("pool", "")))[:200] or "pool"
         self.note = sanitize_paragraph(about["note"])[:400] if isinstance(about.get("note"), str) else ""
-        # Entries are ordered by time; parsing all of a large recording would take seconds.
+        # Only entries near the start and the end are parsed for the times: parsing a whole large recording would take
+        # seconds.
         start = next(filter(None, map(entry_time, record.entries())), None)
         end = next(filter(None, map(entry_time, record.last_entries())), None)
         if start is None or end is None:
@@ -85,7 +86,8 @@ class Playback:
         self.cut = record.is_truncated
         self._changed = threading.Condition()
         self._speed, self._playing = 1.0, True
-        self._from, self._since = self._start, wall()  # a time in the recording, and the corresponding real time
+        # a time in the recording, and the real time when playback was there
+        self._from, self._since = self._start, wall()
         self._jumps = self._reached_jumps = 0  # jumps requested, and jumps that the view has reached
         self._jump_origin = self._start
         self._feed_lock = threading.Lock()  # held by the thread that feeds the view
@@ -94,7 +96,7 @@ class Playback:
         self._closed = False
         self._thread: threading.Thread | None = None
 
-    # -- its clock ---------------------------------------------------------------------------------------
+    # -- clock -----------------------------------------------------------------------------------------------
 
     def now(self) -> float:
         """Return the current time in the recording."""
@@ -102,8 +104,9 @@ class Playback:
             return self._now()
 
     def displayed_time(self) -> float:
-        """Return the time that the view shows: during a jump, the time before it, so that widgets redraw only
-        afterwards."""
+        """Return the time that the view shows. During a jump, that is the time before the jump, so that widgets redraw
+        only after it.
+        """
         with self._changed:
             return self._now() if self._reached_jumps == self._jumps else self._jump_origin
 
@@ -112,7 +115,7 @@ class Playback:
         return min(self._end, self._from + gone)
 
     def _jump(self, at: float) -> None:
-        """Continue from another time of the recording."""
+        """Jump to another time of the recording, and continue from there."""
         if self._reached_jumps == self._jumps:
             self._jump_origin = self._now()
         self._jumps += 1
@@ -167,11 +170,11 @@ class Playback:
             self._jump(self._failure - FAILURE_LEAD)
             return True
 
-    # -- its view ----------------------------------------------------------------------------------------
+    # -- view ------------------------------------------------------------------------------------------------
 
     @property
     def view(self) -> PoolView:
-        """Pool at the current time."""
+        """Pool at the current time of the recording."""
         return self._view
 
     def _rewind(self) -> None:
@@ -199,15 +202,15 @@ class Playback:
             else:
                 self._next_due = inf
             self._fed_to = target
-            # A rewound view becomes visible only when complete.
+            # A rewound view is rebuilt from the start, and becomes visible only when complete.
             self._view = self._next_view
             with self._changed:
                 self._reached_jumps = jumps
 
-    # -- its thread --------------------------------------------------------------------------------------
+    # -- thread ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Let a thread update the view from now on."""
+        """Start the thread that updates the view."""
         with self._changed:
             self._restart_clock(self._from)
         self._thread = threading.Thread(target=self._follow, name="replay", daemon=True)
@@ -297,13 +300,13 @@ class Replay(SessionInterface):
         return _done_future(LeftoverScan())
 
     def files(self, pool: str, run: str | None = None) -> Future[FileListing]:
-        from skyward_core.pool.output_files import FileListing  # imported late: the first picture does not need it
+        from skyward_core.pool.output_files import FileListing  # late: not needed for the first paint
 
         return _done_future(FileListing([], 0, {}, {}))
 
     def trials(self, pool: str, run: RunView) -> Future[TrialTableSource]:
-        """Return the recording's own sheet; all its runs are in the view."""
-        from skyward_core.views.sweep_trials import TrialTableSource  # imported late: few recordings have a sweep
+        """Return the sweep table of the recording; all of its runs are in the view."""
+        from skyward_core.views.sweep_trials import TrialTableSource  # late: few recordings contain a sweep
 
         sheets = self._playback.view.sheets
         found = next((each for name, each in sheets.items() if run.id in (name, *each.runs.values())), None)

@@ -17,13 +17,13 @@ from skyward_core.views.outliers_and_bands import Trace, compute_band, median
 from skyward_core.views.pool_view import RunView, TaskView
 from skyward_core.views.rank_metrics import MetricStore
 
-MAX_RESULT_ROWS = 32  # ranks or tasks; results of larger runs are not listed singly
-MAX_METRIC_BYTES = 64 << 20  # bytes of each rank's metrics that are read, from their end
-CURVE_POINTS = 512  # time intervals of a curve, each with the median
+MAX_RESULT_ROWS = 32  # maximum ranks or tasks whose results are compared one by one
+MAX_METRIC_BYTES = 64 << 20  # maximum bytes read of each rank's metrics, from the end
+CURVE_POINTS = 512  # time intervals of a curve; each shows the median of its values
 
 
 class MetricSummary(NamedTuple):
-    """Summary of one metric in one run: the medians over all ranks of the last value, the minimum and the maximum."""
+    """Summary of one metric in one run: medians over all ranks of each rank's last value, minimum and maximum."""
 
     last: float | None
     least: float | None
@@ -31,7 +31,7 @@ class MetricSummary(NamedTuple):
 
 
 class ComparedRow(NamedTuple):
-    """One property of both runs; None if a run does not have it."""
+    """One property of both runs; a value is None if that run lacks the property."""
 
     name: str
     left: Any
@@ -47,16 +47,15 @@ class ComparedRun:
     """One of two compared runs.
 
     Attributes:
-        past: Data of any past run.
+        past: The run as listed among past runs.
         view: The run with its outcomes.
         commit: Commit of the script's repository; "" if unknown.
         changed: Files that differed from that commit.
-        source: Hash of the script's text; "" if unknown.
-        nodes, plugins: Nodes and plugins of its pool.
-        parameters: Parameters of these plugins, as in the launch.
+        source: Hash of the script's content; "" if unknown. nodes, plugins: Nodes and plugins of the run's pool.
+        parameters: Parameters of these plugins, as given in the launch.
         image: Environment options of the launch; secrets by name only.
-        numbers: Summaries of its metrics by name.
-        book: Its metrics over time, as far as they are on this machine.
+        numbers: Metric summaries by name.
+        book: Metrics of the run over time, as far as this machine has them.
     """
 
     past: PastRun
@@ -72,7 +71,7 @@ class ComparedRun:
     book: MetricStore = field(default_factory=MetricStore)
 
     def arguments(self) -> dict[str, str]:
-        """Return the arguments by name; words of a whole script by position."""
+        """Return the arguments by name; the arguments of a whole script by position."""
         named = [text.partition("=") for text in self.past.arguments]
         return {
             name if equals else f"word {at}": value if equals else name
@@ -80,7 +79,7 @@ class ComparedRun:
         }
 
     def curve(self, name: str) -> list[tuple[float, float]]:
-        """Return the median over all ranks by seconds since the start of the run."""
+        """Return the median of a metric over all ranks, as pairs of seconds since the start of the run and value."""
         lines = [line for line in self.book.traces(self.past.run, name).values() if len(line.at)]
         if len(lines) == 1 and len(lines[0].at) <= CURVE_POINTS:
             found: Sequence[Sequence[float]] = lines[0]
@@ -99,7 +98,7 @@ class Comparison:
     right: ComparedRun
 
     def facts(self, now: float) -> list[ComparedRow]:
-        """Return launch, state, times in seconds and costs in dollars of both runs."""
+        """Return rows with launch, state, times in seconds and costs in dollars of both runs."""
         facts: dict[str, Callable[[ComparedRun], Any]] = {
             "pool": lambda run: run.past.pool,
             "function": lambda run: run.past.function,
@@ -140,7 +139,7 @@ class Comparison:
         return list(_pair_rows(*tasks))
 
     def aggregate_rows(self) -> list[ComparedRow]:
-        """Return the statistics of numeric results."""
+        """Return rows with statistics of numeric results."""
         return list(_pair_rows(self.left.view.aggregate() or {}, self.right.view.aggregate() or {}))
 
 
@@ -164,7 +163,7 @@ def _load_run(ledger: Ledger, run: str) -> ComparedRun:
     launch: LaunchRecord | None
     try:
         launch = load_launch_record(ledger, row)
-    except UsageError:  # dispatched by a script, or pruned
+    except UsageError:  # the script itself started the run, or the record is pruned
         launch = None
     view, metrics = (
         run_view(ledger, row),
@@ -188,7 +187,7 @@ def _load_run(ledger: Ledger, run: str) -> ComparedRun:
 
 
 def _summarize_metrics(tasks: Mapping[int, TaskView], metrics: MetricStore, run: str) -> dict[str, MetricSummary]:
-    """Summarize metrics from outcomes, and from the logged values of ranks whose processes died."""
+    """Summarize metrics from the outcomes. For ranks whose processes died, use the logged values."""
     found: dict[str, list[MetricSummary]] = {}
     silent = set(metrics.ranks(run))
     for _, task in sorted(tasks.items()):

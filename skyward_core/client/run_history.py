@@ -1,4 +1,4 @@
-"""Past runs in the ledger, with their costs, logs and metrics, and search among them."""
+"""Past runs in the ledger with their costs, logs and metrics, and the search for runs."""
 
 from __future__ import annotations
 
@@ -46,12 +46,14 @@ from skyward_core.views.stdout_stderr_order import PIECE_BYTES, Place, merge_str
 from skyward_core.views.sweep_trials import TrialTable
 
 POLL_INTERVAL = 0.05  # seconds between polls of log files
-MERGE_CHUNK_BYTES = 16 << 10  # bytes of each rank's files in memory while all ranks' files are merged
+MERGE_CHUNK_BYTES = 16 << 10  # bytes in memory of each rank's log files while the files of all ranks are merged
 QUIET_SECONDS = 0.3  # seconds without new output after which a log counts as complete
 
 
 class OutputChunk(NamedTuple):
-    """Piece of a worker's output; the bytes of one ``file`` are in order. ``at`` is the time by its node's clock."""
+    """Piece of a worker's output. The pieces of one ``file`` are in order; ``at`` is the time by the clock of the
+    worker's node.
+    """
 
     rank: int
     file: str
@@ -81,7 +83,8 @@ def result_pickles(ledger: Ledger, run: RunView) -> dict[int, Path]:
     """Return the files with the pickled values of the ranks or tasks that returned.
 
     Raises:
-        UsageError: If some are not on this machine, because the run's script took them or they are still on the nodes.
+        UsageError: If a value is not on this machine, because only the run's script received it or it is still on a
+        node.
         LedgerError: If the ledger cannot be read.
     """
     row = ledger.run(run.id)
@@ -98,9 +101,9 @@ def result_pickles(ledger: Ledger, run: RunView) -> dict[int, Path]:
 
 
 def installed_packages(ledger: Ledger, row: RunRow) -> dict[int, str]:
-    """Return the packages of each node of a run's pool at its end, as text for ``Image(lock=...)``.
+    """Return the packages that each node of a run's pool had when the run ended, as text for ``Image(lock=...)``.
 
-    The result lacks other machines if the image requested no packages.
+    If the image requested no packages, only nodes on this machine are included.
 
     Raises:
         LedgerError, OSError: If the packages cannot be read.
@@ -109,7 +112,7 @@ def installed_packages(ledger: Ledger, row: RunRow) -> dict[int, str]:
 
 
 def rank_output(ledger: Ledger, run: str) -> Iterator[OutputChunk]:
-    """Yield the stored output of a run, rank by rank."""
+    """Yield the stored output of a run, one rank after the other."""
     found = RunLogs(ledger, run)
     for rank in sorted(found.ranges):
         for part in found.ranges[rank]:
@@ -124,7 +127,7 @@ def merged_output(ledger: Ledger, run: str) -> Iterator[OutputChunk]:
 
 
 def _with_times(found: RunLogs, parts: list[LogRange]) -> Iterator[tuple[float, OutputChunk]]:
-    """Yield a rank's pieces in order, each with the latest known time."""
+    """Yield a rank's pieces in order, each with the last known time at or before it."""
     latest = 0.0
     for part in parts:
         for piece in _pieces(found, part, MERGE_CHUNK_BYTES):
@@ -133,11 +136,11 @@ def _with_times(found: RunLogs, parts: list[LogRange]) -> Iterator[tuple[float, 
 
 
 def follow_output(ledger: Ledger, run: str, ended: Future[Any] | None) -> Iterator[OutputChunk]:
-    """Yield new output of a running run, after that of earlier runs, as it arrives.
+    """Yield the output of a running run as it arrives, without that of the ranks' earlier runs.
 
     Args:
-        ended: Future that is done when the output is complete, and whose error is raised; None to end after a moment
-            without output.
+        ended: Future that is done when the output is complete, and whose error is raised; None to stop after
+            ``QUIET_SECONDS`` without output.
     """
     seen: dict[str, Place] = {}
     quiet = 0.0
@@ -164,7 +167,7 @@ def _pieces(found: RunLogs, part: LogRange, size: int = PIECE_BYTES) -> Iterator
         yield OutputChunk(parse_rank(part.stem), f"{part.stem}.{piece.stream}", piece.stream, piece.data, piece.at)
 
 
-MAX_COSTED_POOLS = 10_000  # most pools that a cost report reads
+MAX_COSTED_POOLS = 10_000  # maximum number of pools that a cost report reads
 
 
 @dataclass(frozen=True)
@@ -174,7 +177,7 @@ class PoolCost:
     Attributes:
         pool, key: Name and unique key of the pool.
         provider: Name of the provider.
-        functions: Functions that ran, without duplicates.
+        functions: Names of the functions that ran, without duplicates.
         since: Creation time of the pool, Unix time.
         dollars: Cost in the requested period; None if unknown.
         goes_on: Whether the pool still costs money.
@@ -243,13 +246,13 @@ def _add_costs(spending: Spending, ledger: Ledger, row: PoolRow, since: float) -
 
 
 def _has_no_machine(row: PoolRow) -> bool:
-    """Check whether a pool ended before it had a machine, for example because its start was rejected."""
+    """Check whether a pool ended before it had a machine, for example because the provider rejected its start."""
     receipt = row.receipt
     return receipt is not None and receipt.get("created") == 0 and not receipt.get("unaccounted")
 
 
 def bills_of_pool(ledger: Ledger, row: PoolRow) -> Iterator[Bill]:
-    """Yield the cost of each of a pool's machines, as far as known."""
+    """Yield the bill of each machine of a pool, as far as known."""
     if row.receipt is not None and row.ended_at is not None:
         for each in row.receipt.get("bills", ()):
             yield Bill(**each)
@@ -263,7 +266,7 @@ def bills_of_pool(ledger: Ledger, row: PoolRow) -> Iterator[Bill]:
 
 
 def _daily_costs(bill: Bill, since: float) -> Iterator[tuple[str, float]]:
-    """Yield the cost of a machine for each day in local time."""
+    """Yield the cost of a machine per day, by local date."""
     at = max(bill.since, since)
     while at < bill.until:
         local = time.localtime(at)
@@ -273,7 +276,7 @@ def _daily_costs(bill: Bill, since: float) -> Iterator[tuple[str, float]]:
         at = end
 
 
-EVERY = 10_000  # most runs that are read: the newest
+EVERY = 10_000  # maximum number of runs that are read, the newest first
 RECENT = 30 * 86400.0  # seconds; older failures are not listed
 _COUNTED = {"broadcast": "rank", "sweep": "trial"}  # unit of a run's total, by kind of run
 FAILED = ("failed", "lost")  # states of failed runs and pools
@@ -286,8 +289,7 @@ class PastRun:
     """Past run for lists; all texts are safe to show.
 
     Attributes:
-        run: ID of the run; "" stands for a pool that had no run.
-        pool, key: Name and unique key of the pool.
+        run: ID of the run; "" for an entry about a pool without runs. pool, key: Name and unique key of the pool.
         provider: Name of the provider.
         function: Name of the function.
         script: Name of the script; "" if it is not saved, as for runs that a script dispatched itself.
@@ -295,11 +297,11 @@ class PastRun:
         ranks: Number of ranks or tasks.
         counted: Unit of that number: "rank", "trial" or "task".
         state: Final state, or "running"; for a pool without a run, the state of the pool.
-        opened_at, ended_at: Unix times; ``ended_at`` is None while it continues.
-        error: Root cause in words, or "".
+        opened_at, ended_at: Unix times of start and end; ``ended_at`` is None while the run continues.
+        error: Description of the root cause, or "".
         dollars: Cost of the pool's machines during the run; None if unknown.
         is_up: Whether the pool is up.
-        figures: Metrics of the failed machine before the failure, in words and by name; None if unknown.
+        figures: Metrics of the failed machine before the failure: as one text, and by name; None if unknown.
     """
 
     run: str
@@ -330,15 +332,15 @@ class PastRun:
 
     @property
     def note(self) -> str:
-        """Error of the run, otherwise its arguments."""
+        """Error of the run; the arguments of a run without error."""
         return self.error or " ".join(self.arguments)
 
     def seconds(self, now: float) -> float:
-        """Return the duration so far."""
+        """Return the duration of the run, so far if it continues."""
         return max(0.0, (now if self.ended_at is None else self.ended_at) - self.opened_at)
 
     def unmatched_words(self, words: Iterable[str]) -> tuple[str, ...]:
-        """Return the casefolded words that do not occur in the run's texts."""
+        """Return the given words, casefolded, that do not occur in the run's texts."""
         texts = (
             self.run,
             self.pool,
@@ -385,8 +387,9 @@ def past_runs(
     """Return the matching runs among the newest 10,000, newest first, including pools without a run.
 
     Args:
-        launches: Cache of saved launches by run, which is filled.
-        seen: Views of watched pools by run ID: observers do not write to the ledger.
+        launches: Cache of saved launches by run; missing ones are added.
+        seen: Views of runs of watched pools by run ID. The ledger may lack their state, because observers do not write
+        to it.
 
     Raises:
         LedgerError: If the ledger cannot be read.
@@ -424,7 +427,7 @@ def failures(ledger: Ledger, seen: Mapping[str, RunView]) -> list[PastRun]:
     """Return the failed and lost runs of the last 30 days that are not dismissed, newest first.
 
     Args:
-        seen: Views of runs of watched pools by ID. Their metrics reach the disk a few seconds later.
+        seen: Views of runs of watched pools by ID. They have metrics that reach the disk a few seconds later.
 
     Raises:
         LedgerError: If the ledger cannot be read.
@@ -436,7 +439,7 @@ def failures(ledger: Ledger, seen: Mapping[str, RunView]) -> list[PastRun]:
 
 
 def _with_failure_metrics(ledger: Ledger, row: RunRow, run: PastRun, view: RunView | None) -> PastRun:
-    """Return the run with the metrics of the machine of its root cause, from the view or from files."""
+    """Return the run with the metrics of the machine on which its root cause occurred, from the view or from files."""
     metrics = view.cause_metrics if view is not None else None
     if metrics is None and row.root_cause is not None and has_metrics(pool_path(run.key)):
         metrics = run_view(ledger, row).cause_metrics
@@ -444,7 +447,7 @@ def _with_failure_metrics(ledger: Ledger, row: RunRow, run: PastRun, view: RunVi
 
 
 def _with_seen_end(row: RunRow, view: RunView | None) -> RunRow:
-    """Return a row with the observed end of the run, if the ledger does not contain it yet."""
+    """Return a row with the run's end as seen in the view, if the ledger does not contain the end yet."""
     if row.state != "running" or view is None or view.state == "running":
         return row
     return replace(row, state=view.state, ended_at=view.ended_at, root_cause=view.root_cause)
@@ -470,7 +473,7 @@ class _PoolCache:
             else f"{cause.rank_prefix.replace('rank ', 'r')}{cause.type}: {cause.message}".rstrip(": ")
         )
         summary = self.launches.get(row.run) or _load_launch_summary(pool.key, row.run)
-        if summary.script:  # a missing launch may be saved later
+        if summary.script:  # not cached otherwise, because the launch may be saved later
             self.launches[row.run] = summary
         end = time.time() if row.ended_at is None else row.ended_at
         return PastRun(
@@ -510,7 +513,7 @@ class LaunchSummary(NamedTuple):
 
 
 def _gang_arguments(pool: str, run: str) -> list[str]:
-    """Return the arguments of one run of a sweep by gangs."""
+    """Return the arguments of one run of a sweep that runs as gangs."""
     sheet = pool_folder.read_trials(pool, run)
     rows = {} if sheet is None else {each: row for row, each in sheet.runs.items()}
     if sheet is None or run not in rows:
@@ -539,10 +542,10 @@ def _load_launch_summary(pool: str, run: str) -> LaunchSummary:
         return LaunchSummary()
 
 
-MAX_LINES = 60  # lines of a log in a preview
+MAX_LINES = 60  # lines of a log that a preview shows
 SHORT_LOG_BYTES = 256 << 10  # bytes; shorter logs are read whole, with both streams in their true order
-TAIL_BYTES = 16 << 10  # bytes read of longer logs
-METRIC_TAIL_BYTES = 1 << 20  # bytes of a rank's metrics that are read, from their end
+TAIL_BYTES = 16 << 10  # bytes read of longer logs, from the end
+METRIC_TAIL_BYTES = 1 << 20  # bytes read of a rank's metrics, from the end
 MAX_METRIC_RANKS = 8  # ranks whose metrics are read
 
 
@@ -551,7 +554,7 @@ class RunPreviewData(NamedTuple):
 
     Attributes:
         view: The run with its outcomes; None if unknown.
-        book: Its metrics over time.
+        book: Metrics of the run over time.
         rank: Rank that printed ``lines``: the root cause of a failed run; None for none.
         lines: Last lines of that rank.
         trials: Table of a sweep; None for other runs.
@@ -565,7 +568,7 @@ class RunPreviewData(NamedTuple):
 
 
 def load_preview(ledger: Ledger, run: str) -> RunPreviewData:
-    """Load the preview of a run from the data on this machine.
+    """Load the preview of a run from files on this machine.
 
     Raises:
         LedgerError: If the ledger cannot be read.
@@ -588,7 +591,7 @@ def load_preview(ledger: Ledger, run: str) -> RunPreviewData:
 
 
 def _trial_table(ledger: Ledger, pool: str, run: RunView, metrics: MetricStore) -> TrialTable | None:
-    """Return the table of a sweep, including sweeps by gangs; None for other runs."""
+    """Return the table of a sweep, also of a sweep that runs as gangs; None for other runs."""
     if run.kind != "sweep":
         return None
     with suppress(UsageError, NoTrials):
@@ -601,7 +604,7 @@ def last_lines(logs: RunLogs, rank: int) -> list[str]:
     parts = logs.ranges[rank]
     if sum(sum(part.end) - sum(part.start) for part in parts) <= SHORT_LOG_BYTES:
         return list(deque((line.text for line in logs.lines(rank)), MAX_LINES))
-    # The streams of a long log are not merged: show the one with more text.
+    # The two streams of a long log are not merged. Show the stream with more text at its end.
     ends = [_read_tail(logs.folder, parts[-1], stream) for stream in (0, 1)]
     return max(ends, key=len)
 
@@ -638,10 +641,10 @@ def load_metrics(
     return metrics
 
 
-STEP_SECONDS = 0.2  # seconds of one step
-MAX_SEARCH_BYTES = 1 << 30  # bytes of one run's logs that are searched
-MAX_MATCH_CHARS = 300  # characters of a matching line that are shown
-CONTEXT_CHARS = 40  # characters before the first word in a shortened line
+STEP_SECONDS = 0.2  # seconds; duration of one step of a search
+MAX_SEARCH_BYTES = 1 << 30  # maximum bytes searched of one run's logs
+MAX_MATCH_CHARS = 300  # maximum characters shown of a matching line
+CONTEXT_CHARS = 40  # characters shown before the first matching word in a shortened line
 _COLOR = re.compile("\x1b\\[[0-9;:]*m")
 
 
@@ -656,8 +659,8 @@ class LineMatch:
     Attributes:
         rank: First rank with a matching line.
         number: Index of that line in the rank's output, from 0; None for a result or an error.
-        line: The line, or its part around the first word.
-        words: Casefolded words in their order in the line.
+        line: The line, or its part around the first matching word.
+        words: The searched words, casefolded, in the order of their occurrence in the line.
         lines: Number of matching lines.
         whole: Whether the whole run was searched.
     """
@@ -682,12 +685,12 @@ class LineMatch:
 
 
 class LogSearch:
-    """Search through runs for words that the ledger does not contain. For one thread at a time.
+    """Search in the logs and results of runs for words that the ledger does not contain. Not thread-safe.
 
     Args:
         runs: Runs, newest first.
-        words: Words that must all occur in one line, regardless of case, except words in the run's ID, pool, function,
-            arguments or error. Runs that match by these alone are not searched.
+        words: Words that must all occur in one line, regardless of case. Words that occur in the run's ID, pool,
+            function, arguments or error need not be in the line. If all of them do, the run is not searched.
 
     Attributes:
         runs: Number of runs to search.
@@ -705,11 +708,11 @@ class LogSearch:
         self._matches = self._search_runs(ledger, wanted)
 
     def cancel(self) -> None:
-        """Stop a step in another thread at its next piece or ledger row, and start no further steps."""
+        """Stop a step that another thread is executing, at its next piece or ledger row, and prevent further steps."""
         self._cancelled = True
 
     def step(self, seconds: float = STEP_SECONDS) -> dict[str, LineMatch]:
-        """Search for the given duration, at least one piece, and return new or extended matches by run ID.
+        """Search for the given number of seconds, but at least one piece. Return new or changed matches by run ID.
 
         Raises:
             LedgerError: If the ledger cannot be read.
@@ -738,7 +741,7 @@ class LogSearch:
             try:
                 for found in search_run(ledger, run.run, run.key, words, self._check_cancelled):
                     yield run.run, found
-            except (OSError, UsageError):  # pruned during the search, or not a file of ours
+            except (OSError, UsageError):  # pruned during the search, or not written by this library
                 self.unread += 1
             self.searched += 1
 
@@ -746,7 +749,7 @@ class LogSearch:
 def search_run(
     ledger: Ledger, run: str, pool: str, words: Sequence[str], check: Callable[[], None] = lambda: None
 ) -> Iterator[LineMatch | None]:
-    """Search a run for lines with all words, and yield the matches so far after each piece.
+    """Search a run for lines with all words. After each piece, yield the matches so far.
 
     Args:
         pool: Key of the pool.
@@ -755,7 +758,7 @@ def search_run(
 
     Raises:
         UsageError: If the run does not exist.
-        OSError: If its files cannot be read.
+        OSError: If the run's files cannot be read.
         LedgerError: If the ledger cannot be read.
     """
     found: LineMatch | None = None
@@ -781,7 +784,7 @@ def search_run(
 
 
 def _iter_batches(ledger: Ledger, run: str, pool: str, check: Callable[[], None]) -> Iterator[tuple[int, LineBatch]]:
-    """Yield the stored lines of a run by rank, without creating a missing folder."""
+    """Yield the stored lines of a run by rank. Does not create a missing folder."""
     if (pool_path(pool) / "logs").is_dir():
         logs = RunLogs(ledger, run, check)
         for rank in sorted(logs.ranges):
@@ -790,7 +793,7 @@ def _iter_batches(ledger: Ledger, run: str, pool: str, check: Callable[[], None]
 
 
 def matching_lines(texts: Sequence[str], words: Sequence[str]) -> list[int]:
-    """Return the indexes of the lines with all words, which are casefolded; color codes are ignored."""
+    """Return the indexes of the lines that contain all words. The words must be casefolded; color codes are ignored."""
     text = join_lines(texts)
     if "\x1b" in text:
         text = _COLOR.sub("", text)
@@ -801,7 +804,7 @@ def matching_lines(texts: Sequence[str], words: Sequence[str]) -> list[int]:
 
 
 def _outcome_lines(outcome: Outcome) -> Iterator[str]:
-    """Yield a rank's result and error, a line each."""
+    """Yield a rank's result and error, each as one line."""
     if outcome.summary is not None:
         yield sanitize_line(outcome.summary.text)
     if outcome.error is not None:

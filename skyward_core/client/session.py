@@ -1,4 +1,4 @@
-"""Session with live pools: views of pools, and methods that run on the session's thread."""
+"""Session with live pools: views of the pools, and methods that run on the session's thread."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ if TYPE_CHECKING:
     from skyward_core.pool.runs.gang_sweep import GangSweep
     from skyward_core.transport.ssh.host_key_prompt import Ask
 
-RETRY_PAUSES = (2.0, 60.0)  # seconds: the first pause and the longest
+RETRY_PAUSES = (2.0, 60.0)  # seconds; the first pause and the longest pause
 
 
 class BackOff:
-    """Exponential back-off by name for pools that did not answer."""
+    """Exponential back-off per name, for pools that did not answer."""
 
     def __init__(self) -> None:
-        self._next: dict[str, tuple[float, float]] = {}  # time of the next attempt, and the pause before it
+        self._next: dict[str, tuple[float, float]] = {}  # time of the next attempt, and the pause that precedes it
 
     def is_due(self, name: str) -> bool:
         """Check whether the next attempt is due."""
@@ -104,7 +104,9 @@ CHECK_TIMEOUT = 15.0  # seconds for all checks of a provider
 async def run_provider_check(
     name: str, settings: Mapping[str, str], patience: float = CHECK_TIMEOUT, *, python: Interpreter | None = None
 ) -> list[Check]:
-    """Run a provider's own checks in a separate thread and event loop, so that blocking code delays nothing else."""
+    """Run a provider's own checks in a separate thread with its own event loop, so that blocking code delays nothing
+    else.
+    """
 
     async def check() -> list[Check]:
         provider: Any = make_provider(provider_class(name), settings)
@@ -136,14 +138,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 OnEvent = Callable[[Event], None]
 
-CONNECTING_DELAY = 0.5  # seconds after which a pool that is being connected is listed
-PROBE_TIMEOUT = 5.0  # seconds that a command waits for a pool before it shows the last known state
+CONNECTING_DELAY = 0.5  # seconds; a pool whose connection takes longer is listed as connecting
+PROBE_TIMEOUT = 5.0  # seconds that a command waits for a pool's answer before it shows the last known state
 
 
 def verb(
     method: Callable[Concatenate[Session, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Session, P], Future[T]]:
-    """Run a method on the session's thread; callers get a future of its result."""
+    """Decorate a method to run on the session's thread; callers get a future of its result."""
 
     @wraps(method)
     def call(session: Session, /, *args: P.args, **options: P.kwargs) -> Future[T]:
@@ -156,11 +158,11 @@ def verb(
 class Session(SessionInterface):
     """The pools of this machine's ledger.
 
-    Pools that this session did not create are watched as an observer, which does not keep them alive.
+    The session connects to pools that it did not create as an observer, which does not keep them alive.
 
     Raises:
-        UsageError: ``SKYWARD_LOG`` names no level.
-        LedgerError: The ledger cannot be opened.
+        UsageError: If ``SKYWARD_LOG`` is not a log level.
+        LedgerError: If the ledger cannot be opened.
     """
 
     def __init__(self) -> None:
@@ -173,14 +175,16 @@ class Session(SessionInterface):
         self._scans: set[asyncio.Task[list[PoolView]]] = set()
         self._unreachable: dict[str, PoolView] = {}
         self._back_off = BackOff()
-        self._ended: dict[str, PoolView] = {}  # ended pools that other clients tore down, by token; most as summaries
-        self._ended_until = 0.0  # end time of the latest of them
-        # the live pools, and the ledger's stamp at that time
+        # views of pools that other clients tore down, by token; most of them are summaries
+        self._ended: dict[str, PoolView] = {}
+        self._ended_until = 0.0  # end time of the most recently ended of them
+        # live pools, and the ledger's change stamp when they were read
         self._rows: tuple[tuple[int, ...], list[PoolRow]] | None = None
-        self._ended_stamp: tuple[int, ...] = ()  # the stamp at which ended pools were read
-        self._loaded_token = ""  # token of the ended pool that is loaded whole
-        self._launches: dict[str, run_history.LaunchSummary] = {}  # by run; never changes
-        self._sweeps: dict[str, GangSweep] = {}  # sweeps by gangs of this session, by each of their runs
+        self._ended_stamp: tuple[int, ...] = ()  # the ledger's change stamp when ended pools were read
+        self._loaded_token = ""  # token of the ended pool whose view is fully loaded
+        self._launches: dict[str, run_history.LaunchSummary] = {}  # by run; entries never change
+        # sweeps of this session that run as gangs; each is listed under all its runs
+        self._sweeps: dict[str, GangSweep] = {}
         self._is_prompting_for_budgets = False
 
     @property
@@ -213,7 +217,7 @@ class Session(SessionInterface):
         """Return the view of a pool that this session is connected to.
 
         Raises:
-            PoolError: The session knows no such pool.
+            PoolError: If the session is not connected to the pool.
         """
         return self._find(pool).view
 
@@ -228,9 +232,8 @@ class Session(SessionInterface):
     ) -> Callable[[], None]:
         """Subscribe to every event and every piece of log ``(rank, stream, offset, bytes, run)`` of a pool, in order.
 
-        The functions are called on the session's thread; the run is "" if it is unknown. Returns the function that ends
-        the
-        subscription.
+        The functions are called on the session's thread. The run of a piece is "" if it is unknown. Returns the
+        function that ends the subscription.
 
         Args:
             missed: Whether to begin with the logs received since this session connected to the pool.
@@ -269,8 +272,8 @@ class Session(SessionInterface):
         return self.pools()
 
     async def _probe(self, row: PoolRow) -> None:
-        """Connect to an unknown pool, or find that it is gone."""
-        # A slow connection is listed while it is made.
+        """Connect to a pool that is not connected yet, or mark it as gone."""
+        # A pool whose connection is slow is listed in the meantime.
         slow = asyncio.get_running_loop().call_later(CONNECTING_DELAY, self._list_connecting, row)
         try:
             try:
@@ -287,7 +290,7 @@ class Session(SessionInterface):
 
     @verb
     async def probe_pools(self, pools: Collection[str] = ()) -> list[PoolView]:
-        """Record in the ledger the present state of the pools that it lists as up.
+        """Probe the pools that the ledger lists as up, and record their present state in the ledger.
 
         Args:
             pools: Keys of pools; empty for all.
@@ -310,7 +313,7 @@ class Session(SessionInterface):
         return await self._run_scan(probe())
 
     async def _run_scan(self, work: Coroutine[Any, Any, list[PoolView]]) -> list[PoolView]:
-        """Run a scan of pools until it is done, or this session ends."""
+        """Run a scan of pools until the scan or this session ends."""
         look = asyncio.create_task(work)
         self._scans.add(look)
         look.add_done_callback(self._scans.discard)
@@ -322,7 +325,7 @@ class Session(SessionInterface):
 
     @staticmethod
     async def _probe_safely(pool: Pool, look: Coroutine[Any, Any, None]) -> None:
-        """Probe a pool; an error becomes a warning of the pool."""
+        """Probe a pool, and convert an error into a warning about the pool."""
         try:
             await look
         except Exception as error:  # noqa: BLE001  shown with its pool
@@ -330,12 +333,12 @@ class Session(SessionInterface):
                 pool.news.emit_warning(warning)
 
     async def _read_history(self) -> None:
-        """Read newly ended pools from the ledger."""
+        """Read pools that ended recently from the ledger."""
         rows = self.ledger.ended_pools(self._ended_until)
         self._ended_until = max([self._ended_until, *(row.ended_at or 0.0 for row in rows)])
         new = [row for row in rows if row.token not in self._ended and row.token not in self._pools]
         for row in new:
-            # One at a time in a thread, so that years of pools do not block the session.
+            # One pool at a time, in a thread, so that a long history does not block the session.
             self._ended[row.token] = await asyncio.to_thread(summarize_pool, self.ledger, row)
 
     @verb
@@ -373,9 +376,9 @@ class Session(SessionInterface):
 
     def _mark_unreachable(self, row: PoolRow, reason: str, hint: Hint | None) -> None:
         state: PoolStatus = "starting" if row.state == "starting" else "unreachable"
-        with suppress(LedgerError):  # the pool may be up by now
+        with suppress(LedgerError):  # if this fails, the pool may be up by now
             now = self.ledger.pool(row.token)
-            if now.state == "starting" and not is_starting(now):  # its client died during the start
+            if now.state == "starting" and not is_starting(now):  # the pool's client died during the start
                 state, hint = "unfinished", hint or Hint("down", row.name)
         self._list_unreachable(row, state, reason).hint = hint
 
@@ -430,28 +433,28 @@ class Session(SessionInterface):
 
     @verb
     async def fetch(self, token: str, *, give_up: bool = False) -> list[str]:
-        """Fetch the retained results of an ended pool, and return descriptions of the actions.
+        """Fetch the retained results of an ended pool. Return a description of each action.
 
         Args:
             token: Token of the pool.
             give_up: Whether to remove the results instead.
 
         Raises:
-            PoolError: If a result cannot be fetched; it stays on its host.
+            PoolError: If a result cannot be fetched. The result stays on its host.
         """
         return await fetch_retained(self.ledger.pool(token), self.ledger, give_up=give_up)
 
     @verb
     async def fetch_run(self, run: str) -> list[str]:
-        """Fetch the results of an ended run without a client from the nodes of a live pool; return descriptions of the
-        actions.
+        """Fetch the results of an ended run that has no client from the nodes of a live pool. Return a description of
+        each action.
 
         Raises:
-            PoolError: If a result cannot be fetched now; it stays on its node.
+            PoolError: If a result cannot be fetched now. The result stays on its node.
         """
         row = self.ledger.run(run)
         if row is None or row.kind == "map" or row.has_client or is_fetched(self.ledger, run):
-            return []  # a client, or this machine, has its values; values of a map go to its caller only
+            return []  # another client or this machine has the values; the values of a map go to its caller only
         pool = await self._observe_pool(self.ledger.pool(row.token).key)
         view = pool.view.runs.get(run)
         if view is None or view.state == "running":
@@ -513,13 +516,13 @@ class Session(SessionInterface):
             await sweep.wait()
         finally:
             for each in sweep.begun_ids:
-                if each in self.view(pool).runs:  # otherwise the run ended long ago
+                if each in self.view(pool).runs:  # otherwise the run ended long before
                     await asyncio.wrap_future(self.wait(pool, each))
 
     @verb
     async def trials(self, pool: str, run: RunView) -> TrialTableSource:
         known: Mapping[str, RunView] = {}
-        with suppress(PoolError):  # ended runs are in the ledger, which lags slightly
+        with suppress(PoolError):  # ended runs are in the ledger, which is updated with a short delay
             known = self.view(pool).runs
         return await asyncio.to_thread(sweep_launch_and_resumption.trial_table_source, self.ledger, pool, run, known)
 
@@ -565,7 +568,9 @@ class Session(SessionInterface):
 
     @verb
     async def survives_exit(self, pool: str, run: str) -> bool:
-        """Check whether a run continues without this session; a waiting run that no node has received does not."""
+        """Check whether a run continues after this session ends. A waiting run that no node has received does not
+        continue.
+        """
         ours = self._find(pool).context.registry.runs.get(run)
         return ours is None or ours.sent
 
@@ -587,11 +592,12 @@ class Session(SessionInterface):
 
     @verb
     async def debug(self, pool: str, rank: int, who: str, *, text: str = "", eof: bool = False) -> tuple[bytes, bool]:
-        """Send text to the debugger of a rank at a breakpoint; return its output, and whether the debugging has ended.
+        """Send text to the debugger of a rank at a breakpoint. Return the debugger's output, and whether debugging has
+        ended.
 
         Raises:
             UsageError: If the rank does not exist.
-            PoolError: If the pool does not exist, cannot be reached, or the rank is not at a breakpoint.
+            PoolError: If the pool does not exist or cannot be reached, or if the rank is not at a breakpoint.
         """
         from skyward_core.pool.rank_inspection import send_to_debugger
 
@@ -655,7 +661,9 @@ class Session(SessionInterface):
 
     @staticmethod
     def is_working_locally(pool: PoolRow) -> bool:
-        """Check whether the ranks of a pool work in this machine's own folders, so that their files are here."""
+        """Check whether the ranks of a pool work in folders of this machine, so that their output files are already
+        here.
+        """
         try:
             return isinstance(providers.provider_from_json(pool.provider), RunsHere)
         except SkywardError:  # the provider's package is no longer installed
@@ -709,22 +717,22 @@ class Session(SessionInterface):
 
         Args:
             give_up: Whether to remove unfetched results.
-            now: Whether to terminate its machines at once, without contacting them.
+            now: Whether to terminate the pool's machines at once, without contacting them.
 
         Raises:
-            UsageError: If its provider cannot terminate machines at once; nothing was ended.
+            UsageError: If the provider cannot terminate machines at once; nothing was terminated.
         """
         row = self._live_row(pool)
         found = self._pools.get(row.token)
         if found is None:
-            # An incomplete start must not be finished only to be torn down.
+            # A start in progress must not be completed only for a teardown.
             unfinished = row.state == "starting"
             found = Pool(row, providers.provider_from_json(row.provider), self.ledger, observer=unfinished)
             try:
                 if not now:
                     await found.attach()
             except Exception:  # noqa: BLE001  the pool must end whatever an agent answers
-                # without agents, the provider ends the machines
+                # without agents, the provider terminates the machines
                 found.context.machines[:] = self.ledger.machines(row.token)
             self._pools[row.token] = found
         return await found.down(give_up=give_up, keep_outputs=keep_outputs, now=now)
@@ -746,7 +754,9 @@ class Session(SessionInterface):
 
     @verb
     async def detach_pool(self, name: str) -> None:
-        """Leave a pool as it is; own runs that no node has received are cancelled, all others continue."""
+        """Disconnect from a pool and leave it up. Own runs that no node has received are cancelled; all others
+        continue.
+        """
         pool = self._find(name)
         del self._pools[pool.row.token]
         if pool.view.is_live:
@@ -757,11 +767,12 @@ class Session(SessionInterface):
 
     @verb
     async def _detach(self) -> None:
-        """Leave all pools, and close the ledger. A pool that is still starting stays incomplete until its next
-        client."""
+        """Disconnect from all pools, and close the ledger. A pool that is still starting stays incomplete until another
+        client resumes its start.
+        """
         self.questions.close()
         for scan in self._scans:
-            scan.cancel()  # it would read a closed ledger
+            scan.cancel()  # otherwise the scan would read a closed ledger
         if self._scans:
             await asyncio.wait(self._scans, timeout=CANCEL_TIMEOUT)
         pools = self._pools.values()
@@ -769,10 +780,10 @@ class Session(SessionInterface):
         try:
             for failure in await asyncio.gather(*last, return_exceptions=True):
                 if failure is not None:
-                    raise failure  # by now, the session has left the other pools, too
+                    raise failure  # raised only now, when the session has left all other pools
         finally:
             if starting := list(filter(None, self._starting)):
-                await asyncio.wait(starting)  # they write their last rows
+                await asyncio.wait(starting)  # wait until they have written their last rows
             self.ledger.close()
 
     def _find(self, pool: str) -> Pool:
@@ -789,7 +800,7 @@ class Session(SessionInterface):
         return row
 
     async def _observe_pool(self, name: str) -> Pool:
-        """Return a live pool, connected as an observer."""
+        """Return a live pool, after connecting to it as an observer if necessary."""
         row = self._live_row(name)
         return self._pools.get(row.token) or await self._watch(row, observer=True)
 
@@ -804,7 +815,7 @@ class Session(SessionInterface):
 
 
 def _describe_error(error: Exception) -> str:
-    """Return our own messages unchanged, and other errors with their type."""
+    """Return the message of our own errors unchanged, and that of other errors with the error's type."""
     return error_message(error) if isinstance(error, SkywardError | OSError) else f"{type(error).__name__}: {error}"
 
 
@@ -813,7 +824,7 @@ CHANGING = ("create", "tear_down", "fetch", "fetch_run", "dismiss", "remove_left
 
 
 class ReadOnlySession(Session):
-    """Session for watching: methods that change state reject the call, and unknown host keys are not accepted."""
+    """Session that only watches. Methods that change state are rejected, and unknown host keys are not accepted."""
 
     REFUSAL = "this session is read-only (--read-only)"
 

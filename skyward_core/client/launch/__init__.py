@@ -1,1 +1,1 @@
-"""From a launch request to a run: options, plans, presets, saved launches."""
+"""Launch of a run: requests with their options, plans, presets, saved launches."""

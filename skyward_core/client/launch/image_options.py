@@ -1,6 +1,6 @@
 """Environment options of a launch (``--image-set``).
 
-Secrets are given by name: their values are read from the process environment at launch and are never saved.
+The user gives secrets by name only. Their values are read from the process environment at launch and are never saved.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from skyward_core.util.user_files import resolve_path
 FIELD = "image_settings"
 LISTS = ("pip", "apt", "setup", "includes", "excludes")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# An assignment in a shell or an option. After "==" is the version of a package.
+# An assignment in a shell command or an option. "==" is not an assignment: a package version follows it.
 _ASSIGNED = re.compile(r"(?P<name>\w+)['\"]?\s{0,2}[=:](?!=)\s{0,2}['\"]?(?=(?P<value>[^\s'\",;&|)]+))")
 _KNOWN = f"{', '.join(LISTS)}, env.NAME and secret"
 
@@ -71,11 +71,11 @@ class ImageOptions:
         """Check that the options about the working folder can be honored.
 
         Args:
-            folder: The working folder; only the files that the patterns match are read, because plans are made often.
-            travels: Whether it is sent to the ranks.
+            folder: The working folder. Only the files that match the patterns are read, because plans are made often.
+            travels: Whether the working folder is sent to the ranks.
 
         Raises:
-            UsageError: If they cannot.
+            UsageError: If an option cannot be honored.
         """
         given = [name for name in ("includes", "excludes") if self.lists.get(name)]
         if not given:
@@ -91,7 +91,7 @@ def parse_image_options(texts: Sequence[str]) -> ImageOptions:
     """Parse texts ``field=value``.
 
     Raises:
-        UsageError: If a text is invalid, or contains a secret, which would be saved with the launch.
+        UsageError: If a text is invalid, or contains a secret: the launch is saved, and secrets must not be.
     """
     lists: dict[str, list[str]] = {}
     env: dict[str, str] = {}
@@ -131,8 +131,9 @@ def _parse_option(text: str) -> tuple[str, str]:
 
 
 def _find_secret(text: str) -> str:
-    """Return the name of a secret whose value a text contains, from the environment or assigned in the text; "" if
-    none."""
+    """Return the name of the secret whose value is in a text; "" if there is none. The value may come from the
+    environment or from an assignment in the text.
+    """
     for name, value in os.environ.items():
         if is_secret_name(name) and Redactor(secret_values({name: value})).redact_text(text) != text:
             return name
@@ -149,7 +150,7 @@ def _check_variable(name: str) -> str:
 
 
 def option_error(error: SpecError) -> SpecError:
-    """Return an error of an image as an error of these options."""
+    """Convert an error about an image into an error about these options."""
     return SpecError(f"{error.field}: {error.reason}", FIELD) if error.field in (*LISTS, "env") else error
 
 
@@ -205,7 +206,9 @@ def field_texts(name: str, text: str) -> list[str]:
 
 
 def split_by_field(texts: Iterable[str]) -> Mapping[str, str]:
-    """Return the content of each form field, the inverse of :func:`field_texts`; other texts go by their own name."""
+    """Return the content of each form field, the inverse of :func:`field_texts`. Texts without a form field are grouped
+    by the name before "=".
+    """
     found: dict[str, list[str]] = {}
     for text in texts:
         name, _, value = text.partition("=")

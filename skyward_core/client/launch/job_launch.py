@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 
 
 def read_job_file(path: str | os.PathLike[str], env: Overrides, secrets: Overrides) -> JobFile:
-    """Read a job file, as ``JobFile.from_yaml``."""
+    """Read a job file; see ``JobFile.from_yaml``."""
     from skyward_core.tasks.job_files.job import JobFile  # late: shell commands need neither pydantic nor yaml
 
     return JobFile.from_yaml(path, env=env, secrets=secrets)
 
 
 def read_job_variables(path: str | os.PathLike[str]) -> tuple[dict[str, str | None], dict[str, str | None]]:
-    """Return the ``envs`` and ``secrets`` of a job file, as ``job_files.job.read_variables``."""
+    """Return the ``envs`` and ``secrets`` of a job file; see ``job_files.job.read_variables``."""
     from skyward_core.tasks.job_files.job import read_variables  # late, as above
 
     return read_variables(path)
@@ -57,7 +57,7 @@ def shell_task(words: Sequence[str], env: Mapping[str, str], secrets: Mapping[st
     """Return the pickled call of a shell command.
 
     Args:
-        words: A single word is a text for the shell; several words are one command.
+        words: A single word is a line for the shell; several words are a program and its arguments.
         env: Variables of the command.
         secrets: Further variables, whose values are redacted in its output.
 
@@ -69,10 +69,10 @@ def shell_task(words: Sequence[str], env: Mapping[str, str], secrets: Mapping[st
 
 
 def parse_variables(option: str, texts: Sequence[str]) -> dict[str, str | None]:
-    """Parse variables of a command line: ``NAME=VALUE``, or ``NAME`` for the value in this shell.
+    """Parse variables of a command line: ``NAME=VALUE``, or ``NAME`` for the value in the client's environment.
 
     Args:
-        option: Option that names them, for errors.
+        option: Name of the option, for error messages.
         texts: Values of the option.
 
     Raises:
@@ -88,7 +88,7 @@ def parse_variables(option: str, texts: Sequence[str]) -> dict[str, str | None]:
 
 
 def make_portable_task(call: PendingFunction[None], folder: Path | None = None) -> Task:
-    """Pickle a call that consists of this library's own code only, which any Python version can run.
+    """Pickle a call that any Python version can run, because it uses only this library's code.
 
     Args:
         folder: Folder for large arguments.
@@ -96,11 +96,11 @@ def make_portable_task(call: PendingFunction[None], folder: Path | None = None) 
     return replace(make_task(call, folder=folder), portable=True)
 
 
-EMPTY_FOLDER = "empty"  # folder in the state folder: working folder of jobs without one
+EMPTY_FOLDER = "empty"  # working folder of jobs without one, in the state folder
 GIT_TIMEOUT = 600.0  # seconds for a clone
 # Git reads user and password from its environment, which other users cannot read.
 _CREDENTIAL_HELPER = r'!f() { printf "username=%s\npassword=%s\n" "$SKYWARD_GIT_USER" "$SKYWARD_GIT_PASSWORD"; }; f'
-# Properties of a machine in a job file, and the corresponding provider setting.
+# Provider setting for each property of a machine in a job file.
 _SETTINGS = {"instance_type": "instance_type", "image": "ami", "disk_gb": "disk_gb", "zone": "zones"}
 _JOB_FILE_KEYS = {
     "zone": "zone",
@@ -146,7 +146,8 @@ class JobRequest:
         """Return the requested pool, and notes about keys of the file that its provider ignores.
 
         Args:
-            clone: Clone the repository of the working folder; otherwise the result has no working folder.
+            clone: Whether to clone the repository that the job file names as its working folder; otherwise the result
+            has no working folder.
 
         Raises:
             SkywardError: If a value is invalid, or no provider of the file is available.
@@ -172,7 +173,7 @@ class JobRequest:
         return spec, notes
 
     def _make_specs(self, notes: list[str]) -> Iterator[Spec]:
-        """Yield a specification per alternative whose provider is available."""
+        """Yield the pool specification of each alternative in the job file whose provider is available."""
         available, missing = set(provider_names()), []
         found: list[Spec] = []
         for way in self.job.ways:
@@ -236,7 +237,7 @@ class JobRequest:
         return options
 
     def _upload_folder(self, provider: Any, clone: bool) -> str | None:
-        """Return the folder to send; None for the current one, if ranks work in the user's own folder."""
+        """Return the folder to upload; None for the current folder, if the ranks work in the user's own folder."""
         if self.job.git is not None:
             return str(_clone_to_folder(*self.job.git)) if clone else None
         if self.job.workdir is not None:
@@ -249,12 +250,12 @@ class JobRequest:
 
 
 def job_tasks(job: JobFile, folder: Path, *, setup: bool = True, cwd: str = "") -> Iterator[Task]:
-    """Yield the pickled calls of a job in order; each must end on all nodes before the next one starts.
+    """Yield the pickled calls of a job in order. Each call must end on all nodes before the next one starts.
 
     Args:
-        folder: Folder for large blobs.
+        folder: Folder for large pickled values.
         setup: Whether to include ``setup``.
-        cwd: Folder of the commands; "" for the working folder of the ranks.
+        cwd: Working folder of the commands; "" for that of the ranks.
 
     Raises:
         JobFileError: If a mounted file cannot be read.
@@ -266,9 +267,9 @@ def job_tasks(job: JobFile, folder: Path, *, setup: bool = True, cwd: str = "") 
 def pool_job_tasks(
     job: JobFile, pool: PoolView, folder: Path, *, run_alone: bool = False, setup: bool = True
 ) -> list[Task]:
-    """Return the calls of a job for an existing pool, after a call that updates its working folder on the nodes.
+    """Return the calls of a job for an existing pool. The first call updates the job's working folder on the nodes.
 
-    On this machine, the commands run in that folder itself, wherever the ranks of the pool work.
+    If the nodes are this machine, the commands run in the folder itself, not in a copy.
 
     Args:
         run_alone: Include only the job's ``run``, without mounts and ``setup``.
@@ -281,7 +282,7 @@ def pool_job_tasks(
     cwd = str(work) if here else ""
     synced = _sync_task(work, folder) if work is not None and not here else None
     if job.git is not None and work is not None and not here:
-        remove_clone(work)  # already packed
+        remove_clone(work)  # its files are already packed
     if synced is not None and (run_alone or not job.sets_all_up(setup=setup)):
         synced = replace(synced, nodes=job.num_nodes)
     steps = [synced] if synced is not None else []
@@ -305,9 +306,9 @@ def _sync_task(work: Path, folder: Path) -> Task | None:
 
 
 def _clone_to_folder(url: str, ref: str, *, pool: str = "") -> Path:
-    """Clone a repository into a new folder that stays as long as its pool.
+    """Clone a repository into a new folder, which is removed with its pool.
 
-    Ranks of this machine work in it, and replacement nodes get their copy from it.
+    On this machine, ranks work in the folder. Replacement nodes get a copy of it.
     """
     folder = make_clone_folder(pool)
     try:
@@ -319,7 +320,7 @@ def _clone_to_folder(url: str, ref: str, *, pool: str = "") -> Path:
 
 
 def _run_git_clone(url: str, ref: str, folder: Path) -> None:
-    # Other users can see command lines, and the command appears on screens and in logs.
+    # Login data must not be in git's command line: other users can see it, and screens and logs show it.
     plain, git_options, login = strip_credentials(url), [], _url_credentials(url)
     environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
     if login is not None:

@@ -1,4 +1,4 @@
-"""Saved launches of job files and shell commands, for running them again."""
+"""Saved launches of job files and shell commands, from which they can run again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Overrides = Mapping[str, str | None]
 
 
 def secret_names(envs: Mapping[str, str]) -> list[str]:
-    """Return the variables whose names or values mark them as secret."""
+    """Return the variables that are secret, judged by their names or values."""
     return [name for name, text in envs.items() if is_secret_name(name) or secret_values({name: text})]
 
 
@@ -38,7 +38,7 @@ class ShellRecord:
         env: Variables, except secret ones.
         lacks_env, lacks_secrets: Names of variables and secrets whose values are not saved.
         joined: Whether the run used an existing pool.
-        why_not: Reason why it cannot run again; "" if it can.
+        why_not: Reason why the launch cannot run again; "" if it can.
     """
 
     TAG: ClassVar[str]  # key in the saved record
@@ -57,19 +57,21 @@ class ShellRecord:
         raise NotImplementedError
 
     def missing_variables(self, env: Overrides, secrets: Overrides) -> dict[str, str]:
-        """Return the option for each variable without a value, neither given nor in this process's environment."""
+        """Return the variables that have no value, each with the option that sets it. Given values and this process's
+        environment count.
+        """
         wanted = {name: "--env" for name in self.lacks_env if name not in env}
         wanted |= {name: "--secret" for name in self.lacks_secrets if name not in secrets}
         return {name: option for name, option in wanted.items() if name not in os.environ}
 
     def values(self, env: Overrides, secrets: Overrides) -> tuple[Overrides, Overrides]:
-        """Return the variables and secrets for another run; None stands for the value in this process's environment.
+        """Return the variables and secrets for another run; None means the value in this process's environment.
 
         Args:
-            env, secrets: Values that replace or complete the saved ones.
+            env, secrets: Values that override or complete the saved ones.
 
         Raises:
-            UsageError: If it cannot run again, or a secret has no value.
+            UsageError: If the launch cannot run again, or a secret has no value.
         """
         self.check_rerunnable()
         for name, option in self.missing_variables(env, secrets).items():
@@ -83,10 +85,10 @@ class ShellRecord:
         )
 
     def check_rerunnable(self) -> None:
-        """Check that it can run again.
+        """Check that the launch can run again.
 
         Raises:
-            UsageError: If it cannot.
+            UsageError: If the launch cannot run again.
         """
         if self.why_not:
             raise UsageError(
@@ -102,7 +104,7 @@ class CommandRecord(ShellRecord):
     """Saved launch of a shell command.
 
     Attributes:
-        words: Words of the command; empty if ``why_not`` states why they are not saved.
+        words: Words of the command; empty if they are not saved, for the reason in ``why_not``.
         nodes: Number or indexes of the nodes that ran it; None for all.
     """
 
@@ -156,7 +158,7 @@ class CommandRecord(ShellRecord):
         return record
 
 
-JOBS_FOLDER = "jobs"  # folder in the state folder: texts of rerun jobs whose files changed
+JOBS_FOLDER = "jobs"  # folder in the state folder: job files of rerun jobs whose original files changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +167,7 @@ class JobRecord(ShellRecord):
 
     Attributes:
         path: Path of the file, as the user gave it.
-        text: Content of the file without secrets; "" if ``why_not`` states why it is not saved.
+        text: Content of the file without secrets; "" if it is not saved, for the reason in ``why_not``.
         digest: Hash of the whole content.
         provider, settings, budget, wait_for_capacity, idle_timeout, plugins, plugin_settings: As in the request.
         setup: Whether ``setup`` ran.
@@ -235,10 +237,10 @@ class JobRecord(ShellRecord):
         """Return the job; its paths are relative to the current folder.
 
         Args:
-            env, secrets: Values that replace or complete the saved ones; otherwise this process's environment applies.
+            env, secrets: Values that override or complete the saved ones. This process's environment supplies the rest.
 
         Raises:
-            UsageError: If its text is not saved, or a secret has no value.
+            UsageError: If the text of the job file is not saved, or a secret has no value.
             JobFileError: If the file is no longer valid.
         """
         from skyward_core.tasks.job_files.job import JobFile
@@ -247,7 +249,7 @@ class JobRecord(ShellRecord):
         return JobFile.from_text(self.text, Path(self.path), env=envs, secrets=hidden)
 
     def to_job_request(self, job: JobFile, pool: str | None) -> JobRequest:
-        """Return the request for a rerun, on a pool of that name, or of a generated name."""
+        """Return the request for a rerun on a pool with the given name, or with a generated name."""
         options = {name: getattr(self, name) for name in JOB_OPTIONS}
         return JobRequest.from_options(job, pool=pool, idle_timeout=self.idle_timeout, **options)
 
@@ -255,7 +257,7 @@ class JobRecord(ShellRecord):
         """Write the saved text, without secrets, to a file.
 
         Args:
-            run: Run that it belongs to.
+            run: ID of the run that was launched from the file.
 
         Raises:
             UsageError: If the file cannot be written.

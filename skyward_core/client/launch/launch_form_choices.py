@@ -1,6 +1,6 @@
 """Catalog of scripts, plugins and providers for a launch.
 
-The app may not import ``tasks``, so this module also exports the names of ``tasks`` that the app needs.
+The app may not import ``tasks``, so this module also re-exports the names of ``tasks`` that the app needs.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ available_plugins = plugins.available
 
 
 def packages_for(script: Path) -> list[PackageFile]:
-    """Return the package files of a script's project, the nearest of each kind."""
+    """Return the package files of a script's project. Of each kind, the nearest file counts."""
     folder = choose_workdir(script) or current_folder()
     return [] if folder is None else list_package_files(script, Path(folder))
 
@@ -74,10 +74,10 @@ def has_own_block(script: Path) -> bool:
 
 
 def missing_frameworks(script: Path, interpreter: Interpreter | None = None) -> list[str]:
-    """Return the frameworks that a script imports while loading and that its interpreter lacks.
+    """Return the frameworks that a script imports at module level and that its interpreter lacks.
 
-    Frameworks that only functions import are not included: the ranks' environment gets them from plugins. The result is
-    empty if there is no interpreter; choosing one reports the reason.
+    Frameworks imported inside functions are not included: plugins add them to the ranks' environment. The result is
+    empty if there is no interpreter, because choosing one reports the reason.
 
     Args:
         interpreter: None to choose the interpreter of the script.
@@ -94,7 +94,8 @@ def missing_frameworks(script: Path, interpreter: Interpreter | None = None) -> 
 
 
 def lacks_module(interpreter: Interpreter, module: str) -> bool:
-    """Run an interpreter to check whether it lacks a module; an environment that does not exist yet lacks all.
+    """Check whether an interpreter lacks a module, by running it. An environment that does not exist yet lacks all
+    modules.
 
     Raises:
         ScriptError: If the interpreter does not answer.
@@ -112,7 +113,7 @@ def parameter_fields(names: Iterable[str]) -> list[ArgumentField]:
 
 
 def parse_parameters(names: Sequence[str], texts: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Parse the texts of plugin parameters to values, by the names of plugin and parameter.
+    """Parse the texts of plugin parameters. Return their values by plugin and parameter name.
 
     Args:
         names: Plugins of the launch.
@@ -145,7 +146,7 @@ def _parse_plugin_parameters(name: str, pairs: Sequence[str]) -> dict[str, Any]:
         try:
             values = parse_arguments(_as_function(name, made), pairs)
         except UsageError as error:
-            error.field = "plugin_settings"  # the arguments are not those of the launched function
+            error.field = "plugin_settings"  # not the function's arguments, which an error names by default
             raise
         for parameter, value in values.items():
             if isinstance(value, RawArgument):
@@ -158,7 +159,7 @@ def _parse_plugin_parameters(name: str, pairs: Sequence[str]) -> dict[str, Any]:
 def _plugin_fields(name: str) -> Iterator[ArgumentField]:
     try:
         made = factory(name)
-    except SkywardError:  # planning the launch reports the error
+    except SkywardError:  # reported when the launch is planned
         return
     helps = {each.name: str(each.metadata.get("help", "")) for each in _init_fields(made)}
     for found in argument_fields(_as_function(name, made)):
@@ -166,7 +167,7 @@ def _plugin_fields(name: str) -> Iterator[ArgumentField]:
 
 
 def _as_function(name: str, made: Any) -> FunctionInfo:
-    """Describe a plugin's class as a function, so that the same code parses and shows its parameters."""
+    """Describe a plugin's class as a function, to reuse the code that parses and shows a function's parameters."""
     params = tuple(map(_to_param, (each for each in _init_fields(made) if each.repr)))
     module = vars(sys.modules[made.__module__]) if params else {}
     types = {alias: kind for alias, kind in module.items() if get_origin(kind) is not None}
@@ -196,7 +197,7 @@ class ProviderInfo:
         name: Name of the provider.
         about: Short description; "" if the provider is unavailable.
         settings: Settings that the user can change.
-        chooses: Whether it has offers to choose from (markets, prices, regions).
+        chooses: Whether the user can choose among offers (markets, prices, regions).
         costs: Whether its machines may cost money.
     """
 
@@ -213,19 +214,19 @@ class ProviderInfo:
 
     @property
     def has_named_machines(self) -> bool:
-        """Whether a setting names the machines, and thus determines their number."""
+        """Whether a setting lists machines by name, which fixes their number."""
         return any(setting.names_machines for setting in self.settings)
 
 
 def available() -> list[ProviderInfo]:
-    """Return the built-in providers, then those of other packages by name, including unavailable ones."""
+    """Return the built-in providers, then those of other packages sorted by name. Includes unavailable providers."""
     return [_info(name) for name in provider_names()]
 
 
 def _info(name: str) -> ProviderInfo:
     try:
         found = provider_by_name(name)
-    except SkywardError:  # planning a launch on it reports the error
+    except SkywardError:  # reported when a launch on this provider is planned
         return ProviderInfo(name)
     costs = costs_money(found)
     return ProviderInfo(name, found.about, declared_settings(found), isinstance(found, Offers), costs)

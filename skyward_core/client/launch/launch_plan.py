@@ -70,8 +70,8 @@ if TYPE_CHECKING:
     from skyward_core.tasks.task_and_blob_values import Task
     from skyward_core.views.pool_view import PoolView
 
-# Niceness of ranks beside the app. Eight ranks that print as fast as possible on two processors delay the app's event
-# loop by 5 ms with it, and by 15 to 50 ms without (95th percentile).
+# Niceness of ranks on this machine. Eight ranks that print as fast as possible on two processors delay the app's event
+# loop by 5 ms with this value, and by 15 to 50 ms without it (95th percentile).
 NICE = 5
 
 
@@ -109,7 +109,7 @@ class LaunchPlan:
 
     @property
     def whole(self) -> bool:
-        """Whether a whole script runs; ``values`` then contains its ``args`` and its ``module``."""
+        """Whether the request runs a whole script; ``values`` then contains its ``args`` and its ``module``."""
         return self.request.script_args is not None
 
     @property
@@ -127,12 +127,14 @@ class LaunchPlan:
             plugins = tuple(by_name(name) for name in plugin_names(pool))
         if (of_pool := pool_interpreter(pool.spec)) is not None:
             runs_here = isinstance(provider_class(pool.provider), RunsHere)
-            with set_error_field("python"):  # check before an environment is created in vain
+            with set_error_field("python"):  # check this before creating an environment
                 require_compatible(self.function.name, pool.name, self.interpreter, of_pool, here=runs_here)
         return replace(self, pool=pool, plugins=plugins, plugin_values={})
 
     def describe_python_change(self, before: Interpreter | None) -> str:
-        """Describe how the interpreter differs from that of an earlier launch; "" if it does not, or is unknown."""
+        """Describe how the interpreter differs from that of an earlier launch; "" if both are equal or the earlier one
+        is unknown.
+        """
         now = self.interpreter
         same = before is None or (
             now.minor in ("", before.minor)
@@ -142,7 +144,7 @@ class LaunchPlan:
         return "" if same else f"Python was {before}, is now {now}"
 
     def with_prompts(self) -> LaunchPlan:
-        """Return the plan with a provider that can ask the user, for example about a host key."""
+        """Return the plan with a provider that may ask the user questions, for example about a host key."""
         if self.spec is None or not isinstance(self.spec.provider, Asks):
             return self
         return replace(self, pool=replace(self.spec, provider=self.spec.provider.asking()))
@@ -163,7 +165,7 @@ class LaunchPlan:
         """Return the plan with ``gang_ranks`` converted to nodes, after checking that the pool has enough of them.
 
         Raises:
-            UsageError: If the pool has fewer nodes, or its nodes do not have that many ranks.
+            UsageError: If the pool has too few nodes, or ``gang_ranks`` does not fit the ranks of its nodes.
         """
         if self.sheet is None:
             return self
@@ -197,7 +199,7 @@ class LaunchPlan:
             return ()
         hosts = self.spec.provider.hosts
         if self.uses_single_gpus:
-            return hosts  # any of these with enough free GPUs
+            return hosts  # the pool uses those of them that have enough free GPUs
         return hosts[: self.spec.nodes] if isinstance(self.spec.nodes, int) else hosts
 
     @property
@@ -213,10 +215,10 @@ class LaunchPlan:
         """Return the offers that the launch tries to rent, in order. Queries the provider, but rents nothing.
 
         Args:
-            may_remember: Whether an answer of the provider up to a minute old is acceptable.
+            may_remember: Whether a cached answer of the provider, up to a minute old, is acceptable.
 
         Raises:
-            UsageError: If no offer matches. Names the nearest one.
+            UsageError: If no offer matches. The message names the nearest offer.
         """
         return (
             RentalPlan(nodes=0, attempts=())
@@ -233,7 +235,7 @@ class LaunchPlan:
 
     @property
     def has_unknown_price(self) -> bool:
-        """Whether the launch has a cost that is unknown."""
+        """Whether a part of the launch's cost is unknown."""
         return self.spec is not None and isinstance(self.spec.provider, Rents)
 
     @property
@@ -243,7 +245,7 @@ class LaunchPlan:
 
     @property
     def uses_single_gpus(self) -> bool:
-        """Whether the pool uses single GPUs of machines that others also use."""
+        """Whether the pool uses single GPUs of machines that it shares with others."""
         provider = None if self.spec is None else self.spec.provider
         return isinstance(provider, TakesGpus) and provider.rank_per_gpu
 
@@ -268,8 +270,9 @@ class LaunchPlan:
 
     @property
     def missing_packages(self) -> list[str]:
-        """Packages that the script imports and ranks on this machine lack, because they run with this program's
-        Python."""
+        """Packages that the script imports and that the ranks on this machine would lack, because they run with
+        skyward-tui's Python.
+        """
         runs_here = self.spec is not None and isinstance(self.spec.provider, RunsHere)
         if not runs_here or self.packages is not None or not is_own_environment(self.interpreter.prefix):
             return []
@@ -277,20 +280,22 @@ class LaunchPlan:
 
     @property
     def python_mismatch(self) -> tuple[str, str]:
-        """Python versions that the script's project requires and its file, if our own Python is used and does not
-        match."""
+        """Python versions that the script's project requires, and the file that states them; both are empty unless
+        ranks use skyward-tui's Python and it does not match.
+        """
         if self.interpreter.chosen:
             return "", ""
         try:
             wanted, name = image_python_version(Image(project=True), str(self.script.absolute().parent))
-        except SpecError:  # without such a file; an invalid file is reported where it is used
+        except SpecError:  # without a project file; an invalid file is reported where it is used
             return "", ""
         return ("", "") if satisfies(self.interpreter.version, wanted) else (wanted, name)
 
     @property
     def missing_plugins(self) -> list[str]:
-        """Frameworks that the script imports and whose ranks will train separately, because the pool lacks their
-        plugins."""
+        """Frameworks that the script imports without their plugins in the pool, so that the ranks will train
+        separately.
+        """
         has = {plugin.name for plugin in self.plugins}
         return [name for name in find_gang_frameworks(self.script, whole=self.whole) if name not in has]
 
@@ -305,7 +310,8 @@ class LaunchPlan:
 
         Args:
             echo: Whether to forward the output of the loading script.
-            report: Receives lines about the creation of the script's environment; None prints them if ``echo`` is true.
+            report: Receives progress lines while the script's environment is created. If None, the lines are printed if
+            ``echo`` is true.
             stop: Cancels the loading from another thread.
 
         Raises:
@@ -339,14 +345,14 @@ def plugin_names(pool: PoolView) -> list[str]:
 
 
 def make_plan(request: LaunchRequest, *, launching: bool = False, name: str = "") -> LaunchPlan:
-    """Return the plan of a request; nothing of the script is executed.
+    """Return the plan of a request, without executing any of the script.
 
     Args:
         launching: Whether the launch has begun. Otherwise the script's interpreter is not run either.
         name: Name of the pool if the request has none; "" to generate one.
 
     Raises:
-        SkywardError: If a value is invalid. Its ``field`` names the field of the request.
+        SkywardError: If a value is invalid. The error's ``field`` names the field of the request.
     """
     _check_gang_options(request)
     timeout = request.timeout
@@ -375,10 +381,10 @@ def make_plan(request: LaunchRequest, *, launching: bool = False, name: str = ""
 
 
 def _check_gang_options(request: LaunchRequest) -> None:
-    """Check that a request names at most one way to run a sweep as gangs, with a valid value.
+    """Check that a request uses at most one option to run a sweep as gangs, with a valid value.
 
     Raises:
-        UsageError: If it does not. Its ``field`` names the wrong option.
+        UsageError: If the request is invalid. The error's ``field`` names the wrong option.
     """
     given = [name for name in WAYS if request.is_given(name)]
     if not given:
@@ -398,10 +404,12 @@ def _check_gang_options(request: LaunchRequest) -> None:
 
 
 def resolve_call(request: LaunchRequest) -> tuple[FunctionInfo, dict[str, Any]]:
-    """Return the function of a request and its arguments by name; for a whole script, a stand-in and its arguments.
+    """Return the function of a request and its arguments by name. For a whole script, return a stand-in function and
+    the script's arguments.
 
     Raises:
-        UsageError: If the function does not exist or does not take the arguments. Its ``field`` names the option.
+        UsageError: If the function does not exist or does not accept the arguments. The error's ``field`` names the
+        option.
     """
     if request.script_args is not None:
         more = {"torchrun": True} if request.torchrun else {}
@@ -450,7 +458,7 @@ def make_spec(
         launching, name: As in :func:`make_plan`.
 
     Raises:
-        SkywardError: If a value is invalid. Its ``field`` names the option, or ``settings.NAME`` for a setting.
+        SkywardError: If a value is invalid. The error's ``field`` names the option, or ``settings.NAME`` for a setting.
     """
     script = Path(request.script)
     with set_error_field("provider"):
@@ -495,7 +503,7 @@ def make_plugins(request: LaunchRequest) -> list[Any]:
     """Return the plugins of a request.
 
     Raises:
-        SkywardError: If a plugin does not exist, or does not take the given parameters.
+        SkywardError: If a plugin does not exist, or does not accept the given parameters.
     """
     with set_error_field("plugins"):
         given = parse_parameters(request.plugins, request.plugin_settings)
@@ -503,7 +511,7 @@ def make_plugins(request: LaunchRequest) -> list[Any]:
 
 
 def make_options(request: LaunchRequest, provider: Any) -> dict[str, Any]:
-    """Return the given options of the pool by name.
+    """Return the pool options that the request sets, by name.
 
     Raises:
         UsageError: If the provider cannot honor an option.
@@ -521,7 +529,7 @@ def make_options(request: LaunchRequest, provider: Any) -> dict[str, Any]:
 def _make_image(request: LaunchRequest, options: ImageOptions, secrets: Mapping[str, str]) -> Image:
     given: dict[str, Any] = {name: getattr(request, name) for name in options_of("image") if request.is_given(name)}
     for name in given:
-        # relative to the current folder; an image's own path is relative to the ranks' working folder
+        # the user gives it relative to the current folder; an image expects it relative to the ranks' working folder
         if OPTIONS[name].metavar == "FILE":
             given[name] = str(expand_user(given[name]).absolute())
     given |= {name: options.list_values(name) for name in LISTS}
@@ -536,18 +544,19 @@ def script_python(
 ) -> tuple[Interpreter, PackageSpecs | None]:
     """Return the interpreter of a launch's script, and the packages of the project file that its image names.
 
-    Nothing is created. If the user chose no interpreter, or the project's file requires another version, the result is
-    an
-    environment with the packages of the file. If the user chose none and the found one lacks frameworks that the script
-    imports while loading, the result is an environment with the packages of the plugins.
+    Nothing is created. The result is an environment that is created later in two cases: with the packages of the
+    project's file, if the user chose no interpreter or the file requires another Python version; with the packages of
+    the plugins, if the user chose no interpreter and the found one lacks frameworks that the script imports at module
+    level.
 
     Args:
-        python: The user's choice, which takes precedence.
+        python: Interpreter that the user chose, which takes precedence.
         spec: The requested pool.
-        launching: Whether the launch has begun. Otherwise no interpreter is run, because it may belong to a project.
+        launching: Whether the launch has begun. Otherwise no interpreter is run, because it may belong to an untrusted
+        project.
 
     Raises:
-        SkywardError: If the interpreter cannot be used. Its ``field`` names the option that selected it.
+        SkywardError: If the interpreter cannot be used. The error's ``field`` names the option that selected it.
     """
     ask = query_python if launching else read_python
     with set_error_field("script" if python is None else "python"):

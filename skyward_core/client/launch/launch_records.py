@@ -1,4 +1,4 @@
-"""Saved launches of runs: the request, and the folder of the launch."""
+"""Saved launches of runs: the request, and the working folder of the launch."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class LaunchRecord:
         """Return the launch with other arguments.
 
         Args:
-            arguments: Texts ``name=value``, which replace those of the same names.
-            script_args: New words of a whole script, which replace all of them; None keeps them.
+            arguments: Texts ``name=value``, which replace the arguments of the same names.
+            script_args: New arguments of a whole script, which replace all previous ones; None keeps the previous ones.
 
         Raises:
-            UsageError: If the arguments do not match the kind of run, a whole script or a function.
+            UsageError: If function arguments are given for a whole script, or script arguments for a function.
         """
         request = self.request
         if arguments and request.script_args is not None:
@@ -78,7 +78,7 @@ def save_launch_record(pool: str, run: str, request: LaunchRequest, *, joined: b
         source: State of the script.
 
     Raises:
-        OSError: If it cannot be written.
+        OSError: If the record cannot be written.
     """
     record = {
         "request": asdict(request),
@@ -93,9 +93,9 @@ def save_launch_record(pool: str, run: str, request: LaunchRequest, *, joined: b
 
 
 def save_before_launch(pool: str, run: str, request: LaunchRequest | ShellRecord, *, joined: bool) -> None:
-    """Save a launch before it starts, without calling git, so that it is known even if the client dies.
+    """Save a launch before it starts, so that its record exists even if the client dies. Does not call git.
 
-    Errors are ignored: the save after the launch reports them.
+    Errors are ignored, because the save after the launch reports them.
     """
     with suppress(OSError):
         if not isinstance(request, LaunchRequest):
@@ -104,12 +104,12 @@ def save_before_launch(pool: str, run: str, request: LaunchRequest | ShellRecord
 
 
 def delete_launch_record(pool: str, run: str) -> None:
-    """Delete the record of a launch that failed to start."""
+    """Delete the record of a launch that did not start."""
     pool_folder.remove_launch(pool, run)
 
 
 def diff_path(ledger: Ledger, row: RunRow) -> Path:
-    """Return the file with the uncommitted changes at launch, which exists only if there were any."""
+    """Return the path of the file with the changes that were uncommitted at launch; missing if there were none."""
     return pool_folder.diff_path(ledger.pool(row.token).key, row.run)
 
 
@@ -117,7 +117,7 @@ def load_launch_record(ledger: Ledger, row: RunRow) -> LaunchRecord:
     """Return the saved launch of a run of a script.
 
     Raises:
-        UsageError: If the run has no saved launch, or is a step of a job or a command.
+        UsageError: If the run has no saved launch, or belongs to a job or a shell command.
         LedgerError: If the ledger cannot be read.
     """
     found = load_any_record(ledger, row)
@@ -127,7 +127,7 @@ def load_launch_record(ledger: Ledger, row: RunRow) -> LaunchRecord:
 
 
 def load_any_record(ledger: Ledger, row: RunRow) -> LaunchRecord | JobRecord | CommandRecord:
-    """Return the saved launch of a run: of its script, its job or its command.
+    """Return the saved launch of a run: of a script, a job or a command.
 
     Raises:
         UsageError: If the run has no saved launch.
@@ -152,7 +152,9 @@ def load_any_record(ledger: Ledger, row: RunRow) -> LaunchRecord | JobRecord | C
 
 
 def invalid_fields(kind: type, data: Any) -> list[str]:
-    """Return the names of dataclass fields that saved data has invalid values for, and of values without a field."""
+    """Return the names of the dataclass's fields whose saved values are invalid, and the names of saved values that
+    match no field.
+    """
     try:
         _validate(kind, data)
     except ValueError as error:
@@ -161,10 +163,10 @@ def invalid_fields(kind: type, data: Any) -> list[str]:
 
 
 def parse_saved(kind: type[T], data: Any) -> T:
-    """Return the dataclass that saved data describes.
+    """Return the dataclass instance that saved data describes.
 
     Raises:
-        ValueError: If a value has another type, or belongs to no field.
+        ValueError: If a value has another type, or matches no field.
     """
     if any("\0" in text for text in texts_in(data)):  # not allowed in paths and command lines
         raise ValueError("a zero byte")
@@ -180,7 +182,7 @@ def _validate(kind: type[T], data: Any) -> T:
 
 
 def texts_in(data: Any) -> Iterator[str]:
-    """Yield all texts of saved data."""
+    """Yield all strings in saved data."""
     if isinstance(data, str):
         yield data
     elif isinstance(data, dict | list):

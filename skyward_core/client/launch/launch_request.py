@@ -1,7 +1,7 @@
-"""LaunchRequest: everything that a user asks for, each option declared once.
+"""LaunchRequest: everything that a user can request for a launch, with one declaration per option.
 
 Command line, launch form, presets, saved launches, Python snippets and plans derive from these declarations. The module
-imports little, because the command line loads it for the help of its commands; ``launch_plan`` validates requests.
+imports little, because the command line loads it for the help of its commands. ``launch_plan`` validates requests.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ class Option(Value):
 
     Attributes:
         name: Option of the command line.
-        metavar: Placeholder of its value in the help.
+        metavar: Placeholder of the value in the help.
         help: Help text of the command line.
         short: Short option.
         part: Part of the pool that the option shapes, or "" if it shapes none: "provider", "machines", "plugins",
             "worker", "environment", "image" or "options".
         needs: Capability of the provider that the option requires: "offers" or "price".
-        row: Row of the launch form with its field; "" if the form has no field for it.
-        label: Label of the field, if it is not the first in its row.
+        row: Row of the launch form that contains the option's field; "" if the form has no field for the option.
+        label: Label of a field that is not the first in its row.
         placeholder: Text of the empty field; names of keys in braces are filled in.
         choices: Values of a field with a list of choices, as (label, value); "" stands for the default.
-        plan: Heading and text of the plan's row; the value replaces the braces in the text.
+        plan: Heading and text of the option's row in the plan; braces in the text stand for the value.
         type: Annotation of the field.
     """
 
@@ -62,7 +62,7 @@ class Option(Value):
 
 
 def _option(name: str, metavar: str = "", help: str = "", default: Any = None, **more: Any) -> Any:
-    """Return a field with the declaration of an option."""
+    """Return a dataclass field with the declaration of an option."""
     metadata = {"option": Option(name, metavar, help, **more)}
     if default == {}:
         return field(default_factory=dict, metadata=metadata)
@@ -85,17 +85,17 @@ class LaunchRequest(Value):
         arguments: Texts ``name=value``.
         sweep: Whether values in ``arguments`` are lists (``lr=0.1,0.01``, ``seed=1..5``), each combination of which
             is a task on one rank.
-        gang: Whether each combination of a sweep runs on every rank instead, one after the other.
-        gang_nodes: Number of nodes for each combination instead; as many run at a time as the pool has room for.
-        gang_ranks: The same as a number of ranks, converted to the nodes with as many.
-        script_args: Arguments of the script if it runs as a whole; None to call a function of it.
-        module: Name of the module if it runs as with ``python -m``; the script is its file then.
+        gang: Whether each combination of a sweep runs on all ranks instead, one combination at a time.
+        gang_nodes: Number of nodes for each combination; as many combinations run at a time as the pool has nodes for.
+        gang_ranks: Number of ranks for each combination, converted to a number of nodes.
+        script_args: Arguments of the script if it runs as a whole; None to call one of its functions.
+        module: Name of a module to run as with ``python -m``; ``script`` is then the module's file.
         python: Interpreter that loads the script, as a path or a name in PATH; None for automatic selection.
         pool: Name of the pool; an existing pool of that name is used unchanged. None for a new pool with a generated
             name.
         provider: Name of the provider.
         settings: Texts of the provider's settings by name.
-        nodes: Number of machines, or a range such as "2:8" for as many as are available; None for the provider's
+        nodes: Number of machines, or a range such as "2:8" for as many as available within it; None for the provider's
             default.
         ranks_per_node: Ranks on each machine; "gpu" for one per GPU.
         accelerator: Accelerator of each machine, such as "A100-80GB:8".
@@ -249,7 +249,7 @@ class LaunchRequest(Value):
             values: The other fields by name.
 
         Raises:
-            UsageError: If a text does not have that form, or the provider takes no hosts.
+            UsageError: If a text does not have the stated form, or the provider accepts no hosts.
         """
         from skyward_core.tasks.script_inspection import split_target
 
@@ -264,7 +264,7 @@ class LaunchRequest(Value):
         return [each.name for name, each in OPTIONS.items() if each.part and self.is_given(name)]
 
     def is_given(self, name: str) -> bool:
-        """Check whether an option has a value."""
+        """Check whether the user gave the option a value."""
         given = getattr(self, name)
         return given is not False and given not in (None, (), {})
 
@@ -278,19 +278,19 @@ class LaunchRequest(Value):
         """Return the words of a command line, after the names of the program and the command.
 
         Args:
-            called: Name of the script in the command line, if it is not its path.
+            called: Name of the script in the command line, if different from the script's path.
 
         Raises:
-            UsageError: If the command line would have another meaning.
+            UsageError: If the command line would be parsed to a different request.
         """
         from skyward_core.client.launch.image_options import parse_image_options
 
-        parse_image_options(self.image_settings)  # rejects texts with secrets, which must not be written
+        parse_image_options(self.image_settings)  # rejects texts with secrets, which must not appear in a command line
         words = [word for name, option in OPTIONS.items() for word in self._option_words(name, option.name)]
         target = self._target_word(called)
         behind = ["--", *self.script_args] if self.script_args is not None else []
         if target.startswith("-"):
-            target = f"./{target}"  # neither an option nor a word after --
+            target = f"./{target}"  # so that it is not parsed as an option, or as a word after --
         return [*(("-m", self.module) if self.module else (target,)), *words, *behind]
 
     def command_line(self, *program: str, called: str | None = None) -> str:
@@ -334,7 +334,7 @@ class LaunchRequest(Value):
             return
         try:
             declared = {each.name: each for each in _provider_settings(self.provider)}
-        except SkywardError:  # planning the launch reports it
+        except SkywardError:  # reported when the launch is planned
             declared = {}
         for name, text in self.settings.items():
             if not name.isidentifier():
@@ -384,7 +384,7 @@ COMMANDS: Mapping[str, Sequence[str]] = {
 
 
 def options_of(*parts: str) -> list[str]:
-    """Return the names of the options that shape parts of a pool; without arguments, of all such options."""
+    """Return the names of the options that shape the given parts of a pool, or any part if none is given."""
     return [name for name, each in OPTIONS.items() if (each.part in parts if parts else each.part)]
 
 
@@ -406,7 +406,7 @@ def parse_provider_settings(
         settings: Texts ``name=value``.
 
     Raises:
-        UsageError: If a setting does not have that form, or the provider takes no hosts.
+        UsageError: If a setting does not have the stated form, or the provider accepts no hosts.
     """
     texts = dict(map(parse_setting, settings))
     if hosts is not None:
@@ -429,7 +429,7 @@ def parse_setting(text: str) -> tuple[str, str]:
     """Return the name and the value of a provider's setting, ``KEY=VALUE``.
 
     Raises:
-        UsageError: If the text does not have that form.
+        UsageError: If the text does not have this form.
     """
     name, equals, given = text.partition("=")
     if not (name.strip() and equals):
@@ -446,7 +446,7 @@ def _parse_plugin_setting(text: str) -> tuple[str, str]:
 
 
 def _default_hosts_provider() -> str:
-    """Return the built-in provider that takes hosts."""
+    """Return the name of the built-in provider that accepts hosts."""
     from skyward_core.providers import built_in_names
 
     for name in built_in_names():

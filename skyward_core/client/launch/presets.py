@@ -45,8 +45,8 @@ class Preset:
     """Named launch.
 
     Attributes:
-        file: ``skyward.toml`` that contains it.
-        entry: Its unchecked content.
+        file: The ``skyward.toml`` that contains the preset.
+        entry: Content of the preset, not validated.
     """
 
     name: str
@@ -54,7 +54,8 @@ class Preset:
     entry: Any
 
     def request(self) -> tuple[LaunchRequest, list[str]]:
-        """Return the request, and messages about values that no longer exist or are invalid, which are left out.
+        """Return the request, without values that are invalid or no longer exist, and a message about each of these
+        values.
 
         The script and its arguments are not checked: see :func:`drop_unknown`.
         """
@@ -96,7 +97,7 @@ def save(name: str, request: LaunchRequest) -> Path:
 
     Raises:
         UsageError: If the name is invalid, or the file cannot be used or changed.
-        OSError: If the file cannot be written; it is unchanged.
+        OSError: If the file cannot be written; the old file stays unchanged.
     """
     if not name.strip() or len(name) > MAX_NAME_LENGTH or not name.isprintable():
         raise UsageError(f"a preset's name must have 1 to {MAX_NAME_LENGTH} printable characters")
@@ -115,15 +116,16 @@ def delete(preset: Preset) -> None:
     """Remove a preset from its file.
 
     Raises:
-        UsageError: If the file cannot be used, or its layout does not allow this.
-        OSError: If the file cannot be written; it is unchanged.
+        UsageError: If the file cannot be used, or its layout does not allow removing the preset.
+        OSError: If the file cannot be written; the old file stays unchanged.
     """
     text, _ = read_table(preset.file, PRESETS_TABLE)
     write_table(preset.file, text, (PRESETS_TABLE, preset.name), {})
 
 
 def drop_unknown(request: LaunchRequest) -> tuple[LaunchRequest, list[str]]:
-    """Remove a function and arguments that the script no longer has, and describe them.
+    """Remove the function and the arguments that the script no longer has. Return the new request, and descriptions of
+    the removed parts.
 
     If the script does not exist, nothing is removed.
     """
@@ -158,14 +160,14 @@ def _parse_entry(entry: Mapping[str, Any], messages: list[str]) -> Iterator[tupl
             messages.append(f"launch option {sanitize_line(name)} no longer exists")
         elif name in invalid:
             messages.append(f"{name} must be {_TYPE_WORDS[types[name]]}, not {sanitize_line(repr(value))[:40]}")
-        elif not all(map(str.isprintable, texts_in(value))):  # the text of a field reaches the terminal unchanged
+        elif not all(map(str.isprintable, texts_in(value))):  # texts of fields reach the terminal unescaped
             messages.append(f"{name} contains unprintable characters and is ignored")
         else:
             yield name, value
 
 
 def _with_texts(value: Any) -> Any:
-    """Return a value with the numbers of a table as texts: the user may omit quotation marks."""
+    """Return a value with numbers in tables converted to texts, because users may omit quotation marks."""
     if not isinstance(value, dict):
         return value
     return {key: _as_text(each) if isinstance(each, int | float) else each for key, each in value.items()}
@@ -178,7 +180,7 @@ def _as_text(value: str | bool | float) -> str:
 def _known_settings(provider: str, settings: Mapping[str, str], messages: list[str]) -> Iterator[tuple[str, str]]:
     try:
         known = {each.name for each in declared_settings(provider_class(provider))}
-    except SkywardError:  # starting the pool reports the error
+    except SkywardError:  # reported when the pool starts
         known = set(settings)
     for name, text in settings.items():
         if name in known:

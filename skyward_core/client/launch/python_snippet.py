@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 _PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes)
 _BRACKETS: Mapping[type, str] = {list: "[{}]", tuple: "({},)", set: "{{{}}}", frozenset: "frozenset([{}])"}
-_OURS = {"sky", "pool", "print", "value", "values"}  # names that every snippet defines
+_OURS = {"sky", "pool", "print", "value", "values"}  # names that a snippet uses itself
 _TEARDOWN_COMMENT = "# The pool ends with the block; the launch would leave it up.\n"
 
 
 def write_snippet(request: LaunchRequest, live: PoolView | None = None) -> str:
-    """Return a request as a Python script for the current folder.
+    """Return a Python script that is equivalent to a request, to be run in the current folder.
 
     Args:
         live: The existing pool that the launch uses.
 
     Raises:
-        SkywardError: If a value is invalid, or has no Python form. Its ``field`` names the field.
+        SkywardError: If a value is invalid, or has no Python form. The error's ``field`` names the field.
     """
     plan = make_plan(request)
     if request.sweep:
@@ -69,12 +69,12 @@ def write_snippet(request: LaunchRequest, live: PoolView | None = None) -> str:
     called = _script(plan, source) if plan.whole else f"{function}({arguments})"
     ran = f"{called} {'>>' if request.one else '@'} pool"
     script = f"{source.import_lines()}\n{imported}\n{kept}with {pool} as pool:\n{_result_lines(plan, ran)}"
-    # A script cannot set the Python that runs it.
+    # The script cannot choose the Python that runs it, so a comment names the interpreter.
     return script if request.python is None else f"# To be run with {plan.interpreter.path}\n{script}"
 
 
 class _Source:
-    """Python expressions, with the modules that they import."""
+    """Generator of Python expressions, which collects the modules that they need."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
         self.modules = {"sys"}
@@ -87,7 +87,7 @@ class _Source:
         """Return an expression for a value.
 
         Raises:
-            UsageError: If it has none.
+            UsageError: If the value cannot be expressed.
         """
         kind = type(value)
         if kind in _BRACKETS and value:
@@ -101,12 +101,12 @@ class _Source:
             return f"pathlib.Path({str(value)!r})"
         if isinstance(value, date):
             self.modules.add("datetime")
-        elif kind not in _PLAIN and kind not in _BRACKETS:  # an empty collection has a plain repr
+        elif kind not in _PLAIN and kind not in _BRACKETS:  # for an empty collection, repr suffices
             raise UsageError(f"{value!r:.80} has a type that only the script itself can create")
         return repr(value)
 
     def variables(self, env: Mapping[str, str]) -> str:
-        """Return a dict expression of variables, which reads secrets from the environment."""
+        """Return a dict expression of variables; the values of secrets are read from the environment."""
         pairs = [
             f"{name!r}: {self.shell_variable(name) if name in self.secrets else repr(value)}"
             for name, value in env.items()
@@ -119,10 +119,10 @@ class _Source:
         return f"os.environ[{name!r}]"
 
     def call(self, made: type, values: Mapping[str, Any], written: Mapping[str, str] | None = None) -> str:
-        """Return a call of a class, by its public name if it is one of this library.
+        """Return an expression that calls a class, by the class's public name if it belongs to this library.
 
         Args:
-            written: Further keyword arguments, as expressions.
+            written: Additional keyword arguments, as expressions.
         """
         if _is_ours(made.__module__):
             name = f"sky.{made.__name__}"
@@ -174,7 +174,7 @@ def _compute(plan: LaunchPlan, spec: PoolSpec, source: _Source) -> Iterator[str]
 
 
 def _plugin(plugin: Plugin, given: Mapping[str, Any], source: _Source) -> str:
-    """Return the call that creates a plugin; plugins of other packages are created by name."""
+    """Return the expression that creates a plugin; plugins of other packages are created by name."""
     ours = type(plugin).__module__.startswith(f"{built_in.__name__}.")
     parameters = [f"{name}={source.expression(value)}" for name, value in given.items()]
     made = f"sky.plugins.{plugin.name}" if ours else "sky.plugins.by_name"
@@ -198,7 +198,7 @@ def _function(plan: LaunchPlan, source: _Source) -> tuple[str, str]:
 
 
 def _script(plan: LaunchPlan, source: _Source) -> str:
-    """Return the call of a whole script."""
+    """Return the expression that runs a whole script."""
     module, args = plan.values["module"], plan.values["args"]
     given = [source.expression(module or str(plan.script)), *([source.expression(args)] if args else [])]
     given += ["module=True"] if module else []
@@ -208,7 +208,7 @@ def _script(plan: LaunchPlan, source: _Source) -> str:
 
 
 def _arguments(plan: LaunchPlan, source: _Source) -> Iterator[str]:
-    """Yield the arguments of the call, positional ones before ``*args``, all others by name."""
+    """Yield the arguments of the call: parameters before ``*args`` by position, all others by name."""
     values = dict(plan.values)
     rest = next((each.name for each in plan.function.params if each.kind == "var_positional"), None)
     by_position = values.pop(rest, []) if rest else []
@@ -224,7 +224,7 @@ def _arguments(plan: LaunchPlan, source: _Source) -> Iterator[str]:
 
 
 def _positional_only(plan: LaunchPlan) -> list[str]:
-    """Return the positional-only parameters up to the last given one."""
+    """Return the positional-only parameters, up to the last one that has a value."""
     names = [
         each.arg
         for node in ast.walk(parse_script(plan.script))

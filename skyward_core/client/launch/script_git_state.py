@@ -26,10 +26,10 @@ class ScriptState:
 
     Attributes:
         script: Hash of its file; "" if the file could not be read.
-        commit: Commit of its git repository; "" without a repository.
+        commit: Current commit of the script's git repository; "" without a repository.
         changed: Files that differed from the commit, at most 100.
-        diff: Their changes as a patch, with secrets redacted; at most 256 KiB.
-        cut: Whether the patch was longer.
+        diff: Uncommitted changes as a patch, with secrets redacted; at most 256 KiB.
+        cut: Whether ``diff`` is incomplete because the patch was longer.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  read by ``parse_saved``
@@ -50,13 +50,13 @@ class ScriptState:
 
     @classmethod
     def capture(cls, script: Path) -> ScriptState:
-        """Return the present state of a script. Calls git, so do not call on an event loop."""
+        """Return the present state of a script. Calls git, which blocks: do not call on an event loop."""
         deadline = monotonic() + GIT_TIMEOUT
         found, folder = cls.from_file(script), str(script.absolute().parent)
         commit = _run_git(folder, deadline, 1 << 10, "rev-parse", "--verify", "HEAD").strip().decode("ascii", "replace")
         if not commit:
             return found
-        # Programs that file attributes request must not run.
+        # Git must not run the filter programs that the repository's attributes request.
         diff_words, without = ("diff", *_DIFF_OPTIONS), _repository_filters(folder, deadline)
         names = _run_git(
             folder, deadline, _MAX_GIT_OUTPUT, *diff_words, "--name-only", "-z", "HEAD", "--", without=without
@@ -69,7 +69,7 @@ class ScriptState:
         return replace(found, commit=commit, changed=changed, diff=_redact_patch(patch), cut=cut)
 
     def changes_since(self, before: ScriptState) -> list[str]:
-        """Describe the differences from an earlier state."""
+        """Describe the differences between an earlier state and this one."""
         changes = []
         if before.script and before.script != self.script:
             changes.append("the script has changed" if self.script else "the script can no longer be read")
@@ -85,11 +85,11 @@ class ScriptState:
 
 
 def capture_script_state(request: LaunchRequest) -> ScriptState:
-    """Return the present state of the script of a launch, as :meth:`ScriptState.capture`."""
+    """Return the present state of the script of a launch; see :meth:`ScriptState.capture`."""
     return ScriptState.capture(Path(request.script))
 
 
-# Options that make the patch fit for git apply, regardless of the user's configuration.
+# Options that produce a patch for git apply, regardless of the user's git configuration.
 _DIFF_OPTIONS = (
     "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "--ignore-submodules=dirty", "--submodule=short",
     "--no-relative", "--src-prefix=a/", "--dst-prefix=b/",
@@ -100,13 +100,15 @@ _MAX_GIT_OUTPUT = MAX_DIFF_BYTES + 1
 
 
 def _redact_patch(patch: bytes) -> bytes:
-    """Redact the values of this process's secret variables, and passwords in URLs."""
+    """Redact secrets in a patch: the values of this process's secret variables, and passwords in URLs."""
     secrets = [*secret_values(os.environ), *url_secrets(patch.decode("utf-8", "replace"))]
     return Redactor(secrets).redact_bytes(patch)
 
 
 def _repository_filters(folder: str, deadline: float) -> list[str]:
-    """Return a repository's own filter settings, which would run programs on the files that git compares."""
+    """Return the names of a repository's own filter settings. They must be disabled, because filters run programs on
+    the compared files.
+    """
     fields = _run_git(
         folder,
         deadline,
