@@ -1,1 +1,1 @@
-"""The terminal face of skyward: the ``skyward-tui`` command and the app it opens."""
+"""Command line and terminal app of skyward: the ``skyward-tui`` command."""

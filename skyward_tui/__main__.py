@@ -1,4 +1,4 @@
-"""``python -m skyward_tui`` is the ``skyward-tui`` command."""
+"""Entry point of ``python -m skyward_tui``, which is the same as ``skyward-tui``."""
 
 from skyward_tui.entry import main
 

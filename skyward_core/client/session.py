@@ -376,7 +376,7 @@ class Session(SessionInterface):
 
     def _mark_unreachable(self, row: PoolRow, reason: str, hint: Hint | None) -> None:
         state: PoolStatus = "starting" if row.state == "starting" else "unreachable"
-        with suppress(LedgerError):  # if this fails, the pool may be up by now
+        with suppress(LedgerError):  # if the ledger cannot be read, the last known state is shown
             now = self.ledger.pool(row.token)
             if now.state == "starting" and not is_starting(now):  # the pool's client died during the start
                 state, hint = "unfinished", hint or Hint("down", row.name)

@@ -1,4 +1,4 @@
-"""Session methods that the app's screens and dialogs call, with default implementations that reject the call."""
+"""Interface of sessions: the methods that the app's screens and dialogs call. By default, each rejects the call."""
 
 from __future__ import annotations
 
@@ -35,18 +35,19 @@ if TYPE_CHECKING:
 
 
 class SessionInterface:
-    """Base class of sessions: pools as views, and methods that return futures.
+    """Base class of sessions: views of pools, and methods that return futures.
 
     A method that a subclass does not override rejects the call: its future holds a ``UsageError`` with :attr:`REFUSAL`.
-    ``pool`` is the key of a pool, ``run`` the ID of a run. A method that takes long returns a future, which any thread
-    may
-    wait for; its errors are raised through the future.
+    ``pool`` is the key of a pool, ``run`` the ID of a run. Methods that take long return a future. Any thread may wait
+    for the future, which also delivers errors.
     """
 
     REFUSAL: ClassVar[str] = "this session has no pools"
 
     def reject(self, *args: object, begun: Future[Any] | None = None, **options: object) -> Future[Any]:
-        """Return a future that holds the refusal; ``begun`` also receives the refusal."""
+        """Return a future that holds the error :attr:`REFUSAL`. The future ``begun``, if given, receives the same
+        error.
+        """
         rejected: Future[Any] = Future()
         for each in filter(None, (rejected, begun)):
             each.set_exception(UsageError(self.REFUSAL))
@@ -54,7 +55,7 @@ class SessionInterface:
 
     @property
     def notice(self) -> str:
-        """Warning that the user must read first, or ""."""
+        """Warning that the user must read before the first screen, or ""."""
         return ""
 
     def pools(self) -> list[PoolView]:
@@ -62,7 +63,7 @@ class SessionInterface:
         return []
 
     def refresh(self, *, over: bool = False, patient: bool = False) -> Future[list[PoolView]]:
-        """Find pools that other processes created on this machine, and watch them.
+        """Find pools that other processes created on this machine, and connect to them as an observer.
 
         Args:
             over: Whether to include ended pools from the ledger.
@@ -71,7 +72,7 @@ class SessionInterface:
         return self.reject()
 
     def load_ended_pool(self, pool: str) -> Future[PoolView]:
-        """Load an ended pool with its outcomes and logs. Only one ended pool is in memory at a time.
+        """Load an ended pool with its outcomes and logs. Only one ended pool is fully loaded at a time.
 
         Raises:
             PoolError: If the pool does not exist.
@@ -84,7 +85,7 @@ class SessionInterface:
         return self.reject()
 
     def search_logs(self, runs: Sequence[PastRun], words: Sequence[str]) -> LogSearch:
-        """Return a search through the stored output of runs; each step of the search takes time."""
+        """Return a search in the stored output of runs. Creating it is fast; each of its steps takes time."""
         raise UsageError(self.REFUSAL)
 
     def preview_run(self, run: str) -> Future[RunPreviewData]:
@@ -113,10 +114,11 @@ class SessionInterface:
         return self.reject()
 
     def create(self, spec: PoolSpec, *, begun: Future[PoolView] | None = None) -> Future[PoolView]:
-        """Start a pool; its view shows the phases.
+        """Start a pool; its view shows the progress.
 
         Args:
-            begun: Receives the view as soon as the pool is registered, or the error. Its callbacks must not block.
+            begun: Receives the view as soon as the pool is registered, or the error. Callbacks of this future must not
+            block.
 
         Raises:
             PoolExistsError: If the name is taken.
@@ -135,13 +137,14 @@ class SessionInterface:
         request: LaunchRequest | ShellRecord | None = None,
         joined: bool = False,
     ) -> Future[RunView]:
-        """Run a task on every rank. The future is done when the run is opened.
+        """Run a task on every rank. The future is done when the run is registered.
 
         Args:
             one: Whether to run the task on a single rank.
-            stays: Whether nodes keep the results for a later client, although this one receives them.
-            request: The request, or the job that this run is a step of; saved before the run starts.
-            joined: Whether the pool existed before.
+            stays: Whether nodes retain the results for a later client even after this session has received them.
+            request: The launch request, or the record of the job or command that this run belongs to. Saved before the
+            run starts.
+            joined: Whether the pool existed before this launch.
         """
         return self.reject()
 
@@ -155,20 +158,20 @@ class SessionInterface:
         joined: bool,
         stays: bool = False,
     ) -> Future[RunView]:
-        """Run a task for each combination of arguments, each on one rank, or by gangs.
+        """Run a task for each combination of arguments, either each on one rank, or each on a gang.
 
-        By gangs, each combination is a run on some nodes, as many at a time as fit. A failure does not stop the others.
-        Sheet
-        and request are on disk before the first task starts.
+        In a sweep by gangs, each combination is a run on some of the nodes, and as many runs as fit are active at a
+        time. A failure does not stop the other combinations. Sheet and request are on disk before the first task
+        starts.
 
         Args:
             sheet: The combinations.
-            request: The request.
-            joined: Whether the pool existed before.
-            stays: Whether nodes keep the results for a later client, although this one receives them.
+            request: The launch request.
+            joined: Whether the pool existed before this launch.
+            stays: Whether nodes retain the results for a later client even after this session has received them.
 
         Returns:
-            The run; by gangs, the first run.
+            The run; in a sweep by gangs, the first run.
 
         Raises:
             PoolError: If the pool does not exist, or the sheet cannot be written; nothing has started.
@@ -180,7 +183,7 @@ class SessionInterface:
         """Wait until all runs of a sweep of this session have ended and their logs are complete.
 
         Args:
-            run: The run; by gangs, any of the runs.
+            run: The run of the sweep; in a sweep by gangs, any of its runs.
 
         Raises:
             SkywardError: If remaining runs were not started. A cancelled sweep raises nothing.
@@ -188,7 +191,7 @@ class SessionInterface:
         return self.reject()
 
     def trials(self, pool: str, run: RunView) -> Future[TrialTableSource]:
-        """Load the data of a sweep's table.
+        """Load the data for the table of a sweep.
 
         Raises:
             NoTrials: If the run is not a sweep.
@@ -198,10 +201,10 @@ class SessionInterface:
         return self.reject()
 
     def save_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
-        """Save the request of a run, and the state of the script's repository, for a later launch.
+        """Save the request of a run, and the state of the script's repository, so that the run can be launched again.
 
         Args:
-            joined: Whether the pool existed before.
+            joined: Whether the pool existed before this launch.
 
         Raises:
             OSError: If the record cannot be written.
@@ -209,7 +212,7 @@ class SessionInterface:
         return self.reject()
 
     def load_launch(self, run: str) -> Future[LaunchRecord | ShellRecord]:
-        """Load the request of a run, or the job that the run was a step of.
+        """Load the request of a run, or the record of the job or command that the run belongs to.
 
         Raises:
             UsageError: If the run has no saved launch.
@@ -222,12 +225,13 @@ class SessionInterface:
         return self.reject()
 
     def cancel(self, pool: str, run: str) -> Future[None]:
-        """Stop a run of any client; for a run of a sweep by gangs, the whole sweep."""
+        """Stop a run of any client. For a run of a sweep by gangs, stop the whole sweep."""
         return self.reject()
 
     def start_sampling(self, pool: str) -> Future[PoolView]:
-        """Start sampling a pool's machines. The future is done when each node has sent a sample. Does not keep the
-        pool alive."""
+        """Start sampling the metrics of a pool's machines, without keeping the pool alive. The future is done when each
+        node has sent a sample.
+        """
         return self.reject()
 
     def run_logs(self, run: str) -> RunLogs:
@@ -242,7 +246,7 @@ class SessionInterface:
         """Return the files with the pickled values of a run's ranks or tasks.
 
         Raises:
-            UsageError: If some are not stored on this machine. States the reason.
+            UsageError: If some values are not stored on this machine. The message states the reason.
             LedgerError: If the ledger cannot be read.
         """
         raise UsageError(self.REFUSAL)
@@ -253,7 +257,7 @@ class SessionInterface:
         """Collect the stacks of ranks; see ``rank_inspection.collect_stacks``. Does not keep the pool alive.
 
         Args:
-            signal: Whether to send a signal to ranks that cannot be read otherwise.
+            signal: Whether to send a signal to ranks whose stacks cannot be read otherwise.
 
         Raises:
             PoolError: If the pool does not exist, or cannot be reached.
@@ -271,15 +275,16 @@ class SessionInterface:
         return self.reject()
 
     def dashboards(self, pool: str) -> Future[list[Dashboard]]:
-        """Find the available web dashboards of a pool's head node, at addresses of this machine.
+        """Find the web dashboards on a pool's head node. Their addresses are on this machine.
 
         Raises:
-            PoolError: If the pool does not exist, or its head cannot be reached.
+            PoolError: If the pool does not exist, or its head node cannot be reached.
         """
         return self.reject()
 
     def files(self, pool: str, run: str | None = None) -> Future[FileListing]:
-        """List the output files of ranks in their working folder, of one run or of all. Does not keep the pool alive.
+        """List the output files in the working folder of the ranks, of one run or of all runs. Does not keep the pool
+        alive.
 
         Raises:
             PoolError: If the pool does not exist, or cannot be reached.
@@ -295,14 +300,16 @@ class SessionInterface:
         return self.reject()
 
     def unfetched_files(self, pool: str) -> Future[Unfetched]:
-        """List the unfetched files of a pool, and their fate in a teardown. Does not keep the pool alive."""
+        """List the files of a pool that are not downloaded yet, and whether a teardown would download or lose them.
+        Does not keep the pool alive.
+        """
         return self.reject()
 
     def tear_down(self, pool: str, *, keep_outputs: int | None = None) -> Future[Receipt]:
         """Tear a pool down and return the receipt. Unfetched results are downloaded, or retained on their hosts.
 
         Args:
-            keep_outputs: Bytes of output files to download first; by default, the limit in the pool's options.
+            keep_outputs: Bytes of output files to download first; None for the limit in the pool's options.
 
         Raises:
             PoolError: If the pool does not exist.
@@ -310,13 +317,13 @@ class SessionInterface:
         return self.reject()
 
     def enable_budget_prompts(self) -> None:
-        """Let pools whose budget is spent wait for :meth:`raise_budget` instead of ending at once."""
+        """Let pools that have spent their budget wait for :meth:`raise_budget` instead of ending at once."""
 
     def raise_budget(self, pool: str, dollars: float) -> Future[None]:
         """Raise the budget of a pool.
 
         Raises:
-            UsageError: If the pool has already cost more.
+            UsageError: If the pool has already cost more than the new budget.
             PoolError: If the pool does not exist, or cannot be reached.
         """
         return self.reject()
@@ -324,11 +331,12 @@ class SessionInterface:
     def check_provider(
         self, name: str, settings: Mapping[str, str], python: Interpreter | None = None
     ) -> Future[list[Check]]:
-        """Run a provider's own checks; nothing is created. A provider that does not answer within 15 s fails.
+        """Run a provider's own checks, without creating anything. If the provider does not answer within 15 s, its
+        check fails.
 
         Args:
             settings: Settings of the provider, as texts.
-            python: Interpreter of the script, which the machines need; by default the one of this process.
+            python: Interpreter of the script, whose version the machines must provide; None for that of this process.
         """
         return self.reject()
 
@@ -342,16 +350,18 @@ class SessionInterface:
         """Scan the accounts of former pools, or of the named providers, for leftovers; changes nothing.
 
         Raises:
-            UsageError: If a provider has no account, or no such setting.
+            UsageError: If a provider has no account to scan, or lacks a given setting.
         """
         return self.reject()
 
     def remove_leftovers(self, scan: LeftoverScan) -> Future[list[str]]:
-        """Remove the leftovers that a scan found, and return descriptions of those that remain."""
+        """Remove the leftovers that a scan found, and return descriptions of the leftovers that remain."""
         return self.reject()
 
     def on_host_key(self, ask: Ask) -> None:
-        """Let ``ask`` accept or reject unknown host keys, on the session's thread; without it, they are rejected."""
+        """Set the function that accepts or rejects unknown host keys, called on the session's thread. Without one,
+        unknown keys are rejected.
+        """
 
     def detach(self) -> None:
-        """Leave all pools as they are. Afterwards no method can be called."""
+        """Disconnect from all pools, which stay up. Afterwards, no method may be called."""

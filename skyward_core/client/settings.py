@@ -1,7 +1,7 @@
 """User settings in the ``skyward.toml`` of the state folder, and saved state of the app.
 
-The file of a project cannot contain settings, because another user may have written it: settings name a command to run,
-and the key that accepts a prompt.
+The file of a project cannot contain settings, because another user may have written it. Settings are sensitive: they
+include a command to run, and keys that accept prompts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from skyward_core.util.user_files import (
 if TYPE_CHECKING:
     from skyward_core.client.settings_edits import TomlValue
 
-KEYS_TABLE = "keys"  # table of the app's keys, which the app validates
+KEYS_TABLE = "keys"  # table with the app's key bindings, which the app validates
 SETTINGS_TABLES = ("app", KEYS_TABLE, "notify")
 MAX_MEGABYTES = 64_000
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 def _setting(default: Any, kind: SettingKind, help: str) -> Any:
-    """Declare a setting; its name in the file is that of the field."""
+    """Declare a setting; its name in the file is the name of the dataclass field."""
     return field(default=default, metadata={"kind": kind, "help": help})
 
 
@@ -74,7 +74,7 @@ class UserSettings:
 
 
 class UserSetting(NamedTuple):
-    """Setting with the name of its table, such as ``notify.bell``, and its default as the user would write it."""
+    """Setting with its full name, such as ``notify.bell``, and its default in TOML notation."""
 
     name: str
     kind: SettingKind
@@ -103,11 +103,11 @@ def load_user_settings() -> UserSettings:
 
 
 def read_user_settings(own: Path, project: Path) -> UserSettings:
-    """Read the settings. Problems of a file are listed in ``refused`` and do not prevent a start.
+    """Read the settings. Problems in a file are listed in ``refused``; none prevents the app from starting.
 
     Args:
-        own: The user's file; it may not exist.
-        project: File of a folder, which cannot contain settings.
+        own: The user's file, which may be missing.
+        project: File of the working folder, which must not contain settings.
     """
     reader = _SettingsFile(own)
     keys = {name: reader.take(KEYS_TABLE, name, None, str) for name in list(reader.tables[KEYS_TABLE])}
@@ -121,7 +121,7 @@ def read_user_settings(own: Path, project: Path) -> UserSettings:
 
 
 class _SettingsFile:
-    """Tables of a settings file, and its problems."""
+    """Tables of a settings file, and the problems found in them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -150,7 +150,7 @@ class _SettingsFile:
         )
 
     def take(self, table: str, key: str, default: Any, kind: Callable[[Any], Any]) -> Any:
-        """Remove a value from its table and return it; return the default if it is missing or invalid."""
+        """Remove a value from its table and return it. If it is missing or invalid, return the default."""
         if key not in self.tables[table]:
             return default
         try:
@@ -160,16 +160,16 @@ class _SettingsFile:
             return default
 
     def reject_unknown(self) -> None:
-        """Add a problem for each remaining value."""
+        """Add a problem for each value that was not taken."""
         for name, rest in self.tables.items():
             self.problems.extend(f"{self.path}: unknown setting {name}.{key}" for key in rest)
 
 
 def parse_value(kind: Callable[[Any], Any], value: Any) -> Any:
-    """Return the value of a setting from its value in the file.
+    """Convert the value in the file to the value of a setting.
 
     Raises:
-        ValueError: If it has the wrong type or is invalid.
+        ValueError: If the value has the wrong type or is invalid.
     """
     if isinstance(kind, type) and not isinstance(value, kind):
         raise ValueError(f"it must be {_KIND_LABELS[kind]}")
@@ -210,20 +210,20 @@ def _read_toml(path: Path) -> dict[str, Any]:
     """Return the content of a TOML file.
 
     Raises:
-        OSError: If it cannot be read.
-        ValueError: If it is too large, or not TOML.
+        OSError: If the file cannot be read.
+        ValueError: If the file is too large, or not TOML.
     """
     return parse_toml(read_text(path, most=MAX_SETTINGS_BYTES))
 
 
 def _user_only_problems(own: Path, project: Path) -> list[str]:
-    """Return messages about settings in a folder's file, which only the user's file may contain."""
+    """Return messages about settings in the working folder's file that only the user's own file may contain."""
     if not is_file(project) or resolve_path(own) == resolve_path(project):
         return []
     try:
         found = _read_toml(project)
     except (OSError, ValueError):
-        return []  # reading its hosts reports the error
+        return []  # reported when the file's host groups are read
     tables = [f"[{name}]" for name in SETTINGS_TABLES if name in found]
     if not tables:
         return []
@@ -236,14 +236,14 @@ def settings_path() -> Path:
 
 
 def limit_log_memory(megabytes: float) -> None:
-    """Limit the memory for the log lines of each pool in this process."""
+    """Limit the memory for log lines, per pool in this process."""
     from skyward_core.views.log_buffer import MemoryBudget
 
     MemoryBudget.total_bytes = int(megabytes * 1e6)
 
 
 def user_values() -> dict[str, Any]:
-    """Return the values that the user has set by table and name, valid or not.
+    """Return the values in the user's file by table and name, whether valid or not.
 
     Raises:
         UsageError: If the file cannot be read or used.
@@ -261,14 +261,14 @@ def user_values() -> dict[str, Any]:
 
 
 def change(name: str, value: TomlValue) -> None:
-    """Change one setting in the user's file, without other changes.
+    """Change one setting in the user's file, leaving the rest unchanged.
 
     Args:
-        name: Name of a setting; or ``keys.`` and an action ID, whose key is not validated.
+        name: Name of a setting, or ``keys.`` followed by an action ID; the key of an action is not validated.
 
     Raises:
         UsageError: If the setting does not exist, the value is invalid, or the file cannot be used or changed.
-        OSError: If the file cannot be written; it is unchanged.
+        OSError: If the file cannot be written; the old file stays unchanged.
     """
     table, _, key = name.partition(".")
     if table != KEYS_TABLE:
@@ -283,7 +283,7 @@ def change(name: str, value: TomlValue) -> None:
 
 
 def reset(name: str) -> None:
-    """Remove a setting from the user's file, so that its default applies; raises as :func:`change`."""
+    """Remove a setting from the user's file, so that its default applies. Raises errors like :func:`change`."""
     table, _, key = name.partition(".")
     _write_table(table, {}, without=key)
 
@@ -301,19 +301,19 @@ def load_state(name: str) -> str:
     """Return the text last saved by :func:`save_state` under a name.
 
     Raises:
-        OSError: If it does not exist or cannot be read.
+        OSError: If no text was saved, or the file cannot be read.
         UnicodeDecodeError: If the file was damaged.
     """
     return read_text(_state_path(name))
 
 
 def save_state(name: str, text: str) -> None:
-    """Save a text in the state folder, readable by the user only; the write is atomic.
+    """Save a text in the state folder, in a file that only the user can read. The write is atomic.
 
     Raises:
-        OSError: If it cannot be written, or another process is writing it.
+        OSError: If the file cannot be written, or another process is writing it.
     """
-    from skyward_core.store.atomic_file import write_atomic  # imported late: the app reads its keys during its start
+    from skyward_core.store.atomic_file import write_atomic  # late: the app reads its keys during its start
 
     write_atomic(_state_path(name), text.encode())
 

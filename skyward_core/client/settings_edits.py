@@ -1,4 +1,4 @@
-"""In-place edits of ``skyward.toml`` that keep its layout and comments."""
+"""In-place edits of ``skyward.toml`` that preserve its layout and comments."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def read_settings_text(path: Path) -> str:
     """Return the content of a file; "" if it does not exist.
 
     Raises:
-        UsageError: If it cannot be read, or another user could have written it.
+        UsageError: If the file cannot be read, or another user could have written it.
     """
     if reason := distrust_reason(str(path)):
         raise UsageError(f"Refusing to read {path}: {reason}. Run from a folder that only you can write to")
     try:
-        return read_bytes(path, MAX_SETTINGS_BYTES).decode()  # line ends are kept
+        return read_bytes(path, MAX_SETTINGS_BYTES).decode()  # not read_text, which would change the line ends
     except FileNotFoundError:
         return ""
     except OSError as error:
@@ -41,7 +41,7 @@ def parse_settings(path: Path, text: str) -> dict[str, Any]:
     """Parse the text of a file.
 
     Raises:
-        UsageError: If it is not TOML. Names the file.
+        UsageError: If the text is not TOML. The message names the file.
     """
     try:
         return parse_toml(text)
@@ -50,7 +50,7 @@ def parse_settings(path: Path, text: str) -> dict[str, Any]:
 
 
 def settings_paths() -> list[Path]:
-    """Return the paths of the user's file, and of the one in the working folder, which takes precedence."""
+    """Return the paths of the user's settings file, and of the working folder's file, which takes precedence."""
     return [state_home() / SETTINGS_FILE, *current_paths(SETTINGS_FILE)]
 
 
@@ -68,20 +68,22 @@ def read_table(path: Path, name: str) -> tuple[str, dict[str, Any]]:
 
 
 def write_table(path: Path, text: str, names: Sequence[str], values: Mapping[str, TomlValue]) -> None:
-    """Set the values of a table, replacing all others; without values, remove the table.
+    """Replace all values of a table; without values, remove the table.
 
     Args:
         text: Text of the file, as it was read.
 
     Raises:
-        UsageError: If the file has changed since, or its layout does not allow the edit.
-        OSError: If the file cannot be written; it is unchanged.
+        UsageError: If the file has changed since it was read, or its layout does not allow the edit.
+        OSError: If the file cannot be written; the old file stays unchanged.
     """
     replace_text(path, text, set_table(text, names, values) if values else remove_table(text, names))
 
 
 def replace_text(path: Path, before: str, text: str) -> None:
-    """Write a file if it still has the text that was read; a link stays a link. Raises as :func:`write_table`."""
+    """Write a file if its text is unchanged since it was read. A symbolic link stays a link. Raises errors like
+    :func:`write_table`.
+    """
     if read_settings_text(path) != before:
         raise UsageError(f"{path} was changed by another process. Try again")
     target = resolve_path(path)
@@ -95,11 +97,11 @@ TomlValue = str | bool | int | float | Sequence[str] | Mapping[str, str]
 
 
 def set_table(text: str, path: Sequence[str], values: Mapping[str, TomlValue]) -> str:
-    """Return the text with the given values in a table, replacing all others; the rest stays unchanged.
+    """Return the text after replacing all values of a table; everything else stays unchanged.
 
     Args:
         text: Whole TOML document.
-        path: Names of the table, outermost first.
+        path: Names of the nested tables, outermost first.
 
     Raises:
         UsageError: If the layout of the table does not allow the edit, or a value cannot be written.
@@ -124,7 +126,7 @@ def set_table(text: str, path: Sequence[str], values: Mapping[str, TomlValue]) -
 
 
 def rename_entry(text: str, path: Sequence[str], old: str, new: str) -> str:
-    """Return the text with one key of a table renamed, in its place.
+    """Return the text after renaming a key of a table; the entry keeps its position.
 
     Raises:
         UsageError: As :func:`set_table`.
@@ -145,7 +147,7 @@ def rename_entry(text: str, path: Sequence[str], old: str, new: str) -> str:
 
 
 def remove_table(text: str, path: Sequence[str]) -> str:
-    """Return the text without a table; comments above the next header stay.
+    """Return the text without a table. Comments above the next table's header stay.
 
     Raises:
         UsageError: If the table does not exist, or its layout does not allow the edit.
@@ -157,13 +159,13 @@ def remove_table(text: str, path: Sequence[str]) -> str:
         container.body[index : index + 1] = trivia
         if any(key is not None for key, _ in container.body):
             break
-        trivia = container.body  # a table without entries would still render its header
+        trivia = container.body  # an empty outer table would still render its header
     rest = document.as_string().rstrip()
     return _verify_edit(rest + _line_end(text) if rest else "", text, path, _MISSING)
 
 
 def _parse_document(text: str, path: Sequence[str]) -> TOMLDocument:
-    import tomlkit  # imported late: most commands change no settings
+    import tomlkit  # late: most commands change no settings
 
     try:
         return tomlkit.parse(text)
@@ -176,7 +178,7 @@ TablePath = list[tuple["Container", int]]
 
 
 def _find_table(container: Container, path: Sequence[str]) -> TablePath:
-    """Return the location of a table that has a header; empty if there is none."""
+    """Return the location of a table that has its own header; empty if there is none."""
     from tomlkit.items import Table
 
     for index, (key, item) in enumerate(container.body):
@@ -196,7 +198,7 @@ def _require_table(document: Container, path: Sequence[str]) -> TablePath:
 
 
 def _update_table(table: Any, values: Mapping[str, TomlValue], line_end: str) -> None:
-    """Change a table in place. New values go after its last own value, before comments and tables."""
+    """Change a table in place. New values go after the table's last value, before comments and nested tables."""
     import tomlkit
     from tomlkit.items import AoT, Array, Table
 
@@ -228,7 +230,9 @@ def _inline_item(value: TomlValue) -> Item:
 
 
 def _update_array(array: Any, wanted: Any) -> bool:
-    """Update a list in place, so that comments of unchanged items stay; return whether it has the wanted items."""
+    """Update a list in place, so that the comments of unchanged items stay. Return whether the list now has the wanted
+    items.
+    """
     if len(array) == len(wanted):
         for at, item in enumerate(wanted):
             if array[at] != item:
@@ -242,7 +246,7 @@ def _update_array(array: Any, wanted: Any) -> bool:
 
 
 def _trailing_trivia(table: Any) -> list[Any]:
-    """Return the empty lines and comments at a table's end, which are above the next header."""
+    """Return the empty lines and comments at the end of a table, which precede the next header."""
     body = table.value.body
     while body and isinstance(body[-1][1], type(table)):
         body = body[-1][1].value.body
@@ -255,7 +259,7 @@ def _line_end(text: str) -> str:
 
 
 def _verify_edit(made: str, before: str, path: Sequence[str], wanted: object) -> str:
-    """Return the edited text if it has the wanted values and all others are unchanged."""
+    """Return the edited text, after checking that it has the wanted values and that all others are unchanged."""
     try:
         parsed, parsed_before = tomllib.loads(made), tomllib.loads(before)
         made.encode()
@@ -272,7 +276,7 @@ def _verify_edit(made: str, before: str, path: Sequence[str], wanted: object) ->
 
 
 def _pop_table(document: dict[str, Any], path: Sequence[str]) -> object:
-    """Remove a table from a document, with outer tables that become empty; return its value."""
+    """Remove a table from a document, and outer tables that become empty. Return the value of the table."""
     inner: Any = document
     around = []
     for name in path[:-1]:

@@ -1,7 +1,8 @@
-"""Module file that makes ``import skyward`` work in a plain ``python script.py``, in an environment of the user's
+"""Alias module that makes ``import skyward`` work in a plain ``python script.py``, in an environment of the user's
 choice.
 
-Scripts that this program runs resolve the older name themselves; others need a file.
+Scripts that skyward-tui runs resolve the older name ``skyward`` themselves (``runtime.import_alias_and_hooks``). Other scripts
+need a module file.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from skyward_core.tasks.script_environments import list_interpreters
 from skyward_core.util.terminal_safe_text import sanitize_line
 
 MARK = "# An alias of skyward_core: the command `shim install` wrote it, and `shim remove` takes it away.\n"
-_PREFIX = ".skyward-"  # of an incomplete file
+_PREFIX = ".skyward-"  # prefix of incomplete files
 _INSPECT_SCRIPT = """
 import sys
 sys.path[:] = [each for each in sys.path if each]  # what lies in the current folder is no package of the environment
@@ -35,7 +36,7 @@ print(json.dumps({
     "ours": importlib.util.find_spec("skyward_core") is not None,
 }))
 """
-INTERPRETER_TIMEOUT = 60  # seconds; limit for an interpreter to print its package folder
+INTERPRETER_TIMEOUT = 60  # seconds; time limit for an interpreter to print its package folder
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,9 @@ class AliasModule:
     """Alias module of an environment.
 
     Attributes:
-        path: Path of its file.
-        python: Interpreter that finds it.
-        changed: Whether this call wrote or removed it.
+        path: Path of the module's file.
+        python: Interpreter of the environment.
+        changed: Whether the call wrote or removed the file.
     """
 
     path: Path
@@ -54,14 +55,14 @@ class AliasModule:
 
 
 def install(python: str | None = None) -> AliasModule:
-    """Write the module unless it exists.
+    """Write the module file unless it exists.
 
     Args:
-        python: Interpreter of the environment; None for the one that scripts of the current folder get.
+        python: Interpreter of the environment; None for the interpreter that runs scripts of the current folder.
 
     Raises:
-        UsageError: If the interpreter does not answer, lacks skyward_core, belongs to the system or has another skyward
-            package, or its folder cannot be written.
+        UsageError: If the interpreter does not answer, lacks skyward_core, belongs to the system, or has another
+            skyward package. If its package folder cannot be written.
     """
     python, site, found = _inspect_interpreter(python)
     path = site / "skyward.py"
@@ -89,13 +90,13 @@ def install(python: str | None = None) -> AliasModule:
 
 
 def remove(python: str | None = None) -> AliasModule:
-    """Remove the module if this program wrote it.
+    """Remove the module file if skyward-tui wrote it.
 
     Args:
         python: As in :func:`install`.
 
     Raises:
-        UsageError: If the interpreter does not answer, or the module is not ours or cannot be removed.
+        UsageError: If the interpreter does not answer, skyward-tui did not write the module, or it cannot be removed.
     """
     python, site, _ = _inspect_interpreter(python)
     path = site / "skyward.py"
@@ -134,8 +135,8 @@ def _inspect_interpreter(python: str | None) -> tuple[str, Path, dict[str, Any]]
 
 
 def _remove_partial_files(site: Path) -> None:
-    """Remove files of installations that were killed."""
-    with suppress(OSError):  # harmless if it stays
+    """Remove the incomplete files of installations that were killed."""
+    with suppress(OSError):  # harmless if a file remains
         for partial in site.glob(f"{_PREFIX}*"):
             if partial.is_file() and (_is_ours(partial) or not partial.stat().st_size):
                 partial.unlink(missing_ok=True)

@@ -29,18 +29,20 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 
 @dataclass(frozen=True, slots=True)
 class PresentedHostKey:
-    """Key that a host presents, with the entries of the known_hosts files; ``host`` as the user gave it."""
+    """Key that a host presents, and what the known_hosts files contain about the host. ``host`` is the name as the user
+    gave it.
+    """
 
     host: str
     key: host_keys.ServerKey
     known: host_keys.KnownKeys
 
     def is_known(self) -> bool:
-        """Check whether the key is already trusted; if not, the user may accept it.
+        """Check whether the key is already trusted. If not, the user may accept it.
 
         Raises:
-            HostKeyError: If the key is revoked, or another key of its type is known, so that this one may be an
-                attacker's.
+            HostKeyError: If the key is revoked, or another key of the same type is known for the host: this key may be
+            an attacker's.
         """
         if self.known.is_revoked(self.key.key):
             raise host_keys.refused_key_error(self.host, "its key is revoked")
@@ -51,7 +53,7 @@ class PresentedHostKey:
         return False
 
     def accept(self) -> Path:
-        """Add the key to the known hosts, and return the file.
+        """Add the key to the known hosts, and return the path of the file.
 
         Raises:
             HostKeyError: If the file cannot be written.
@@ -60,16 +62,17 @@ class PresentedHostKey:
 
 
 def fetch_host_key(host: str, known_hosts: str | None = None) -> PresentedHostKey:
-    """Request the key of a host, without sending any other data.
+    """Request the key of a host, without logging in.
 
     Args:
         host: Name of the host as the user gives it, ``[user@]name[:port]``.
-        known_hosts: File to compare with; None for those of the user's SSH configuration and our own.
+        known_hosts: File with known keys; None for the files of the user's SSH configuration and skyward-tui's own
+        file.
 
     Raises:
         HostKeyError: If the key of a jump host is unknown, or a file cannot be read.
         Unreachable: If the host cannot be reached.
-        PoolError: If it presented no key.
+        PoolError: If the host presents no key.
         UsageError: If the SSH configuration cannot be used.
     """
     return asyncio.run(_fetch_host_key(host, known_hosts))
@@ -83,10 +86,10 @@ async def _fetch_host_key(host: str, known_hosts: str | None) -> PresentedHostKe
 
 
 def ssh_config(ledger: Ledger, pool: PoolRow, node: int) -> Path:
-    """Write an SSH configuration for the nodes of a live pool, for ``ssh -F FILE POOL-NODE``.
+    """Write an SSH configuration for the nodes of a live pool, for use as ``ssh -F FILE POOL-NODE``.
 
     Raises:
-        UsageError: If the pool has no such node, or is not on hosts reached over SSH.
+        UsageError: If the pool has no such node, or its nodes are not reached over SSH.
         OSError: If the file cannot be written.
     """
     return _write_ssh_config(ledger, pool, node, pool.name)
@@ -105,24 +108,27 @@ def _write_ssh_config(ledger: Ledger, pool: PoolRow, node: int, alias: str) -> P
 
 
 def copy_command(ledger: Ledger, pool: PoolRow, node: int, folder: str) -> str:
-    """Return the shell command that copies a folder of a node, also of an ended pool.
+    """Return the shell command that copies a folder from a node to this machine. The pool may have ended.
 
     Raises:
         UsageError, OSError: As :func:`ssh_config`.
     """
-    file = _write_ssh_config(ledger, pool, node, pool.key)  # another pool may have its name by now
+    # a new pool may have taken the name, so the file has the name of the key
+    file = _write_ssh_config(ledger, pool, node, pool.key)
     target = f"outputs/{pool.key}"
     words = ["scp", "-r", "-F", str(file), f"{pool.key}-{node}:{folder}", f"{target}/n{node}"]
     return f"mkdir -p {shlex.quote(target)} && {shlex.join(words)}"
 
 
 def include_ssh_config() -> str:
-    """Add an include of :func:`ssh_config`'s files to ``~/.ssh/config``; return the added line, or ""."""
+    """Make ``~/.ssh/config`` include the files of :func:`ssh_config`. Return the added line, or "" if it was already
+    there.
+    """
     return ssh_config_export.include_line() if ssh_config_export.add_include_line() else ""
 
 
 HOSTS_TABLE = "hosts"
-LONGEST = 60  # characters of a group's name
+LONGEST = 60  # maximum characters of a group's name
 MARKS = set("@,\"'\\=[]#")
 
 
@@ -131,7 +137,7 @@ class HostGroup:
     """Named group of hosts.
 
     Attributes:
-        file: ``skyward.toml`` that contains it.
+        file: The ``skyward.toml`` that contains the group.
     """
 
     name: str
@@ -139,21 +145,21 @@ class HostGroup:
     hosts: Sequence[str]
 
     def add_host(self, host: str) -> None:
-        """Add a host.
+        """Add a host to the group.
 
         Raises:
             UsageError: If the host is invalid or already in the group, or the file cannot be used or changed.
-            OSError: If the file cannot be written; it is unchanged.
+            OSError: If the file cannot be written; the old file stays unchanged.
         """
         _save_group(self.file, self.name, [*self.hosts, self._check_new_host(host)])
 
     def replace_host(self, host: str, other: str) -> None:
-        """Replace a host by another one; raises as :meth:`add_host`."""
+        """Replace a host of the group by another host. Raises errors like :meth:`add_host`."""
         new = self._check_new_host(other)
         _save_group(self.file, self.name, [new if each == host else each for each in self.hosts])
 
     def remove_host(self, host: str) -> None:
-        """Remove a host; raises as :meth:`add_host`, or if it is the last one."""
+        """Remove a host from the group. Raises errors like :meth:`add_host`, and a UsageError for the last host."""
         remaining = [each for each in self.hosts if each != host]
         if not remaining:
             raise UsageError(
@@ -162,7 +168,7 @@ class HostGroup:
         _save_group(self.file, self.name, remaining)
 
     def rename(self, name: str) -> None:
-        """Rename the group; raises as :meth:`add_host`."""
+        """Rename the group. Raises errors like :meth:`add_host`."""
         name = _check_group_name(name)
         text, table = self._read_file()
         if name in table:
@@ -170,7 +176,7 @@ class HostGroup:
         replace_text(self.file, text, rename_entry(text, (HOSTS_TABLE,), self.name, name))
 
     def delete(self) -> None:
-        """Remove the group from its file; raises as :meth:`add_host`."""
+        """Remove the group from its file. Raises errors like :meth:`add_host`."""
         text, table = self._read_file()
         write_table(self.file, text, (HOSTS_TABLE,), {name: table[name] for name in table if name != self.name})
 
@@ -187,7 +193,7 @@ class HostGroup:
 
 
 def groups() -> list[HostGroup]:
-    """Return all groups, those of the working folder last.
+    """Return all groups; those in the working folder's file are last.
 
     Raises:
         UsageError: If a ``skyward.toml`` cannot be used.
@@ -210,11 +216,11 @@ def new_group(name: str, host: str, file: Path | None = None) -> None:
     """Create a group with a host.
 
     Args:
-        file: Target file; None for that of the state folder, which applies everywhere.
+        file: Target file; None for the file in the state folder, which applies in every working folder.
 
     Raises:
         UsageError: If the name is taken or invalid, or the file cannot be used or changed.
-        OSError: If the file cannot be written; it is unchanged.
+        OSError: If the file cannot be written; the old file stays unchanged.
     """
     if (name := _check_group_name(name)) in {each.name for each in groups()}:
         raise UsageError(f"group {name} already exists")
@@ -239,13 +245,13 @@ def _check_host(host: str) -> str:
 
 
 def resolve_hosts(names: Sequence[str], known: Iterable[HostGroup]) -> list[str]:
-    """Return the hosts of groups and the hosts named directly, without duplicates.
+    """Return the given hosts and the hosts of the given groups, without duplicates.
 
     Args:
         names: Names of groups, with or without ``@``, or of hosts; empty for all groups.
 
     Raises:
-        UsageError: If a group does not exist, or there are no groups.
+        UsageError: If a group does not exist, or no groups exist.
     """
     by_name = {group.name: group.hosts for group in known}
     found: list[str] = []
@@ -262,12 +268,13 @@ def resolve_hosts(names: Sequence[str], known: Iterable[HostGroup]) -> list[str]
 def list_gpu_use(
     hosts: Sequence[str], report: Callable[[HostGpuUsage], None] = lambda seen: None
 ) -> list[HostGpuUsage]:
-    """Return each host's GPUs and their users, in the order of the hosts; no files stay on the hosts.
+    """Return the GPUs of each host and the users of these GPUs, in the order of the hosts. No files remain on the
+    hosts.
 
-    Waits for all hosts, some seconds for one that does not answer.
+    Waits for all hosts; a host that does not answer takes some seconds.
 
     Args:
-        report: Receives each result as soon as it is known, in the calling thread, including invalid host names.
+        report: Receives each result as soon as it is known, in the calling thread. Invalid host names are results, too.
     """
 
     async def one(host: str) -> HostGpuUsage:
@@ -285,17 +292,17 @@ def list_gpu_use(
 
 
 def check(host: str) -> list[Check]:
-    """Check a host: reachability, its key, Python, disk, GPUs, address, clock.
+    """Check a host: reachability, host key, Python, disk, GPUs, address and clock.
 
     Raises:
-        UsageError: If the name is invalid.
+        UsageError: If the host name is invalid.
     """
     provider = SSH([host])
     return asyncio.run(provider.check())
 
 
 def as_json(seen: HostGpuUsage) -> dict[str, Any]:
-    """Return the GPU usage of a host for programs: memory in bytes, utilization in percent, and a state per GPU."""
+    """Return the GPU usage of a host as JSON data: memory in bytes, utilization in percent, and a state per GPU."""
     return {
         "host": seen.host,
         "reached": seen.reached,

@@ -1,4 +1,4 @@
-"""Sweeps over arguments: launch, table of trials, and resumption."""
+"""Sweeps over arguments: launch, table of trials, and resumption of missing trials."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ if TYPE_CHECKING:
 async def launch_trials(
     pool: Pool, tasks: Sequence[Task], sheet: TrialSheet, request: LaunchRequest, *, joined: bool, stays: bool
 ) -> tuple[str, GangSweep | None]:
-    """Start a sweep: one run, or by gangs as many runs as fit; see ``SessionInterface.launch_sweep``.
+    """Start a sweep, either as one run, or by gangs as many runs; see ``SessionInterface.launch_sweep``.
 
     Returns:
-        The first run; and by gangs, the sweep.
+        The first run, and for a sweep by gangs, the sweep.
     """
     from skyward_core.client.launch.launch_records import save_launch_record
     from skyward_core.client.launch.script_git_state import ScriptState
 
-    source = ScriptState.from_file(Path(request.script))  # the state of the repository is saved later
+    # the session saves the state of the repository later, because that takes time
+    source = ScriptState.from_file(Path(request.script))
 
     def save(run: str) -> None:
         save_launch_record(pool.row.key, run, request, joined=joined, source=source)
@@ -55,7 +56,7 @@ async def launch_trials(
 
 
 def trial_table_source(ledger: Ledger, pool: str, run: RunView, known: Mapping[str, RunView]) -> TrialTableSource:
-    """Return the data of a sweep's table; without a saved sheet, its tasks without arguments.
+    """Return the data for the table of a sweep. Without a saved sheet, the trials have no arguments.
 
     Args:
         pool: Key of the pool.
@@ -75,7 +76,7 @@ def trial_table_source(ledger: Ledger, pool: str, run: RunView, known: Mapping[s
     for before in {*(each for each, _ in sheet.before.values()), *sheet.runs.values()}:
         held, row = known.get(before), ledger.run(before) if sheet.gang else None
         if sheet.gang and (row is None or row.state == "running"):
-            continue  # more outcomes may arrive
+            continue  # more outcomes may still arrive from this run
         tasks = {outcome.index: _make_task_view(outcome) for outcome, _ in ledger.outcomes(before)}
         if held is not None and len(held.tasks) >= len(tasks):
             tasks = dict(held.tasks)
@@ -86,7 +87,7 @@ def trial_table_source(ledger: Ledger, pool: str, run: RunView, known: Mapping[s
 
 
 def missing_trials(ledger: Ledger, row: RunRow) -> TrialSheet:
-    """Return a sheet with the missing trials of a sweep; without tasks if none are missing.
+    """Return a sheet with only those trials of a sweep that have no result; it may be empty.
 
     Raises:
         UsageError: If the run is not a sweep, or its combinations are no longer saved.
@@ -103,7 +104,7 @@ def missing_trials(ledger: Ledger, row: RunRow) -> TrialSheet:
 
 
 def _load_sheet(ledger: Ledger, row: RunRow) -> tuple[str, str, TrialSheet]:
-    """Return the key of a sweep's pool, the run that its sheet is saved under, and the sheet."""
+    """Return the key of a sweep's pool, the ID of the run that the sheet is saved under, and the sheet."""
     key = ledger.pool(row.token).key
     sheet = _read_sheet(key, row.run)
     if sheet is None:
@@ -116,11 +117,11 @@ def _load_sheet(ledger: Ledger, row: RunRow) -> tuple[str, str, TrialSheet]:
 
 @contextmanager
 def resume_sweep(ledger: Ledger, row: RunRow, probe: Callable[[str], None]) -> Iterator[RunRow]:
-    """Claim the missing trials of a sweep for this process, and yield the run to resume: the latest one that resumed
-    it.
+    """Claim the missing trials of a sweep for this process. Yield the run to resume, which is the latest run that
+    resumed the sweep.
 
     Args:
-        probe: Updates the ledger from the nodes of a pool, given its key; may raise.
+        probe: Updates the ledger from the nodes of the pool with the given key; may raise.
 
     Raises:
         UsageError: If another process is resuming the sweep, or the run is not a sweep or cannot be read.
@@ -147,18 +148,18 @@ def resume_sweep(ledger: Ledger, row: RunRow, probe: Callable[[str], None]) -> I
 
 
 def _find_started_run(ledger: Ledger, key: str, run: str, probe: Callable[[str], None]) -> RunRow | None:
-    """Return a planned run if it has started."""
+    """Return a planned run if it has started; otherwise None."""
     pool = ledger.find_pool(key)
     if ledger.run(run) is None and pool is not None and pool.ended_at is None:
-        probe(key)  # its client may have died before recording the run
+        probe(key)  # the client of the run may have died before it recorded the run
     return ledger.run(run)
 
 
 def gang_runs(ledger: Ledger, row: RunRow) -> tuple[list[RunRow], bool]:
-    """Return the started runs of a sweep by gangs, and whether its client may start more.
+    """Return the started runs of a sweep by gangs, and whether its client may start more runs.
 
     Args:
-        row: Any of the runs.
+        row: Any run of the sweep.
 
     Raises:
         UsageError: If the saved sheet cannot be read.

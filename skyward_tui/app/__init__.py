@@ -1,4 +1,4 @@
-"""The Textual app, created by :func:`new_app` and started by :func:`run`, with deferred garbage collection."""
+"""The Textual app: :func:`new_app` creates it, and :func:`run` starts it with deferred garbage collection."""
 
 from __future__ import annotations
 

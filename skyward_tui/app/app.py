@@ -65,17 +65,19 @@ if TYPE_CHECKING:
 
 
 PATIENCE = 5.0  # seconds for saving the state; a slow disk must not delay quitting
-LAST = "last"  # key of the last screen in the saved state, besides the scopes of screens
-VITAL_WORKERS = ("paint", "leave")  # groups of workers whose failure ends the app: painting and quitting
-FRAMES, FRAMES_OVER_SSH = 10, 5  # paints per second
+LAST = "last"  # key in the saved state for the last screen; all other keys are scopes of screens
+VITAL_WORKERS = ("paint", "leave")  # groups of Textual workers whose failure ends the app: painting and quitting
+FRAMES, FRAMES_OVER_SSH = 10, 5  # paints per second, on this machine's terminal and over SSH
 REFRESH_SECONDS = 1.0
-LIVELY_SECONDS = 1.0  # seconds after a key or a finished worker in which the screen may still change
-REPEAT_SECONDS = (0.6, 1.6)  # seconds after an event; panels defer some updates that long
-REST_SECONDS = 0.3  # seconds without events or keys before the screen is polled as rarely as over SSH
-STILL_SECONDS = 10.0  # longest time without a refresh, in case the clock stands still
-FIRST_LOOK_SECONDS = 10.0  # longest wait for the first list of pools
+LIVELY_SECONDS = 1.0  # seconds after a key press or a finished worker during which the screen may still change
+# seconds after a change when the screen is refreshed again, because panels defer some updates
+REPEAT_SECONDS = (0.6, 1.6)
+# seconds without events or keys, after which the screen is checked for changes as rarely as over SSH
+REST_SECONDS = 0.3
+STILL_SECONDS = 10.0  # seconds; longest time without a refresh, even if the displayed clock does not advance
+FIRST_LOOK_SECONDS = 10.0  # seconds; longest wait for the first list of pools
 DETACH_SECONDS = 5.0
-SWITCH_INTERVAL = 0.0005  # seconds
+SWITCH_INTERVAL = 0.0005  # seconds; Python's thread switch interval, see ``__init__``
 
 
 def _new_session() -> SessionInterface:
@@ -85,27 +87,27 @@ def _new_session() -> SessionInterface:
 
 
 class SkywardApp(App[None]):
-    """Launch, watch and tear down pools.
+    """App to launch, watch and tear down pools.
 
     Args:
-        session_factory: Makes the session; called once in a thread, may take its time and may raise.
-        clock: Unix time in seconds.
+        session_factory: Creates the session. Called once in a thread; may be slow and may raise.
+        clock: Returns the Unix time in seconds.
         read_only: Whether the app only watches pools, and rejects actions that change something.
-        theme: The theme of this start, whatever the settings say; "" for theirs.
-        plain: Whether to paint nothing but ASCII, whatever the settings say.
+        theme: Theme for this start, which overrides the user's settings; "" for the theme in the settings.
+        plain: Whether to paint only ASCII characters, whatever the settings say.
 
     Attributes:
-        REPLAYS: Whether a recording is played in place of pools.
-        session: The core; None until the ledger is read.
-        session_error: Why there is no session, if there will be none.
+        REPLAYS: Whether the app plays a recording instead of showing live pools.
+        session: The core's session; None until the ledger is read.
+        session_error: Reason why the session could not be created.
         user_settings: The user's settings; the defaults before :meth:`apply_appearance`.
         unlaunched: The form of the last launch, until its pool is up.
-        keys: The user's own keys, by the action's id.
-        leftovers: The last scan of accounts; None before.
+        keys: The user's own keys, by action ID.
+        leftovers: Result of the last scan of accounts; None before the first scan.
         failures: Number of recent failures that are not dismissed.
         replay: The recording; None until it is read.
         host_keys: Questions about unknown host keys.
-        immediate_repaint: Decides whether a screen paints before Textual's next turn.
+        immediate_repaint: Decides whether a screen paints at once instead of in Textual's next cycle.
     """
 
     TITLE = "skyward"
@@ -114,7 +116,8 @@ class SkywardApp(App[None]):
     BINDINGS = bindings("app")
     ENABLE_COMMAND_PALETTE = True
     ESCAPE_TO_MINIMIZE = False
-    # Classes that screens get: -narrow shows the log alone, -slim and -flat nothing but "terminal too small".
+    # CSS classes of screens by size. A -narrow screen shows only the log; -slim and -flat ones only "terminal too
+    # small".
     HORIZONTAL_BREAKPOINTS = [(0, "-slim"), (MIN_WIDTH, "-narrow"), (100, "-normal"), (140, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (MIN_HEIGHT, "-short"), (30, "-tall")]  # noqa: RUF012
     CSS: ClassVar[str] = """
@@ -124,7 +127,7 @@ class SkywardApp(App[None]):
     CommandPalette SearchIcon { display: none; }
     """
 
-    # Set at the start, because a later theme makes Textual compute all styles twice before the first paint.
+    # Set as the default: changing the theme later makes Textual compute all styles twice before the first paint.
     theme: Reactive[str] = Reactive(SKYWARD.name)
     _current: Theme | None = None
 
@@ -139,8 +142,8 @@ class SkywardApp(App[None]):
     ) -> None:
         super().__init__()
         self.read_only = read_only
-        # Pools run on another thread. With Python's default interval (5 ms), a flood of logs there would delay each
-        # key press by several intervals.
+        # Pools run on another thread. With Python's default switch interval (5 ms), a flood of logs on that thread
+        # would delay each key press by several intervals.
         sys.setswitchinterval(SWITCH_INTERVAL)
         self.clock = clock
         self.session: SessionInterface | None = None
@@ -155,7 +158,7 @@ class SkywardApp(App[None]):
         self.budgets = BudgetQuestions(self)
         self.immediate_repaint = ImmediateRepaint()
         self._started_at = time.time()
-        self._problems: list[str] = []  # about ignored settings and saved state
+        self._problems: list[str] = []  # problems with ignored settings and saved state
         self._asked_theme, self._plain = theme, plain
         self._saved_state = SavedState()
         self._changed: dict[str, str] = {}
@@ -163,17 +166,18 @@ class SkywardApp(App[None]):
         self._write_lock = asyncio.Lock()
         self._line_filters: list[LineFilter] = []
         self._current_theme_name = SKYWARD.name
-        self.add_class(f"-theme-{SKYWARD.name}", update=False)  # Textual does this only for later themes
+        self.add_class(f"-theme-{SKYWARD.name}", update=False)  # Textual adds this class only when the theme changes
         self._session_factory = session_factory
         self._refresh_error = ""
         self._shutdown_signals = ShutdownSignals()
         self._leaving = False
-        self._reopens_last = not self.REPLAYS  # whether to open the last screen, unless the user has chosen another
+        # whether to open the last screen of the previous start; no longer once the user opens another
+        self._reopens_last = not self.REPLAYS
         self._reopen_lock = asyncio.Lock()
         self._lively_until = time.monotonic() + LIVELY_SECONDS
         self._last_refresh: tuple[tuple[object, ...] | None, float] = (None, 0.0)
-        self._refresh_times: list[float] = []  # scheduled refreshes of the screen, the next one last
-        self._last_input_at = time.monotonic()  # of the keyboard or the mouse
+        self._refresh_times: list[float] = []  # times of scheduled refreshes of the screen, in descending order
+        self._last_input_at = time.monotonic()  # of keyboard or mouse
         self._notification_watch = NotificationWatch()
         # Notification commands report errors from their own thread.
         self._notifier = Notifier(
@@ -182,7 +186,8 @@ class SkywardApp(App[None]):
             lambda reason: self.call_later(self.flash, reason, "error"),
         )
         self._key_queue = KeyQueue(self, self._dispatch_event)
-        self._early_events: list[events.Event] | None = []  # input before the session is open; None afterwards
+        # input that arrives before the session is open; None afterwards
+        self._early_events: list[events.Event] | None = []
         if "SSH_CONNECTION" in os.environ:
             self.animation_level = "none"
 
@@ -200,14 +205,14 @@ class SkywardApp(App[None]):
         return await super().run_action(action, default_namespace, namespaces)
 
     def get_driver_class(self) -> type[Driver]:
-        """Return Textual's driver, or our own on Linux, where Textual's driver fails if the terminal disappears."""
+        """Return Textual's driver. On Linux, return our own, because Textual's fails if the terminal disappears."""
         if (found := super().get_driver_class()).__name__ != "LinuxDriver":
             return found
         from skyward_tui.ui.terminal_driver import TerminalDriver
 
         return TerminalDriver
 
-    # Start and pump
+    # Start and events
 
     def on_load(self) -> None:
         self._shutdown_signals.install(self._quit)
@@ -220,7 +225,8 @@ class SkywardApp(App[None]):
         self.track_theme_choice()
         self.run_worker(self._refresh_loop(), group="paint")
         self.run_worker(self._poll_pools(), group="refresh")
-        # After a return from the shell the terminal is empty, but Textual would paint only changes.
+        # After a return from the shell, the terminal is empty. Without a full refresh, Textual would paint only
+        # changes.
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
 
     def on_ready(self) -> None:
@@ -247,7 +253,7 @@ class SkywardApp(App[None]):
         await super().on_event(event)
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        # These workers end every second; their results change the pools.
+        # Workers of these groups end every second; a change that they cause is visible in the pools.
         if event.worker.group not in ("refresh", "paint"):
             self._mark_active()
 
@@ -294,12 +300,14 @@ class SkywardApp(App[None]):
 
     @property
     def _refresh_interval(self) -> float:
-        """Seconds until the next check for changes; longer without recent events."""
+        """Seconds until the next check for changes, which is longer if there were no recent events."""
         rests = time.monotonic() > max(self._lively_until, self._last_refresh[1] + REST_SECONDS)
         return 1 / (FRAMES_OVER_SSH if rests or "SSH_CONNECTION" in os.environ else FRAMES)
 
     async def _list_pools(self) -> None:
-        """Wait for the first list of pools, to which keys apply, but not for pools that do not answer."""
+        """Wait for the first list of pools, because the queued keys apply to it. Do not wait for pools that do not
+        answer.
+        """
         if self.session is None:
             return
         # Errors are ignored: the next refresh follows at once and reports them.
@@ -309,7 +317,9 @@ class SkywardApp(App[None]):
             await asyncio.wait({refresh}, timeout=0.02)
 
     def _refresh_screen(self) -> None:
-        """Refresh the current screen if pools, the screen or displayed times have changed; else do almost nothing."""
+        """Refresh the current screen if the pools, the screen or displayed times have changed; otherwise do almost
+        nothing.
+        """
         screen, pools, clock = self._front_screen, self.pools(), self.clock()
         beat = None if screen is None else screen.refresh_token(clock)
         state = [(pool.key, pool.state, pool.changes) for pool in pools], id(screen), beat
@@ -322,7 +332,7 @@ class SkywardApp(App[None]):
         elif self._lively_until < now < since + STILL_SECONDS:
             return
         self._last_refresh = state, now
-        # During the shutdown, screens lose their widgets one by one.
+        # During a shutdown, screens lose their widgets one by one.
         if self.is_running and screen is not None and screen.is_mounted:
             screen.tick(clock)
             if not self.read_only:
@@ -332,11 +342,13 @@ class SkywardApp(App[None]):
 
     @property
     def _front_screen(self) -> BaseScreen[Any] | None:
-        """The topmost full screen; dialogs may lie over it."""
+        """The topmost full screen, which dialogs may cover."""
         return next((screen for screen in reversed(self.screen_stack) if isinstance(screen, BaseScreen)), None)
 
     async def _poll_pools(self) -> None:
-        """Poll the pools once a second; polls overlap, so a pool that does not answer delays no other."""
+        """Poll the pools once a second. Polls may overlap, so that a pool that does not answer does not delay the
+        others.
+        """
         polls: set[asyncio.Task[None]] = set()
         try:
             while True:
@@ -350,12 +362,12 @@ class SkywardApp(App[None]):
 
     @work(group="refresh")
     async def refresh_pools(self) -> None:
-        """Poll all pools now, including those of other clients and ended ones."""
+        """Poll all pools now, including ended pools and pools of other clients."""
         await self._fetch_pools(patient=False)
-        await self._reopen_last_screen()  # possibly of an ended pool, which is listed only now
+        await self._reopen_last_screen()  # may be the screen of an ended pool, which is listed only now
 
     async def _reopen_last_screen(self) -> None:
-        """Open the last screen of the previous start, unless the user has opened another."""
+        """Open the last screen of the previous start, unless the user has opened another one."""
         async with self._reopen_lock:
             if self._can_reopen():
                 self._reopens_last = not await self.open_last_screen(self._can_reopen)
@@ -364,7 +376,7 @@ class SkywardApp(App[None]):
         return self._reopens_last and self.session is not None and len(self.screen_stack) == 1
 
     async def _fetch_pools(self, *, patient: bool) -> None:
-        """Poll the pools; with ``patient``, skip pools that recently did not answer until their next retry."""
+        """Poll the pools. If ``patient`` is true, skip pools that recently did not answer until their next retry."""
         if self.session is None:
             return
         failed = ""
@@ -378,7 +390,9 @@ class SkywardApp(App[None]):
 
     @work(group="failures", exclusive=True)
     async def count_failures(self) -> None:
-        """Count undismissed failures in the background; other actions report an unreadable ledger."""
+        """Count the undismissed failures in the background. An unreadable ledger is not reported here, because other
+        actions report it.
+        """
         if self.session is not None:
             with suppress(SkywardError, OSError):
                 found = await wait_shielded(self.session.failures())
@@ -408,20 +422,20 @@ class SkywardApp(App[None]):
         return [] if self.session is None else self.session.pools()
 
     def wall_time(self) -> float:
-        """Return the real time, for messages that disappear; the time of a replay differs."""
+        """Return the real time, used for messages that disappear. In a replay, :attr:`clock` differs from it."""
         return self.clock()
 
     def find_pool(self, key: str) -> PoolView | None:
-        """Return the pool with that key."""
+        """Return the pool with a key; None if there is none."""
         return next((pool for pool in self.pools() if pool.key == key), None)
 
     def apply_settings(self, own: UserSettings) -> None:
-        """Apply the user's settings, which have changed."""
+        """Apply changed user settings."""
         self.update_appearance(own)
         self._apply_other_settings()
 
     def _apply_other_settings(self) -> list[str]:
-        """Apply the user's keys and other settings, and return problems of the keys."""
+        """Apply the user's keys and other settings. Return the problems with the keys."""
         self.keys, refused = resolve_keymap(self.user_settings.keys)
         self.set_keymap(self.keys)
         self._notifier.ways = self.user_settings.notify
@@ -429,15 +443,15 @@ class SkywardApp(App[None]):
         return refused
 
     def flash(self, text: str, kind: str = "info") -> None:
-        """Show a message on the topmost full screen: "info", "done" or "error"."""
+        """Show a message on the topmost full screen. ``kind`` is "info", "done" or "error"."""
         if (screen := self._front_screen) is not None:
             screen.flash(text, kind)
 
     def copy(self, text: str, what: str) -> None:
-        """Put text on the user's clipboard, and show whether that worked."""
+        """Copy text to the user's clipboard, and show whether that worked."""
         if not text:
             return self.flash(f"no {what} to copy")
-        super().copy_to_clipboard(text)  # by OSC 52, which no terminal answers
+        super().copy_to_clipboard(text)  # by OSC 52, which terminals do not acknowledge
         self._copy_to_clipboard_manager(text, what)
         return None
 
@@ -456,7 +470,7 @@ class SkywardApp(App[None]):
         return self.flash(f"{done}, {remark}" if remark else done, "done")
 
     def notify_user(self, notification: Notification) -> None:
-        """Notify the user, if they do not watch the app, in the ways of the settings."""
+        """Notify the user in the ways that the settings enable, unless the user is watching the app."""
         self._notifier.notify_unless_seen(notification, self.app_focus, time.monotonic() - self._last_input_at)
 
     def _write_to_terminal(self, text: str) -> None:
@@ -478,7 +492,7 @@ class SkywardApp(App[None]):
 
     @work(group="budget")
     async def apply_budget(self, pool: PoolView, budget: float | None) -> None:
-        """Raise the budget of a pool, or without one tear the pool down."""
+        """Raise the budget of a pool; without a budget, tear the pool down."""
         if self.session is None:
             return
         try:
@@ -496,18 +510,18 @@ class SkywardApp(App[None]):
     # Other screens
 
     def save_last_screen(self) -> None:
-        """Save the current screen, to be opened at the next start."""
+        """Save which screen is current, so that the next start can open it."""
         places = (screen.reopen_state for screen in reversed(self.screen_stack) if isinstance(screen, BaseScreen))
         self.save_screen_state(LAST, next(filter(None, places), {}))
 
     async def open_last_screen(self, still: Callable[[], bool]) -> bool:
         """Open the last screen of the previous start on top of the list of pools.
 
-        The saved screen is deleted first, and saved again on exit, so a screen that crashes the app is opened only
-        once.
+        The saved screen is deleted first, and saved again on exit. A screen that crashes the app is therefore opened
+        only once.
 
         Args:
-            still: Checked after the deletion: whether to open the screen.
+            still: Returns whether the screen is still to be opened; called after the deletion.
 
         Returns:
             False if the pool of the screen is not listed yet.
@@ -518,7 +532,7 @@ class SkywardApp(App[None]):
         return opener is not None
 
     def _opener_for(self, place: ScreenState) -> Callable[[], None] | None:
-        """Return a function that opens a saved screen; None while its pool is not listed."""
+        """Return a function that opens a saved screen; None until its pool is listed."""
         if place.get("screen") == "history":
             return partial(self.show_history, inbox=place.get("inbox") is True)
         if place.get("screen") != "run":
@@ -527,7 +541,7 @@ class SkywardApp(App[None]):
         if pool is None:
             return None
         if pool.is_over and any(other.needs_confirmation and not other.is_over for other in self.pools()):
-            return lambda: None  # running pools, which may cost money, take precedence over an ended one
+            return lambda: None  # a running pool may cost money, so an ended pool is not shown in its place
         # A running pool may have forgotten the run; the runs of an ended pool are not loaded yet.
         return partial(self.show_run, pool.key, run if pool.is_over or run in pool.runs else "")
 
@@ -543,13 +557,15 @@ class SkywardApp(App[None]):
             self.push_screen(RunScreen(key))
 
     def show_run(self, pool: str, run: str, found: LineMatch | None = None) -> None:
-        """Show a run of a pool on top of what is open, first at a line that a search found."""
+        """Show a run of a pool on top of the current screen. If ``found`` is given, scroll to that line, which a search
+        found.
+        """
         from skyward_tui.screens.run import RunScreen
 
         self.push_screen(RunScreen(pool, run or None, found))
 
     def show_comparison(self, left: str, right: str) -> None:
-        """Show two runs side by side, by their ids."""
+        """Show two runs side by side, by their IDs."""
         from skyward_tui.screens.compare import CompareScreen
 
         self.push_screen(CompareScreen(left, right))
@@ -561,7 +577,7 @@ class SkywardApp(App[None]):
         self.push_screen(HistoryScreen(inbox=inbox))
 
     def show_launch(self, pool: str = "", form: Form | None = None) -> None:
-        """Open the launch form for a live pool, by its key, or for a new pool."""
+        """Open the launch form for a live pool, given its key, or for a new pool."""
         from skyward_tui.screens.launch.screen import LaunchScreen
 
         self.push_screen(LaunchScreen(pool, form))
@@ -573,7 +589,7 @@ class SkywardApp(App[None]):
         self.push_screen(LeftoversScreen(self.leftovers))
 
     def show_hosts(self) -> None:
-        """Show groups of hosts, and the users of their GPUs."""
+        """Show the groups of hosts, and who uses the GPUs of each host."""
         from skyward_tui.screens.hosts import HostsScreen
 
         self.push_screen(HostsScreen())
@@ -585,25 +601,27 @@ class SkywardApp(App[None]):
         self.push_screen(SettingsScreen())
 
     def show_errors(self, run: RunView, chosen: Callable[[int | None], None]) -> None:
-        """Show why a run failed; ``chosen`` gets the rank whose log is to be shown, or None."""
+        """Show why a run failed. ``chosen`` receives the rank whose log the user wants to see, or None."""
         from skyward_tui.screens.errors import ErrorsScreen
 
         self.push_screen(ErrorsScreen(run), chosen)
 
     def show_stacks(self, pool: str, run: str, chosen: Callable[[int | None], None]) -> None:
-        """Show the stacks of the ranks of a pool, by its key; ``chosen`` as in :meth:`show_errors`."""
+        """Show the stacks of the ranks of a pool, given its key. ``chosen`` is as in :meth:`show_errors`."""
         from skyward_tui.screens.stacks import StacksScreen
 
         self.push_screen(StacksScreen(pool, run), chosen)
 
     async def ask(self, question: str, offered: str = "") -> str | None:
-        """Ask for a line of text, by default ``offered``, from a worker; the answer is None if the user goes back."""
+        """Ask the user for a line of text, with ``offered`` as initial text. Returns None if the user goes back. Call
+        from a worker.
+        """
         from skyward_tui.dialogs.dialog import AskScreen
 
         return await self.push_screen_wait(AskScreen(question, offered))
 
     def show_differences(self, title: str, lines: Sequence[str]) -> None:
-        """Show a table of differences."""
+        """Show a table of differences in a dialog."""
         from skyward_tui.dialogs.dialog import DifferencesScreen
 
         self.push_screen(DifferencesScreen(title, lines))
@@ -628,7 +646,7 @@ class SkywardApp(App[None]):
             self.user_settings = settings.load_user_settings()
             self._saved_state = load_state()
         except SkywardError:
-            pass  # the session reports that there is no home folder
+            pass  # the session reports the missing home folder
         except InvalidStateFile as unusable:
             self._problems.append(str(unusable))
         self._problems += self.user_settings.refused
@@ -654,7 +672,7 @@ class SkywardApp(App[None]):
             self._line_filters += [PlainAscii()] if is_plain else []
 
     def update_appearance(self, own: UserSettings) -> None:
-        """Apply changed appearance settings."""
+        """Apply appearance settings that have changed."""
         before, self.user_settings = self.user_settings, own
         self._move_and_paint()
         if self.user_settings.ascii != before.ascii:
@@ -664,16 +682,16 @@ class SkywardApp(App[None]):
         if self.user_settings.theme != before.theme and not (self._asked_theme or self.no_color):
             name = self.user_settings.theme or SKYWARD.name
             if name in self.available_themes:
-                self._current_theme_name = name  # not chosen in the palette
+                self._current_theme_name = name  # does not come from the theme picker, and so is not saved
                 self.theme = name
 
     @property
     def has_motion(self) -> bool:
-        """Whether changes may be highlighted for a moment."""
+        """Whether changes may be highlighted briefly."""
         return self.user_settings.motion and not self.no_color
 
     def track_theme_choice(self) -> None:
-        """Save later changes of the theme, because they are the user's choice."""
+        """Save later changes of the theme, because from now on they are the user's choice."""
         self._current_theme_name = self.theme
         self.theme_changed_signal.subscribe(self, self._save_theme_choice)
 
@@ -690,7 +708,7 @@ class SkywardApp(App[None]):
         return None
 
     def saved_screen_state(self, scope: str) -> ScreenState:
-        """Return the last saved state of a screen of that scope."""
+        """Return the last saved state of a screen with the given scope."""
         return self._saved_state.screens.get(scope, {})
 
     def save_screen_state(self, scope: str, screen: ScreenState) -> None:
@@ -700,7 +718,7 @@ class SkywardApp(App[None]):
             self.run_worker(self.save_state(), group="keep", exclusive=False)
 
     async def forget_screen_state(self, scope: str) -> bool:
-        """Delete the saved state of a screen, and return whether that was written."""
+        """Delete the saved state of a screen. Return whether the deletion was written."""
         self._set_screen_state(scope, {})
         return await self.save_state()
 
@@ -709,7 +727,9 @@ class SkywardApp(App[None]):
         self._changed_screens[scope] = screen
 
     async def save_state(self) -> bool:
-        """Save changes for the next start, keeping changes of other apps, and return whether they were written."""
+        """Save changed state for the next start, without overwriting changes of other apps. Return whether it was
+        written.
+        """
         async with self._write_lock:
             changed, screens = self._changed, self._changed_screens
             if not (changed or screens):
@@ -723,17 +743,19 @@ class SkywardApp(App[None]):
             return True
 
     def get_css_variables(self) -> dict[str, str]:
-        """Return the theme's variables with sufficient contrast for states."""
+        """Return the theme's CSS variables, with state colors adjusted for sufficient contrast."""
         self.theme_variables = ensure_contrast(super().get_css_variables(), ansi=self.current_theme.ansi)
         return self.theme_variables
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Return Textual's filters and ours, except Textual's for NO_COLOR, which keep greys or hide the cursor."""
+        """Return Textual's and our own line filters. Textual's filter for NO_COLOR is left out, because it keeps greys
+        or hides the cursor.
+        """
         own = [each for each in super().get_line_filters() if not isinstance(each, Monochrome | NoColor)]
         return [*own, *self._line_filters]
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        """Return defaults for variables that our screens need besides Textual's."""
+        """Return default values of the CSS variables that our screens need in addition to Textual's."""
         theme = self.current_theme
         return {} if "muted" in theme.variables else {"muted": muted(theme)}
 
@@ -770,7 +792,7 @@ class SkywardApp(App[None]):
             self.panic(render_crash(error, self.pools(), self._started_at))
 
     def panic(self, *renderables: RenderableType) -> None:
-        """Exit and print a report without control characters: an error may quote the output of a rank."""
+        """Exit, and print a report without control characters, because an error may quote the output of a rank."""
         from skyward_tui.app.crash_report import SanitizedRenderable
 
         super().panic(*map(SanitizedRenderable, renderables))
@@ -809,14 +831,14 @@ class SkywardApp(App[None]):
         return None
 
     def action_help_quit(self) -> None:
-        """Explain how to quit, because ctrl+c does not."""
+        """Explain how to quit, because ctrl+c does not quit."""
         self.flash(f"ctrl+c does not quit. {first_key('app.quit', self.keys)}: quit (asks first while pools are up)")
 
     async def action_quit(self) -> None:
         self.action_ask_quit()
 
     def action_ask_quit(self) -> None:
-        """Quit at once if no pools are up, else ask whether to keep them."""
+        """Quit at once if no pools are up; otherwise ask whether to keep them."""
         live = [pool.name for pool in self.pools() if not pool.is_over]
         if not live:
             self._quit()
@@ -836,7 +858,7 @@ class SkywardApp(App[None]):
             self.push_screen(TeardownScreen(keys, asked=True), lambda all_gone: self._quit() if all_gone else None)
 
     def on_terminal_lost(self) -> None:
-        """Quit, because the terminal is gone; from any thread, any number of times."""
+        """Quit because the terminal is gone. May be called from any thread, and repeatedly."""
         self._shutdown_signals.trigger(signal.SIGHUP)
 
     def _quit(self, status: int = 0) -> None:
@@ -859,19 +881,20 @@ class SkywardApp(App[None]):
         if not self.REPLAYS:
             self.save_last_screen()
         await self.save_state()
-        # An exiting app composes no widgets, so a screen that is just opening would fail without its widgets.
+        # An exiting app composes no widgets. Wait for a screen that is just opening, because it would fail without its
+        # widgets.
         while not (self.screen_stack and self.screen.is_mounted):
             await asyncio.sleep(0.01)
         self.exit(return_code=status)
 
     async def _wait_for_starts(self) -> None:
-        """Wait until starts that fail by a rejected host key have ended and are recorded in the ledger."""
+        """Wait until pool starts that fail because of a rejected host key have ended and are recorded in the ledger."""
         deadline = time.monotonic() + DETACH_SECONDS
         while time.monotonic() < deadline and any(p.state in ("starting", "stopping") for p in self.pools()):
             await asyncio.sleep(0.02)
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:  # Textual calls get_system_commands
-        """Yield the palette's commands: the actions of this screen, then Textual's themes."""
+        """Yield the commands of the palette: the actions of the current screen, then the themes."""
         yield from commands(self, screen)
         yield SystemCommand("Theme", "Change the colours", self.action_change_theme)
 

@@ -36,12 +36,12 @@ DEFECT = "skyward-tui crashed. This is a bug: include the traceback above in you
 def render_crash(error: BaseException, pools: Sequence[PoolView], began: float) -> RenderableType:
     """Return the traceback of an internal error, and its consequences for the user.
 
-    The traceback has no values of variables because users put it into bug reports, and some values are secrets.
+    The traceback omits the values of variables, because users put it into bug reports and some values are secrets.
 
     Args:
         error: The error.
         pools: All pools that the app knows.
-        began: Start of the app in Unix time.
+        began: Start time of the app, as Unix time.
     """
     where = Traceback.from_exception(
         type(error), error, error.__traceback__, show_locals=False, suppress=(rich, textual)
@@ -50,7 +50,7 @@ def render_crash(error: BaseException, pools: Sequence[PoolView], began: float) 
 
 
 class SanitizedRenderable:
-    """A Rich renderable in which a visible mark replaces each control character."""
+    """Rich renderable with each control character replaced by a visible mark."""
 
     def __init__(self, shown: RenderableType) -> None:
         self._shown = shown
@@ -71,7 +71,9 @@ def _crash_text(pools: Sequence[PoolView], began: float) -> list[str]:
 
 
 def _are_newer(began: float) -> bool:
-    """Check whether our files were written after that time; modules imported later then do not match the others."""
+    """Check whether our source files are newer than the given time. If so, modules that were imported later do not
+    match the others.
+    """
     try:
         return any(file.stat().st_mtime > began for folder in PACKAGES for file in folder.rglob("*.py"))
     except OSError:  # a file was removed

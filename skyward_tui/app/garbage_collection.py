@@ -1,7 +1,7 @@
 """Deferral of full garbage collections until the user is idle.
 
-By default, Python starts a full collection in the middle of other work. In this app a full collection takes 50 ms or
-more, during which the app handles no key and paints nothing.
+By default, Python may start a full collection at any moment. In this app, a full collection takes 50 ms or more, during
+which the app handles no key and paints nothing.
 """
 
 from __future__ import annotations
@@ -10,15 +10,18 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-DUE = 40  # young collections after which a full one is due
-MAX_DEFERRED = 2_000  # young collections that force a full one; hours of input without a pause
+DUE = 40  # number of young collections after which a full collection is due
+# number of young collections after which a full one runs even without a pause; reached after hours of continuous input
+MAX_DEFERRED = 2_000
 REST_SECONDS = 1.0  # seconds without input after which the user counts as idle
-_collections_before = -1  # full collections of this process before the deferral
+_collections_before = -1  # number of full collections in this process before the deferral began
 
 
 @contextmanager
 def freeze_imports() -> Iterator[None]:
-    """Exclude everything that is imported in the block from garbage collection, because it stays until the end."""
+    """Exclude all objects that are created in the block from garbage collection: imported modules stay until the
+    process ends.
+    """
     gc.disable()
     try:
         yield
@@ -28,7 +31,7 @@ def freeze_imports() -> Iterator[None]:
 
 
 def defer_collection() -> None:
-    """Defer full collections to :func:`collect_if_due`. Young objects are still collected, in 3 ms at most."""
+    """Defer full collections to :func:`collect_if_due`. Young objects are still collected, in at most 3 ms."""
     global _collections_before
     _collections_before = gc.get_stats()[2]["collections"]
     gc.set_threshold(700, 10, MAX_DEFERRED)
@@ -37,8 +40,8 @@ def defer_collection() -> None:
 def collect_if_due(rested: float) -> None:
     """Run a full collection if one is due and the user is idle.
 
-    The objects that survive the first collection make up the app, its session and its screens. They stay until the
-    end, so they are excluded from further collections.
+    The objects that survive the first full collection are the app, its session and its screens. They live until the
+    process ends, so they are excluded from further collections.
 
     Args:
         rested: Seconds since the last input.

@@ -1,4 +1,4 @@
-"""Questions that pools ask through the app: about unknown host keys, and about spent budgets."""
+"""Questions of pools that the app asks the user: about unknown host keys, and about spent budgets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Identity = tuple[str, str, str]
 
 @dataclass(slots=True, eq=False)
 class _Question:
-    """An unknown host key; ``waiting`` is the number of connections that wait for the answer."""
+    """Question about an unknown host key; ``waiting`` is the number of connections that wait for the answer."""
 
     key: ServerKey
     answer: Future[bool] = field(default_factory=Future)
@@ -34,15 +34,15 @@ class _Question:
 class HostKeyQuestions:
     """Questions to the user about unknown host keys.
 
-    The core calls :meth:`ask` on the pools' thread; everything else runs on the app's thread. The threads share a lock,
-    a future per question, and a message to the app.
+    The core calls :meth:`ask` on the pools' thread. All other methods run on the app's thread. The two threads
+    communicate by a lock, a future per question, and a message to the app.
 
     Args:
         app: The app.
     """
 
     class QuestionsChanged(Message):
-        """Questions were added or removed; the app handles this by :meth:`update_dialog`."""
+        """Message that questions were added or removed; handled by :meth:`update_dialog`."""
 
     def __init__(self, app: SkywardApp) -> None:
         self._app = app
@@ -54,7 +54,9 @@ class HostKeyQuestions:
         self._open_dialog: tuple[_Question, HostKeyScreen] | None = None
 
     def attach(self, front: SessionInterface) -> None:
-        """Answer host key questions of a session, and forget earlier rejections, because a launch asks again."""
+        """Let this object answer the host key questions of a session. Forgets earlier rejections, so that a launch asks
+        again.
+        """
         with self._lock:
             self._refused.clear()
         front.on_host_key(self.ask)
@@ -62,8 +64,8 @@ class HostKeyQuestions:
     async def ask(self, key: ServerKey) -> bool:
         """Wait for the user's decision on a key, and return whether the key is trusted.
 
-        A rejection holds until the next launch. Neither the following teardown nor the polling of other pools asks
-        again. Once the app ends, all keys are rejected.
+        A rejection applies until the next launch: neither the following teardown nor the polling of other pools asks
+        again. Once the app is exiting, all keys are rejected.
         """
         identity = (str(key.file), key.pattern, key.fingerprint)
         with self._lock:
@@ -80,7 +82,7 @@ class HostKeyQuestions:
             with self._lock:
                 question.waiting -= 1
                 if not question.waiting and not question.answer.done():
-                    # The pool was torn down, or another of its hosts failed: the question is obsolete.
+                    # Nobody waits for the answer any more: the pool was torn down, or another of its hosts failed.
                     self._open.pop(identity)
                     question.answer.cancel()
                     if not self._closed:
@@ -103,7 +105,7 @@ class HostKeyQuestions:
         def judged(accepted: bool | None) -> None:
             self._open_dialog = None
             self._answer(identity, question, accepted is True)
-            self._app.post_message(self.QuestionsChanged())  # later: this dialog is still on the stack
+            self._app.post_message(self.QuestionsChanged())  # later, because this dialog is still on the stack
 
         screen = self._app.ask_about_host_key(question.key, judged)
         screen.more = len(waiting) - 1
@@ -111,7 +113,7 @@ class HostKeyQuestions:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Open no dialog in the block, while screens are replaced."""
+        """Prevent new dialogs during the block, which replaces screens."""
         self._pause_count += 1
         try:
             yield
@@ -128,7 +130,7 @@ class HostKeyQuestions:
                 question.answer.set_result(accepted)
 
     def close(self) -> bool:
-        """Reject all open and future questions, and return whether any was open."""
+        """Reject all open and future questions. Return whether any question was open."""
         with self._lock:
             self._closed = True
             questions = list(self._open.values())
@@ -141,7 +143,7 @@ class HostKeyQuestions:
 class BudgetQuestions:
     """Questions to the user about pools that have spent their budget, one pool at a time.
 
-    A question that another client answers is closed.
+    If another client answers a question, its dialog closes.
 
     Args:
         app: The app.
@@ -149,14 +151,14 @@ class BudgetQuestions:
 
     def __init__(self, app: SkywardApp) -> None:
         self._app = app
-        self._asked_deadlines: dict[str, float | None] = {}  # by pool: deadline of the last question
+        self._asked_deadlines: dict[str, float | None] = {}  # by pool: deadline for an answer to the last question
         self._open: BudgetScreen | None = None
 
     def update(self, pools: Iterable[PoolView]) -> None:
-        """Open a dialog if a pool waits for an answer; close it if the pool does not any more."""
+        """Open a dialog if a pool waits for an answer, and close it if the pool no longer waits."""
         waiting = [pool for pool in pools if pool.budget_state == "asked" and pool.is_live]
         if self._open is not None:
-            # Below another dialog, close later.
+            # If another dialog covers this one, close it later.
             if self._open.pool not in waiting and self._open.is_active:
                 self._open.dismiss("later")
             return

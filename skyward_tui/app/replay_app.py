@@ -1,4 +1,4 @@
-"""The app for replays: plays a recording on the same screens, read-only and with a clock that can be paused."""
+"""App for replays: plays a recording on the same screens, read-only and with a clock that can be paused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ReplayApp(SkywardApp):
-    """Play a recording.
+    """App that plays a recording.
 
     Args:
         record: File of the recording.
@@ -50,7 +50,7 @@ class ReplayApp(SkywardApp):
             self.show_pool(self.replay.view.key)
 
     def action_ask_quit(self) -> None:
-        """Quit without a question, because a replay has no real pools."""
+        """Quit without a question, because a replay leaves no pools running."""
         self._quit()
 
     # Playback

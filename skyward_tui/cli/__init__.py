@@ -1,1 +1,1 @@
-"""The command line."""
+"""The ``skyward-tui`` command line."""

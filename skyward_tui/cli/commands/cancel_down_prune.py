@@ -91,7 +91,8 @@ def down(console: Console, pools: Sequence[str], everything: bool, yes: bool, di
                     console.note(f"error: pool {row.name} could not be torn down: {format_error(error)}")
                     status = errors.UNVERIFIED
                     continue
-                queue_receipt(session, row.key, receipt)  # before it is printed: the client may be killed
+                # saved before it is printed, because the client may be killed in between
+                queue_receipt(session, row.key, receipt)
                 console.note(receipt_line(receipt))
                 receipts[row.token] = receipt
                 status = status if receipt.ok else errors.UNVERIFIED
@@ -118,7 +119,7 @@ def _confirmation(
 
 
 def _unfetched_files(session: Session, live: Sequence[run_history.PoolRow]) -> Iterator[str]:
-    """Yield lines about the unfetched files of ranks, and what happens to them."""
+    """Yield lines about files of ranks that are not downloaded, and what happens to these files."""
     for row in live:
         try:
             unfetched = session.unfetched_files(row.key).result()

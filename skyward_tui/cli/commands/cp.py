@@ -1,4 +1,4 @@
-"""``skyward-tui cp``: files and folders copied between this machine and a node."""
+"""``skyward-tui cp``: copy of files and folders between this machine and a node."""
 
 from __future__ import annotations
 

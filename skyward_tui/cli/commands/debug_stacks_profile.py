@@ -32,8 +32,9 @@ from skyward_tui.cli.run_report import table
 from skyward_tui.cli.shared_options import command
 from skyward_tui.file_export import profile_files, save_all
 
-POLL_SECONDS = 0.05  # seconds between two checks of the keyboard; short enough to feel immediate
-MAX_EMPTY_REPLIES = 3  # empty replies after the end of the input that show that the debugger has printed everything
+POLL_SECONDS = 0.05  # seconds between two checks for keyboard input; short enough to feel immediate
+# after the end of the input, this many empty replies in a row mean that the debugger has printed everything
+MAX_EMPTY_REPLIES = 3
 
 
 @command(has_json=False)
@@ -58,7 +59,7 @@ def debug(console: Console, rank: str) -> int:
 
 
 def _split_rank(word: str) -> tuple[str, int | None]:
-    """Return the run or pool and the rank of ``RUN:RANK``; the rank is None if the word names none."""
+    """Return the run or pool and the rank in ``RUN:RANK``; the rank is None if it is missing."""
     name, colon, number = word.rpartition(":")
     with_rank = colon and name and number.isascii() and number.isdecimal()
     return (name, int(number)) if with_rank else (word, None)
@@ -71,7 +72,7 @@ class _DebugSession:
         self._text = codecs.getincrementaldecoder("utf-8")("replace")
 
     def attach(self, rank: int | None) -> tuple[int, bytes]:
-        """Attach to a rank, by default the first that waits; return its number and its debugger's output."""
+        """Attach to a rank, by default the first rank that waits. Return its number and its debugger's output."""
         number = 0 if rank is None else rank
         while True:
             try:
@@ -90,7 +91,7 @@ class _DebugSession:
             number += 1
 
     def run(self, output: bytes) -> None:
-        """Relay input and output until the debugger ends."""
+        """Relay input and output between terminal and debugger until the debugger ends."""
         self._print(output)
         pending, quiet, typing = None, 0, True
         while typing or quiet < MAX_EMPTY_REPLIES:
@@ -115,7 +116,7 @@ class _DebugSession:
         self._session.debug(self._pool, self._rank, self._debugger, text=text, eof=not typed).result()
 
     def resume_rank(self) -> None:
-        """Let the rank continue."""
+        """Let the rank continue after the breakpoint."""
         self._send(b"")
 
     def _print(self, output: bytes) -> None:

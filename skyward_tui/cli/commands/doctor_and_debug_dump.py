@@ -33,7 +33,7 @@ _LOOKS = {"ok": ("✓", 32), "warn": ("!", 33), "fail": ("✗", 31)}
 def doctor(console: Console) -> int:
     """Check Python, terminal, folders, ledger and providers."""
     columns, checks = Columns(len("! warn"), len("open files")), list[Check]()
-    for c in examine():  # printed one by one: hosts that do not answer come last
+    for c in examine():  # printed one by one, because hosts that do not answer delay the last ones
         checks.append(c)
         if not console.as_json:
             glyph, color = _LOOKS[c.state]
@@ -45,7 +45,7 @@ def doctor(console: Console) -> int:
 
 
 def examine() -> Iterator[Check]:
-    """Yield the checks of everything that pools and the app need."""
+    """Yield the checks of this machine, of the terminal and of all providers."""
     return pools.examine(_check_terminal())
 
 

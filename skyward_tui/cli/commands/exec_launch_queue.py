@@ -94,9 +94,9 @@ def execute(
     nodes: int | tuple[int, ...] | None = None,
     watch: bool = False,
 ) -> int:
-    """Run a job file's ``run``, or a command, on a running pool, and return the exit status.
+    """Run the ``run`` section of a job file, or a command, on a running pool, and return the exit status.
 
-    The working folder of the job file is uploaded. Its ``setup`` is not run.
+    The working folder of the job file is uploaded. Its ``setup`` section is not run.
 
     Args:
         pool: Name or key of the pool.
@@ -106,7 +106,7 @@ def execute(
         env: Variables of the command by name.
         secrets: Variables of the command whose values are masked in logs.
         detach: Whether to return as soon as the last step runs.
-        nodes: Number of nodes that run the command, or the nodes themselves; None for all.
+        nodes: Number of nodes that run the command, or the indexes of these nodes; None for all nodes.
         watch: Whether to show a live summary instead of the output.
     """
     with open_session(console) as session:
@@ -126,18 +126,18 @@ def execute(
 
 
 class JobCommand(PoolCommand):
-    """The steps of a job, run one after the other on one pool."""
+    """Execution of the steps of a job, one after the other on one pool."""
 
     def run_steps(
         self, spec: PoolSpec | None, steps: Sequence[Task], *, detach: bool, kept: ShellRecord | None = None
     ) -> int:
-        """Run the steps until one fails, and return its exit status, or that of the last step.
+        """Run the steps until one fails. Return the exit status of the failed step, or of the last one.
 
         Args:
             spec: The pool to create; None for a running pool.
             steps: The steps in their order.
             detach: Whether to return as soon as the last step runs.
-            kept: The job, saved with each of its runs for ``rerun``.
+            kept: Record of the job, saved with each of its runs for ``rerun``.
         """
 
         noted: set[str] = set()
@@ -157,7 +157,7 @@ class JobCommand(PoolCommand):
             nodes: tuple[int, ...] = ()
             for number, step in enumerate(steps, 1):
                 detaches = detach and number == len(steps)
-                # Later steps run on the nodes of the first.
+                # Later steps run on the same nodes as the first step.
                 task = replace(step, job=job, more=number < len(steps))
                 if nodes and isinstance(task.nodes, int):
                     task = replace(task, nodes=nodes)
@@ -242,7 +242,7 @@ def launch(
 
 
 def _result_text(job: JobFile, pool: str, *, setup: bool) -> str:
-    """Return what was done for a job without ``run``."""
+    """Return a text about what was done for a job without a ``run`` section."""
     done = [pool] if pool else []
     if job.mounts:
         done.append("uploaded its files")

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from skyward_core.client.launch.job_records import CommandRecord, JobRecord, ShellRecord
 
 
-SHOWN = 100  # runs listed without --all
-PATIENCE = 30.0  # seconds of log search without --all
+SHOWN = 100  # maximum number of runs listed without --all
+PATIENCE = 30.0  # seconds; time limit of a search in logs without --all
 
 
 @command()
@@ -135,7 +135,7 @@ def failures(console: Console, dismiss: Sequence[str], dismiss_all: bool) -> int
 
 
 def _search_logs(search: LogSearch, patience: float | None) -> dict[str, LineMatch]:
-    """Search logs until all are searched, or for the given number of seconds."""
+    """Search logs until all are searched, or until ``patience`` seconds have passed."""
     found: dict[str, LineMatch] = {}
     end = None if patience is None else time.monotonic() + patience
     while not search.done and (end is None or time.monotonic() < end):
@@ -165,7 +165,7 @@ def _row(run: PastRun, now: float) -> tuple[str, ...]:
 _OUTCOMES = {"done": "returned", "failed": "raised", "lost": "lost", "cancelled": "collateral"}
 
 
-LEAST = 12  # minimum cells of each side on a narrow terminal
+LEAST = 12  # minimum width of each side in cells, on a narrow terminal
 
 
 @command()
@@ -220,7 +220,7 @@ def _run_json(found: Comparison, now: float) -> dict[str, Any]:
     }
 
 
-Given = dict[str, dict[str, str | None]]  # by option, --env or --secret: values of variables by name
+Given = dict[str, dict[str, str | None]]  # values of variables by name, for each of the options --env and --secret
 
 
 @command(context_settings={"allow_interspersed_args": True})
@@ -305,13 +305,13 @@ def rerun(
 
 
 def _sync_ledger(session: Session, pool: str) -> None:
-    """Record the state of a pool's nodes in the ledger."""
+    """Update the ledger with the state of a pool's nodes."""
     session.attach(pool).result()
     session.detach_pool(pool).result()
 
 
 def _missing_trials(session: Session, row: RunRow, console: Console) -> TrialSheet:
-    """Return the trials of a sweep without a result, after fetching all available results."""
+    """Return the trials of a sweep that have no result, after fetching all available results."""
     row = fetch_run(session, row, console)
     pool = session.ledger.pool(row.token)
     runs, client = gang_runs(session.ledger, row)
@@ -319,25 +319,25 @@ def _missing_trials(session: Session, row: RunRow, console: Console) -> TrialShe
         raise UsageError(f"the sweep of run {row.run} is still running. Wait for its end")
     active = [each for each in runs if each.state == "running"]
     if active and pool.ended_at is None:
-        # If the client is gone, only the nodes know the state of these runs.
+        # If the client of these runs is gone, only the nodes know the state of the runs.
         views = session.attach(pool.key).result().runs
         for each in active:
             view = views.get(each.run)
             is_running = view is not None and any(task.state == "running" for task in view.tasks.values())
             if each.has_client or is_running:
                 raise UsageError(f"run {each.run} is still running. Wait for its end")
-        session.detach_pool(pool.key).result()  # records the fetched results
+        session.detach_pool(pool.key).result()  # also records the fetched results
     return missing_trials(session.ledger, find_run(session, row.run))
 
 
 def _target_pool(row: RunRow, before: PoolRow, pool: str | None, *, joined: bool) -> str | None:
-    """Return the pool on which to repeat a run; None for a new pool.
+    """Return the pool on which to run again; None for a new pool.
 
     Args:
-        row: The run.
-        before: The original pool of the run.
+        row: The original run.
+        before: The pool of the original run.
         pool: Pool given by the user.
-        joined: Whether the original pool was up before the run.
+        joined: Whether the pool was already up before the original run.
     """
     if pool is not None or before.ended_at is None:
         return pool or before.name
@@ -394,10 +394,12 @@ def _refuse_dry_run(dry_run: bool) -> None:
 
 
 def _ask_missing_values(found: ShellRecord, console: Console, given: Given) -> None:
-    """Ask the user for missing values if there is a terminal, and report values taken from this shell."""
+    """Ask the user for missing values if there is a terminal. Report values that come from the environment of this
+    shell.
+    """
     for name, option in found.missing_variables(given["--env"], given["--secret"]).items():
         if not (sys.stdin.isatty() and console.is_terminal):
-            break  # resolving the variables reports the missing ones
+            break  # missing ones are reported when the variables are resolved
         given[option][name] = console.ask_secret(f"value of {name} of {found.label} (not saved)")
     for name in (*found.lacks_env, *found.lacks_secrets):
         if name in os.environ and not any(name in each for each in given.values()):
@@ -405,7 +407,7 @@ def _ask_missing_values(found: ShellRecord, console: Console, given: Given) -> N
 
 
 def _change_folder(folder: Path, console: Console, what: str) -> None:
-    """Change to the folder of the original launch, to which its paths are relative."""
+    """Change to the folder of the original launch, because the saved paths are relative to it."""
     try:
         os.chdir(folder)
     except (OSError, ValueError) as error:

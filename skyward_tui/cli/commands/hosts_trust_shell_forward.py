@@ -104,9 +104,11 @@ def _parse_ports(text: str) -> tuple[int, int]:
 
 
 def _check_free(here: int, there: int) -> None:
-    """Check that a port of this machine is free, because ssh reports that only after we have printed the address."""
+    """Check that a port of this machine is free. ssh would report a port in use only after the address has been
+    printed.
+    """
     with socket.socket() as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # like ssh
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as ssh does
         try:
             tried.bind(("127.0.0.1", here))
         except OSError as error:
@@ -132,7 +134,7 @@ def find_node(pool: str, rank: int, console: Console) -> int:
 
 
 def _ssh_target(pool: str, node: int, console: Console) -> tuple[PoolRow, Path]:
-    """Return a running pool, and the ssh configuration file of its nodes."""
+    """Return a running pool, and the SSH configuration file of its nodes."""
     if shutil.which("ssh") is None:
         raise UsageError("ssh is not in PATH. Install the OpenSSH client")
     with open_session(console) as session:

@@ -1,4 +1,7 @@
-"""Options and help of ``skyward-tui run``, ``torchrun`` and ``launch``, without the modules that do the work."""
+"""Options and help of ``skyward-tui run``, ``torchrun`` and ``launch``.
+
+The modules that do the work are imported only when a command runs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``skyward-tui leftovers``: listing and removal of our resources that cloud accounts still hold."""
+"""``skyward-tui leftovers``: listing and removal of resources that cloud accounts still hold after the end of pools."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def leftovers(
 
 
 def note_leftovers(session: Session, specs: Iterable[Mapping[str, Any]], console: Console) -> None:
-    """Report leftovers after the end of pools with rented machines."""
+    """Report leftovers after the teardown of pools with rented machines."""
     if not any(spec.get("rents") for spec in specs):
         return
     found = session.scan_leftovers().result()
@@ -95,7 +95,7 @@ def _show(found: LeftoverScan, console: Console) -> None:
 
 
 def _confirm_deletion(found: LeftoverScan, yes: bool, console: Console) -> bool:
-    """Ask the user to confirm the removal, unless ``yes`` is given."""
+    """Ask the user to confirm the removal, unless ``yes`` is true."""
     if yes:
         return True
     if not console.is_terminal:
@@ -109,7 +109,7 @@ def _confirm_deletion(found: LeftoverScan, yes: bool, console: Console) -> bool:
 
 
 def _delete(session: Session, found: LeftoverScan, console: Console) -> list[str]:
-    """Remove the leftovers, verify their removal, and return the resources that remain."""
+    """Remove the leftovers and verify their removal. Return the resources that remain."""
     follower = Follower(console)
     with follower.catch_signals():
         remains: list[str] = follower.wait(session.remove_leftovers(found, console.note), heed=False)

@@ -65,7 +65,9 @@ from skyward_tui.text.number_and_time_format import BROKEN_OFF, ago, count, dura
 
 
 class CollapsedPrinter:
-    """Printer of the logs of all ranks that merges equal lines; stdout goes to stdout, stderr to stderr.
+    """Printer of the logs of all ranks, with equal lines of several ranks merged into one.
+
+    Standard output of the ranks goes to stdout, standard error to stderr.
 
     Args:
         console: Console for the JSON object.
@@ -75,24 +77,24 @@ class CollapsedPrinter:
     def __init__(self, console: Console, world: int) -> None:
         self._console = console
         self._world = world
-        self._fold = LineFolder(sys.maxsize)  # no limit: settled lines are removed
+        self._fold = LineFolder(sys.maxsize)  # without limit, because printed lines are removed
         self._held_lines = HeldLines()
         self._unfinished_lines: dict[tuple[int, str, str], LineSplitter] = {}
         self._latest = 0.0
         self._rows: list[dict[str, Any]] = []
 
     def feed(self, piece: OutputChunk) -> None:
-        """Add bytes of a log file, in the order of the nodes' clocks, and print the settled lines."""
+        """Add bytes of a log file, in the order of the nodes' clocks, and print lines that no longer can be merged."""
         lines = self._unfinished_lines.setdefault((piece.rank, piece.file, piece.stream), LineSplitter())
         self._hold(piece.rank, piece.stream, lines.split_lazily(piece.data), piece.at)
         if piece.at is not None:
             self._latest = piece.at
-        # Lines older than this are settled: the clocks of the nodes differ by less.
+        # Lines older than this are not merged any more, because the clocks of the nodes differ by less.
         self._fold_lines(self._held_lines.release_until(self._latest - JOIN_SECONDS))
         self._print_rows(self._fold.release_settled(self._latest - JOIN_SECONDS))
 
     def finish(self, run: str) -> None:
-        """Print the remaining lines, including last lines without a newline."""
+        """Print the remaining lines, including a last line without a newline."""
         for (rank, _, stream), lines in self._unfinished_lines.items():
             self._hold(rank, stream, lines.end(), self._latest or None)
         self._fold_lines(self._held_lines.release_all())
@@ -159,7 +161,7 @@ def list_pools(console: Console, everything: bool) -> int:
 
 
 def _show_receipts(session: Session, console: Console) -> None:
-    """Show, once, the receipts that could not be printed when their pools ended."""
+    """Print the receipts that could not be printed when their pools ended. Each is printed only once."""
     unshown = session.ledger.unprinted_receipts()
     for text in unshown.values():
         console.note(f"receipt that could not be printed before: {text}")
@@ -195,12 +197,13 @@ def results(console: Console, run: str, sort: str | None, diff: str | None, outp
         view, metrics = run_view(session.ledger, row), MetricStore()
         runs: Mapping[str, RunView] = {}
         if row.state == "running" and pool.ended_at is None:
-            # The ledger may be outdated. If the pool does not answer, there is no newer state.
+            # The ledger may be outdated. A pool that does not answer cannot provide a newer state.
             with suppress(PoolError):
                 live = session.observe(pool.key).result()
                 view, metrics, runs = live.runs.get(row.run, view), live.metrics, live.runs
         board = _trial_board(session, pool.key, view, sort)
-        if board is not None and board.sheet.gang and not runs:  # other runs of the sweep may still be active
+        # other runs of the sweep may still be active on the pool
+        if board is not None and board.sheet.gang and not runs:
             with suppress(PoolError):
                 runs = session.view(pool.key).runs
         trials = None if board is None else board.table(view.id, view.tasks, metrics, runs)
@@ -216,7 +219,7 @@ def results(console: Console, run: str, sort: str | None, diff: str | None, outp
         console.result(run_json(view) | ({} if trials is None else trials_json(trials)))
         return errors.OK if view.state == "running" else exit_status(view)
     console.note(f"run {view.id}: {view.function} on pool {view.pool}, {view.state}")
-    if row.kind != "sweep":  # a run of a sweep by gangs has results of its own
+    if row.kind != "sweep":  # a run of a sweep by gangs has its own results
         show_run(view, console)
     if trials is not None:
         show_trials(view, trials, console, sort)
@@ -263,7 +266,7 @@ def logs(console: Console, run: str, rank: int | None, follow: bool, collapse: b
         else:
             pieces = rank_output(ledger, row.run)
         if collapse:
-            for _ in pieces:  # fetch everything first
+            for _ in pieces:  # fetches all new output before the printing starts
                 pass
             pieces = merged_output(ledger, row.run)
             ranks = 1 + max(session.run_logs(row.run).ranges, default=0)
@@ -315,10 +318,10 @@ def _nodes_text(nodes: Iterable[int]) -> str:
 
 
 def _fetch_logs(session: Session, pool: PoolRow, follow: bool, console: Console) -> None:
-    """Fetch the logs of a pool, or report that only the local logs are shown because the pool does not answer.
+    """Fetch the logs of a pool. If the pool does not answer, report that only the logs on this machine are shown.
 
     Raises:
-        PoolError: If the pool does not answer, and ``follow`` is set.
+        PoolError: If the pool does not answer, and ``follow`` is true.
     """
     try:
         session.observe(pool.key).result()
@@ -329,7 +332,7 @@ def _fetch_logs(session: Session, pool: PoolRow, follow: bool, console: Console)
 
 
 class _LogOutput:
-    """Output of the logs of ranks: to printers, or into one object for ``--json``."""
+    """Output for the logs of ranks: printers, or one object for ``--json``."""
 
     def __init__(self, console: Console, rank: int | None) -> None:
         self.rank = rank
@@ -434,7 +437,7 @@ def _local_files_text(pool: PoolRow) -> str:
 
 
 def _resolve_pool(session: Session, word: str) -> tuple[PoolRow, str | None]:
-    """Return the pool that a word names, and its run; None for all runs of the pool.
+    """Return the pool that a word names and the ID of its run; None instead of a run stands for all runs of the pool.
 
     Raises:
         UsageError: If nothing matches, or the pool has ended.
@@ -457,16 +460,16 @@ def _resolve_pool(session: Session, word: str) -> tuple[PoolRow, str | None]:
 
 
 def _copy_commands(session: Session, pool: PoolRow, places: Sequence[tuple[int, str]]) -> Iterator[str]:
-    """Yield commands that copy folders which remain on hosts to this machine."""
-    from skyward_core.client import ssh_hosts  # late: it imports asyncssh
+    """Yield commands that copy folders from hosts to this machine, for folders that a teardown left there."""
+    from skyward_core.client import ssh_hosts  # late: this module imports asyncssh
 
     for node, folder in places:
-        with suppress(UsageError, OSError):  # the receipt names the folders anyway
+        with suppress(UsageError, OSError):  # without these commands, the receipt still names the folders
             yield sanitize_line(ssh_hosts.copy_command(session.ledger, pool, node, folder))
 
 
 class _FetchProgress:
-    """Progress of a download, updated by the session's thread."""
+    """Progress of a download, which the session's thread updates."""
 
     done = total = 0
 
@@ -475,7 +478,7 @@ class _FetchProgress:
 
 
 def _wait_with_progress(future: Future[T], progress: _FetchProgress, console: Console) -> T:
-    """Wait for a download, with periodic progress notes."""
+    """Wait for a download, and print its progress periodically."""
     while True:
         try:
             return future.result(PROGRESS_SECONDS)

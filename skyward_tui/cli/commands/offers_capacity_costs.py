@@ -1,4 +1,4 @@
-"""``skyward-tui offers``, ``capacity`` and ``costs``: machines to rent or reserve, and money spent."""
+"""``skyward-tui offers``, ``capacity`` and ``costs``: machines for rent, capacity reservations, and costs of pools."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def buy(console: Console, offering: str, price: float | None, settings: Sequence
     confirmed = _ask_price(block, price, console)
     try:
         found = offers_and_block_purchases.buy(block, confirmed, texts)
-    except Unreachable as error:  # the purchase is unconfirmed
+    except Unreachable as error:  # it is unknown whether the purchase succeeded
         console.report_error(error)
         return errors.UNVERIFIED
     console.note(f"bought: {found.id}; use its machines from its start with sky.AWS(reservation={found.id!r})")
@@ -200,7 +200,7 @@ def offers(
 
 def _show_blocks(console: Console, requirements: MachineRequirements, nodes: int, hours: int) -> int:
     """Print the table of capacity blocks."""
-    # --max-hourly applies to the hourly price of the block, so the machines are not filtered by it.
+    # --max-hourly limits the hourly price of the block, so machines are not filtered by their own price.
     asked = replace(requirements, allocation="on-demand", max_hourly=None)
     most = requirements.max_hourly
     found = [
@@ -229,7 +229,7 @@ _HEAD = (
 
 
 def _rows(fitting: Sequence[Offer]) -> list[Sequence[str]]:
-    """Return a row for each machine type and place, with the prices of both markets, ordered by the best offer."""
+    """Return a row for each machine type and place, with on-demand and spot price, ordered by the best offer."""
     lines: dict[tuple[str, str, str, str], dict[str, Offer]] = {}
     for each in fitting:
         place = each.provider, each.instance_type, each.region, each.zone
@@ -240,7 +240,7 @@ def _rows(fitting: Sequence[Offer]) -> list[Sequence[str]]:
 def _offer_row(markets: dict[str, Offer]) -> Sequence[str]:
     best = next(iter(markets.values()))
     spot = markets.get("spot")
-    # Includes disk and address, like the current price.
+    # Earlier spot prices; disk and address are added, as in the current price.
     lately = "–".join(money(each + spot.beside_hourly) for each in (spot and spot.lately) or ()) if spot else ""
     of_each = f" {best.memory_each_gb:.0f} GB" if best.memory_each_gb else ""
     return (
@@ -289,7 +289,7 @@ def costs(console: Console, since: str, by: str) -> int:
     """
     began = parse_time("--since", since)
     with open_session(console) as session:
-        note_unreachable(session, console)  # records the end of pools that shut themselves down
+        note_unreachable(session, console)  # this also records the end of pools that shut themselves down
     found = add_up(began)
     if console.as_json:
         sums = {"functions": dict(found.by_function), "days": dict(found.by_day)}

@@ -1,4 +1,6 @@
-"""``skyward-tui record`` and ``replay --dump``: recordings of pools and runs, saved to one file."""
+"""``skyward-tui record`` and ``replay --dump``: saving of a pool's or run's recording to a file, and its conversion to
+text.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,7 @@ def dump(record: Path, console: Console) -> int:
 
 
 def _resolve_recording(session: Session, word: str) -> tuple[PoolRow, str]:
-    """Return the pool that a word names, and its run; "" for all runs."""
+    """Return the pool that a word names and the ID of its run; "" instead of a run stands for all runs."""
     pool = session.ledger.find_pool(word)
     if pool is not None:
         return pool, ""
@@ -87,12 +89,12 @@ def _resolve_recording(session: Session, word: str) -> tuple[PoolRow, str]:
 
 
 def _fetch_recording(session: Session, pool: PoolRow, console: Console) -> None:
-    """Fetch the latest events and logs of a running pool, if the pool answers."""
+    """Fetch the latest events and logs of a running pool. Does nothing if the pool does not answer."""
     try:
         session.observe(pool.key).result()
     except PoolError as error:
         console.note(f"{format_error(error)}; saving the data on this machine")
         return
     for run in session.ledger.runs(pool.token)[-1:]:
-        for _ in follow_output(session.ledger, run.run, None):  # until everything is fetched
+        for _ in follow_output(session.ledger, run.run, None):  # the loop ends when everything is fetched
             pass

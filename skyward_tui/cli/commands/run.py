@@ -1,4 +1,4 @@
-"""Runs started or attached to from the command line: launch, progress, interruption, report, teardown."""
+"""Runs started from the command line or attached to: launch, progress, interruption, report, teardown."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 
 
 class RunNotifier:
-    """Notifications of the user about one run; invalid notification settings are reported at once."""
+    """Notifications to the user about one run. Invalid notification settings are reported at once."""
 
     def __init__(self, console: Console) -> None:
         own = settings.load_user_settings()
@@ -86,22 +86,22 @@ class RunNotifier:
         self._started_at = time.monotonic()
 
     def run_ended(self, run: RunView, pool: str) -> None:
-        """Notify the user, without waiting, that a run has ended."""
+        """Notify the user that a run has ended; return at once."""
         self._notify(run_notification(run, pool, time.time()))
 
     def start_failed(self, pool: str, reason: str) -> None:
-        """Notify the user, without waiting, that the pool did not start."""
+        """Notify the user that the pool did not start; return at once."""
         self._notify(Notification("failed", pool, what="the start", detail=reason))
 
     def wait_for_command(self) -> None:
-        """Wait for the user's notification command, which has a time limit and ends with this process."""
+        """Wait for the user's notification command, which has a time limit and is killed when this process exits."""
         if self._notifier.ways.command:
             from skyward_core.client.notify_command import wait_for_commands
 
             wait_for_commands()
 
     def _notify(self, notification: Notification) -> None:
-        # The time since the command started counts, not that of the run: the user also waited for the pool.
+        # Measured from the start of the command, not of the run, because the user also waited for the pool.
         waited = time.monotonic() - self._started_at
         self._notifier.notify_unless_seen(notification._replace(seconds=waited), True, waited)
 
@@ -113,24 +113,24 @@ def _ring_terminal(text: str) -> None:
 
 
 class TrialReporter:
-    """A progress note for each trial of a sweep when it ends."""
+    """Progress notes about a sweep: one for each trial that ends."""
 
     def __init__(self, console: Console, sheet: TrialSheet) -> None:
         self._console = console
         self._sheet = sheet
         self._ended_tasks: set[int] = set()
         self._run = ""
-        self._early: list[tuple[str, Outcome]] = []  # outcomes from before the run of the sweep is known
+        self._early: list[tuple[str, Outcome]] = []  # outcomes that arrived before the sweep's run ID was known
 
     def set_run(self, run: str) -> None:
-        """Set the run of the sweep, and report its early outcomes."""
+        """Set the run ID of the sweep, and report the outcomes that arrived earlier."""
         self._run = run
         for of, outcome in self._early:
             self.on_outcome(of, outcome)
         self._early.clear()
 
     def on_outcome(self, run: str, outcome: Outcome) -> None:
-        """Report the end of a task, if it belongs to the sweep."""
+        """Report the end of a task if the task belongs to the sweep."""
         if not self._run:
             self._early.append((run, outcome))
             return
@@ -145,7 +145,7 @@ class TrialReporter:
 
 
 class GangReporter:
-    """Progress notes for each run of a sweep by gangs, when it starts and when it ends.
+    """Progress notes about a sweep by gangs: one when a run starts, and one when it ends.
 
     Args:
         console: Console for the notes.
@@ -153,7 +153,7 @@ class GangReporter:
         pool: Live view of the pool.
 
     Attributes:
-        views: Views of all started runs; the pool itself forgets old runs.
+        views: Views of all started runs. The view of the pool drops old runs.
     """
 
     def __init__(self, console: Console, board: TrialTableSource, pool: PoolView) -> None:
@@ -165,14 +165,14 @@ class GangReporter:
         self.views: dict[str, RunView] = {}
 
     def on_run_started(self, run: str) -> None:
-        """Report the start of a run, once, if it belongs to the sweep."""
+        """Report the start of a run, unless already reported, if the run belongs to the sweep."""
         if run in self._rows and run not in self.views and (view := self._pool.runs.get(run)) is not None:
             self.views[run] = view
             progress = f"{len(self.views):,}/{len(self._rows):,}"
             self._console.note(f"run {run}: {progress} {self._combination_text(run)} on {count(view.total, 'rank')}")
 
     def on_run_event(self, event: RunOpened | RunEnded) -> None:
-        """Report the start or the end of a run, if it belongs to the sweep."""
+        """Report the start or the end of a run if the run belongs to the sweep."""
         self.on_run_started(event.run)
         if isinstance(event, RunOpened) or event.run not in self.views:
             return
@@ -197,8 +197,8 @@ def show_trials(run: RunView, found: TrialTable, console: Console, sort: str | N
         run: The run of the sweep.
         found: The trials.
         console: Console for the output.
-        sort: Column, or key of the results, to sort by; with a leading "-" in descending order. None keeps the order
-            of the combinations.
+        sort: Column to sort by, or a key of the results; a leading "-" sorts in descending order. None for the order of
+            the combinations.
 
     Raises:
         UsageError: If the column does not exist.
@@ -209,7 +209,7 @@ def show_trials(run: RunView, found: TrialTable, console: Console, sort: str | N
     for line, row in zip(lines[1:], rows, strict=True):
         codes = (COLORS[row.state],) if row.state in COLORS else ()
         console.print_line(clip(line, console.width), *codes)
-    for line in failure_lines(run) if run.kind == "sweep" else ():  # a run of a sweep by gangs is only one trial
+    for line in failure_lines(run) if run.kind == "sweep" else ():  # a run of a sweep by gangs contains only one trial
         console.note(line)
 
 
@@ -228,7 +228,7 @@ def sorted_rows(found: TrialTable, sort: str | None) -> list[TrialRow]:
 
 
 def trial_cells(found: TrialTable, rows: list[TrialRow]) -> list[tuple[str, ...]]:
-    """Return the cells of the table, its header first; results are last because they may be long."""
+    """Return the cells of the table, the header first. Results are in the last column, because they may be long."""
     cells = [found.columns]
     for row in rows:
         numbers = (row.numbers.get(name) for name in found.numbers)
@@ -242,7 +242,7 @@ def trial_cells(found: TrialTable, rows: list[TrialRow]) -> list[tuple[str, ...]
 
 T = TypeVar("T")
 
-NEXT_STEP_SECONDS = 15.0  # seconds; the nodes stay reserved for the next step of a job for 10 s
+NEXT_STEP_SECONDS = 15.0  # seconds to wait for the next step of a job; the nodes are reserved for it for 10 s
 
 
 def run(
@@ -264,7 +264,7 @@ def run(
         dry_run: Whether to show the plan without creating, loading or running anything.
         watch: Whether to show a live summary instead of the output of the ranks.
         missing: The trials of a sweep that have no result; None to run all.
-        before: Id of the run that is repeated, and its Python.
+        before: ID of the run that is run again, and the Python that it used.
     """
     if watch:
         require_terminal(console, detach=request.detach)
@@ -347,8 +347,8 @@ def attach(console: Console, pool: str, watch: bool) -> int:
             console.result(pool_json(view))
             return errors.OK
         if any(task.state == "lost" for task in running[-1].tasks.values()):
-            # Observers cannot stop ranks, so ranks waiting for lost peers would hang. Attach as a client, which stops
-            # them.
+            # Observers cannot stop ranks, so ranks that wait for lost peers would hang. Attach as a client: clients
+            # stop such ranks.
             session.attach(row.key).result()
         caller = RunNotifier(console)
         job = PoolCommand(
@@ -359,14 +359,14 @@ def attach(console: Console, pool: str, watch: bool) -> int:
 
 
 def live_pool(session: SessionInterface, name: str | None) -> PoolView | None:
-    """Return the running pool of that name, if there is one."""
+    """Return the running pool with a name; None if there is none."""
     if name is None:
         return None
     return next((p for p in session.refresh().result() if p.name == name and p.is_live), None)
 
 
 class PoolCommand:
-    """A run and its pool, from the first request to the receipt.
+    """Execution of a run, including the start and the teardown of its pool.
 
     Args:
         session: Session of this command.
@@ -395,34 +395,35 @@ class PoolCommand:
         self.console = console
         self.follower = Follower(console)
         self.pool = pool
-        self.key = pool  # the pool's unique key as soon as it is known; "" while the pool is created
+        self.key = pool  # unique key of the pool, once it is known; "" while the pool is created
         self.begun: Future[PoolView] | None = None
         self.is_owner = ours
         self.leave_pool = keep or not ours
         self.off_terminal = off_terminal
         self.notifier = caller
         self.run: RunView | None = None
-        self._own_run_ids: set[str] = set()  # of all runs started by this command
+        self._own_run_ids: set[str] = set()  # IDs of all runs that this command started
         self.error: Exception | None = None
         self.launch_saved: Future[None] | None = None
-        self.detach_text = ""  # what detaching does, if not the default
+        self.detach_text = ""  # description of what a detach does; "" for the default
         self.is_gang_sweep = False
-        self.trials: TrialTable | None = None  # of a sweep that has ended
-        self._teardown: Future[Receipt] | None = None  # started on the session's thread when the run ended
-        self._is_interrupted = False  # then the main thread decides about the pool, not the end of the run
+        self.trials: TrialTable | None = None  # table of a sweep that has ended
+        self._teardown: Future[Receipt] | None = None  # set on the session's thread when the run ends
+        self._is_interrupted = False  # if true, the main thread decides about the pool, not the end of the run
         self._deciding = threading.Lock()
-        self._is_shown = False  # the receipt
+        self._is_shown = False  # whether the receipt was printed
         if watch:
             self.follower.live = LiveStatus(console, self._status_rows)
 
     def execute(
         self, spec: PoolSpec | None, tasks: Sequence[Task], request: LaunchRequest, sheet: TrialSheet | None
     ) -> int:
-        """Run a task, or the tasks of a sweep, on the pool, report, and tear the pool down if due.
+        """Run a task, or the tasks of a sweep, on the pool. Print the report, and tear the pool down unless it is to
+        stay.
 
         Args:
             spec: The pool to create; None for a running pool.
-            tasks: The task, or those of a sweep.
+            tasks: The single task, or the tasks of a sweep.
             request: The request, saved for ``rerun``.
             sheet: Trials of a sweep; None for a single task.
 
@@ -447,14 +448,14 @@ class PoolCommand:
         return self.run_on_pool(spec, work)
 
     def run_on_pool(self, spec: PoolSpec | None, work: Callable[[], int]) -> int:
-        """Do work on the pool, and tear the pool down if due.
+        """Do work on the pool, and tear the pool down afterwards unless it is to stay.
 
         Args:
             spec: The pool to create; None for a running pool.
             work: Returns the exit status.
 
         Returns:
-            The exit status, of the work or of the first error.
+            The exit status of the work, or that of the first error.
         """
         up = spec is None
         try:
@@ -466,13 +467,13 @@ class PoolCommand:
                 self.follower.wait(self.session.create(spec, begun=self.begun))
                 up = True
             else:
-                # The key of a pool that was still starting may have been unknown.
+                # ``self.key`` may be a name: a pool that was still starting may have had no known key.
                 self.key = self.follower.wait(self.session.attach(self.key)).key
                 self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log)
             status = work()
         except (Interrupted, KeyboardInterrupt):
             status = errors.INTERRUPTED
-            self.leave_pool &= up  # an incomplete pool is not worth keeping
+            self.leave_pool &= up  # a pool whose start is incomplete is torn down
         except SkywardError as error:
             self.error, status = error, errors.error_exit_code(error)
             self.leave_pool &= up
@@ -491,9 +492,10 @@ class PoolCommand:
         print(sanitize_paragraph("".join(traceback.format_exception(error))), file=sys.stderr, flush=True)  # noqa: T201
 
     def _start_teardown(self, ended: Future[Any]) -> None:
-        """Start the teardown that is due after a run; called on the session's thread.
+        """Start the teardown that follows a run; called on the session's thread.
 
-        The main thread may be blocked: it writes the output of the ranks, whose reader may have stopped reading.
+        The main thread cannot do this, because it may be blocked: it writes the output of the ranks, and the reader of
+        that output may have stopped reading.
         """
         with self._deciding:
             run = self.run
@@ -502,7 +504,7 @@ class PoolCommand:
                 self._teardown = self.session.tear_down(self.key)
 
     def _can_decide(self) -> bool:
-        """Check whether a signal can still decide about the pool, because its teardown has not started."""
+        """Check whether a signal can still change what happens to the pool, because its teardown has not started."""
         with self._deciding:
             self._is_interrupted = True
         if self._teardown is not None:
@@ -534,9 +536,9 @@ class PoolCommand:
         Args:
             task: The task.
             one: Whether to run it on one node only.
-            stays: Whether the run continues without this client.
+            stays: Whether the run's results are retained for a later client.
             request: The request or the job, saved with the run for ``rerun``; None to save nothing.
-            joined: Whether the pool was up before.
+            joined: Whether the pool was up before this launch.
         """
         if self.follower.live is not None:
             self.follower.live.open()
@@ -552,15 +554,15 @@ class PoolCommand:
         return run
 
     def is_output_ours(self, rank: int, of: str) -> bool | None:
-        """Check whether output of a rank belongs to this command, on a pool with runs of several clients.
+        """Check whether the output of a rank belongs to a run of this command. A pool may have runs of several clients.
 
         Args:
             rank: The rank.
-            of: Id of the run; "" if unknown.
+            of: ID of the run that printed the output; "" if unknown.
 
         Returns:
-            None if the next event of the rank decides: the output may belong to an older run of the rank, or to ours,
-            whose start is not reported yet.
+            None if it is not known yet. The output may belong to an older run of the rank, or to our run, whose start
+            is not reported yet. The next event of the rank decides.
         """
         if of:
             return of in self._own_run_ids
@@ -575,7 +577,7 @@ class PoolCommand:
         if begun.exception() is None:
             view = begun.result()
             self.key = view.key
-            if view.detail:  # published before this subscription
+            if view.detail:  # this state was published before the subscription
                 self.follower.on_event(PoolState(pool=view.name, state=view.state, detail=view.detail, hint=view.hint))
             self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log)
 
@@ -585,7 +587,7 @@ class PoolCommand:
         return [] if view is None else status_rows(view, self.run, last_line, time.time())
 
     def resume(self, run: RunView) -> int:
-        """Follow a run of another client, and the next steps if it is a step of a job."""
+        """Follow a run that another client started. If it is a step of a job, follow the next steps, too."""
         self.run, self.key = run, self.session.view(self.pool).key
         self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log, missed=True)
         try:
@@ -595,9 +597,9 @@ class PoolCommand:
                 if status != errors.OK or not run.more:
                     return self._finish(status)
                 if (step := self._wait_for_next_step(run)) is None:
-                    return self._finish(errors.FAILED)  # the job is not done
+                    return self._finish(errors.FAILED)  # the next step of the job did not start
                 self.run = run = step
-        except Interrupted:  # between two steps
+        except Interrupted:  # interrupted between two steps
             return self._finish(errors.INTERRUPTED)
 
     def _wait_for_next_step(self, run: RunView) -> RunView | None:
@@ -619,9 +621,9 @@ class PoolCommand:
         return found()
 
     def wait_and_report(self, run: RunView, detach: bool = False) -> int:
-        """Wait for the end of a run or for a signal, report, and return the exit status."""
+        """Wait until a run ends or a signal arrives. Print the report, and return the exit status."""
         if detach:
-            # The run needs this client until its ranks have started.
+            # Until its ranks have started, the run needs this client.
             most = self.session.view(self.key).world_size if run.kind == "sweep" else run.total
             self.follower.wait_until(lambda: run.state != "running" or len(run.tasks) >= min(most, run.total))
             self._detach(run)
@@ -640,12 +642,12 @@ class PoolCommand:
         return exit_status(run)
 
     def _run_gangs(self, tasks: Sequence[Task], sheet: TrialSheet, request: LaunchRequest, *, joined: bool) -> int:
-        """Run each trial as a gang, as many at a time as fit; return the status of the first failed trial."""
+        """Run each trial as a gang, as many gangs at a time as fit. Return the status of the first failed trial."""
         self.is_gang_sweep = True
         launched = self.session.launch_sweep(self.key, tasks, sheet, request, joined=joined)
         run = self._wait_for_launch(launched)
         view = self.session.view(self.key)
-        # Not through the follower: output of ranks can be shown only once the ids of our runs are known.
+        # Not through the follower: output of ranks can be shown only once the IDs of our runs are known.
         board = self.session.trials(self.key, run).result()
         self._own_run_ids |= set(board.sheet.runs.values())
         many = count(len(tasks), "combination")
@@ -674,7 +676,7 @@ class PoolCommand:
         return exit_status(self.run)
 
     def _on_sweep_interrupted(self, run: RunView, over: Future[None], interruption: Interrupted) -> int:
-        """Detach from a sweep by gangs, or cancel it, after a signal."""
+        """After a signal, detach from a sweep by gangs, or cancel it."""
         leaving = "running trials continue, pending trials are cancelled"
         choice = self._ask_choice("the sweep", interruption, outlives_us=True, leaving=leaving)
         if choice == "detach":
@@ -690,11 +692,11 @@ class PoolCommand:
             self.follower.wait(self.session.wait_for_sweep(self.key, run.id))
             self._report(self.run or run)
         except Interrupted:
-            self.leave_pool &= not self.is_owner  # a second signal: the teardown stops the runs as well
+            self.leave_pool &= not self.is_owner  # after a second signal, the teardown also stops the runs
         return errors.INTERRUPTED
 
     def _on_interrupted(self, run: RunView, ended: Future[RunView], interruption: Interrupted) -> None:
-        """Detach from a run, or cancel it, after a signal."""
+        """After a signal, detach from a run, or cancel it."""
         choice = self._ask_choice(f"run {run.id}", interruption, outlives_us=None, leaving=self.detach_text)
         if choice == "detach":
             ended.cancel()
@@ -705,20 +707,20 @@ class PoolCommand:
     def _ask_choice(
         self, what: str, interruption: Interrupted, *, outlives_us: bool | None, leaving: str = ""
     ) -> Choice:
-        """Return what to do with a run or sweep after a signal; ask the user if there is a terminal.
+        """Decide what happens to a run or sweep after a signal. Ask the user if there is a terminal.
 
         Args:
-            what: The run or sweep, for the question.
+            what: Description of the run or sweep, for the question.
             interruption: The signal.
-            outlives_us: Whether it continues after a detach; None to ask the session.
-            leaving: What detaching does; "" for the default text.
+            outlives_us: Whether the run or sweep continues after a detach; None to ask the session.
+            leaving: Description of what a detach does; "" for the default text.
         """
         choice = self.off_terminal
         if interruption.number == SIGINT and self.console.is_terminal:
             if outlives_us is None:
                 asked = self.session.survives_exit(self.key, self.run.id if self.run is not None else "")
                 outlives_us = self.follower.wait(asked, heed=False)
-            with suppress(Interrupted):  # the terminal is gone
+            with suppress(Interrupted):  # raised if the terminal is gone
                 choice = self.follower.ask(what, outlives_us=outlives_us, leaving=leaving)
                 self.leave_pool = choice != "down"
         return choice
@@ -730,13 +732,13 @@ class PoolCommand:
             self.follower.wait(self.session.cancel(self.key, run.id))
             self._report(self.follower.wait(ended))
         except Interrupted:
-            self.leave_pool &= not self.is_owner  # a second signal: the teardown stops the run as well
+            self.leave_pool &= not self.is_owner  # after a second signal, the teardown also stops the run
 
     def _finish(self, status: int) -> int:
-        """Tear down if due, print the final report, and return the exit status."""
+        """Tear the pool down unless it is to stay, print the final report, and return the exit status."""
         receipt: Receipt | None = None
-        if self.begun is not None:  # wait: machines may still be created
-            with suppress(Exception):  # already handled as the error of the start
+        if self.begun is not None:  # wait for the start, which may still create machines
+            with suppress(Exception):  # already handled as an error of the start
                 self._wait_uninterrupted(self.begun)
         with self._deciding:
             self._is_interrupted = True
@@ -754,7 +756,8 @@ class PoolCommand:
             else:
                 status = status if receipt.ok else errors.UNVERIFIED
         if receipt is not None:
-            queue_receipt(self.session, self.key, receipt)  # before it is printed: the client may be killed
+            # saved before it is printed, because the client may be killed in between
+            queue_receipt(self.session, self.key, receipt)
         try:
             self._report_end(receipt)
         except Exception as error:  # noqa: BLE001  an internal error
@@ -764,7 +767,7 @@ class PoolCommand:
         return status or (errors.OK if self.error is None else errors.FAILED)
 
     def _wait_uninterrupted(self, future: Future[T]) -> T:
-        """Wait for a future that must finish, even if printing its events fails."""
+        """Wait for a future that must finish, even if printing the events that arrive fails."""
         try:
             return self.follower.wait(future, heed=False)
         except Exception as error:
@@ -792,7 +795,7 @@ class PoolCommand:
             self.notifier.wait_for_command()
 
     def _check_launch_saved(self) -> None:
-        """Wait until the launch is saved, and report a failure."""
+        """Wait until the launch is saved, and report an error in saving it."""
         if self.launch_saved is None:
             return
         try:
@@ -839,20 +842,23 @@ class PoolCommand:
 
 
 def _idle_end_text(view: PoolView) -> str:
-    """Return when an idle pool shuts down, if unfetched results are lost with its rented machines; else ""."""
+    """Return a text about when an idle pool shuts down, if unfetched results are then lost with its rented machines;
+    otherwise "".
+    """
     if not (view.has_unknown_price or view.price_hourly):
         return ""
     seconds = float(view.spec.get("options", {}).get("idle_timeout", 0.0))
     return f"\nits machines shut down {duration(seconds)} after the last run; unfetched results are lost then"
 
 
-# Options that also apply to a script with commands, which configures everything else itself.
+# Options of ``run`` that also apply to a script with ``sky.app`` commands. Such a script configures everything else
+# itself.
 SUPPORTED_OPTIONS = ("target", "arguments", "provider", "hosts", "settings", "nodes", "python", "debug")
 LIBRARY = "skyward_core"
 
 
 def run_command(context: click.Context, target: str, commands: Sequence[str], console: Console) -> int:
-    """Replace this process by ``python -m skyward_core`` running a script with commands of ``sky.app``.
+    """Replace this process by ``python -m skyward_core``, which runs a script with commands of ``sky.app``.
 
     Args:
         context: Context of the ``run`` command.
@@ -890,7 +896,8 @@ def run_command(context: click.Context, target: str, commands: Sequence[str], co
 
 
 def _resolve_interpreter(script: str, asked: str | None, console: Console) -> str:
-    """Return the script's interpreter if it has this library, which the script needs to create pools; else our own.
+    """Return the script's interpreter if it has this library, which the script needs to create pools. Otherwise return
+    our own interpreter.
 
     Raises:
         UsageError: If the requested interpreter lacks the library.
@@ -905,7 +912,7 @@ def _resolve_interpreter(script: str, asked: str | None, console: Console) -> st
 
 
 def _unsupported_options(context: click.Context) -> Iterator[str]:
-    """Yield the given options that a script with commands does not support."""
+    """Yield the options that the user gave and that a script with commands does not support."""
     for each in context.command.params:
         name = each.name or ""
         if name not in SUPPORTED_OPTIONS and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:

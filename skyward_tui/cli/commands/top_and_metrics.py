@@ -1,4 +1,4 @@
-"""``skyward-tui top`` and ``metrics``: metrics of machines and of ranks."""
+"""``skyward-tui top`` and ``metrics``: metrics of machines and ranks."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _newest_rows(found: Curves) -> Sequence[tuple[str, str, str, str]]:
 
 
 def _write(found: Curves, output: str) -> None:
-    """Write a new file with all values."""
+    """Write all values to a new file."""
     if exists(output):
         raise UsageError(f"{output} already exists. Name another file")
     if output.endswith(".parquet"):
@@ -144,8 +144,9 @@ def _write(found: Curves, output: str) -> None:
 
 
 PREFIX = "skyward"
-RANK_METRIC = f"{PREFIX}_rank_number"  # one metric: names logged by ranks may be invalid metric names, so are labels
-# Names of units by the conventions of Prometheus.
+# a single metric for all numbers of ranks, because their names may be invalid as metric names; each name is a label
+RANK_METRIC = f"{PREFIX}_rank_number"
+# Suffix of metric names for each unit, by the conventions of Prometheus.
 _UNITS = {
     "%": "percent",
     "B": "bytes",
@@ -161,9 +162,9 @@ def format_prometheus(curves: Iterable[Curve], labels: Mapping[str, str]) -> str
 
     Args:
         curves: The metric series.
-        labels: Common labels, such as the pool's name and the run's id.
+        labels: Labels of all series, such as the pool's name and the run's ID.
     """
-    # Late: only this function needs the package.
+    # Imported late, because only this function needs the package.
     from prometheus_client import Metric, generate_latest
     from prometheus_client.registry import Collector
 
@@ -195,7 +196,7 @@ def _family(curve: Curve) -> tuple[str, str]:
         if curve.gpu is None
         else ("gpu", GPU_METRIC_DEFINITIONS.get(curve.name))
     )
-    if known is None:  # from an agent of a newer release
+    if known is None:  # an agent of a newer release sends metrics that this release does not know
         plain = "".join(each if each.isascii() and each.isalnum() else "_" for each in curve.name)
         return f"{PREFIX}_{kind}_{plain}", "metric unknown to this release"
     unit = _UNITS.get(known.unit)
