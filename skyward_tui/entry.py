@@ -1,7 +1,7 @@
-"""The command ``skyward-tui``: opens the app, or has the command line understood.
+"""The command ``skyward-tui``: opens the app, or passes its arguments to the command-line parser.
 
-What understands a command line takes a tenth of the time to the first paint, and an app that is opened without options
-needs none of it.
+Importing the parser takes a tenth of the time to the first paint, and an app that is opened without options does not
+need the parser.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from skyward_tui.tmux_clipboard_and_terminal_checks import is_dumb
 
 
 def main() -> NoReturn:
-    """Do what is asked for and end with its exit status (``docs/reference/exit-codes.md``)."""
+    """Run the command, and end the process with its exit status (``docs/reference/exit-codes.md``)."""
     if len(sys.argv) > 1 or not _has_terminal():
         from skyward_tui.cli.main import main as understand
 
@@ -25,7 +25,7 @@ def main() -> NoReturn:
         status = run(new_app())
     except KeyboardInterrupt:
         status = 130
-    gc.freeze()  # what is left is not looked through once more
+    gc.freeze()  # objects that are still alive need no last garbage collection
     sys.exit(status)
 
 

@@ -1,4 +1,4 @@
-"""Logs and results saved to files."""
+"""Export of logs, results and profiles to files."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ if TYPE_CHECKING:
 
 
 _FIXED = ("index", "rank", "node", "outcome", "seconds", "error", "message")
-_MOST = 10_000  # files of one name
+_MOST = 10_000  # maximum number of files with the same name, distinguished by a number
 
 
 def save_error_text(error: OSError, folder: Path) -> str:
-    """Why something could not be saved there, in words."""
+    """Return the error message for a failed save to a folder."""
     if not is_dir(folder):
         return f"could not save: {folder}, which the app was started in, is not there any more"
     return "; ".join([f"could not save in {folder}: {error.strerror or error}", *getattr(error, "__notes__", ())])
 
 
 def save(path: Path, pieces: Iterable[str]) -> Path:
-    """Write a new file; where there is one of that name, beside it as ``name-2``.
+    """Write a new text file. If the name is taken, append a number to it: ``name-2``.
 
     Returns:
-        where it was written.
+        Path of the written file.
 
     Raises:
-        OSError: it cannot be written; nothing of it is left.
+        OSError: If the file cannot be written; no incomplete file remains.
     """
     for number in range(1, _MOST):
         free = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
@@ -64,14 +64,15 @@ def save(path: Path, pieces: Iterable[str]) -> Path:
             free.unlink(missing_ok=True)
             raise
         return free
-    raise FileExistsError(f"there are {_MOST:,} files named like {path} already")
+    raise FileExistsError(f"cannot save: {_MOST:,} files named like {path} already exist")
 
 
 def save_all(folder: Path, files: Mapping[str, Iterable[str]]) -> list[Path]:
-    """:func:`save` several files, by their names: all of them, or none.
+    """Save several files by name with :func:`save`: either all of them or none.
 
     Raises:
-        OSError: one cannot be written. Those before it are gone again; its notes name those that could not be removed.
+        OSError: If a file cannot be written. Files that were already written are removed. The error's notes name those
+        that could not be removed.
     """
     written: list[Path] = []
     try:
@@ -93,7 +94,8 @@ def _is_removed(path: Path) -> bool:
 
 
 def brace_names(paths: Iterable[Path]) -> str:
-    """The names of files, what all begin with said once, as a shell takes it: ``pool-run-{r000.log,results.csv}``."""
+    """Return the names of files with their common start written once, in shell notation:
+    ``pool-run-{r000.log,results.csv}``."""
     names = [path.name for path in paths]
     same = commonprefix(names).rpartition("-")  # noqa: RUF071  names, of which characters are compared
     start = same[0] + same[1]
@@ -103,7 +105,11 @@ def brace_names(paths: Iterable[Path]) -> str:
 
 
 def log_lines(logs: RunLogs, rank: int | None) -> Iterator[str]:
-    """What a rank printed in a run, or all ranks in the order of time, each line with its rank; read as it goes."""
+    """Yield the lines that a rank printed in a run. Without a rank, yield the lines of all ranks merged by time, each
+    with its rank.
+
+    The files are read lazily.
+    """
     if rank is not None:
         for line in logs.lines(rank):
             yield f"{line.text}\n"
@@ -115,7 +121,8 @@ def log_lines(logs: RunLogs, rank: int | None) -> Iterator[str]:
 
 
 def _timed_lines(logs: RunLogs, rank: int) -> Iterator[tuple[float, int, str]]:
-    """A rank's lines, with times that never go back; a line of which nothing tells when goes with the one before."""
+    """Yield a rank's lines with times that never decrease. A line without a time gets the time of the line before
+    it."""
     latest = 0.0
     for line in logs.lines(rank):
         latest = max(latest, line.about.at or 0.0)
@@ -123,28 +130,32 @@ def _timed_lines(logs: RunLogs, rank: int) -> Iterator[tuple[float, int, str]]:
 
 
 def profile_files(seen: Profile, called: str) -> dict[str, str]:
-    """What is worth keeping of a rank's profile, by the files' names."""
+    """Return the files to save for a rank's profile, as text by file name."""
     return {f"profile-{called}.speedscope.json": speedscope(seen, called)}
 
 
 def results_json(run: RunView) -> str:
-    """All that is known of a run's results: the object that ``skyward-tui results RUN --json`` prints."""
+    """Return all data of a run's results as JSON: the object that ``skyward-tui results RUN --json`` prints."""
     return json.dumps(run_json(run), indent=1) + "\n"
 
 
 def results_csv(run: RunView) -> str:
-    """A row for each rank or task, numbers to the last digit. A result that is a dict has a column for each of its
-    keys, ``value.loss``; what is no plain text or number stands there as JSON."""
+    """Return a CSV table with a row for each rank or task, with numbers in full precision.
+
+    A result that is a dict has a column for each key, such as ``value.loss``. Values that are neither text nor numbers
+    are written as JSON.
+    """
     return _sheet(run, lambda task: task.raw_outcome, ",")
 
 
 def results_text(run: RunView) -> str:
-    """The same to be pasted somewhere: between tabs, and with nothing in it that acts on a terminal."""
+    """Return the table of :func:`results_csv` for the clipboard: separated by tabs, and without control characters."""
     return _sheet(run, lambda task: task.outcome, "\t")
 
 
 def trials_csv(found: TrialTable) -> str:
-    """A row for each trial of a sweep: its arguments, the last number of each name, and what a result has."""
+    """Return a CSV table with a row for each trial of a sweep: its arguments, the last value of each metric, and its
+    result."""
     rows = []
     for each in found.rows:
         of = {f"argument.{name}": text for name, text in zip(found.names, each.arguments, strict=True)}
@@ -156,7 +167,7 @@ def trials_csv(found: TrialTable) -> str:
 
 
 def result_rows(run: RunView) -> list[Mapping[str, Any]]:
-    """A row for each rank or task, as :func:`results_csv` has them, with values that are numbers, texts or lists."""
+    """Return the rows of :func:`results_csv`, with unconverted values instead of text."""
     return [_row(task, task.raw_outcome, lambda value: value) for _, task in sorted(run.tasks.items())]
 
 
@@ -195,19 +206,22 @@ def _row(task: TaskView, outcome: Outcome | None, cell: Callable[[Any], Any]) ->
 
 
 def _cell(value: Any) -> Any:
-    """A text as it is, no value as nothing, a number so that it is read back as the same; all else as JSON."""
+    """Return a value for a CSV cell: text and None unchanged, anything else as JSON, which preserves numbers
+    exactly."""
     return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
 def fetch_summary(haul: FetchResult) -> tuple[str, bool]:
-    """What came of fetching files, in words, and whether all is well."""
+    """Return a summary of a download of files, and whether the download was complete."""
     failed = [each for each in haul.files if each.error]
     if failed or haul.notes:
         first = f"{failed[0].file.path}: {failed[0].error}" if failed else haul.notes[0]
         return f"{count(len(failed), 'file')} not fetched: {sanitize_line(first)}", False
     new = [each for each in haul.files if each.is_new]
     if not new:
-        return ("its files are here already" if haul.files else "its ranks wrote no files elsewhere"), True
+        return (
+            "its files are already on this machine" if haul.files else "its ranks wrote no files on other machines"
+        ), True
     folder = commonpath([str(each.target) for each in new])
     size = format_size(sum(each.file.size for each in new))
     return f"{count(len(new), 'file')} fetched, {size}: {sanitize_line(folder)}", True
@@ -217,7 +231,10 @@ ENDINGS = (".csv", ".json", ".parquet", ".pickle")
 
 
 def check_output(output: str) -> None:
-    """Refuse what would not be written, before anything is looked for.
+    """Check that results can be written to a file, before they are loaded.
+
+    Args:
+        output: Path of the file.
 
     Raises:
         UsageError: If the format is unknown, the file exists, or pyarrow is needed but not installed.
@@ -231,14 +248,15 @@ def check_output(output: str) -> None:
 
 
 def write_results(run: RunView, output: str, values: Callable[[RunView], Mapping[int, Path]]) -> str:
-    """Write them, whole or not at all; returns what the person has to know of it.
+    """Write the results of a run to a new file, completely or not at all. Return a note for the user, or "".
 
     Args:
-        values: tells the files that have the run's values as ranks pickled them.
+        output: Path of the file, whose suffix selects the format.
+        values: Returns the files with the run's values as pickled by the ranks.
 
     Raises:
-        UsageError: their values are not here, and they are to be pickles.
-        OSError: it cannot be written.
+        UsageError: If the file exists, or the format is pickle and the values are not on this machine.
+        OSError: If the file cannot be written.
     """
     kinds: dict[str, Callable[[], Iterable[bytes]]] = {
         ".csv": lambda: [results_csv(run).encode("utf-8", "backslashreplace")],
@@ -259,7 +277,7 @@ def write_results(run: RunView, output: str, values: Callable[[RunView], Mapping
             path.unlink()
         raise
     if ending == ".pickle":
-        return "the ranks, or tasks, come first, as a list; then the value of each: pickle.load as often"
+        return "read the file with repeated pickle.load: first the list of ranks or tasks, then a value for each"
     return ""
 
 
@@ -268,14 +286,16 @@ def _open_private(path: str, flags: int) -> int:
 
 
 def _pickled_values(found: Mapping[int, Path]) -> Iterator[bytes]:
-    """The values as ranks pickled them, one behind the other: to load one would run what a rank wrote."""
+    """Return a pickle of the list of ranks, then the values as pickled by the ranks. They are not loaded, because
+    loading would run code that a rank chose."""
     import pickle
 
     return iter([pickle.dumps(list(found)), *(path.read_bytes() for path in found.values())])
 
 
 def _to_parquet(rows: list[Mapping[str, Any]]) -> bytes:
-    """Rows as a Parquet file: numbers are numbers where all of a column are; what is no plain value is JSON."""
+    """Return rows as a Parquet file. A column is numeric if all of its values are numbers; other values that are not
+    text are JSON."""
     arrow = import_pyarrow()
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = [_column([row.get(name) for row in rows]) for name in names]

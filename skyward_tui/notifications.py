@@ -1,4 +1,5 @@
-"""A person who looks elsewhere is called: by the terminal's bell or notification (OSC 9), by a command of theirs."""
+"""Notifications to a user who is not watching the terminal: bell, terminal notification (OSC 9), or the user's own
+command."""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ from skyward_tui.text.number_and_time_format import clip, precise_duration
 if TYPE_CHECKING:
     from skyward_core.client.settings import NotifySettings
 
-MOST_CELLS = 200  # of what a terminal is given to show
+MOST_CELLS = 200  # maximum cells of a terminal notification
 BELL = "\a"
 
 
 def message(told: Notification) -> str:
-    """What happened, to what, in one line of printable text."""
+    """Return the notification as one line of printable text."""
     about = f"{told.what} ({told.run})" if told.run else told.what
     match told.kind:
         case "budget":
@@ -30,7 +31,7 @@ def message(told: Notification) -> str:
         case "alert":
             said = f"{about} on {told.pool}: {told.detail}"
         case "lost":
-            said = f"{about} on {told.pool} is lost: nobody knows how it went"
+            said = f"{about} on {told.pool} is lost: its outcome is unknown"
         case _:
             how = told.kind if told.seconds is None else f"{told.kind} after {precise_duration(told.seconds)}"
             said = f"{about} on {told.pool} {how}" + (f": {told.detail}" if told.detail else "")
@@ -38,7 +39,7 @@ def message(told: Notification) -> str:
 
 
 def environment_variables(told: Notification) -> dict[str, str]:
-    """The same for a command, by the names of the environment."""
+    """Return the environment variables that describe the notification to the user's command."""
     return {
         "SKYWARD_POOL": sanitize_line(told.pool),
         "SKYWARD_RUN": sanitize_line(told.run),
@@ -48,20 +49,25 @@ def environment_variables(told: Notification) -> dict[str, str]:
 
 
 def is_worth_notifying(told: Notification, *, looks: bool, untouched: float, after: float) -> bool:
-    """Whether it is worth a call.
+    """Check whether the user should be notified.
 
     Args:
-        looks: whether the terminal has the person's eyes, as far as is known.
-        untouched: seconds since they pressed a key.
-        after: seconds that a thing takes for which nobody sits and waits.
+        told: The notification.
+        looks: Whether the terminal has the focus, as far as known.
+        untouched: Seconds since the user last pressed a key.
+        after: Seconds; even a user with the focus on the terminal is notified of an event that took this long.
     """
     took = untouched if told.seconds is None or told.kind == "cancelled" else told.seconds
     return not looks or took >= after
 
 
 def osc9(text: str, environment: Mapping[str, str]) -> str:
-    """What has a terminal show a text; tmux hands it on where it is told to (``allow-passthrough``)."""
-    # Ended by ST: who does not know it hears no bell. No text begins with a digit, which means other things there.
+    """Return the OSC 9 sequence that makes a terminal show a notification.
+
+    tmux forwards the sequence if its option ``allow-passthrough`` is set.
+    """
+    # The sequence ends with ST, because a terminal that does not support OSC 9 would ring at BEL. The text must not
+    # begin with a digit, which would have another meaning.
     asked = f"\x1b]9;{clip(f'skyward: {sanitize_line(text)}', MOST_CELLS)}\x1b\\"
     if environment.get("TMUX"):
         return "\x1bPtmux;" + asked.replace("\x1b", "\x1b\x1b") + "\x1b\\"
@@ -69,11 +75,12 @@ def osc9(text: str, environment: Mapping[str, str]) -> str:
 
 
 class Notifier:
-    """Calls by all ways that are on.
+    """Sender of notifications, in all ways that the settings enable.
 
     Args:
-        write: hands the terminal what makes it call.
-        failed: is told once, from any thread, that the person's command does not work.
+        ways: Settings of notifications.
+        write: Writes control sequences to the terminal.
+        failed: Called once, from any thread, with an error of the user's command.
     """
 
     def __init__(self, ways: NotifySettings, write: Callable[[str], object], failed: Callable[[str], object]) -> None:
@@ -83,7 +90,7 @@ class Notifier:
         self._has_failed = False
 
     def notify_unless_seen(self, told: Notification, looks: bool, untouched: float) -> None:
-        """Call, unless the person sits and watches; returns at once. See :func:`is_worth_notifying`."""
+        """Notify the user unless they are watching the app; see :func:`is_worth_notifying`. Returns at once."""
         if not is_worth_notifying(told, looks=looks, untouched=untouched, after=self.ways.after):
             return
         calls = osc9(message(told), os.environ) if self.ways.terminal and _shows_notifications() else ""
@@ -101,5 +108,5 @@ class Notifier:
 
 
 def _shows_notifications() -> bool:
-    """Whether the terminal may know OSC 9; Linux's own console would show what it does not know."""
+    """Check whether the terminal may support OSC 9. The Linux console does not, and would print the sequence."""
     return os.environ.get("TERM", "") not in ("", "dumb", "linux")

@@ -152,7 +152,7 @@ def editor_command(environment: Mapping[str, str], path: Path, line: int) -> lis
     try:
         words = shlex.split(said)
     except ValueError as error:
-        raise EditorError(f"$EDITOR is no command ({error}): {said}") from None
+        raise EditorError(f"$EDITOR is not a valid command ({error}): {said}") from None
     if not words:
         raise EditorError(f"set $EDITOR to have {path.name}:{line} opened")
     target = str(path.absolute())
@@ -175,13 +175,13 @@ async def open_in_editor(app: SkywardApp, run: RunView | None, lines: Sequence[s
     folders = await source_folders(app, run)
     found = await asyncio.to_thread(find_local, lines, folders)
     if found is None:
-        return app.flash("no line here names a file of this machine: a traceback's last lines have to be in view")
+        return app.flash("no line here names a file of this machine: scroll to the last lines of a traceback")
     path, line = found
     try:
         words = editor_command(os.environ, path, line)
         await run_in_terminal(app, *words)
     except SuspendNotSupported:
-        app.flash(f"this terminal cannot be given away: {path}:{line}", "error")
+        app.flash(f"cannot open an editor in this terminal: {path}:{line}", "error")
     except EditorError as error:
         app.flash(str(error), "error")
     except OSError as error:

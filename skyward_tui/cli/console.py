@@ -1,4 +1,4 @@
-"""Output of commands: results to stdout, notes and errors to stderr, logs of ranks to both."""
+"""Output of commands: results go to stdout, notes and errors to stderr, logs of ranks to both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from skyward_core.views.log_collapsing import LiveLines, partial_lines
 from skyward_tui.cli.fault_tolerant_stdio import StandardStream
 from skyward_tui.text.hint_commands import format_error
 
-_HUES = (36, 33, 35, 32, 34, 96, 93, 95)  # cyan, yellow, magenta, green, blue, and the bright ones
+# SGR codes of cyan, yellow, magenta, green, blue, and of their bright variants
+_HUES = (36, 33, 35, 32, 34, 96, 93, 95)
 
 
 class Console:
@@ -26,7 +27,7 @@ class Console:
     All text is sanitized: control characters of ranks and hosts never reach the terminal.
 
     Args:
-        as_json: Whether stdout gets nothing but one JSON object, at the end. Everything else then goes to stderr.
+        as_json: Whether stdout gets only one JSON object, at the end. Everything else then goes to stderr.
     """
 
     def __init__(self, as_json: bool = False) -> None:
@@ -67,7 +68,7 @@ class Console:
             self._print(json.dumps(value), sys.stdout)
 
     def report_error(self, error: Exception) -> None:
-        """Print an error, also as JSON object, for commands that end without another result."""
+        """Print an error. Also print it as the command's JSON object, if the command ends without a result."""
         text = format_error(error)
         self.note(f"error: {text}")
         self.result({"error": {"type": type(error).__name__, "message": text}})
@@ -90,7 +91,7 @@ class Console:
         return printer
 
     def _erase_live(self) -> None:
-        """Erase everything temporary before something is printed: all streams may share one terminal."""
+        """Erase temporary lines before something is printed, because all streams may share one terminal."""
         self._erase_but(None)
 
     def _erase_but(self, but: LogPrinter | None) -> None:
@@ -101,7 +102,7 @@ class Console:
             erase()
 
     def share_terminal(self, erase: Callable[[], None]) -> None:
-        """Call ``erase``, which removes something temporary, before anything is printed."""
+        """Register ``erase``, which removes temporary lines and is called before anything is printed."""
         self._erasers.append(erase)
 
     @property
@@ -116,7 +117,7 @@ class Console:
 
     @property
     def has_no_reader(self) -> bool:
-        """Whether the reader of the output is gone."""
+        """Whether the reader of the output has closed it."""
         return any(isinstance(each, StandardStream) and each.has_lost_reader for each in (self._main, sys.stderr))
 
     @property
@@ -137,8 +138,8 @@ class Console:
 class LogPrinter:
     """Printer of the output of ranks, line by line.
 
-    A pipe or a file gets the original bytes. A terminal gets text and colours, and lines above 64 KiB are cut there
-    (the log file has them whole).
+    A pipe or a file receives the original bytes. A terminal receives text and colours, with lines cut at 64 KiB. The
+    log file contains the complete lines.
 
     Args:
         sink: Stream for the output.
@@ -163,7 +164,7 @@ class LogPrinter:
         self._encoding = encoding
         self._live = live
         self._erase_all = erase or self._erase_own
-        self._newest: dict[int, LineSplitter] = {}  # by rank: the stream with the latest output
+        self._newest: dict[int, LineSplitter] = {}  # by rank: splitter of the stream that had the latest output
         self._sink = sink
         self._prefixed = prefix
         self._color = color
@@ -210,7 +211,7 @@ class LogPrinter:
             self.erase()
 
     def finish(self) -> None:
-        """Print last lines without a newline."""
+        """Print unfinished last lines, which have no newline."""
         self._newest.clear()
         for (rank, _), lines in self._shown.items():
             if lines.preview().strip():  # empty after a progress bar that erased itself
@@ -241,5 +242,5 @@ class LogPrinter:
 
 
 def is_color_enabled(stream: TextIO) -> bool:
-    """Check whether a stream is a terminal with colours, and NO_COLOR (https://no-color.org) is not set."""
+    """Check whether a stream is a terminal with colours, and ``NO_COLOR`` (https://no-color.org) is not set."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

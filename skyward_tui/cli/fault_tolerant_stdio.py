@@ -1,4 +1,4 @@
-"""Standard output and standard error that never raise on writing.
+"""Standard output and standard error whose writes never raise.
 
 A lost terminal or pipe must not interrupt a command between the end of a run and the teardown of its pool.
 """
@@ -14,8 +14,8 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-_REPLACING = "skyward-replaced"  # the name of an error handler of codecs
-_STALLED = 1.0  # seconds; after a signal, a reader that accepts nothing for this long counts as gone
+_REPLACING = "skyward-replaced"  # name of our error handler in ``codecs``
+_STALLED = 1.0  # seconds; after a signal, a reader that has accepted nothing for this long counts as gone
 
 
 class StandardStream(io.TextIOWrapper):
@@ -25,14 +25,14 @@ class StandardStream(io.TextIOWrapper):
     descriptor, all further output is dropped.
 
     Args:
-        name: "stdout" or "stderr". Replaces that stream of ``sys`` until :meth:`restore`.
+        name: "stdout" or "stderr". This object replaces the stream of that name in ``sys`` until :meth:`restore`.
     """
 
     def __init__(self, name: str) -> None:
         self._name, self._before = name, getattr(sys, name)
         how: dict[str, Any] = {"encoding": "utf-8"}
         if self._before is None:
-            # The parent process closed the stream. Occupy a descriptor, so that no other file gets its number.
+            # The parent process closed the stream. Occupy its descriptor, so that no other file gets the number.
             self._sink = _Sink(self, os.open(os.devnull, os.O_WRONLY))
             self._sink.failure = OSError(errno.EBADF, os.strerror(errno.EBADF))
         else:
@@ -59,11 +59,11 @@ class StandardStream(io.TextIOWrapper):
 
     @property
     def has_lost_output(self) -> bool:
-        """Whether requested output could not be written, for another reason than a lost reader."""
+        """Whether requested output could not be written, for a reason other than a lost reader."""
         return self.has_failed and not self.has_lost_reader and self._is_required
 
     def require(self) -> None:
-        """Treat a stream that was closed from the start as failed, too."""
+        """Mark the output as required, so that it counts as lost if the stream was closed from the start."""
         self._is_required = True
 
     def report(self) -> None:
@@ -77,7 +77,7 @@ class StandardStream(io.TextIOWrapper):
         """Drop all further output if the reader accepts nothing; called by signal handlers.
 
         Returns:
-            Whether a write is in progress, which the handler must abort with an ``OSError``.
+            Whether a write is in progress. The signal handler must then abort the write with an ``OSError``.
         """
         return self._sink.discard()
 
@@ -111,7 +111,7 @@ class _Sink(io.RawIOBase):
             try:
                 self._is_writing = True
                 return os.write(self._number, data)
-            except BlockingIOError:  # another process that shares the pipe made it non-blocking
+            except BlockingIOError:  # another process that shares the pipe has made it non-blocking
                 with suppress(TimeoutError):
                     select.select([], [self._number], [])
             except OSError as error:
@@ -129,7 +129,7 @@ class _Sink(io.RawIOBase):
 
 
 def _replace_unencodable(error: UnicodeError) -> tuple[str, int]:
-    """Replace characters that an encoding lacks; an error handler of ``codecs``."""
+    """Replace characters that an encoding lacks. Registered as error handler in ``codecs``."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     from skyward_tui.text.number_and_time_format import plain_ascii

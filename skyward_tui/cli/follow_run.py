@@ -1,4 +1,4 @@
-"""Following of a run in a terminal: output of ranks, progress notes, signals and the live summary."""
+"""Follower of a run in a terminal: output of ranks, progress notes, signals and the live summary."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.hint_commands import format_detail
 from skyward_tui.text.number_and_time_format import clip, count, duration, hourly, money
 
-MAX_BUFFERED_BYTES = 1 << 20  # bytes per rank; bounds the memory for output whose run is not known yet
+MAX_BUFFERED_BYTES = 1 << 20  # bytes per rank; limits the memory for output whose run is not known yet
 
-Piece = tuple[str, bytes]  # a stream and some of its bytes
+Piece = tuple[str, bytes]  # name of a stream, and some of its bytes
 
 
 class RankBuffer:
-    """The latest pieces of output of one rank, limited by their size."""
+    """Buffer of the latest output of one rank, limited by its size."""
 
     def __init__(self) -> None:
-        self.pieces: deque[tuple[Any, int]] = deque()  # with their sizes in bytes
+        self.pieces: deque[tuple[Any, int]] = deque()  # each piece with its size in bytes
         self.size = 0
         self.is_truncated = False
 
     def add(self, piece: Any, size: int) -> list[Any]:
-        """Store a piece, and return the oldest pieces, which it displaces."""
+        """Store a piece, and return the oldest pieces, which no longer fit."""
         self.pieces.append((piece, size))
         self.size += size
         dropped = []
@@ -70,7 +70,7 @@ class RankBuffer:
 
 
 class UnattributedLines:
-    """Output of ranks whose run is not known yet."""
+    """Buffer of output of ranks whose run is not known yet."""
 
     def __init__(self) -> None:
         self._ranks: defaultdict[int, RankBuffer] = defaultdict(RankBuffer)
@@ -88,13 +88,14 @@ class UnattributedLines:
 
 
 class PendingLaunchEvents:
-    """Events and output that arrive before the answer to a launch, in order; output is limited per rank."""
+    """Buffer of events and output that arrive before the answer to a launch, in order. The output is limited per
+    rank."""
 
     def __init__(self) -> None:
-        self._items: dict[int, Any] = {}  # by number, in the order of arrival
+        self._items: dict[int, Any] = {}  # by number, in order of arrival
         self._next_number = 0
-        self._ranks: defaultdict[int, RankBuffer] = defaultdict(RankBuffer)  # numbers of the pieces of a rank
-        self.truncated: set[tuple[int, str]] = set()  # ranks with dropped pieces, and their runs if known
+        self._ranks: defaultdict[int, RankBuffer] = defaultdict(RankBuffer)  # by rank: numbers of its pieces of output
+        self.truncated: set[tuple[int, str]] = set()  # ranks with dropped output, each with the run if known
 
     def buffer(self, item: object) -> int:
         """Store an item, and return its number."""
@@ -116,14 +117,15 @@ T = TypeVar("T")
 Choice = Literal["detach", "cancel", "down"]
 
 MUST_FINISH = "please wait: an interruption now could leave machines running"
-PATIENCE = 1.0  # seconds without events before the state of waiting nodes is printed
+PATIENCE = 1.0  # seconds without events, after which the state of waiting nodes is printed
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ANSWERS: dict[str, Choice] = {"": "detach", "d": "detach", "c": "cancel", "t": "down"}
 
 
 class Interrupted(Exception):
-    """A signal arrived during a wait, or the reader of the output has closed it (``number`` is SIGPIPE)."""
+    """Interruption of a wait: a signal arrived, or the reader of the output has closed it (``number`` is then
+    SIGPIPE)."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -140,8 +142,8 @@ class Follower:
         on_trial: Called with the run and the outcome of each task that ends.
         on_run: Called when a run starts or ends.
         on_queue: Called when the queue of the pool changes.
-        is_output_ours: Returns whether to show the output of a rank of a run; None if not known yet.
-        queued: Ids of the queued runs at the time of the item that is shown.
+        is_output_ours: Called with a rank and a run. Returns whether to show that output; None if not known yet.
+        queued: IDs of the runs that were queued at the time of the item that is being printed.
     """
 
     def __init__(self, console: Console) -> None:
@@ -151,20 +153,23 @@ class Follower:
         self._printer = console.log_printer()
         self._asking = False
         self._leaving = False
-        self._has_lost_terminal = False  # the terminal or the reader is gone, and the waiting was interrupted for it
+        # the terminal or the reader is gone, and a wait was already interrupted for that reason
+        self._has_lost_terminal = False
         self.on_trial: Callable[[str, Outcome], None] | None = None
         self.on_run: Callable[[RunOpened | RunEnded], None] | None = None
         self.on_queue: Callable[[], None] | None = None
         self.is_output_ours: Callable[[int, str], bool | None] | None = None
         self._runs_by_rank: dict[int, set[str]] = {}  # active runs by rank
-        # Output that remains when the command ends belongs to other runs: the end of our own ranks flushes theirs.
+        # Output that remains at the end of the command belongs to other runs, because a rank's output is printed when
+        # its part of our run ends.
         self._unattributed = UnattributedLines()
         self.queued: frozenset[str] = frozenset()
-        self._waiting: dict[int, str] = {}  # unprinted state by node
-        self._noted_waiting: dict[int, str] = {}  # last printed state by node
-        self._paused_ranks: set[int] = set()  # ranks whose first breakpoint was printed
+        self._waiting: dict[int, str] = {}  # by node: state that is not printed yet
+        self._noted_waiting: dict[int, str] = {}  # by node: state that was printed last
+        self._paused_ranks: set[int] = set()  # ranks whose first stop at a breakpoint was printed
         self._pending_launch: PendingLaunchEvents | None = None
-        self._held_state: PoolState | None = None  # delayed: a start may fail with the same text as its error
+        # printed with a delay, because a start that fails reports the same text as its error
+        self._held_state: PoolState | None = None
 
     def on_event(self, event: Event) -> None:
         """Add an event of a pool; called on the session's thread."""
@@ -176,7 +181,7 @@ class Follower:
 
     @contextmanager
     def catch_signals(self) -> Iterator[None]:
-        """Turn SIGINT, SIGTERM and SIGHUP into :class:`Interrupted`, except signals that were ignored before."""
+        """Convert SIGINT, SIGTERM and SIGHUP into :class:`Interrupted`, except signals that were already ignored."""
         before = {number: signal.getsignal(number) for number in _SIGNALS}
         for number, handler in before.items():
             if handler is not signal.SIG_IGN:
@@ -192,10 +197,10 @@ class Follower:
 
         Args:
             future: The future.
-            heed: Whether a signal ends the wait. If not, a note asks the user to wait.
+            heed: Whether a signal ends the wait. Otherwise, a note asks the user to wait.
 
         Raises:
-            Interrupted: If a signal arrives; the future continues.
+            Interrupted: If a signal arrives. The work behind the future continues.
         """
         future.add_done_callback(self._inbox.put)
         while (item := self._next_item(0.0)) is not future:
@@ -234,9 +239,9 @@ class Follower:
         return True
 
     def _next_item(self, until: float = math.inf) -> object:
-        """Return the next item; None if there is none until that time of the monotonic clock."""
+        """Return the next item; None if no item arrives until the given time of the monotonic clock."""
         while True:
-            if self._inbox.empty():  # flush before blocking
+            if self._inbox.empty():  # about to block, so flush the output first
                 self._printer.flush()
                 if self.live is not None:
                     self.live.draw()
@@ -251,7 +256,7 @@ class Follower:
                 return item
 
     def finish(self) -> None:
-        """Print the remaining items, and last lines without a newline."""
+        """Print the remaining items, and unfinished last lines."""
         while not self._inbox.empty():
             self._show(self._inbox.get())
         self._flush_held()
@@ -260,12 +265,12 @@ class Follower:
             self.live.close()
 
     def ask(self, run: str, *, outlives_us: bool, leaving: str = "") -> Choice:
-        """Ask the user at the terminal what to do with a run; a second ctrl-c answers "down".
+        """Ask the user at the terminal what to do with a run. A second ctrl-c selects "down".
 
         Args:
-            run: The run, for the question.
+            run: Description of the run, for the question.
             outlives_us: Whether the run continues after a detach.
-            leaving: What detaching does; "" for the default text.
+            leaving: Description of what a detach does; "" for the default text.
 
         Raises:
             Interrupted: If another signal arrives, or the terminal is gone.
@@ -297,7 +302,8 @@ class Follower:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
-            # The kernel, the shell and every write report the same lost terminal. Only the first report is a request.
+            # The kernel, the shell and every failing write report the same lost terminal. Only the first report
+            # interrupts.
             if self._has_lost_terminal:
                 return
             self._has_lost_terminal = True
@@ -347,7 +353,7 @@ class Follower:
                 self._runs_by_rank.get(outcome.rank, set()).discard(run)
                 if self.is_output_ours and self.is_output_ours(outcome.rank, run):
                     self._show_buffered(outcome.rank)
-                else:  # the output belongs to that run: output arrives before the end of its rank
+                else:  # the buffered output belongs to the other run, because output arrives before the end of its rank
                     self._unattributed.pop(outcome.rank)
                 if self.on_trial is not None:
                     self._flush_held()
@@ -370,10 +376,10 @@ class Follower:
 
     @contextmanager
     def buffer_until_known(self) -> Iterator[None]:
-        """Delay output and ends of ranks until the block ends and the id of the launched run is known.
+        """During the block, delay output and ends of ranks. Afterwards, the ID of the launched run is known.
 
-        On a busy machine, output and the end of a run can arrive before the answer to its launch. A pool of our own
-        needs no delay because all its runs are ours.
+        On a busy machine, output and even the end of a run can arrive before the answer to its launch. On a pool that
+        this command created, no delay is needed, because all runs are its own.
         """
         if self.is_output_ours is None:
             yield
@@ -389,7 +395,7 @@ class Follower:
                 self._show(item)
 
     def is_running(self, rank: int, run: str) -> bool:
-        """Check whether a rank was running its part of a run at the time of the item that is shown."""
+        """Check whether a rank was executing a run at the time of the item that is being printed."""
         return run in self._runs_by_rank.get(rank, ())
 
     def _show_buffered(self, rank: int) -> None:
@@ -399,8 +405,8 @@ class Follower:
             self._print(rank, stream, data)
 
     def _note_truncated(self, ranks: Collection[int]) -> None:
-        """Report that not all output of some ranks is shown."""
-        if self.live is not None:  # no lines are shown
+        """Report that some output of these ranks is not shown."""
+        if self.live is not None:  # the live summary shows no lines
             return
         self._flush_held()
         more = f" (+{count(len(ranks) - 1, 'rank')} more)" if len(ranks) > 1 else ""
@@ -422,7 +428,7 @@ class Follower:
             self._console.note(f"pool {item.pool} {item.state}: {format_detail(item)}")
 
     def _note_waiting(self) -> None:
-        """Print the state of waiting nodes if it has changed; a repeated failure prints nothing."""
+        """Print the state of waiting nodes if it has changed. A repeated failure is printed only once."""
         for node, line in self._waiting.items():
             self._flush_held()
             if self._noted_waiting.get(node) != line:
@@ -446,9 +452,9 @@ def _read_answer(question: str) -> str:
     return line.strip().lower()
 
 
-PERIOD = 0.25  # minimum seconds between two drawings; bounds the cost of busy output
+PERIOD = 0.25  # seconds; minimum interval between two drawings, to limit the cost of fast output
 _ORDER = ("raised", "exited", "lost", "collateral", "running", "waiting", "returned")
-Row = tuple[str, int | None]  # a line and its SGR colour code
+Row = tuple[str, int | None]  # a line, and its SGR colour code
 
 
 def status_rows(pool: PoolView, run: RunView | None, last_line: str, now: float) -> list[Row]:
@@ -457,7 +463,7 @@ def status_rows(pool: PoolView, run: RunView | None, last_line: str, now: float)
     Args:
         pool: The pool.
         run: Its run; None while the pool starts.
-        last_line: The line that a rank printed last, with the rank.
+        last_line: The last line of output of any rank, with the rank.
         now: Unix time in seconds.
     """
     where = f"pool {pool.name} {pool.state}  {pool.nodes_ready}/{count(len(pool.nodes), 'node')}"
@@ -484,8 +490,8 @@ class LiveStatus:
     """Live summary of a run, drawn on standard error, which must be a terminal.
 
     Args:
-        console: Console that shares the terminal; it erases the summary before it prints.
-        render_rows: Returns the lines for the last line of output; called on the thread that draws.
+        console: Console on the same terminal, which erases the summary before it prints.
+        render_rows: Returns the lines of the summary, given the last line of output. Called on the drawing thread.
     """
 
     def __init__(self, console: Console, render_rows: Callable[[str], Sequence[Row]]) -> None:
@@ -497,7 +503,7 @@ class LiveStatus:
         console.share_terminal(self.erase)
 
     def on_output(self, rank: int, data: bytes) -> None:
-        """Remember the last line that a rank printed."""
+        """Store the last line that a rank printed."""
         lines = [line for line in data.decode("utf-8", "replace").splitlines() if line.strip()]
         if lines:
             self._last_line = f"{rank_prefix(rank)}{sanitize_line(plain(lines[-1]))}"
@@ -517,7 +523,7 @@ class LiveStatus:
         drawn = "".join(
             f"\x1b[{code}m{text}{RESET}\n" if colored and code is not None else f"{text}\n" for text, code in rows
         )
-        self._write(self._erase_sequence() + drawn)  # in one write, to avoid flicker
+        self._write(self._erase_sequence() + drawn)  # a single write avoids flicker
         self._shown = texts
 
     def erase(self) -> None:
@@ -529,7 +535,7 @@ class LiveStatus:
     def _erase_sequence(self) -> str:
         if not self._shown:
             return ""
-        # A terminal that has become narrower wraps the lines.
+        # If the terminal has become narrower, each drawn line may occupy several rows.
         columns = shutil.get_terminal_size().columns
         lines = sum(max(1, -(-cell_len(text) // columns)) for text in self._shown)
         return f"\x1b[{lines}F\x1b[J"
@@ -540,7 +546,7 @@ class LiveStatus:
         sys.stderr.flush()
 
     def open(self) -> None:
-        """Start drawing, without the last line of an earlier run."""
+        """Start drawing, and forget the last line of an earlier run."""
         self._open, self._last_line = True, ""
 
     def close(self) -> None:

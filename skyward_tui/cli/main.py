@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from skyward_tui.app.app import SkywardApp
 
 
-DEMO = Path(__file__).parents[1].joinpath("demo.skyrec")  # tests/demo_record makes it
+DEMO = Path(__file__).parents[1].joinpath("demo.skyrec")  # created by tests/demo_record
 
 
 @click.command()
@@ -44,7 +44,7 @@ def played(record: Path, theme: str | None = None, plain: bool = False) -> int:
     with open_console(False):
         from skyward_core.client.replay_session import open_recording
 
-        open_recording(record)  # reject an invalid file before the app takes over the terminal
+        open_recording(record)  # rejects an invalid file before the app takes over the terminal
     from skyward_tui.app import run
     from skyward_tui.app.replay_app import ReplayApp
 
@@ -66,7 +66,7 @@ def has_terminal() -> None:
     """Check that there is a terminal for the app.
 
     Raises:
-        UsageError: If there is no terminal, or its cursor cannot be moved.
+        UsageError: If there is no terminal, or the terminal cannot move its cursor.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("the app needs a terminal. skyward-tui --help lists commands that work without one")
@@ -79,9 +79,10 @@ def has_terminal() -> None:
 
 def main() -> NoReturn:
     """Run the command and end with its exit status (``docs/reference/exit-codes.md``)."""
-    # Imported modules live until the process ends. Scanning them for garbage takes a fifth of a short command's time.
+    # Imported modules live until the process ends. Scanning them during garbage collections takes a fifth of a short
+    # command's time.
     gc.set_threshold(50_000)
-    if sys.stdin is None:  # the parent process closed it; no file that is opened later may get its number
+    if sys.stdin is None:  # the parent process closed it; occupy its descriptor, so that no later file gets the number
         sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115  for the process's life
     out, err = StandardStream("stdout"), StandardStream("stderr")
     try:
@@ -112,7 +113,7 @@ _debug = click.option(
 )
 
 
-# The module in ``commands`` and the summary of each command that is imported only when it is used.
+# By name of a command: its module in ``commands``, imported only when the command is used, and its summary.
 COMMANDS = {
     "attach": ("run", "Watch the current run of a pool until it ends."),
     "cancel": ("cancel_down_prune", "Stop a run on all its ranks; the pool stays up."),

@@ -1,4 +1,4 @@
-"""Sessions of commands, and lookup of the pools and runs that the user names."""
+"""Sessions for commands, and lookup of the pools and runs that the user names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from skyward_core.model.errors import PoolError, UsageError
 from skyward_tui.cli.console import Console
 from skyward_tui.text.hint_commands import format_detail, format_error
 
-SHOWN = 5  # matches listed for an ambiguous word; fits one line
+SHOWN = 5  # number of matches listed for an ambiguous word; they fit one line
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def live_pools(session: Session, pools: Sequence[str]) -> list[PoolRow]:
     """Return the running pools with the given names or keys, without duplicates.
 
     Raises:
-        UsageError: If one of them is not running.
+        UsageError: If one of the pools is not running.
     """
     live = {word: row for row in session.ledger.live_pools() for word in (row.name, row.key)}
     for pool in pools:
@@ -95,7 +95,7 @@ def live_run(session: Session, word: str) -> tuple[PoolRow, str]:
 
     Args:
         session: The session.
-        word: Pool, for its newest run ("" if there is none), or run.
+        word: A run; or a pool, which selects its newest run ("" if it has none).
 
     Raises:
         UsageError: If the pool does not exist, or has ended.
@@ -113,7 +113,8 @@ def live_run(session: Session, word: str) -> tuple[PoolRow, str]:
 
 
 def _refresh_run(session: Session, row: RunRow | None) -> RunRow | None:
-    """Return the current row of a run, if its pool answers: the ledger may not have recorded its end yet."""
+    """Return the current row of a run. If its pool answers, update the ledger first, which may lack the end of the
+    run."""
     if row is None:
         return None
     session.probe_pools([session.ledger.pool(row.token).key]).result()
@@ -129,16 +130,16 @@ def _latest_run(session: Session, pool: PoolRow) -> RunRow:
 
 
 def note_unreachable(session: Session, console: Console) -> None:
-    """Update the states of all pools in the ledger, and report pools that do not answer."""
+    """Update the states of all pools in the ledger, and report the pools that do not answer."""
     for pool in session.probe_pools().result():
         if pool.state != "starting":
             console.note(f"pool {pool.name} does not answer; showing its last known state: {format_detail(pool)}")
 
 
 def fetch_run(session: Session, row: RunRow, console: Console) -> RunRow:
-    """Fetch retained results of a run, and return its row.
+    """Fetch retained results of a run, and return its row in the ledger.
 
-    Results are fetched from the nodes of its pool, or from the hosts of a pool that has ended. Failures are reported.
+    The results are on the nodes of the run's pool, or on the hosts of a pool that has ended. Failures are reported.
     """
     live = session.ledger.pool(row.token).ended_at is None
     if live or any(row.run in kept.runs for kept in session.ledger.retained_results(row.token)):
@@ -151,9 +152,9 @@ def fetch_run(session: Session, row: RunRow, console: Console) -> RunRow:
 
 
 def live_and_retained_pools(session: Session, pools: Sequence[str]) -> tuple[list[PoolRow], list[PoolRow]]:
-    """Return the named pools that are running, and those that have ended with results on their hosts.
+    """Return the named pools that are running, and the named pools that have ended with results on their hosts.
 
-    A name selects the running pool of that name; if there is none, all ended pools of that name.
+    A name selects the running pool of that name; without one, all ended pools of that name.
 
     Args:
         session: The session.

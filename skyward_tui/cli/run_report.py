@@ -23,14 +23,14 @@ COLORS = {"returned": 32, "raised": 31, "exited": 31, "lost": 31, "collateral": 
 
 
 def exit_status(run: RunView) -> int:
-    """Return the exit status of a command that followed this run."""
+    """Return the exit status for a command that followed a run."""
     if run.state in ("done", "cancelled"):
         return errors.OK if run.state == "done" else errors.INTERRUPTED
     return errors.root_cause_exit_code(run.root_cause)
 
 
 def unfetched_text(pool: PoolView, run: str) -> str:
-    """Return a note about unfetched results of a run of a running pool, or ""."""
+    """Return a note about unfetched results of a run whose pool is up; "" if there are none."""
     size = pool.unfetched.get(run)
     return "" if size is None else f" (not fetched: {size:,} bytes)"
 
@@ -72,7 +72,7 @@ def outcome_note(task: TaskView) -> str:
 def aggregate_lines(run: RunView) -> list[str]:
     """Return mean, standard deviation and range of numeric results, one line for each name.
 
-    A single result has no line because the table shows it.
+    A name with a single result has no line, because the table shows the result.
     """
     return [
         f"{name} of {row['n']:,}: mean {number(row['mean'])} ± {number(row['std'])}, "
@@ -152,19 +152,19 @@ def queue_receipt(session: Session, pool: str, receipt: Receipt) -> None:
         pool: Key of the pool.
         receipt: The receipt.
     """
-    with suppress(LedgerError):  # the receipt itself reports that the ledger cannot be written
+    with suppress(LedgerError):  # the receipt itself states that the ledger cannot be written
         if row := session.ledger.find_pool(pool):
             session.ledger.save_receipt_text(row.token, receipt_line(receipt))
 
 
 def drop_receipts(session: Session, tokens: Iterable[str]) -> None:
     """Record that the receipts of these pools have been printed."""
-    with suppress(LedgerError):  # the next ``ls`` prints them again
+    with suppress(LedgerError):  # on failure, the next ``ls`` prints them again
         session.ledger.mark_receipts_printed(tokens)
 
 
 def show_run(run: RunView, console: Console) -> None:
-    """Print the result table, the aggregates, disagreements and the root cause of a failure."""
+    """Print the result table, the statistics, differing ranks and the root cause of a failure."""
     for line, color in run_table(run):
         console.print_line(clip(line, console.width), *([color] if color else []))
     for line in aggregate_lines(run):

@@ -37,7 +37,7 @@ def _combine_options(options: Sequence[Callable[[Decorated], Decorated]]) -> Cal
 settings_option = click.option(
     "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set an option of the provider. Repeatable."
 )
-# Options that filter offers; they differ from those of a launch.
+# Options that filter offers. Their meaning differs from the launch options of the same names.
 offer_options = _combine_options(
     (
         click.option("--accelerator", metavar="NAME[:N]", help="GPUs that a machine must have, such as H100:8."),
@@ -98,7 +98,7 @@ def parse_node_count(text: str) -> int | str:
     Raises:
         ValueError: If the text is neither.
     """
-    from skyward_core.model.errors import SpecError  # late: most commands make no pool
+    from skyward_core.model.errors import SpecError  # late: most commands create no pool
     from skyward_core.model.specs import Spec
 
     try:
@@ -184,13 +184,13 @@ ONE_POOL_NOTE = "one command starts all nodes. Run it once without this option"
 
 @dataclass(frozen=True)
 class TorchrunOption:
-    """An option of torchrun that has no effect here or is rejected, for ``reason``."""
+    """An option of torchrun that has no effect here or is rejected. ``reason`` states why."""
 
     reason: str
     refused: bool = False
     is_flag: bool = False
     short: str = ""
-    neutral: str = ""  # the value that changes nothing, and so needs no report
+    neutral: str = ""  # value with which the option changes nothing, so that no note is needed
 
 
 TORCHRUN_OPTIONS: Mapping[str, TorchrunOption] = {
@@ -229,7 +229,7 @@ TORCHRUN_OPTIONS: Mapping[str, TorchrunOption] = {
 
 
 def torchrun_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of torchrun that have no effect to a command; they are hidden in its help."""
+    """Add those options of torchrun that have no effect to a command; its help hides them."""
     for name, other in TORCHRUN_OPTIONS.items():
         spelled = {f"--{name}": None, f"--{name.replace('-', '_')}": None} | (
             {other.short: None} if other.short else {}
@@ -245,7 +245,7 @@ def ignored_option_notes(values: Mapping[str, Any]) -> Iterator[str]:
     """Yield a note about each given option of torchrun that has no effect.
 
     Args:
-        values: Values of the command's options by name; options of other kinds are skipped.
+        values: Values of the command's options by name; options that are not torchrun's are skipped.
 
     Raises:
         click.UsageError: If a given option is not supported.
@@ -268,10 +268,10 @@ def parse_nproc(text: str, *, is_here: bool) -> int | Literal["gpu"]:
 
     Args:
         text: The value.
-        is_here: Whether this machine is the only host of the nodes.
+        is_here: Whether all nodes run on this machine.
 
     Raises:
-        click.UsageError: If the value is not a number of ranks, or depends on a remote machine.
+        click.UsageError: If the value is not a number of ranks, or can only be determined on a remote machine.
     """
     if text == "auto":
         text = "cpu" if is_here and not Path("/dev/nvidia0").exists() else "gpu"
@@ -301,7 +301,7 @@ def parse_time(option: str, text: str) -> float:
     """Return the Unix time that is the given duration ago.
 
     Raises:
-        click.BadParameter: It is not a duration.
+        click.BadParameter: If the text is not a duration.
     """
     from skyward_core.model.spec_field_checks import duration
 
@@ -316,7 +316,8 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 @contextmanager
 def open_console(as_json: bool) -> Iterator[Console]:
-    """Provide the console of a command; report an error in one line, and exit with its status."""
+    """Provide the console of a command. If the command raises an error, report it in one line and exit with its
+    status."""
     from skyward_core.model import errors
     from skyward_core.model.errors import SkywardError
     from skyward_tui.cli.console import Console
@@ -340,7 +341,7 @@ class ConsoleCommand(click.Command):
 
     Args:
         callback: The function.
-        has_json: Whether there is ``--json``, which the function does not get.
+        has_json: Whether the command has the option ``--json``, which is not passed to the function.
     """
 
     def __init__(self, name: str, *, callback: Callable[..., int], has_json: bool = True, **settings: Any) -> None:
@@ -357,10 +358,10 @@ class ConsoleCommand(click.Command):
 
 
 def require_terminal(console: Console, *, detach: bool = False) -> None:
-    """Check that there is a terminal for what ``--watch`` draws.
+    """Check that ``--watch`` can draw on a terminal.
 
     Raises:
-        UsageError: There is none, or another option excludes it.
+        UsageError: If there is no terminal, or ``--watch`` is combined with an option that excludes it.
     """
     from skyward_core.model.errors import UsageError
 
@@ -371,7 +372,7 @@ def require_terminal(console: Console, *, detach: bool = False) -> None:
 
 
 def command(name: str | None = None, **settings: Any) -> Callable[[Callable[..., int]], ConsoleCommand]:
-    """Return a decorator that makes a :class:`ConsoleCommand` of a function."""
+    """Return a decorator that converts a function to a :class:`ConsoleCommand`."""
     return click.command(name, **{"cls": ConsoleCommand, **settings})
 
 
@@ -386,11 +387,12 @@ def _start_log(console: Console) -> None:
 
 SCRIPT_ARGUMENTS = "own_words"
 """Key of a context's ``meta`` for the words after ``--``; its value is None if there is no ``--``."""
-SIMILARITY_CUTOFF = 0.75  # least similarity of a suggested option: --epochs does not suggest --detach
+SIMILARITY_CUTOFF = 0.75  # minimum similarity of an option to be suggested: --detach must not be suggested for --epochs
 
 
 class ScriptCommand(ConsoleCommand):
-    """A command whose first argument is a script. Unknown options stay in ``context.args``, for the script."""
+    """A command whose first argument is a script. Unknown options remain in ``context.args``, as arguments of the
+    script."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs["context_settings"] = {"ignore_unknown_options": True, "allow_extra_args": True}
@@ -408,7 +410,7 @@ class ScriptCommand(ConsoleCommand):
         return super().parse_args(ctx, args)
 
     def _names_script(self, ctx: click.Context, args: list[str]) -> bool:
-        """Check whether the words contain a target, apart from options and their values."""
+        """Check whether the words contain a script besides options and their values."""
         target = self.make_parser(ctx).parse_args(list(args))[0].get("target")
         return isinstance(target, str) and not target.startswith("-")
 
@@ -459,7 +461,7 @@ def function_arguments(target: str, unparsed: Sequence[str], own: Sequence[str])
     Args:
         target: The script, or ``script:function``.
         unparsed: Words of the command line that are not options of the command.
-        own: The command's own options, to be suggested.
+        own: The command's own options, which errors may suggest.
 
     Raises:
         click.UsageError: If a word is not a flag of the function.
@@ -539,7 +541,7 @@ def _functions(target: str) -> list[FunctionInfo]:
         if commands := [each for each in list_commands(path) if name in (None, each.name)]:
             return commands
         return list_functions(path) if name is None else [find_function(path, name)]
-    except ScriptError:  # running the script reports the error
+    except ScriptError:  # reported when the script runs
         return []
 
 

@@ -1,1 +1,1 @@
-"""Modal dialogs over a screen. Dialogs import no screens."""
+"""Modal dialogs, shown over a screen. Dialogs do not import screens."""

@@ -30,23 +30,24 @@ if TYPE_CHECKING:
 
 
 _NODES_SHOWN = 12
-_ASKABLE_STATES = ("up", "degraded")  # states of pools whose nodes can list unfetched files
-EVERYTHING = sys.maxsize  # bytes
+_ASKABLE_STATES = ("up", "degraded")  # states of pools whose nodes can still list unfetched files
+EVERYTHING = sys.maxsize  # bytes; no limit
 
 
 class TeardownScreen(TypedConfirmation[bool]):
-    """Tears pools down after confirmation; returns whether every one is verified gone.
+    """Dialog that tears pools down after confirmation. Returns whether all of them are verified gone.
 
-    While the dialog is open, the nodes list their unfetched files. If a teardown would lose some of them, the user
-    chooses after the confirmation how much is downloaded first. An earlier confirmation waits for the lists; a second
-    confirmation does not.
+    While the dialog is open, the nodes list their unfetched files. If the teardown would lose some of these files, the
+    user chooses after the confirmation how much to download first. A confirmation before the lists have arrived waits
+    for them; a second confirmation does not wait.
 
     If money or unfetched results are at stake, the user must type a word into an empty field, which has the focus.
-    Otherwise the dialog is a question with the focus on Cancel.
+    Otherwise the dialog only asks, with the focus on Cancel.
 
     Args:
         pools: Keys of the pools.
-        asked: Whether the user has just confirmed elsewhere; then the teardown starts at once if no word is required.
+        asked: Whether the user has just confirmed elsewhere. If so, and no word is required, the teardown starts at
+        once.
     """
 
     BINDINGS = bindings("teardown")
@@ -69,7 +70,7 @@ class TeardownScreen(TypedConfirmation[bool]):
         return [view for view in found if view is not None]
 
     def body(self) -> ComposeResult:
-        if any(view.needs_confirmation for view in self._views):  # decided once, when the dialog opens
+        if any(view.needs_confirmation for view in self._views):  # evaluated once, when the dialog opens
             self.word = _name(self._keys[0]) if len(self._keys) == 1 else str(len(self._keys))
         yield self.facts(self._question())
         yield from self.field()
@@ -96,7 +97,7 @@ class TeardownScreen(TypedConfirmation[bool]):
 
     @property
     def _over_limit(self) -> list[Unfetched]:
-        """Unfetched files of pools that a teardown would lose."""
+        """Unfetched files that a teardown would lose, by pool."""
         return [found for found in self._unfetched.values() if not isinstance(found, str) and found.exceeds_limit]
 
     def _facts(self, view: PoolView, now: float) -> Content:
@@ -122,7 +123,7 @@ class TeardownScreen(TypedConfirmation[bool]):
         elif found is not None:
             yield from unfetched_lines(found)
 
-    # Listing unfetched files
+    # List of unfetched files
 
     @work
     async def _ask_nodes(self) -> None:
@@ -160,7 +161,7 @@ class TeardownScreen(TypedConfirmation[bool]):
             self.query_one("#all").focus()
         before.add_class("hidden")
 
-    # Confirming
+    # Confirmation
 
     def on_mount(self) -> None:
         self._ask_nodes()
@@ -185,7 +186,7 @@ class TeardownScreen(TypedConfirmation[bool]):
                 self.action_close()
 
     def action_close(self) -> None:
-        """Close the dialog; a teardown that has started continues, and its result is flashed."""
+        """Close the dialog. A teardown that has started continues, and its result is shown as a message."""
         if not self.has_started:
             names = ", ".join(_name(key) for key in self._keys)
             self.app.flash(f"not torn down: {names}")
@@ -194,7 +195,7 @@ class TeardownScreen(TypedConfirmation[bool]):
     # Teardown
 
     def confirm(self) -> None:
-        """Start the teardown, or wait for the lists, or ask how much to download."""
+        """Start the teardown. Before that, wait for the lists if necessary, or ask how much to download."""
         if not self._has_unfetched and not self._waits:
             self._waits = True
             self._show_question()
@@ -262,7 +263,7 @@ def _progress(name: str, view: PoolView | None, receipt: Receipt | str | None) -
     nodes = view.nodes if view is not None else []
     for node in nodes[:_NODES_SHOWN]:
         if receipt is not None and not isinstance(receipt, str) and node.index not in receipt.gone:
-            state = "! not verified", "$text-warning"  # such as a node that was lost before
+            state = "! not verified", "$text-warning"  # for example, a node that was lost before the teardown
         elif node.phase == "gone":
             state = "✓ gone", "$text-success"
         else:
@@ -281,7 +282,7 @@ def _progress(name: str, view: PoolView | None, receipt: Receipt | str | None) -
 
 
 class QuitScreen(ChoiceScreen):
-    """Returns "keep", "down" or "cancel"."""
+    """Dialog before quitting. Returns "keep", "down" or "cancel"."""
 
     def __init__(self, pools: list[str]) -> None:
         names = ", ".join(pools[:5]) + (" …" if len(pools) > 5 else "")
@@ -294,11 +295,11 @@ class QuitScreen(ChoiceScreen):
         super().__init__("Quit?", text, choices, escape="cancel")
 
 
-BUDGET_FACTORS = {"some": 1.5, "much": 3.0}  # factors of the present budget
+BUDGET_FACTORS = {"some": 1.5, "much": 3.0}  # multiples of the present budget
 
 
 class BudgetScreen(ChoiceScreen):
-    """Returns a key of ``BUDGET_FACTORS``, "down", or "later".
+    """Dialog about a spent budget. Returns a key of ``BUDGET_FACTORS``, "down", or "later".
 
     Attributes:
         pool: The pool.

@@ -1,4 +1,4 @@
-"""Base dialogs: question, picker, text input, lines to read."""
+"""Base classes of dialogs: question, picker, text input, scrollable lines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LEAST_BUTTON, PADDED = 12, 2  # minimum cells of a button, and cells around its 
 class Dialog(ModalScreen[Result], DismissOnceScreen[Result]):
     """Base of dialogs. Escape closes a dialog, and arrows move between its buttons.
 
-    The first button has the focus, so it must be the harmless answer.
+    The first button has the focus initially, so it must be the harmless answer.
 
     Attributes:
         heading: Title in the border.
@@ -64,7 +64,7 @@ class Dialog(ModalScreen[Result], DismissOnceScreen[Result]):
         return self.query_one("#dialog")
 
     def key_of(self, action: str) -> str:
-        """Return the displayed key of an action, by the action's id."""
+        """Return the displayed key of an action, given the action's ID."""
         return first_key(action, self.app.keys)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -77,7 +77,7 @@ class Dialog(ModalScreen[Result], DismissOnceScreen[Result]):
             self.focus_previous()
 
     def facts(self, text: Content) -> VerticalScroll:
-        """Return the part of the body that scrolls if it does not fit."""
+        """Return the text part of the body, which scrolls if it does not fit."""
         return VerticalScroll(Static(text, id="text"), id="facts", can_focus=False)
 
     def on_resize(self) -> None:
@@ -87,12 +87,13 @@ class Dialog(ModalScreen[Result], DismissOnceScreen[Result]):
             self.call_after_refresh(self.focused.scroll_visible, animate=False)
 
     def fit_to_screen(self) -> None:
-        """Stack buttons that do not fit side by side, and make facts focusable if they need scrolling."""
+        """Stack buttons vertically if they do not fit side by side, and make the text part focusable if it needs
+        scrolling."""
         for row in self.query("#buttons"):
             shown = [each for each in row.query(Button) if each.display]
             widths = [max(LEAST_BUTTON, Content(str(each.label)).cell_length + PADDED) for each in shown]
             row.set_class(sum(widths) + len(widths) + 1 > row.size.width, "-stacked")
-        for facts in self.query("#facts").results(VerticalScroll):  # empty after the dialog is closed
+        for facts in self.query("#facts").results(VerticalScroll):  # no result once the dialog is closed
             facts.can_focus = facts.max_scroll_y > 0
 
     def action_close(self) -> None:
@@ -101,12 +102,14 @@ class Dialog(ModalScreen[Result], DismissOnceScreen[Result]):
 
 
 class Picker(Dialog[str | None]):
-    """Base of pickers; returns the picked value, or None. The input has the focus, and arrows move the list's cursor.
+    """Base class of pickers, which return the picked value, or None.
+
+    The input has the focus, and the arrow keys move the list's cursor.
 
     Attributes:
         ENTER: Description of the enter key in the hint.
         PLACEHOLDER: Text of the empty input.
-        folder: Folder for typed paths of files; None if paths are not accepted.
+        folder: Folder to which typed paths are relative; None if paths are not accepted.
     """
 
     ENTER: ClassVar[str]
@@ -124,7 +127,7 @@ class Picker(Dialog[str | None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._values: list[Any] = []  # values of the selectable options, whose ids are indices of this list
+        self._values: list[Any] = []  # values of the selectable options; the ID of an option is an index in this list
 
     def on_mount(self) -> None:
         self.fill("")
@@ -163,7 +166,8 @@ class Picker(Dialog[str | None]):
         self._listed.add_option(Option(Content.styled(text, style), disabled=True))
 
     def replace(self, value: Any, row: Content | None) -> None:
-        """Replace or remove the row of a listed value, unless the dialog is being closed."""
+        """Replace the row of a listed value, or remove it if ``row`` is None. Does nothing while the dialog is being
+        closed."""
         if self.display and value in self._values:
             id = str(self._values.index(value))
             if row is None:
@@ -182,7 +186,7 @@ class Picker(Dialog[str | None]):
             self._listed.action_select()
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        # The second half of a double click may arrive after the list was refilled.
+        # The second half of a double click may arrive when the list has new options.
         if event.option in event.option_list.options:
             self.accept(self._values[int(event.option_id or 0)])
 
@@ -194,7 +198,7 @@ class Picker(Dialog[str | None]):
 
 
 class AskScreen(Dialog[str | None]):
-    """Asks for one line of text; escape returns None.
+    """Dialog that asks for one line of text. Escape returns None.
 
     Args:
         question: Title of the dialog.
@@ -214,12 +218,12 @@ class AskScreen(Dialog[str | None]):
 
 
 class ChoiceScreen(Dialog[str]):
-    """A question with a few answers; the first one is harmless and has the focus.
+    """Dialog with a question and a few answers. The first answer is harmless and has the focus.
 
     Args:
         title: Title in the border.
         text: The question, without markup.
-        choices: The answers as (id, label, whether dangerous).
+        choices: The answers as (ID, label, whether dangerous).
         escape: Result of the escape key.
     """
 
@@ -243,13 +247,13 @@ class ChoiceScreen(Dialog[str]):
 
 
 class TypedConfirmation(Dialog[Result]):
-    """A question that is confirmed by a typed word, and then shows the progress of its work.
+    """Dialog that the user confirms by typing a word, and that then shows the progress of its work.
 
-    The body has the facts, ``#text`` in ``#facts``, and the input below them.
+    The body contains the text (``#text`` in ``#facts``) with the input below.
 
     Attributes:
         CONFIRMS: Selector of the buttons that are disabled until the word is typed.
-        has_started: Whether the question was confirmed.
+        has_started: Whether the user has confirmed.
         word: The required word; "" if a button is enough.
     """
 
@@ -259,20 +263,20 @@ class TypedConfirmation(Dialog[Result]):
     word = ""
 
     def confirm(self) -> None:
-        """Handle the correct word."""
+        """Handle the confirmation by the user."""
         raise NotImplementedError
 
     def reject(self, reason: str) -> None:
-        """Handle a wrong word."""
+        """Show why the confirmation was rejected, after another word was typed."""
         raise NotImplementedError
 
     def field(self) -> Iterable[Input]:
-        """Yield the input for the word, which starts empty, so that the user must read the question."""
+        """Yield the input for the required word. It is empty at first, so that the user must read the question."""
         if self.word:
             yield TextLine(compact=True, id="answer")
 
     def show_facts(self, text: Content) -> None:
-        """Replace the facts."""
+        """Replace the text part of the body."""
         self.query_one("#text", Static).update(text)
         self.call_after_refresh(self.fit_to_screen)
 
@@ -281,7 +285,7 @@ class TypedConfirmation(Dialog[Result]):
         raise NotImplementedError
 
     def start(self, title: str, work: Coroutine[Any, Any, None]) -> None:
-        """Start the work, and show its progress; the work continues after the dialog is closed."""
+        """Start the work, and show its progress. The work continues if the dialog is closed."""
         self.has_started = True
         self.box.border_title = title
         self.query(f"#answer, #ask, {self.CONFIRMS}").add_class("hidden")
@@ -297,7 +301,7 @@ class TypedConfirmation(Dialog[Result]):
 
         Args:
             title: New title.
-            gone: Whether all resources are verified gone.
+            gone: Whether all resources are verified to be gone.
         """
         self.box.border_title = title
         self.box.set_class(gone, "-gone")
@@ -316,7 +320,7 @@ class TypedConfirmation(Dialog[Result]):
 
 
 class DifferencesScreen(Dialog[None]):
-    """A scrollable table.
+    """Dialog with a scrollable table.
 
     Args:
         heading: Title of the dialog.

@@ -1,4 +1,4 @@
-"""Keyboard focus by letters: each focusable widget gets a letter, and typing the letter moves the focus."""
+"""Keyboard focus by letters: each focusable widget gets a letter, and typing a letter moves the focus to its widget."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class JumpScreen(ModalScreen[Widget], DismissOnceScreen[Widget]):
     """Overlay of letters; returns the widget of the typed letter, or None for any other key.
 
     Args:
-        there: Focusable widgets of the screen below.
+        there: Focusable widgets of the screen below the overlay.
     """
 
     BINDINGS = bindings("jump")
@@ -40,7 +40,7 @@ class JumpScreen(ModalScreen[Widget], DismissOnceScreen[Widget]):
             yield label
 
     def on_key(self, event: events.Key) -> None:
-        """Return the widget of a letter; bindings of the app do not apply."""
+        """Close the overlay with the widget of the typed letter. Bindings of the app do not apply."""
         if event.key == "escape":
             return
         event.stop()

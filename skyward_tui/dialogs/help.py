@@ -15,8 +15,8 @@ from skyward_tui.dialogs.dialog import Dialog
 from skyward_tui.ui.actions import SCOPES, actions_in, bindings, scopes_of
 from skyward_tui.ui.themes import read_style_sheet
 
-KEYS = 18  # columns for the keys
-MIN_WORDS = 20  # minimum columns for the descriptions
+KEYS = 18  # cells for the keys
+MIN_WORDS = 20  # minimum cells for the descriptions
 
 _GROUPS = {
     "run": ("run", "log", "panel", "numbers"),
@@ -26,10 +26,10 @@ _GROUPS = {
 
 
 class HelpScreen(Dialog[None]):
-    """Scrollable list of keys; the keys that open the dialog also close it.
+    """Dialog with a scrollable list of keys. The keys that open the dialog also close it.
 
     Args:
-        scope: Scope of the first actions.
+        scope: Scope whose actions are listed first.
     """
 
     BINDINGS = bindings("help")
@@ -46,7 +46,7 @@ class HelpScreen(Dialog[None]):
         below = self.app.screen_stack[-2].focused
         if below is not None:
             nodes = [node for node in below.ancestors_with_self if node is not self.app]
-            # The keys of a class follow those of its base classes, but are more relevant.
+            # Bindings of a class follow those of its base classes but are more relevant, so the order is reversed.
             bound = (each.id or "" for node in nodes for _, each in reversed(list(node._bindings)))
             self._focused = scopes_of(bound)
 

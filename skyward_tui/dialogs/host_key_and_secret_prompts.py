@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from skyward_core.client.session_interface import ServerKey
 
 
-MOST_OF_SCREEN = 0.94  # share of the screen's height; the same as in the style sheet
-ROOMY_ROWS = 20  # rows of the dialog below which it has no blank lines
-_AROUND, _PADDING = 4, 2  # rows of the border and the buttons, and blank rows
+MOST_OF_SCREEN = 0.94  # maximum share of the screen's height; the style sheet has the same value
+ROOMY_ROWS = 20  # rows; a lower dialog has no blank lines
+_AROUND, _PADDING = 4, 2  # rows of the border and the buttons, and number of blank rows
 
 
 def _short(path: Path) -> str:
@@ -33,7 +33,9 @@ def _short(path: Path) -> str:
 
 
 class HostKeyScreen(Dialog[bool]):
-    """Returns whether the key was accepted. Refuse has the focus, and escape refuses.
+    """Dialog about an unknown host key. Returns whether the user accepted the key.
+
+    Refuse has the focus, and escape refuses.
 
     Args:
         key: Key of the host.
@@ -69,11 +71,11 @@ class HostKeyScreen(Dialog[bool]):
         self._fit_rows()
 
     def _fit_rows(self) -> None:
-        """Limit the height of the facts, so that the fingerprint and the buttons stay visible."""
+        """Limit the height of the text part, so that the fingerprint and the buttons stay visible."""
         rows = int(self.size.height * MOST_OF_SCREEN)
         tight = rows < ROOMY_ROWS
         self.set_class(tight, "-tight")
-        for facts in self.query("#facts"):  # empty if a resize arrives before the dialog is composed
+        for facts in self.query("#facts"):  # no result if the resize arrives before the dialog is composed
             facts.styles.max_height = rows - _AROUND - (0 if tight else _PADDING)
 
     def _question(self) -> Content:
@@ -102,7 +104,7 @@ class HostKeyScreen(Dialog[bool]):
             dialog.border_subtitle = f"{count(more, 'more host')}" if more else ""
 
     def withdraw(self) -> None:
-        """Close without an answer; if another dialog is on top, as soon as that one closes."""
+        """Close without an answer. If another dialog is on top, wait until that dialog closes."""
         self._withdrawn = True
         self.dismiss(False)
 
@@ -118,7 +120,7 @@ class HostKeyScreen(Dialog[bool]):
 
 
 class SecretsScreen(Dialog[dict[str, str] | None]):
-    """Asks for the values of secrets, which are neither shown nor saved; escape returns None."""
+    """Dialog that asks for the values of secrets, which are neither shown nor saved. Escape returns None."""
 
     heading = "Secrets of the job"
 

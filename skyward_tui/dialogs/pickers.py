@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class AcceleratorsScreen(Picker):
-    """Returns an accelerator for a launch, with its count if known; or None.
+    """Picker of an accelerator. Returns the accelerator for a launch, with its count if known; or None.
 
     Args:
         ask: Returns the offers, and may be slow; None if the provider has no offers.
@@ -105,11 +105,11 @@ def _row(entry: accelerators.Entry) -> Content:
     )
 
 
-_MOST = 500  # entries of a folder; more would block the app
+_MOST = 500  # maximum number of a folder's entries; more would block the app
 
 
 class FilesScreen(Picker):
-    """Returns the path of a script, or None.
+    """Picker of a script. Returns its path, or None.
 
     Args:
         folder: Initial folder.
@@ -129,7 +129,7 @@ class FilesScreen(Picker):
         self.again: Form | None = None
         self.folder = folder
         self._recent = recent
-        self._walks = False  # whether the user has opened a folder; then only its entries are listed
+        self._walks = False  # whether the user has opened a folder, so that only its entries are listed
         self._lacking: dict[Path, str] = {}
 
     def on_mount(self) -> None:
@@ -137,7 +137,8 @@ class FilesScreen(Picker):
 
     @work
     async def _look_for_packages(self) -> None:
-        """Add missing packages to the examples, without delaying the list: finding them may start a slow Python."""
+        """Add notes about missing packages to the examples. Runs in the background, because the check may start a slow
+        Python."""
         self._lacking = await run_in_daemon_thread(missing_packages)
         for path in filter(self._lacking.get, example_paths()):
             self.replace(path, self._example(path))
@@ -182,7 +183,7 @@ class FilesScreen(Picker):
             self.add(form, recent_row(form), disabled=form.script != sanitize_line(form.script))
 
     def _add(self, path: Path, label: Content) -> None:
-        # The form's input would pass unprintable characters of a path to the terminal.
+        # A path with unprintable characters cannot be picked, because the form's input would pass them to the terminal.
         self.add(path, label, disabled=str(path) != sanitize_line(str(path)))
 
     def accept(self, value: Path | Form) -> None:
@@ -200,12 +201,12 @@ class FilesScreen(Picker):
             self.fill("")
 
 
-MAX_CONCURRENT = 4  # interpreters inspected at a time: their disks may be slow
+MAX_CONCURRENT = 4  # maximum number of interpreters inspected at a time; more could overload a slow disk
 AUTOMATIC_PYTHON = InterpreterOption("", "chosen for the script")
 
 
 class _InterpreterInfo(NamedTuple):
-    """Version of an interpreter, reason for offering it, and its problem."""
+    """Facts about an interpreter: its version, why it is offered, and a problem."""
 
     version: str
     reason: str = ""
@@ -213,7 +214,7 @@ class _InterpreterInfo(NamedTuple):
 
 
 class PythonsScreen(Picker):
-    """Returns the path of an interpreter, "" for the automatic choice, or None.
+    """Picker of a Python interpreter. Returns its path, "" for the automatic choice, or None.
 
     Args:
         script: The script; None if the form has none yet.
@@ -246,7 +247,7 @@ class PythonsScreen(Picker):
                 lambda: _inspect_interpreter(self._script, each.path)
             )
         if info.problem and not each.source:
-            self._offered.remove(each)  # usually an old system Python that the user does not expect here
+            self._offered.remove(each)  # usually an old system Python, which the user does not expect here
         self.replace(each.path, self._row(each) if each in self._offered else None)
 
     def list_options(self, typed: str) -> None:
@@ -281,7 +282,7 @@ _NAME = 24  # minimum cells of a name
 
 
 class PresetsScreen(Picker):
-    """Returns the name of a preset, or None.
+    """Picker of a preset. Returns its name, or None.
 
     Args:
         presets: The presets.
@@ -337,7 +338,7 @@ def _question(preset: Preset) -> ChoiceScreen:
 
 
 def _preset_row(preset: Preset) -> Content:
-    """Return the name of a preset and its main options."""
+    """Return a preset's name and main options as a row."""
     entry: Any = preset.entry if isinstance(preset.entry, dict) else {}
     script, function = str(entry.get("script", "")), str(entry.get("function", ""))
     words = [Path(script).name + (f":{function}" if function else "")]
@@ -350,7 +351,7 @@ def _preset_row(preset: Preset) -> Content:
 
 
 class ThemePicker(Picker):
-    """Returns a theme's name, or None.
+    """Picker of a theme. Returns its name, or None.
 
     Args:
         names: Names of all themes.
@@ -379,14 +380,14 @@ class ThemePicker(Picker):
 
 
 class _KeyPrompt(Static, can_focus=True):
-    """Text that takes the focus, so that no button handles the key."""
+    """Text widget that has the focus, so that no button handles the pressed key."""
 
 
 class KeyScreen(Dialog[str | None]):
-    """Returns the pressed key, by Textual's name; escape returns None, and so cannot be assigned.
+    """Dialog that waits for a key. Returns Textual's name of the key; escape returns None, and so cannot be assigned.
 
     Args:
-        doing: Description of the key's action.
+        doing: Description of the action that the key is for.
     """
 
     heading = "Change key"
@@ -404,11 +405,12 @@ class KeyScreen(Dialog[str | None]):
         self.dismiss(None if event.key == "escape" else event.key)
 
 
-DISPLAY_VARIABLES = ("DISPLAY", "WAYLAND_DISPLAY")  # without a display, a browser would run in this terminal
+DISPLAY_VARIABLES = ("DISPLAY", "WAYLAND_DISPLAY")  # without any of these, a browser would run in this terminal
 
 
 async def open_dashboard(app: SkywardApp, pool: PoolView | None) -> None:
-    """Open a dashboard of a pool's head node, chosen by the user if there are several, and show its address."""
+    """Open a dashboard of a pool's head node, and show its address. If there are several dashboards, the user
+    chooses."""
     session = app.session
     if pool is None or session is None or not pool.is_live:
         return app.flash("the pool has ended: it has no dashboards")

@@ -17,7 +17,7 @@ import skyward_core as sky
 
 @sky.function
 def broken(first: Literal["raised", "killed"] = "raised", after: float = 0.5) -> str:
-    """Let rank 1 raise and kill rank 2; ``first`` selects which of the two fails first."""
+    """Raise on rank 1 and kill rank 2; ``first`` selects which of the two fails first."""
     rank = sky.instance_info().rank
     print(f"rank {rank} is working", flush=True)
     if rank == 0:

@@ -43,7 +43,7 @@ def train(epochs: int = 5, batch_size: int = 64, lr: float = 0.01, samples: int 
 
     for epoch in range(epochs):
         sampler.set_epoch(epoch)  # another shuffle every epoch
-        total = torch.zeros(2, device=device)  # sum of losses, number of samples
+        total = torch.zeros(2, device=device)  # sum of losses, and number of samples
         for x, y in loader:
             x, y = x.to(device), y.to(device)
             loss = nn.functional.mse_loss(model(x), y)

@@ -1,4 +1,4 @@
-"""Sum of the numbers below ``n``, of which every rank adds up a share.
+"""Sum of the numbers below ``n``: every rank adds up its share.
 
 skyward-tui run example:hello --nodes 4
 """

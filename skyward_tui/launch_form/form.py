@@ -39,12 +39,13 @@ PROJECT = "project"
 
 
 def format_choice(field: str, path: str = "") -> str:
-    """Return the text of a packages choice: the field of the request and the path of its file; "" for none."""
+    """Return the text of a choice of packages: the field of the request and the path of its file; "" for no
+    packages."""
     return field if field in ("", PROJECT) else f"{field} {path}"
 
 
 def package_choices(script: Path | None, chosen: str) -> list[tuple[str, str]]:
-    """Return the packages choices of a script as (label, choice): none first, then the files of its project.
+    """Return the choices of packages for a script as (label, choice): first no packages, then the files of its project.
 
     Args:
         script: The script; None if there is none yet.
@@ -68,7 +69,7 @@ def _chosen_option(chosen: str, listed: list[str] | tuple[()]) -> list[tuple[str
 
 
 def relative_path(path: str) -> str:
-    """Return a path relative to the current folder if it is below."""
+    """Return a path relative to the current folder, if it is below that folder."""
     folder = current_folder()
     return str(Path(path).relative_to(folder)) if Path(path).is_relative_to(folder) else path
 
@@ -106,7 +107,8 @@ def example_path(name: str) -> Path:
 
 
 def expand_example(target: str) -> str:
-    """Replace the example's name in ``example:ddp`` or ``example:ddp:train`` by its path; other targets stay.
+    """Replace the example's name in ``example:ddp`` or ``example:ddp:train`` by its path; return other targets
+    unchanged.
 
     Raises:
         UsageError: If the example does not exist.
@@ -118,13 +120,13 @@ def expand_example(target: str) -> str:
 
 
 def suggest_example(script: Path) -> str:
-    """Return the example with the name of a missing script, or ""."""
+    """Return an example with the same name as a missing script; "" if there is none."""
     known = not exists(script) and script.stem in {path.stem for path in example_paths()}
     return f"{PREFIX}{script.stem}" if known else ""
 
 
 def script_argument(script: str) -> str:
-    """Return a script as a word of the command line; examples by their names."""
+    """Return a script as a word of the command line; an example as its name."""
     path = Path(script)
     return f"{PREFIX}{path.stem}" if path.parent == FOLDER else script
 
@@ -143,13 +145,14 @@ _NUMBERS = {"nodes": ("Nodes", 1024), "ranks_per_node": ("Ranks per node", 64)} 
 
 @cache
 def provider_choices() -> Mapping[str, ProviderInfo]:
-    """Return the providers by name, including declared ones that cannot be loaded: using one reports the error."""
+    """Return the providers by name. Includes installed ones that cannot be loaded, because using one reports the
+    error."""
     return {each.name: each for each in available()}
 
 
 @cache
 def _settings_by_id() -> Mapping[str, Mapping[str, Setting]]:
-    """Return the settings with a field in the form, by the provider's name and the field's id."""
+    """Return those settings that have a field in the form, by provider name and field ID."""
     taken = {field.name for field in fields(Form)} | OTHER_IDS
     found: dict[str, Mapping[str, Setting]] = {}
     for name, each in provider_choices().items():
@@ -159,15 +162,15 @@ def _settings_by_id() -> Mapping[str, Mapping[str, Setting]]:
 
 
 def _free_id(name: str, taken: Collection[str]) -> str:
-    """Return an id for a setting's field: its name, with a number if that is taken."""
+    """Return an ID for the field of a setting: its name, with a number appended if the name is taken."""
     return name if name not in taken else next(f"{name}-{n}" for n in count_from(2) if f"{name}-{n}" not in taken)
 
 
 class FieldError(Exception):
-    """A field of the form is invalid.
+    """Error in a field of the form.
 
     Attributes:
-        field: Id of the field.
+        field: ID of the field.
         argument: Name of the invalid argument; "" for other fields.
     """
 
@@ -179,17 +182,17 @@ class FieldError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Values of the launch form. Fields for options of a launch have the names of the options.
+    """Values of the launch form. An attribute for a launch option has the name of the option.
 
     Attributes:
         whole: Whether the script runs as a whole; ``arguments`` are then its command line arguments.
         pool: Key of an existing pool; "" for a new pool.
         name: Name of a new pool.
-        settings: Texts of the provider's settings by the ids of their fields.
-        gang: Number of nodes for each trial of a sweep; "all", or "" for one rank.
+        settings: Texts of the provider's settings by field ID.
+        gang: Number of nodes for each trial of a sweep; "all" for all nodes; "" for one rank.
         plugin_settings: Texts of plugin parameters by names such as "torch.backend"; ignored for plugins not chosen.
         packages: Choice of packages, as written by :func:`format_choice`.
-        timeout: Without a field: from the launch that filled the form, and shown only in the plan.
+        timeout: Value without a field, taken from the launch that filled the form. Only the plan shows it.
         debug_wait: As ``timeout``.
         torchrun: As ``timeout``.
     """
@@ -229,7 +232,7 @@ def path_of(script: str) -> Path:
     """Return the path for the form's script field.
 
     Raises:
-        UsageError: If it names an example that does not exist.
+        UsageError: If the text names an example that does not exist.
     """
     return expand_user(expand_example(script.strip()))
 
@@ -277,7 +280,7 @@ def split_patterns(text: str) -> list[str]:
 def _split_or_whole(split: Callable[[str], list[str]], text: str) -> list[str]:
     try:
         return split(text)
-    except ValueError:  # the user is still typing a quotation
+    except ValueError:  # the user is still typing a quoted text
         return [text]
 
 
@@ -286,14 +289,14 @@ _patterns = partial(_split_or_whole, split_patterns)
 
 
 def _number(text: str) -> Any:
-    """Parse an integer; other text stays as it is, to be rejected by the validation of the request."""
+    """Parse an integer. Return other text unchanged, so that the validation of the request rejects it."""
     with suppress(ValueError):
         return int(text)
     return _text(text)
 
 
 def parse_amount(text: str) -> Any:
-    """Parse an amount in dollars; other text stays as it is, as in :func:`_number`."""
+    """Parse an amount in dollars. Return other text unchanged, as in :func:`_number`."""
     for kind in (int, float):
         with suppress(ValueError):
             return kind(text)
@@ -304,20 +307,20 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "bool": bool,
     "str | None": _text,
     "float | None": parse_amount,
-    "int | str | None": _number,  # a range stays text
+    "int | str | None": _number,  # a range stays a text
     "int | Literal['gpu'] | None": lambda text: None if text.strip() == "1" else _number(text),
     "Sequence[str]": _pairs,
 }
 """Conversion from texts of the form to values of options, by the option's type."""
 _OWN_READERS: Mapping[str, Callable[[Any], Any]] = {"provider": str, "plugins": tuple, "outputs": _patterns}
-_SEPARATE = ("pool", "settings", "plugin_settings", *WAYS)  # options without exactly one field
+_SEPARATE = ("pool", "settings", "plugin_settings", *WAYS)  # options that do not correspond to exactly one field
 _SHOWN = {"function", "arguments", "plugins", "plugin_settings", "image_settings"}
 _SHOWN |= {name for name, each in OPTIONS.items() if each.row}
 _TEXTS = [each.name for each in fields(Form) if each.name in OPTIONS and each.name not in _SEPARATE]
 
 
 def _asked_options(provider: str, pool: str = "") -> list[str]:
-    """Return the options with a field of their own that are asked for a provider, or for an existing pool."""
+    """Return the options that have their own field and apply to a provider, or to an existing pool."""
     choice = provider_choices().get(provider)
     has = {"": True, "offers": bool(choice and choice.chooses), "price": bool(choice and choice.costs)}
     return [name for name in _TEXTS if not OPTIONS[name].part or (not pool and has[OPTIONS[name].needs])]
@@ -342,7 +345,7 @@ def build_request(form: Form) -> LaunchRequest:
         values |= {"settings": dict(provider_settings(form)), "plugin_settings": given}
     if form.whole:
         values |= {"function": None, "arguments": (), "script_args": values["arguments"]}
-    else:  # torchrun's variables apply only to whole scripts
+    else:  # only whole scripts have torchrun's variables
         values["torchrun"] = False
     return LaunchRequest(script=str(path_of(form.script)), **values)
 
@@ -352,7 +355,7 @@ def _plugin_of(parameter: str) -> str:
 
 
 def _parse_choice(choice: str) -> dict[str, Any]:
-    """Return the field of a request that names the chosen packages."""
+    """Return the field of a request, with its value, for a choice of packages."""
     name, _, path = choice.partition(" ")
     if choice == PROJECT:
         return {PROJECT: True}
@@ -360,7 +363,7 @@ def _parse_choice(choice: str) -> dict[str, Any]:
 
 
 def _parse_gang(text: str) -> dict[str, Any]:
-    """Return the field of a request for the nodes or ranks of each trial of a sweep."""
+    """Return the field of a request, with its value, for the nodes or ranks of each trial of a sweep."""
     words = text.strip().lower()
     if words == ALL_NODES:
         return {"gang": True}
@@ -401,7 +404,7 @@ def plan_launch(form: Form, pools: Collection[PoolView], *, launching: bool = Fa
         launching: As in :func:`~skyward_core.client.launch.launch_plan.make_plan`.
 
     Raises:
-        FieldError: For the first invalid field.
+        FieldError: If a field is invalid; names the first such field.
     """
     try:
         return _check_plan(form, {pool.name: pool for pool in pools if pool.is_live}, launching=launching)
@@ -418,7 +421,7 @@ def _check_plan(form: Form, live: Mapping[str, PoolView], *, launching: bool) ->
     form = _with_function(form)
     _check_words("arguments", shlex.split, form.arguments)
     request = build_request(form)
-    resolve_call(request)  # report errors of the upper fields first
+    resolve_call(request)  # reports errors of the upper fields first
     if form.pool:
         used = _live_pool(form, live.values())
         if used is None:
@@ -446,7 +449,7 @@ def _check_words(id: str, split: Callable[[str], object], text: str) -> None:
 
 
 def _with_function(form: Form) -> Form:
-    """Fill in a missing function: the first of the script, or the whole script if it has none."""
+    """Fill in a missing function: the first function of the script; without functions, the whole script."""
     if (form.function or form.whole) and form.script.strip():
         return form
     functions = functions_of(form.script)
@@ -454,7 +457,7 @@ def _with_function(form: Form) -> Form:
 
 
 def _check_numbers(form: Form, plan: LaunchPlan) -> None:
-    """Reject empty or excessive numbers, which are valid on the command line but not in the form."""
+    """Reject missing or excessive numbers, which the command line accepts but the form does not."""
     for id in _NUMBERS:
         if not getattr(form, id).strip() and not (id == "nodes" and plan.hosts):
             raise FieldError(id, _not_a_number(id, form))
@@ -472,7 +475,7 @@ def _not_a_number(id: str, form: Form) -> str:
 
 
 def _field_id(field: str, form: Form) -> str:
-    """Return the id of the form's field for a field of a request."""
+    """Return the ID of the form's field that corresponds to a field of a request."""
     own = setting_fields(form.provider)
     of_setting = {f"settings.{setting.name}": id for id, setting in own.items()}
     if field == "provider" or field.startswith("settings."):
@@ -507,7 +510,7 @@ def _job_options(form: Form) -> Iterator[str]:
 
 
 def python_script(form: Form, pools: Collection[PoolView]) -> str:
-    """Return the launch of a form as a Python script; a comment with the error if the form is invalid."""
+    """Return the launch of a form as a Python script. If the form is invalid, return a comment with the error."""
     from skyward_core.client.launch.python_snippet import write_snippet
 
     if is_job(form.script):
@@ -519,7 +522,7 @@ def python_script(form: Form, pools: Collection[PoolView]) -> str:
 
 
 def command_line(form: Form) -> str:
-    """Return the launch of a form as a shell command; a comment with the error if the form is invalid."""
+    """Return the launch of a form as a shell command. If the form is invalid, return a comment with the error."""
     if is_job(form.script):
         return shlex.join(["skyward-tui", "launch", form.script.strip(), *_job_options(form)])
     try:
@@ -531,7 +534,7 @@ def command_line(form: Form) -> str:
 
 
 def parse_arguments(line: str) -> dict[str, str] | None:
-    """Return the arguments of a line by name, the first of equal names; None during an unfinished quotation."""
+    """Return the arguments in a line by name; of equal names, the first counts. None if a quotation is unfinished."""
     words = _split_words(line)
     if words is None:
         return None
@@ -543,7 +546,7 @@ def parse_arguments(line: str) -> dict[str, str] | None:
 
 
 def set_argument(line: str, name: str, text: str | None, order: Sequence[str]) -> str:
-    """Return a line of arguments with one argument changed; unchanged during an unfinished quotation.
+    """Return a line of arguments with one argument changed. If a quotation is unfinished, return the line unchanged.
 
     Args:
         line: The line.
@@ -589,7 +592,7 @@ def _quoted(word: str) -> str:
 
 
 def value_list_error(asked: ArgumentField, text: str) -> str:
-    """Return why a text is not a list of values of an argument; "" if valid."""
+    """Return why a text is not a list of valid values of an argument; "" if it is one."""
     try:
         values = argument_values(asked.name, text)
     except UsageError as error:
@@ -598,7 +601,7 @@ def value_list_error(asked: ArgumentField, text: str) -> str:
 
 
 def is_sweep(asked: Sequence[ArgumentField], line: str) -> bool:
-    """Check whether an argument has a text that is not a valid value, but a list of several valid values.
+    """Check whether any argument's text is a list of several valid values, and not itself a valid value.
 
     Args:
         asked: Fields of the arguments.
@@ -634,7 +637,7 @@ _OWN_WRITERS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def fieldless_options(request: LaunchRequest) -> list[str]:
-    """Return the names of given options and provider settings without a field in the form."""
+    """Return the names of the given options and provider settings that have no field in the form."""
     provider = request.provider or DEFAULT_PROVIDER
     own = {"script", "function", "script_args", "detach", *_SEPARATE, *PACKAGES, *_asked_options(provider)}
     options = [name for name in DEFAULTS if name not in own and getattr(request, name)]
@@ -664,7 +667,7 @@ def form_from_request(request: LaunchRequest) -> Form:
     if request.script_args is not None:
         values |= {"whole": True, "arguments": shlex.join(request.script_args)}
     ids = {setting.name: id for id, setting in setting_fields(values["provider"]).items()}
-    # A detached launch implies --keep.
+    # A detached launch implies --keep, so both switch the field on.
     values["keep"] = request.keep or request.detach
     missing = fieldless_options(request)
     if str(path_of(request.script)) != request.script:
@@ -678,7 +681,7 @@ def form_from_request(request: LaunchRequest) -> Form:
 
 
 def save_preset(name: str, form: Form) -> Path:
-    """Save the form, without an existing pool, as a preset, and return its file.
+    """Save the form as a preset, without the selected existing pool, and return the preset's file.
 
     Raises:
         SkywardError: If the form cannot be saved as a preset.
@@ -691,7 +694,7 @@ def save_preset(name: str, form: Form) -> Path:
 
 
 def form_from_preset(preset: Preset) -> tuple[Form, list[str]]:
-    """Return the form for a preset, and notes about values that it cannot hold."""
+    """Return the form for a preset, and notes about the preset's values that the form cannot hold."""
     from skyward_core.client.launch.presets import NO_SCRIPT, drop_unknown
 
     request, notes = preset.request()

@@ -1,4 +1,4 @@
-"""The launch form for job files: variables, plan and steps of a job."""
+"""Job files in the launch form: variables, plan and steps of a job."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from skyward_core.client.launch.launch_form_choices import ArgumentField, Task
     from skyward_core.model.specs import PoolSpec
 
-_UNKNOWN = "asked for when it is launched"  # placeholder of a secret before the launch
+_UNKNOWN = "asked for when it is launched"  # placeholder for a secret that has no value yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class JobPlan:
     Attributes:
         job: The job file, with the form's variables.
         request: The request for a new pool; None for a running pool.
-        pool: The running pool, or the pool to create.
+        pool: The running pool, or the specification of the new pool.
         notes: Notes about ignored parts of the file.
         lacks: Names of secrets without a value.
         keep: Whether a new pool stays up afterwards.
@@ -61,7 +61,8 @@ class JobPlan:
 
 
 def variables(script: str) -> list[ArgumentField]:
-    """Return the variables of a job file as fields; empty if the file is invalid, which its plan reports."""
+    """Return the variables of a job file as form fields; empty if the file is invalid, because the plan reports the
+    error."""
     from skyward_core.client.launch.job_launch import read_job_variables
     from skyward_core.client.launch.launch_form_choices import ArgumentField
 
@@ -120,7 +121,7 @@ def job_plan(
         request = JobRequest.from_options(
             job,
             pool=form.name.strip() or None,
-            # The clouds in the file apply unless the user has chosen another provider.
+            # The clouds named in the job file apply, unless the user has chosen a provider other than the default.
             provider=None if form.provider == DEFAULT_PROVIDER else form.provider,
             settings=dict(provider_settings(form)),
             budget=parse_amount(form.budget),
@@ -135,11 +136,11 @@ def job_plan(
 
 
 def form_from_shell(found: ShellRecord, run: str) -> Form:
-    """Return the form that repeats a saved job, from its file if that is unchanged, else from the saved version.
+    """Return the form that runs a saved job again. Uses the job's file if it is unchanged, otherwise the saved text.
 
     Args:
         found: The saved job.
-        run: Id of the run.
+        run: ID of the run.
 
     Raises:
         UsageError: If the form lacks fields for the job, or the job was launched from another folder.
@@ -173,7 +174,7 @@ def form_from_shell(found: ShellRecord, run: str) -> Form:
 
 
 def job_rows(plan: JobPlan) -> list[tuple[str, str]]:
-    """Return the rows of a job's plan as (heading, text), with only the names of secrets."""
+    """Return the rows of a job's plan as (heading, text). Of secrets, only the names are included."""
     job, pool = plan.job, plan.pool
     rows = [("job", sanitize_line(job.name or str(job.path)))]
     if isinstance(pool, PoolView):
@@ -205,7 +206,7 @@ def job_steps(plan: JobPlan, folder: Path) -> list[Task]:
 
     Args:
         plan: The plan.
-        folder: Folder for large calls.
+        folder: Folder for large pickled calls.
 
     Raises:
         SkywardError: If a file to upload cannot be read.

@@ -1,4 +1,4 @@
-"""Text of the launch plan: created resources, runs and costs."""
+"""Text of the launch plan: resources to create, runs and costs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def plan_rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool 
     Args:
         plan: The plan.
         may_remember: Whether recent answers of the provider may be reused.
-        as_options: Whether advice names command line options instead of fields of the form.
+        as_options: Whether advice refers to command-line options instead of fields of the form.
     """
     from skyward_core.client.launch.launch_form_choices import install_advice
 
@@ -105,13 +105,13 @@ def plan_rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool 
         and plan.spec.accelerator is not None
         and not (plan.price_hourly or plan.has_rental_plan or plan.uses_single_gpus)
     ):
-        # Free machines exist already, and are used as they are.
+        # Free machines already exist and are used as they are, so the plan cannot check them.
         notes.append(f"not checked: each node must have {plan.spec.accelerator}")
     rows += [("note", each) for each in (*notes, plan.file_loss_warning) if each]
     ends = f"skyward-tui down {pool.name}" if as_options else "X"
     end = (
         f"pool stays up ({ends}: tear down)"
-        if plan.keep or plan.spec is None  # a launch never tears down a pool that was up before
+        if plan.keep or plan.spec is None  # a launch never tears down a pool that already existed
         else "pool is torn down after the run"
     )
     return [*rows, ("then", end)]
@@ -122,7 +122,7 @@ def _option_rows(plan: LaunchPlan, then: str) -> Iterator[tuple[str, str]]:
 
     Args:
         plan: The plan.
-        then: What happens when the budget is spent.
+        then: Text about what happens when the budget is spent.
     """
     for name, option in OPTIONS.items():
         heading, text = option.plan
@@ -135,7 +135,8 @@ def _option_rows(plan: LaunchPlan, then: str) -> Iterator[tuple[str, str]]:
 
 
 def _image(spec: PoolSpec) -> Iterator[tuple[str, str]]:
-    """Yield the rows about the environment of the ranks, with only the names of variables: values may be secret."""
+    """Yield the rows about the environment of the ranks. Of variables, only the names are included, because values may
+    be secret."""
     image = spec.image
     rows = {"installs": [*image.pip, *image.apt], "setup": image.setup, "sets": sorted(image.env)}
     rows |= {"includes": image.includes, "excludes": image.excludes}
@@ -150,11 +151,12 @@ def _plugin(plan: LaunchPlan, name: str) -> str:
 
 
 def python_mismatch(plan: LaunchPlan, *, as_options: bool = False) -> str:
-    """Return a warning if the script would run with our Python, which its project does not support; else "".
+    """Return a warning if the script would run with skyward-tui's Python, which the script's project does not support;
+    otherwise "".
 
     Args:
         plan: The plan.
-        as_options: Whether to name command line options instead of fields of the form.
+        as_options: Whether to name command-line options instead of fields of the form.
     """
     wanted, name = plan.python_mismatch
     if not wanted:
@@ -168,11 +170,11 @@ def python_mismatch(plan: LaunchPlan, *, as_options: bool = False) -> str:
 
 
 def missing_packages_text(plan: LaunchPlan, *, as_options: bool = False) -> str:
-    """Return a warning about packages that the script imports but that are not installed; "" if none is known.
+    """Return a warning about packages that the script imports and that are not installed; "" if none is missing.
 
     Args:
         plan: The plan.
-        as_options: Whether to name command line options instead of fields of the form.
+        as_options: Whether to name command-line options instead of fields of the form.
     """
     from skyward_core.client.launch.launch_form_choices import packages_for
 
@@ -188,7 +190,7 @@ def missing_packages_text(plan: LaunchPlan, *, as_options: bool = False) -> str:
         return missing + f"Choose {' or '.join(files.values())} under packages"
     if plan.whole:
         return missing + "Add it to the script's inline metadata (# /// script), or install it in the project's .venv"
-    return ""  # loading the script reports it
+    return ""  # reported when the script is loaded
 
 
 def _pool_creation_rows(plan: LaunchPlan, spec: PoolSpec, may_remember: bool) -> Iterator[tuple[str, str]]:
@@ -196,7 +198,8 @@ def _pool_creation_rows(plan: LaunchPlan, spec: PoolSpec, may_remember: bool) ->
     machines, per_gpu = count_range(least, most, spec.provider.machine), spec.worker.ranks_per_node == "gpu"
     what = f"{machines} × {'one rank per GPU' if per_gpu else count(spec.ranks_per_node, 'rank')}"
     at_least = f"{least * spec.ranks_per_node:,} to " if least < most else ""
-    size = "" if per_gpu else f", world size {at_least}{spec.world_size:,}"  # the number of GPUs is not known yet
+    # unknown as long as the number of GPUs is unknown
+    size = "" if per_gpu else f", world size {at_least}{spec.world_size:,}"
     yield "creates", f"pool {spec.name}: {what}{size}"
     if plan.hosts:
         more = len(plan.hosts) - HOSTS_SHOWN
@@ -207,7 +210,7 @@ def _pool_creation_rows(plan: LaunchPlan, spec: PoolSpec, may_remember: bool) ->
 
 
 def _rental_rows(plan: LaunchPlan, may_remember: bool) -> Iterator[tuple[str, str]]:
-    """Yield the rows about cost, offers in the order of their attempts, and created resources."""
+    """Yield the rows about cost, the offers in the order in which they are tried, and the resources to create."""
     try:
         rental = plan.rental_plan(may_remember=may_remember)
     except SkywardError as error:
@@ -234,7 +237,7 @@ def _cost(hourly: str) -> Iterator[tuple[str, str]]:
 
 
 def _request_text(request: Mapping[str, object]) -> Iterator[str]:
-    """Yield the values of a request that fit one line; ``--json`` shows all."""
+    """Yield those values of a request to the provider that fit one line; ``--json`` shows all values."""
     for name, value in request.items():
         if isinstance(value, int) or (isinstance(value, str) and "\n" not in value):
             yield f"{name} {value}"
@@ -256,7 +259,8 @@ def _call(plan: LaunchPlan) -> str:
 
 
 def _trials_text(plan: LaunchPlan) -> str:
-    """Return the number of trials of a sweep, and on what each runs; the call shows the first."""
+    """Return the number of trials of a sweep, and what each trial runs on. The row with the call shows the first
+    trial."""
     sheet = plan.sheet
     if sheet is None or len(sheet.rows) == len(sheet.tasks) == 1:
         if sheet is not None and sheet.nodes:
@@ -268,7 +272,7 @@ def _trials_text(plan: LaunchPlan) -> str:
 
 
 def _world_size_text(plan: LaunchPlan) -> str:
-    """Return the world size of each trial, or of a call on one rank."""
+    """Return the world size of each trial of a sweep, or of a call on one rank."""
     sheet, spec = plan.sheet, plan.spec
     ranks = 1
     if sheet is not None and sheet.gang:
@@ -300,13 +304,13 @@ MIN_SHOWN_SECONDS = 0.5  # seconds; shorter waits show no text
 
 @dataclass(frozen=True, slots=True)
 class PlanResult:
-    """Result of planning a form: a plan with its text, or an error of a field.
+    """Result of planning a form: either a plan with its text, or an error in a field.
 
     Attributes:
         form: The form.
         plan: The plan of a script.
         rows: Text of the plan, as (heading, text).
-        error: Error of a field.
+        error: Error in a field.
         script: The launch as a Python script.
         job: The plan of a job file.
     """
@@ -325,7 +329,7 @@ def compute_plan(form: Form, pools: Collection[PoolView], *, launching: bool = F
     Args:
         form: The form.
         pools: All known pools.
-        launching: Whether the launch has started; only then the script's Python is run to read its version.
+        launching: Whether the launch has started. Only then may the script's Python be run to read its version.
     """
     if is_job(form.script):
         return _compute_job_plan(form, pools)
@@ -337,7 +341,7 @@ def compute_plan(form: Form, pools: Collection[PoolView], *, launching: bool = F
 
 
 def _compute_job_plan(form: Form, pools: Collection[PoolView]) -> PlanResult:
-    from skyward_tui.launch_form.job_file_plan import (  # pydantic and a reader of YAML come with it
+    from skyward_tui.launch_form.job_file_plan import (  # imports pydantic and a YAML parser
         job_plan,
         job_rows,
     )
@@ -350,17 +354,17 @@ def _compute_job_plan(form: Form, pools: Collection[PoolView]) -> PlanResult:
 
 
 class Planner:
-    """Threads that plan forms.
+    """Execution of planning in threads.
 
-    Plans with the same script and Python run one after the other: the first may start that Python, and the next ones
-    reuse its answer. Fast typing therefore does not create many threads that wait for the same Python.
+    Forms with the same script and Python are planned one after the other: the first planning may start that Python, and
+    the next ones reuse the result. Fast typing therefore does not create many threads that wait for the same Python.
     """
 
     def __init__(self) -> None:
         self._busy: dict[tuple[str, str], asyncio.Future[Any]] = {}
 
     async def run(self, form: Form, work: Callable[[], T]) -> T:
-        """Run work that may start the form's Python in a thread; cancelling does not stop the thread."""
+        """Run work that may start the form's Python, in a thread. Cancelling the caller does not stop the thread."""
         key = form.script, form.python
         before = self._busy.get(key)
         if before is not None and not before.done():
@@ -376,11 +380,11 @@ class Planner:
 
 @dataclass(slots=True)
 class ScriptWait:
-    """Text about a wait, with its duration.
+    """Text about a wait for a script, with the time waited.
 
     Attributes:
         what: Description of the work.
-        line: Latest line of its output; set from any thread.
+        line: Latest line of the work's output; may be set from any thread.
     """
 
     what: str
@@ -395,7 +399,8 @@ class ScriptWait:
 
 
 async def load_tasks(plan: LaunchPlan, wait: ScriptWait) -> list[Task]:
-    """Load the plan's script, and return its calls; cancelling also stops all processes of the loading.
+    """Load the plan's script, and return its calls. Cancelling the caller also stops all processes that load the
+    script.
 
     Args:
         plan: The plan.

@@ -33,20 +33,20 @@ _RENAMED = {
     "wait": "wait_for_capacity",
     "parameters": "plugin_settings",
     "image": "image_settings",
-}  # fields as earlier releases wrote them
+}  # names of fields in earlier releases
 
 
 def recent_forms() -> list[Form]:
-    """Return the recent launches, newest first; empty if the file is missing or invalid."""
+    """Return the recent launches, newest first. If their file is missing or invalid, return an empty list."""
     try:
         entries = parse_json(settings.load_state(NAME))
         return [_parse_form(entry) for entry in entries]
     except (OSError, ValueError, TypeError, AttributeError):
-        return []  # a mere convenience, not worth an error
+        return []  # recent launches are only a convenience, so no error is shown
 
 
 def add_recent(form: Form) -> None:
-    """Save a launch, replacing an earlier one with the same script, function and arguments.
+    """Save a launch. It replaces an earlier launch with the same script, function and arguments.
 
     Raises:
         OSError: If the file cannot be written.
@@ -63,12 +63,13 @@ def add_recent(form: Form) -> None:
 
 
 def _absolute_python(python: str) -> str:
-    """Make the path of an interpreter independent of the current folder; a mere name stays, for PATH."""
+    """Make the path of an interpreter absolute. A name without a folder is left unchanged, because it is looked up in
+    PATH."""
     return str(expand_user(python.strip()).absolute()) if os.sep in python else python.strip()
 
 
 def _absolute_packages(packages: str) -> str:
-    """Make the choice of a packages file independent of the current folder."""
+    """Make the path in a choice of packages absolute."""
     field, _, path = packages.partition(" ")
     return format_choice(field, str(expand_user(path).absolute()) if path else "")
 
@@ -95,7 +96,7 @@ MAX_SHOWN = 8
 
 
 def recent_row(form: Form) -> Content:
-    """Return a recent launch as a line."""
+    """Return a recent launch as a row."""
     script = script_argument(form.script)
     called = script if script != form.script else Path(script).name
     label = f"  {called}:{form.function}  " if form.function else f"  {called}  "
@@ -103,18 +104,18 @@ def recent_row(form: Form) -> Content:
 
 
 def example_row(path: Path, lacks: str = "") -> Content:
-    """Return a packaged example as a line, with its missing packages."""
+    """Return a packaged example as a row, with its missing packages."""
     return Content.assemble(f"  {path.stem:<12}", (lacks, "$text-warning"), (script_summary(path), "$muted"))
 
 
 def missing_packages() -> dict[Path, str]:
-    """Return text about missing packages for each packaged example; may start a Python."""
+    """Return a text about the missing packages of each packaged example; may start a Python interpreter."""
     return {path: _missing_text(path) for path in example_paths()}
 
 
 def _missing_text(path: Path) -> str:
     try:
         missing = missing_frameworks(path)
-    except ScriptError:  # picking the example reports the error
+    except ScriptError:  # reported when the user picks the example
         return ""
     return f"needs {', '.join(missing)}  " if missing else ""

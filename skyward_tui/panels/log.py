@@ -1,4 +1,4 @@
-"""Panel with the logs of ranks, side by side, with a prompt and the last failure."""
+"""Panel with the logs of ranks side by side, an input for search and filter, and the last failure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def parse_time(text: str, newest: float) -> float | None:
     Args:
         text: ``12:30``, ``12:30:05``, ``2026-11-24 12:30``, or ``-5m``: an offset before the newest line, in s, m, h or
             d.
-        newest: Unix time of the newest line. A time without a date is the latest one before it, in local time.
+        newest: Unix time of the newest line. A time without a date means the latest such time before the newest line,
+        in local time.
     """
     text = text.strip()
     last = datetime.fromtimestamp(newest)
@@ -51,12 +52,12 @@ def parse_time(text: str, newest: float) -> float | None:
         if not re.match(r"\d\d?:", text):
             return datetime.fromisoformat(text).timestamp()
         at = datetime.combine(last, time.fromisoformat(f"0{text}" if text[1] == ":" else text))
-    except ValueError:  # such as hour 25
+    except ValueError:  # for example hour 25
         return None
     return (at - timedelta(days=at.timestamp() > newest)).timestamp()
 
 
-ROWS, ROWS_SHORT = 10, 5  # last rows of a traceback, in a tall and in a short panel
+ROWS, ROWS_SHORT = 10, 5  # number of traceback lines shown, in a tall and in a short panel
 
 
 class CauseLines(Static):
@@ -67,11 +68,11 @@ class CauseLines(Static):
     def __init__(self) -> None:
         super().__init__()
         self._shown: object = ()
-        self.text = ""  # the whole traceback, while the widget is shown
+        self.text = ""  # the whole traceback; "" while the widget is hidden
         self.display = False
 
     def show(self, run: RunView | None, rank: int | None, key: str, *, short: bool) -> None:
-        """Show the last lines of a rank's traceback, if the rank raised.
+        """Show the last lines of a rank's traceback, if the rank raised an exception.
 
         Args:
             rank: The rank; None hides the widget.
@@ -97,7 +98,7 @@ class CauseLines(Static):
 
 
 def _raised_outcome(run: RunView, rank: int) -> Outcome | None:
-    """Return the outcome of the rank's latest call, if it raised and has a traceback."""
+    """Return the outcome of the rank's latest call, if the call raised an exception and has a traceback."""
     tasks = [task for task in list(run.tasks.values()) if task.rank == rank and task.outcome is not None]
     outcome = max(tasks, key=lambda task: task.began_at or 0.0).outcome if tasks else None
     if outcome is None or outcome.kind != "raised" or outcome.error is None or not outcome.error.traceback:
@@ -105,17 +106,17 @@ def _raised_outcome(run: RunView, rank: int) -> Outcome | None:
     return outcome
 
 
-MOST = 4  # logs side by side
-MIN_COLUMN_WIDTH = 32  # cells of each of two columns; a narrower panel stacks the logs
+MOST = 4  # maximum number of logs side by side
+MIN_COLUMN_WIDTH = 32  # minimum cells of each of two columns; in a narrower panel, the logs are stacked
 
 
 class LogColumn(Vertical):
-    """One log with its head."""
+    """One log with a head line."""
 
     def __init__(self, rank: int, *, id: str | None = None) -> None:
         super().__init__()
         self.rank = rank
-        self.explained: object = None  # state that the empty text describes
+        self.explained: object = None  # state that the text of the empty log describes
         self.pane = LogPane(id=id)
         self._head = Chrome(classes="log-head")
 
@@ -127,7 +128,7 @@ class LogColumn(Vertical):
         self.pane.can_focus = True
 
     def head(self, text: Content) -> None:
-        """Set the head, which is shown only with several logs."""
+        """Set the head line, which is shown only if there are several logs."""
         self._head.show_line(text)
 
 
@@ -159,7 +160,7 @@ class LogPanes(Container):
         return len(self.columns) > 1
 
     def select_rank(self, rank: int) -> None:
-        """Make the log of a rank current; if it is not shown, the current column switches to the rank."""
+        """Make the log of a rank current. If no column shows the rank, switch the current column to it."""
         column_of_rank = next((column for column in self.columns if column.rank == rank), None)
         if column_of_rank is not None and column_of_rank is not self.current:
             had_focus = self.current.pane.has_focus
@@ -214,14 +215,14 @@ class LogPanes(Container):
 
 
 _GAP = "{run.previous_rank} and {run.next_rank} show each rank from its first line, {run.save} saves all"
-_TALL = 24  # rows; a lower panel shows fewer lines of a traceback
-_NEAR_END = 400  # last lines to search for a traceback
-_MAX_NAMED_RANKS = 6  # ranks with errors named in the title
+_TALL = 24  # rows of a tall panel; a lower panel shows fewer lines of a traceback
+_NEAR_END = 400  # number of last lines that are searched for a traceback
+_MAX_NAMED_RANKS = 6  # number of failed ranks that the title names
 _TRACEBACK = "Traceback (most recent call last)"
 
 
 class LogPanel(RunPanel[LogPane]):
-    """Logs with a title, a prompt below, and keys that apply to the current log."""
+    """Logs with a title, an input below, and keys that apply to the current log."""
 
     DEFAULT_CSS = read_style_sheet(__file__)
 
@@ -233,7 +234,7 @@ class LogPanel(RunPanel[LogPane]):
         self._merged = False
         self._world = 0
         self._run: RunView | None = None
-        self._sought: LineMatch | None = None  # line to scroll to; dropped when another rank is selected
+        self._sought: LineMatch | None = None  # line to scroll to; None once another rank is selected
         self.cause = CauseLines()
         self.prompt = TextLine(compact=True, id="prompt", select_on_focus=True)
         self._subject = ""
@@ -262,7 +263,7 @@ class LogPanel(RunPanel[LogPane]):
             changed = self._show_merged(pool, run, chosen)
         else:
             self._folded = None
-            # A list, because every column must be updated.
+            # A list instead of a generator, because every column must be updated.
             changed = any([self._show_rank(column, pool, run) for column in self.panes.columns])
         rank = None if chosen.merged else chosen.rank
         self.cause.show(run, rank, first_key("run.errors", self.app.keys), short=self.size.height < _TALL)
@@ -299,7 +300,8 @@ class LogPanel(RunPanel[LogPane]):
 
     @property
     def is_untouched(self) -> bool:
-        """Whether the log follows its end without search, filter or other logs beside it."""
+        """Whether the user has left the log as it is: following its end, without search, filter or other logs beside
+        it."""
         pane = self.pane
         searched = pane.window.search is not None or pane.window.filter is not None
         alone = not self.panes.has_several
@@ -341,7 +343,7 @@ class LogPanel(RunPanel[LogPane]):
         return subject
 
     def _stored_lines(self, run: RunView, rank: int) -> Files | None:
-        """Return a function that reads the rank's stored lines of a run."""
+        """Return a function that reads the stored lines of a rank's run from files."""
         session = self.app.session
         if session is None:
             return None
@@ -350,7 +352,7 @@ class LogPanel(RunPanel[LogPane]):
     def _explain_empty(
         self, column: LogColumn, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection
     ) -> None:
-        """Set the text of a log without lines to the reason."""
+        """Show the reason in a log that has no lines."""
         if run is None:
             column.explained = None
             column.pane.empty_text = one_line(format_detail(pool)) or with_keys(self.row.empty, self.app.keys)
@@ -390,7 +392,7 @@ class LogPanel(RunPanel[LogPane]):
     # Columns
 
     def _restore_columns(self) -> None:
-        """Restore the saved columns once the pool's ranks are known."""
+        """Restore the saved columns as soon as the pool's ranks are known."""
         if self._beside and self._world:
             for rank in self._beside[: MOST - 1]:
                 if rank < self._world and rank not in self.panes.ranks:
@@ -469,7 +471,8 @@ class LogPanel(RunPanel[LogPane]):
         await open_pager(self.app, "all.log" if rank is None else f"r{rank:03d}.log", lines)
 
     def _path_candidates(self) -> list[str]:
-        """Return lines that may name a file and a line: selection, otherwise hit, otherwise screen and traceback."""
+        """Return lines that may name a file and a line: the selection; without one, the current hit; otherwise the
+        visible lines and the traceback."""
         pane = self.pane
         if selected := self.screen.get_selected_text():
             return selected.splitlines()
@@ -477,7 +480,7 @@ class LogPanel(RunPanel[LogPane]):
             return [line.text for line in hit]
         return [*pane.visible_text().splitlines(), *self.cause.text.splitlines()]
 
-    # Going to a time
+    # Jump to a time
 
     @work(group="ask", exclusive=True)
     async def action_time(self) -> None:
@@ -509,7 +512,7 @@ class LogPanel(RunPanel[LogPane]):
 
     def _show_prompt(self, what: str) -> None:
         self.show()
-        # A hidden prompt cannot take the focus before the next refresh.
+        # The hidden input cannot take the focus before the next refresh.
         self.screen.call_after_refresh(self._open_prompt, what)
 
     def _open_prompt(self, what: str) -> None:
@@ -522,7 +525,8 @@ class LogPanel(RunPanel[LogPane]):
         self.prompt.focus()
 
     def close_one(self) -> bool:
-        """Close the prompt, otherwise the search, otherwise the filter."""
+        """Close the input; if it is closed, end the search; without a search, the filter. Return whether anything was
+        closed."""
         if self.has_class("-asking"):
             self._close_prompt()
         elif self.pane.window.search is not None:
@@ -600,27 +604,27 @@ class LogPanel(RunPanel[LogPane]):
         return PanelExport(files, next(filter(None, remarks), ""))
 
     async def _export_lines(self, pane: LogPane, run: RunView | None, rank: int | None) -> tuple[Iterable[str], str]:
-        """Return the lines of a rank, or of all ranks (None), and a note for the user."""
+        """Return the lines of a rank, or of all ranks if ``rank`` is None, and a note for the user."""
         from skyward_tui.file_export import log_lines
 
         ring = pane.window.ring
         remark = f" (the last {count(ring.end - ring.first, 'line')})" if ring.first else ""
         session = self.app.session
         if run is not None and session is not None:
-            with suppress(UsageError):  # the ledger does not know the run yet, so the ring has all lines
+            with suppress(UsageError):  # the ledger does not know the run yet, so all its lines are in memory
                 return log_lines(await asyncio.to_thread(session.run_logs, run.id), rank), ""
         return (f"{line}\n" for line in ring.lines(0, ring.end)), remark
 
 
 def failed_ranks(run: RunView | None) -> tuple[int, ...]:
-    """Return the ranks of a run that failed themselves, not because of another rank."""
+    """Return the ranks of a run that failed on their own, not because of another rank."""
     if run is None:
         return ()
     return tuple(sorted({outcome.rank for outcome in run.outcomes() if outcome.kind in FAILURES}))
 
 
 def _mode_text(pane: LogPane) -> tuple[str, str]:
-    """Return whether a log follows its end, with the style."""
+    """Return a text that states whether a log follows its end, and its style."""
     if pane.is_following:
         return "FOLLOW", "$text-success"
     behind = f" +{count(pane.lines_behind, 'line')}" if pane.lines_behind else ""
@@ -628,14 +632,14 @@ def _mode_text(pane: LogPane) -> tuple[str, str]:
 
 
 def _search_text(pane: LogPane) -> str:
-    """Return filter and search of a log with their numbers of matches."""
+    """Return the filter and the search of a log with their numbers of matches."""
     parts = []
     if pane.window.filter is not None:
         text = f"&{pane.filter_text} " if pane.filter_text else ""
         parts.append(f"{text}{count(len(pane.window.filter.numbers), 'line')}")
     if pane.window.search is not None:
         parts.append(f"/{pane.window.search.matcher.text} {count(pane.hit_count, 'hit')}")
-    # Lines before that are not read, or no longer available.
+    # Earlier lines are not searched yet, or are no longer available.
     begin = max((hits.begin for hits in (pane.window.filter, pane.window.search) if hits is not None), default=0)
     if parts and begin:
         parts.append(f"searched the last {count(pane.window.end - begin, 'line')}")

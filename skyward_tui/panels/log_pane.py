@@ -1,8 +1,8 @@
 """Scrollable pane of log lines with search, filter and wrapping.
 
-Textual's log widgets style every line that arrives. This one styles only visible lines, at the screen's update
-interval, so that fast output costs no more than slow output. Since it overrides ``render_lines``, its parent draws
-borders and padding.
+Textual's log widgets style every line that arrives. This pane styles only visible lines, at the screen's update
+interval, so that fast output costs no more than slow output. The pane overrides ``render_lines``, so its parent widget
+must draw borders and padding.
 """
 
 from __future__ import annotations
@@ -43,29 +43,30 @@ from skyward_tui.text.number_and_time_format import count
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet
 
-PATIENCE = 0.5  # seconds of CPU time for one search of a line, or of a block of lines
+PATIENCE = 0.5  # seconds of CPU time; limit for searching one line, or one block of lines
 
 Span = tuple[int, int, Callable[[int, int], list[Line]]]
-NEAR = 64  # following lines to search for a timestamp, if a line has none
+NEAR = 64  # number of following lines whose timestamps are checked, if a line has none
 
 
-# Constructs whose match in a block of lines may differ from a match in a single line: negations, anchors, newlines.
+# Negations, anchors and newlines: these may match differently in a block of lines than in a single line.
 _OF_ONE_LINE = re.compile(r"\(\?(?:[!>(]|<[!=]|[a-zA-Z]*[-s])|\\[AZsWDBnxuUN0-9]|\[\^|[*+?}]\+|\n")
 
 
-_FUZZY = re.compile(r"(?<!\\)\{(?!\d*,?\d*\})")  # a brace that regex, unlike re, treats as a fuzzy quantifier
+# a brace that the package regex, unlike re, treats as the start of a fuzzy match
+_FUZZY = re.compile(r"(?<!\\)\{(?!\d*,?\d*\})")
 
 
 class Pattern:
-    """Regular expression whose search raises TimeoutError if it backtracks for too long."""
+    """Regular expression. A search raises TimeoutError if it takes too long because of backtracking."""
 
     def __init__(self, text: str, flags: int = 0) -> None:
         self._limit: dict[str, Any] = {}
         self._compiled: Any
-        if not re.search(r"[*+?{]", text):  # a pattern without quantifiers cannot backtrack excessively
+        if not re.search(r"[*+?{]", text):  # without quantifiers, a pattern cannot backtrack excessively
             self._compiled = re.compile(text, flags)
             return
-        import regex  # imported late: the import takes 20 ms, and most searches are for a word
+        import regex  # late: the import takes 20 ms, and most searches are for a plain word
 
         try:
             self._compiled = regex.compile(_FUZZY.sub(r"\\{", text), flags)
@@ -83,15 +84,14 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Matcher:
-    """A search or filter: a regular expression, or literal text if the expression is invalid.
+    """Search or filter: a regular expression, or literal text if the text is not a valid expression.
 
-    Lower-case patterns ignore case.
+    A pattern in lower case ignores case.
 
     Attributes:
         among: Pattern that the line's start must match, to select ranks.
-        scan: Pattern for a block of lines; it matches if any line of the block may match. None if a block search would
-            be
-            unreliable or slow.
+        scan: Pattern for a block of lines, which matches if any line of the block may match. None if searching blocks
+        would be unreliable or slow.
     """
 
     text: str
@@ -123,7 +123,8 @@ class Matcher:
 
     @classmethod
     def for_ranks(cls, ranks: Iterable[int], within: Matcher | None) -> Matcher:
-        """Return a matcher for the merged lines of some ranks, restricted to the matches of ``within``."""
+        """Return a matcher for merged lines that accepts only some ranks, and among their lines only the matches of
+        ``within``."""
         among = re.compile("|".join(re.escape(rank_prefix(rank)) for rank in ranks) or "(?!)")
         return replace(within or cls("", Pattern("")), among=among)
 
@@ -157,7 +158,7 @@ class MatchIndex:
     """Numbers of matching lines, updated incrementally.
 
     Attributes:
-        begin: Number of the first searched line; :func:`search_files` searches earlier lines.
+        begin: Number of the first line that was searched; :func:`search_files` searches earlier lines.
     """
 
     def __init__(self, matcher: Matcher, begin: int) -> None:
@@ -168,7 +169,8 @@ class MatchIndex:
         self._version = 0
 
     def update(self, window: LogViewport) -> None:
-        if isinstance(window.ring, CollapsedRing):  # the ranks of a collapsed line are searched, and may change
+        # in a collapsed line, the search includes the ranks, which may change later
+        if isinstance(window.ring, CollapsedRing):
             changed = max(self.begin, window.ring.changed_since(self._version))
             self._version = window.ring.version
             if changed < self._seen:
@@ -190,24 +192,24 @@ class MatchIndex:
         self._seen += offset
 
     def add_earlier(self, numbers: list[int], begin: int = 0) -> None:
-        """Add matches of earlier lines, of which the first searched one is ``begin``."""
+        """Add the numbers of matches in earlier lines. ``begin`` is the first line that was searched."""
         self.numbers = [*numbers, *self.numbers[bisect_left(self.numbers, self.begin) :]]
         self.begin = begin
 
 
 class LogViewport:
-    """Readable lines of a ring, and of the files before it.
+    """Readable lines of a ring buffer, and of the files with earlier lines.
 
-    While frozen, the lines at the time of :meth:`freeze` stay readable although the ring evicts them.
+    While frozen, the lines at the time of :meth:`freeze` stay readable although the ring drops them.
 
     Attributes:
-        timed_out_text: Filter or search that was dropped because it was too slow.
+        timed_out_text: Text of a filter or search that was dropped because it was too slow.
     """
 
     def __init__(self, ring: Ring) -> None:
         self.ring = ring
         self.stored: StoredLines | None = None
-        self.base = 0  # line number of the ring's line 0
+        self.base = 0  # line number of the ring's first line
         self.filter: MatchIndex | None = None
         self.search: MatchIndex | None = None
         self.timed_out_text = ""
@@ -228,10 +230,10 @@ class LogViewport:
         return self.base + self.ring.end
 
     def open_files(self, stored: StoredLines, base: int) -> int:
-        """Add the files before the ring.
+        """Add the files with the lines before those in the ring.
 
         Args:
-            base: Line number in the files of the ring's line 0.
+            base: Line number in the files that corresponds to the ring's first line.
 
         Returns:
             Offset that was added to all line numbers.
@@ -244,7 +246,7 @@ class LogViewport:
         return shift
 
     def freeze(self) -> None:
-        """Keep the current lines readable."""
+        """Keep the current lines readable, even if the ring drops them."""
         self._frozen_lines = self._from_ring(0, self.end)
 
     def unfreeze(self) -> None:
@@ -322,7 +324,8 @@ class LogViewport:
             newest = held
         if self.stored is not None:
             spans = [(0, min(newest, self.stored.count), self.stored.read), *spans]
-            if self._frozen_lines and self.stored.count > spans[1][1]:  # lines that the ring evicted since the freeze
+            # lines that the ring has dropped since the freeze
+            if self._frozen_lines and self.stored.count > spans[1][1]:
                 between = (spans[1][1], min(spans[2][0], self.stored.count), self.stored.read)
                 spans.insert(2, between)
         return [span for span in spans if span[0] < span[1]]
@@ -332,13 +335,14 @@ class LogViewport:
         return [line._replace(number=line.number + self.base) for line in lines] if self.base else lines
 
     def count_newer(self, number: int) -> int:
-        """Return the number of visible lines after ``number``."""
+        """Return the number of visible lines after a line."""
         if self.filter is not None:
             return len(self.filter.numbers) - bisect_right(self.filter.numbers, number)
         return max(0, self.end - number - 1)
 
     def find_match(self, start: int, *, backwards: bool = False) -> int | None:
-        """Return the number of the next hit from ``start`` on (inclusive), wrapping around the ends."""
+        """Return the number of the next match at or after ``start``. The search continues at the other end of the
+        log."""
         if self.search is None:
             return None
         numbers = self.search.numbers
@@ -353,7 +357,8 @@ class LogViewport:
         return numbers[bisect_left(numbers, start) % len(numbers)]
 
     def time_of(self, number: int) -> float | None:
-        """Return when a line, or the next line with a timestamp, was printed; None if no near line has one."""
+        """Return the time when a line was printed. If it has no timestamp, use the next line that has one; None if none
+        is near."""
         for low, high, read in self._spans():
             if (begin := max(number, low)) < high:
                 for line in read(begin, min(high, begin + NEAR)):
@@ -362,9 +367,10 @@ class LogViewport:
         return None
 
     def first_since(self, at: float) -> int:
-        """Return the number of the first line printed at a time or later, or the end.
+        """Return the number of the first line printed at or after a time; if there is none, the number after the last
+        line.
 
-        The result is approximate if clocks of ranks differ, because lines are only roughly sorted by time.
+        The result is approximate if the clocks of ranks differ, because lines are only roughly sorted by time.
         """
         low, high = self.first, self.end
         while low < high:
@@ -385,12 +391,13 @@ class LogViewport:
         return [line for number in numbers for line in self.unfiltered(number, number + 1)]
 
 
-SLICE_LINES = 8_192, 524_288  # lines to search before showing matches: first slice, and maximum
-READ_LINES = 32_768  # lines per read; a larger read would delay cancellation
+SLICE_LINES = 8_192, 524_288  # number of lines to search before matches are shown: initial and maximum value
+READ_LINES = 32_768  # number of lines per read; a larger read would delay a cancellation
 
 
 async def search_earlier(window: LogViewport, hits: MatchIndex) -> AsyncIterator[list[int]]:
-    """Search the files for a filter or search, the newest lines first, until the search is replaced; yield matches.
+    """Search the files for a search or filter, the newest lines first, and yield matches. Stops if the search or filter
+    is replaced.
 
     A search that is too slow is dropped.
     """
@@ -436,20 +443,21 @@ def _matching_numbers(stored: StoredLines, matcher: Matcher, wanted: range, canc
 
 
 _PREFIX = re.compile(r"r\d{3,}\| ")
-_LABEL = re.compile(r"(?:(x\d+ *)|[xr]\d[^|]*)\| ")  # ranks of a collapsed line; group 1 if all ranks printed it
+# label with the ranks of a collapsed line; group 1 if all ranks printed the line
+_LABEL = re.compile(r"(?:(x\d+ *)|[xr]\d[^|]*)\| ")
 _PREFIX_COLORS = ("cyan", "green", "yellow", "magenta", "blue", "bright_red", "bright_cyan", "bright_green")
-_SIDEWAYS = 16  # cells per step
+_SIDEWAYS = 16  # cells per step to the side
 _RELOAD_SECONDS = 2.0  # seconds between attempts to read missing lines from the files
 _NO_TIME = " " * len("12:00:01.23 ")
 
-Files = Callable[[], StoredLines]  # reads the files; may block, and raise
+Files = Callable[[], StoredLines]  # opens the files with earlier lines; may block and raise
 
 
 class LogPane(Widget, can_focus=True):
     """View of a :class:`~skyward_core.views.log_buffer.LogRing`, and of the files with older lines.
 
     The scroll position (``top``) is a line number and a row within the line, or None while following the newest line.
-    The files are opened only if the user scrolls or searches beyond the ring.
+    The files are opened only if the user scrolls or searches beyond the lines in the ring.
     """
 
     BINDINGS = bindings("log")
@@ -460,7 +468,7 @@ class LogPane(Widget, can_focus=True):
     empty_text: var[str] = var("")
 
     class StatusChanged(Message):
-        """The title is out of date."""
+        """Message that the title of the panel is out of date."""
 
         ALLOW_SELECTOR_MATCH: ClassVar[set[str]] = set()
 
@@ -470,7 +478,7 @@ class LogPane(Widget, can_focus=True):
 
     @dataclass
     class SearchAborted(Message):
-        """A filter or search was dropped because it was too slow.
+        """Message that a filter or search was dropped because it was too slow.
 
         Attributes:
             text: The filter or search.
@@ -492,21 +500,22 @@ class LogPane(Widget, can_focus=True):
         self._filter: Matcher | None = None
         self._only: tuple[int, ...] | None = None
         self._opening = False
-        self._goal: int | None = None  # line to scroll to once the files are read
-        self._gap_checked_at = -math.inf  # monotonic time of the last read that a gap caused
+        self._goal: int | None = None  # line to scroll to as soon as the files are read
+        self._gap_checked_at = -math.inf  # monotonic time of the last read of the files that missing lines caused
         self._left = 0
         self._painted_version = -1
         self._cache: dict[int, tuple[str, list[Strip]]] = {}
         self._rows: list[Strip] = []
-        self._painted_rows: list[tuple[int, int]] = []  # line number and row within the line, for every painted row
+        # for each painted row: the line number, and the row within the line
+        self._painted_rows: list[tuple[int, int]] = []
 
     def show(self, ring: Ring, *, merged: bool = False, files: Files | None = None, goal: int | None = None) -> None:
         """Show another ring with the current filter and search.
 
         Args:
             merged: Whether lines begin with their rank.
-            files: Reads older lines.
-            goal: Line of the files to scroll to.
+            files: Opens the files with earlier lines.
+            goal: Number of a line in the files to scroll to.
         """
         if ring is self.window.ring:
             return
@@ -526,7 +535,7 @@ class LogPane(Widget, can_focus=True):
 
     @property
     def _is_missing_lines(self) -> bool:
-        """Whether the files may have lines that are not loaded."""
+        """Whether the files may contain lines that are not loaded."""
         stored = self.window.stored
         return self._files is not None and (stored is None or stored.count < self.window.oldest)
 
@@ -559,10 +568,10 @@ class LogPane(Widget, can_focus=True):
             self._opening = False
             self._repaint()
             if self._goal is not None and window is not self.window:
-                self._load_files()  # the pane shows another ring now
+                self._load_files()  # while the files were read, the pane switched to another ring
 
     async def _search_files(self, window: LogViewport) -> None:
-        """Search the files for filter and search, showing the matches of each slice at once."""
+        """Search the files for filter and search. The matches of each slice are shown at once."""
         for hits in filter(None, (window.filter, window.search)):
             async for numbers in search_earlier(window, hits):
                 if window is not self.window:
@@ -581,7 +590,7 @@ class LogPane(Widget, can_focus=True):
         self._painted_rows = [(number + shift, row) for number, row in self._painted_rows]
 
     def repaint_if_changed(self) -> bool:
-        """Repaint if visible lines changed; return whether there are new lines."""
+        """Repaint if the visible lines have changed. Return whether there are new lines."""
         version = self.window.ring.version
         if version == self._painted_version:
             return False
@@ -598,12 +607,12 @@ class LogPane(Widget, can_focus=True):
 
     @property
     def _has_changing_lines(self) -> bool:
-        """Whether existing lines may change, as the labels of collapsed lines do."""
+        """Whether lines may still change, such as the labels of collapsed lines."""
         return isinstance(self.window.ring, CollapsedRing)
 
     @property
     def lines_behind(self) -> int:
-        """Number of lines below the last visible one."""
+        """Number of lines below the last visible line."""
         if self.top is None:
             return 0
         return self.window.count_newer(self._painted_rows[-1][0] if self._painted_rows else self.top[0])
@@ -628,7 +637,7 @@ class LogPane(Widget, can_focus=True):
     # Searching and filtering
 
     def set_filter(self, matcher: Matcher | None) -> None:
-        """Show only matching lines, of the ranks given to :meth:`set_ranks`."""
+        """Show only lines that match, among the lines of the ranks given to :meth:`set_ranks`."""
         self._filter = matcher
         shown = matcher if self._only is None else Matcher.for_ranks(self._only, matcher)
         self.window.set_filter(shown)
@@ -639,17 +648,17 @@ class LogPane(Widget, can_focus=True):
 
     @property
     def filter_text(self) -> str:
-        """Filter as typed; "" without a filter."""
+        """Filter as the user typed it; "" without a filter."""
         return "" if self._filter is None else self._filter.text
 
     def set_ranks(self, ranks: tuple[int, ...] | None) -> None:
-        """Show only some ranks of merged lines; None shows all."""
+        """Show only the lines of some ranks in merged logs; None shows all ranks."""
         if ranks != self._only:
             self._only = ranks
             self.set_filter(self._filter)
 
     def set_search(self, matcher: Matcher | None) -> None:
-        """Search, and go to the newest hit."""
+        """Start a search, and go to the newest match."""
         self.window.set_search(matcher)
         self._report_aborted()
         self.current_hit = None
@@ -668,7 +677,7 @@ class LogPane(Widget, can_focus=True):
                 self.set_filter(None)
 
     def step_hit(self, step: int) -> None:
-        """Go to the next hit, or with a negative step to the previous one."""
+        """Go to the next match, or with a negative step to the previous match."""
         if self.current_hit is not None:
             start = self.current_hit + (1 if step > 0 else -1)
         elif step > 0:
@@ -693,7 +702,8 @@ class LogPane(Widget, can_focus=True):
     # Moving
 
     def scroll_to_line(self, number: int) -> None:
-        """Scroll to a line and the lines after it; a followed log keeps following if the line is already visible."""
+        """Scroll to a line, which becomes the first visible one. If the log is followed and shows the line already,
+        keep following."""
         if not self.is_following or self.window.end - number > self.size.height:
             self._stop_above(number, 1)
 
@@ -731,7 +741,7 @@ class LogPane(Widget, can_focus=True):
             self._load_files(self._to_start)
 
     def go_to_time(self, at: float) -> None:
-        """Scroll to the first line printed at a Unix time or later, otherwise to the last line."""
+        """Scroll to the first line printed at or after a Unix time; if there is none, to the last line."""
         self._to_time(at)
         oldest = self.window.time_of(self.window.first)
         if self._is_missing_lines and (oldest is None or at < oldest):
@@ -770,7 +780,7 @@ class LogPane(Widget, can_focus=True):
         self._stop_at((number, row - rows))
 
     def _down(self, top: tuple[int, int], rows: int) -> None:
-        """Move down; reaching the end resumes following."""
+        """Scroll down. At the end of the log, following resumes."""
         row = top[1] + rows
         for line in self.window.lines_after(top[0], rows + 1):
             height = len(self._strips(line))
@@ -878,7 +888,7 @@ class LogPane(Widget, can_focus=True):
         return [strip for _, strip in rows]
 
     def _rows_of(self, lines: list[Line], base: Style) -> list[tuple[tuple[int, int], Strip]]:
-        """Return lines as rows, with a notice in place of missing lines."""
+        """Return the rows of lines, with a notice in place of missing lines."""
         rows: list[tuple[tuple[int, int], Strip]] = []
         expected = 0 if lines and lines[0].number == self.window.first else None
         for line in lines:
@@ -899,7 +909,7 @@ class LogPane(Widget, can_focus=True):
         )
 
     def _strips(self, line: Line, base: Style | None = None) -> list[Strip]:
-        """Return the rows of one line, cached while its text is unchanged."""
+        """Return the rows of one line. They are cached as long as the text of the line does not change."""
         cached = self._cache.get(line.number)
         if cached is not None and cached[0] is line.text:
             return cached[1]
@@ -917,7 +927,7 @@ class LogPane(Widget, can_focus=True):
         return Segment(clock or _NO_TIME, self.rich_style + Style(dim=True))
 
     def _cut(self, parsed: ParsedLine, base: Style, is_current: bool, head: Segment | None = None) -> list[Strip]:
-        """Style one line, with ``head`` before it, and cut it into rows of the pane's width."""
+        """Style one line, put ``head`` before it, and split it into rows of the pane's width."""
         segments = self._segments(parsed, base, is_current)
         if head is not None:
             segments.insert(0, head)

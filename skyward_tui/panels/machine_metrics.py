@@ -1,4 +1,4 @@
-"""Panel with machine metrics, as a grid and over time."""
+"""Panel with the metrics of machines, as a grid and over time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def gpu_rows(machine: MachineView, name: str, whole: str | float, width: int, x:
 
     Args:
         name: Metric to show.
-        whole: Maximum of the metric: a number, or the name of another metric.
+        whole: 100 % value of the metric: a number, or the name of another metric.
         x: (first, last) Unix time of the row.
     """
     rows = []
@@ -53,7 +53,8 @@ def gpu_rows(machine: MachineView, name: str, whole: str | float, width: int, x:
 
 
 def _bars(trace: Trace, full: float, width: int, x: Span) -> str:
-    """Return the mean of each time step as a share of ``full``; steps without data repeat the previous bar."""
+    """Return a bar for each time step: the mean as a share of ``full``. A step without data repeats the previous
+    bar."""
     at, values = trace
     if not len(at) or width < 1:
         return ""
@@ -77,16 +78,17 @@ def _mean_utilization(machine: MachineView) -> list[tuple[float, float]]:
     traces = [trace for trace in traces if len(trace.at)]
     if not traces:
         return []
-    shortest = min(len(trace.at) for trace in traces)  # all GPUs are sampled at the same times
+    # all GPUs are sampled at the same times, so the lines have the same times
+    shortest = min(len(trace.at) for trace in traces)
     columns = zip(*(trace.values[-shortest:] for trace in traces), strict=True)
     return list(zip(traces[0].at[-shortest:], map(fmean, columns), strict=True))
 
 
-CELL = 5  # columns of a GPU
-FRESH_SECONDS = 10.0  # seconds; working samplers send new data well within this time
-REPAINT_SECONDS = 0.9  # seconds between updates, because nodes send their samples at different times
-# Metrics of nodes without GPUs: label, metric, unit, and maximum (a number, or a metric's name; None: the greatest
-# value of any node).
+CELL = 5  # cells of one GPU
+FRESH_SECONDS = 10.0  # seconds; data that is older means that the node's sampler is not working
+REPAINT_SECONDS = 0.9  # seconds; minimum interval between updates, because nodes send their samples at different times
+# Metrics of nodes without GPUs: label, metric, unit, and 100 % value (a number or the name of a metric; None for the
+# greatest value of any node).
 HOST_METRICS: tuple[tuple[str, str, Unit, str | float | None], ...] = (
     ("CPU", "cpu", "%", 100.0),
     ("memory", "memory_used", "B", "memory_total"),
@@ -98,26 +100,26 @@ HOST_METRICS: tuple[tuple[str, str, Unit, str | float | None], ...] = (
     ("memory pressure", "memory_pressure", "%", 100.0),
     ("I/O pressure", "io_pressure", "%", 100.0),
 )
-HEAT_STEPS = (0.25, 0.5, 0.75)  # lower bounds of mild, warm, hot
+HEAT_STEPS = (0.25, 0.5, 0.75)  # lower bounds of the shades mild, warm and hot
 HEAT_NAMES = ("cold", "mild", "warm", "hot")
-# Title, metrics to add up, and width of the columns before the GPUs.
+# Columns before the GPUs: title, metrics to add up, and width.
 NODE_COLUMNS = (
     ("cpu", ("cpu",), 6), ("memory", ("memory_used",), 7), ("net in", ("net_in",), 12), ("net out", ("net_out",), 12),
     ("disk I/O", ("disk_read", "disk_write"), 12), ("disk free", ("spool_free",), 11),
 )  # fmt: skip
-FEW_COLUMNS = 2  # columns that remain in narrow panels with GPUs
+FEW_COLUMNS = 2  # number of these columns in narrow panels with GPUs
 _UNITS = {"cpu": "%", "net_in": "B/s", "net_out": "B/s", "disk_read": "B/s", "spool_free": "B"}
 _NODE = 6
-# Metric, unit and prefix of the columns of a GPU row.
+# Columns of a GPU row: metric, unit and prefix.
 GPU_ROW_METRICS: tuple[tuple[str, Unit, str], ...] = (
     ("util", "%", ""), ("mem_used", "B", ""), ("mem_total", "B", "of "), ("power", "W", ""), ("temp", "°C", ""),
 )  # fmt: skip
 GPU_WIDTHS = (6, 10, 12, 8, 7)
-LEAST_CURVE = 24  # columns that a curve needs
-_LEAST_ROWS = 4  # panel rows with few nodes, so that curves fit
-MOST_ROWS = 9  # rows of a node
-MOST_BELOW = 4  # rows of a curve below a node's metrics
-DRAWN_EVERY = 5  # samples between redraws of a curve
+LEAST_CURVE = 24  # minimum width of a curve in cells
+_LEAST_ROWS = 4  # minimum rows of the panel, so that curves fit if there are few nodes
+MOST_ROWS = 9  # maximum rows of a node
+MOST_BELOW = 4  # maximum rows of a curve that is below a node's metrics
+DRAWN_EVERY = 5  # number of samples between redraws of a curve
 
 
 class _NodeRow(NamedTuple):
@@ -125,7 +127,7 @@ class _NodeRow(NamedTuple):
 
     Attributes:
         remark: Problems of the node.
-        odd: Names of outlier metrics by GPU; None for the node's own.
+        odd: Names of outlier metrics by GPU; the key None has the metrics of the node itself.
     """
 
     machine: MachineView
@@ -150,17 +152,17 @@ class MachineGrid(PaintedLines):
         self._seen: object = None
         self._plain = Style()
         self._top = 0
-        self._metric_index = 0  # in GPU_METRICS, or in HOST_METRICS without GPUs
+        self._metric_index = 0  # index in GPU_METRICS; without GPUs, in HOST_METRICS
         self._scale: MetricScale | None = None  # scale of the shown GPU metric
         self._outliers: dict[Place, list[str]] = {}  # names of outlier metrics at the last update
-        self._remarks = 0  # nodes with problems at the last update
+        self._remarks = 0  # number of nodes with problems at the last update
         self._curves: dict[int, tuple[object, list[list[Segment]]]] = {}
 
     def update(self, metrics: MachineMetrics, now: float) -> bool:
         """Show the machines of a pool; return whether anything changed."""
         stale = tuple(node for node, machine in metrics.nodes.items() if not machine.is_fresh(now))
         seen = (id(metrics), metrics.version, stale)
-        # The monotonic clock, because a replay's clock may be paused.
+        # Use the monotonic clock, because a replay's clock may be paused.
         too_soon = (
             self._seen is not None and self._metrics is metrics and monotonic() - self._updated_at < REPAINT_SECONDS
         )
@@ -179,19 +181,19 @@ class MachineGrid(PaintedLines):
 
     @property
     def total_rows(self) -> int:
-        """Number of rows with the head, and a minimum that leaves space for curves."""
+        """Rows of the grid including the head. The number has a minimum, so that there is space for curves."""
         if self._metrics is None:
             return 1
         return 1 + max(_LEAST_ROWS, len(self._metrics.nodes) + self._remarks)
 
     @property
     def has_fresh_data(self) -> bool:
-        """Whether the grid was updated recently."""
+        """Whether the grid was updated within the last ``FRESH_SECONDS``."""
         return monotonic() - self._updated_at < FRESH_SECONDS
 
     @property
     def subject(self) -> str:
-        """Label of the shown GPU metric, or ""."""
+        """Label of the shown GPU metric; "" without GPUs."""
         return self._scale_of(self._metrics).label if self._metrics and self._has_gpus else ""
 
     def _scale_of(self, metrics: MachineMetrics) -> MetricScale:
@@ -202,12 +204,13 @@ class MachineGrid(PaintedLines):
 
     @property
     def _host_figure(self) -> tuple[str, str, Unit, str | float | None]:
-        """Shown node metric; CPU if any node has GPUs, because their metric is selected instead."""
+        """Selected node metric. If any node has GPUs, nodes show CPU utilization, because the selection applies to GPU
+        metrics."""
         return HOST_METRICS[0 if self._has_gpus else self._metric_index % len(HOST_METRICS)]
 
     @property
     def _most(self) -> float:
-        """Maximum of the shown node metric over all nodes, so that all curves have the same scale."""
+        """Maximum of the shown node metric over all nodes, which gives all curves the same scale."""
         _, name, _, whole = self._host_figure
         if isinstance(whole, float) or self._metrics is None:
             return whole if isinstance(whole, float) else 0.0
@@ -224,7 +227,7 @@ class MachineGrid(PaintedLines):
         return self._metrics is not None and any(machine.gpus for machine in self._metrics.nodes.values())
 
     def _has_problem(self, node: int, machine: MachineView) -> bool:
-        """Check whether a node has a remark, which may need a row of its own."""
+        """Check whether a node has problems, whose text may need a separate row."""
         if not machine.is_fresh(self._now):
             return False
         odd = any(of == node for of, _ in self._outliers)
@@ -252,7 +255,7 @@ class MachineGrid(PaintedLines):
         self._metric_index = places[(here + steps) % len(places)]
         if self._has_gpus:
             self._scale_of(self._metrics)
-        self._seen = None  # forces an update of the title
+        self._seen = None  # makes the next update refresh the title
         self.refresh_if_changed()
 
     # Painting
@@ -265,7 +268,7 @@ class MachineGrid(PaintedLines):
         metrics = self._metrics
         if metrics is None or not width or not height:
             return []
-        self._plain = self.rich_style  # Textual computes the property at each access
+        self._plain = self.rich_style  # stored here because Textual computes the property at each access
         odd = self._outliers
         nodes = list(metrics.nodes.items())[self._top : self._top + self._room]
         drawn = []
@@ -295,10 +298,10 @@ class MachineGrid(PaintedLines):
     def _rows_with_side_curves(
         self, rows: list[_NodeRow], span: tuple[float, float], width: int, height: int
     ) -> list[Strip]:
-        """Return rows with curves on their right; none if they do not fit."""
+        """Return the rows with a curve to the right of each node; empty if the curves do not fit."""
         before = max(Segment.get_line_length(row.cells) for row in rows)
         tall, room = min(MOST_ROWS, (height - 1) // len(rows)), width - before - 2
-        # Remarks need a second row.
+        # A node's problems need a second row.
         if room < LEAST_CURVE or tall < 1 or (tall == 1 and any(row.remark for row in rows)):
             return []
         by_gpu = any(_shows_gpus(row.machine, tall) for row in rows)
@@ -322,7 +325,7 @@ class MachineGrid(PaintedLines):
     def _rows_with_curves_below(
         self, rows: list[_NodeRow], span: tuple[float, float], width: int, height: int
     ) -> list[Strip]:
-        """Return rows with curves below them, for narrow panels; none if they do not fit."""
+        """Return the rows with a curve below each node, for narrow panels; empty if the curves do not fit."""
         remark_rows = 1 if any(row.remark for row in rows) else 0
         tall, room = min(MOST_BELOW, (height - 1) // len(rows) - 1 - remark_rows), width - _NODE - 1
         if tall < 2 or room < LEAST_CURVE:
@@ -342,7 +345,7 @@ class MachineGrid(PaintedLines):
         return [Segment(f"{'':{_NODE}}  {remark}", self._plain + self._style("amiss"))]
 
     def _curve(self, machine: MachineView, width: int, height: int, x: tuple[float, float]) -> list[list[Segment]]:
-        """Return the curve of a machine, cached until a column of the curve may change."""
+        """Return the curve of a machine. It is cached until new samples may change a column."""
         whole = self._scale.whole if self._scale else 0.0
         key = (machine.host.seen // DRAWN_EVERY, width, height, self._plain, self._metric_index, whole)
         cached = self._curves.get(id(machine))
@@ -368,7 +371,7 @@ class MachineGrid(PaintedLines):
         return rows
 
     def _gpu_row(self, machine: MachineView, gpu: int, odd: dict[int | None, list[str]]) -> list[Segment]:
-        """Return a GPU's metrics and problems."""
+        """Return a row with the metrics and problems of one GPU."""
         if gpu >= len(machine.gpus):
             return []
         figures = machine.gpus[gpu].latest
@@ -436,7 +439,7 @@ class MachineGrid(PaintedLines):
 
 
 def _shows_gpus(machine: MachineView, height: int) -> bool:
-    """Check whether each GPU has a row of its own below its node's row."""
+    """Check whether each GPU gets a separate row below its node's row."""
     return 0 < len(machine.gpus) < height
 
 
@@ -448,7 +451,7 @@ def _clipped(row: list[Segment], width: int) -> list[Segment]:
 
 
 class MachinesPanel(RunPanel[MachineGrid]):
-    """Machines of the pool, sampled once a run is selected, so that sampling does not slow down the pool's start."""
+    """Machines of the pool. Sampling starts when a run is selected, so that it does not slow down the pool's start."""
 
     DEFAULT_CSS = read_style_sheet(__file__)
     CALM = True
@@ -465,7 +468,7 @@ class MachinesPanel(RunPanel[MachineGrid]):
         metrics, session = pool.machines, self.app.session
         if metrics is None and run is not None and pool.state == "up" and session and self._measured_pool != pool.key:
             self._measured_pool = pool.key
-            session.start_sampling(pool.key)  # the view receives the samples, or the error
+            session.start_sampling(pool.key)  # the pool's view receives the samples, or an error
         has_nodes = metrics is not None and bool(metrics.nodes)
         changed = has_nodes != self.has_content
         self.has_content = has_nodes

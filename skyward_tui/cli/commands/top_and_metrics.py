@@ -95,7 +95,7 @@ def metrics(console: Console, run: str, prometheus: bool, output: str | None) ->
         console.note(note)
     if output is not None:
         _write(found, output)
-        console.note(f"{output}: {sum(map(len, found)):,} values of {count(len(found), 'metric')}")
+        console.note(f"{output}: {sum(map(len, found)):,} values for {count(len(found), 'metric')}")
     elif prometheus:
         for line in format_prometheus(found, labels).splitlines():
             console.print_line(line)
