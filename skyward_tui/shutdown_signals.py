@@ -1,4 +1,4 @@
-"""How the app is made to end from outside, and how long that may take."""
+"""Shutdown of the app by signals or by loss of its terminal, with a time limit."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-LAST_RESORT = 15  # seconds; longer than the app takes to let go of its pools, whatever answers or does not
+LAST_RESORT = 15  # seconds; longer than the app needs to detach from its pools, even if a pool does not answer
 
 _MAIN = threading.main_thread()
 
 
 class ShutdownSignals:
-    """SIGTERM, SIGHUP, and a terminal that is gone: the app is told, and has so many seconds then.
+    """Handler of SIGTERM, SIGHUP and the loss of the terminal. Asks the app to exit, within a time limit.
 
-    The handlers are the process's own, and not the loop's: a loop that waits for a terminal to take what it paints
-    hears of no signal.
+    The handlers are registered with ``signal``, not with the event loop: a loop that is blocked by writing to a
+    terminal would not receive signals.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,10 @@ class ShutdownSignals:
         self._end: Callable[[int], None] | None = None
 
     def install(self, end: Callable[[int], None]) -> None:
-        """Have it end so, with an exit status, on the loop that runs now. What was ignored from outside stays so."""
+        """Register the handlers. On a signal, call ``end`` with an exit status on the running event loop.
+
+        Signals that the parent process ignores stay ignored.
+        """
         self._loop, self._end = asyncio.get_running_loop(), end
         if threading.current_thread() is not _MAIN:
             return
@@ -39,16 +42,16 @@ class ShutdownSignals:
                 self._before[number] = signal.signal(number, self._on_signal)
 
     def restore(self) -> None:
-        """Let signals do again what they did before."""
+        """Restore the previous signal handlers."""
         while self._before:
             signal.signal(*self._before.popitem())
 
     def trigger(self, number: int) -> None:
-        """Do as if that signal had come; from any thread."""
-        # By the system's own clock, which goes on whatever a thread of ours waits for. It ends the process.
+        """Act as if the signal had arrived. May be called from any thread."""
+        # The kernel's timer ends the process at the time limit, even if all threads are blocked.
         signal.alarm(LAST_RESORT)
         if self._loop is not None and self._end is not None:
-            with suppress(RuntimeError):  # the loop has ended: so does the app
+            with suppress(RuntimeError):  # the loop has ended, so the app is exiting anyway
                 self._loop.call_soon_threadsafe(self._end, 128 + number)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -56,7 +59,8 @@ class ShutdownSignals:
 
 
 def run_in_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Do something in a thread that keeps no process from ending. Who waits no longer leaves it to itself."""
+    """Run work in a daemon thread, which does not prevent the process from exiting. Cancelling the caller does not stop
+    the work."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -65,7 +69,7 @@ def run_in_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
             if not done.done():
                 settle(what)
 
-        with suppress(RuntimeError):  # the loop has ended: nobody waits
+        with suppress(RuntimeError):  # the loop has ended, so no caller waits any more
             loop.call_soon_threadsafe(told)
 
     def act() -> None:

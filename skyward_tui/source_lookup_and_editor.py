@@ -1,4 +1,4 @@
-"""Source files and lines of this machine that logs, tracebacks and stacks name; the user's editor opened there."""
+"""Lookup of source files that logs, tracebacks and stacks mention, and opening of these files in the user's editor."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ from skyward_tui.ui.session_futures import wait_shielded
 if TYPE_CHECKING:
     from skyward_tui.app import SkywardApp
 
-# `  File "train.py", line 12`, and what compilers and linters print: `train.py:12`.
+# Positions in tracebacks (`  File "train.py", line 12`), and as compilers and linters print them (`train.py:12`).
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
 _PLACE = re.compile(r"(?:^|[\s('\"])([\w./+-]+\.\w+):(\d+)(?=\D|$)")
 
 
 def source_positions(lines: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """The files and lines that a log names, from its end on: the innermost frame of the newest traceback first."""
+    """Yield the files and line numbers that a log mentions, from its end on: first the innermost frame of the newest
+    traceback."""
     for line in reversed(list(lines)):
         text = plain(line)
         for found in reversed([*_FRAME.finditer(text), *_PLACE.finditer(text)]):
@@ -40,15 +41,16 @@ def source_positions(lines: Iterable[str]) -> Iterator[tuple[str, int]]:
 
 
 def find_local(lines: Iterable[str], folders: Sequence[Path]) -> tuple[Path, int] | None:
-    """The first of these that is a file of this machine: of the person's own, in these folders, else any.
+    """Return the first mentioned position whose file is on this machine. Files below the given folders come first.
 
-    What a rank calls ``/home/runner/copy-1f/models/net.py`` is ``models/net.py`` of the folder that was copied.
+    Paths of ranks are matched by their ends: ``/home/runner/copy-1f/models/net.py`` is ``models/net.py`` of the folder
+    that was uploaded.
     """
     return find_local_position(list(source_positions(lines)), folders)
 
 
 def find_local_position(found: Sequence[tuple[str, int]], folders: Sequence[Path]) -> tuple[Path, int] | None:
-    """As :func:`here`, of files and lines."""
+    """Return the first position whose file is on this machine; see :func:`find_local`."""
     for name, line in found:
         for folder in folders:
             if (path := _find_within(folder, PurePosixPath(name))) is not None:
@@ -61,7 +63,7 @@ def find_local_position(found: Sequence[tuple[str, int]], folders: Sequence[Path
 
 
 def _find_within(folder: Path, path: PurePosixPath) -> Path | None:
-    """A file of a folder that a path means: by as much of the path's end as there is here."""
+    """Return the file in a folder that has the longest end of a path in common; None if there is none."""
     parts = [part for part in path.parts if part != "/"]
     if ".." in parts:
         return None
@@ -74,17 +76,18 @@ def _find_within(folder: Path, path: PurePosixPath) -> Path | None:
     return None
 
 
-MOST_BYTES = 2_000_000  # of a file: more is no source that somebody wrote
-ENDINGS = (".py", ".pyw", ".pyi", ".pyx")  # ranks say the names: nothing but code is opened
+MOST_BYTES = 2_000_000  # bytes; larger files are not source code written by a user
+ENDINGS = (".py", ".pyw", ".pyi", ".pyx")  # a rank chooses the paths, so only source code is opened
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file in which ranks stand.
+    """Source file that a rank is executing.
 
     Attributes:
-        line: where they stand, from 1.
-        changed_at: Unix time of its last change.
+        lines: Lines of the file.
+        line: Current line of the rank, from 1.
+        changed_at: Unix time of the file's last change.
     """
 
     lines: tuple[str, ...]
@@ -93,7 +96,7 @@ class SourceFile:
 
 
 def find_source(frame: StackFrame, folders: Sequence[Path]) -> SourceFile | None:
-    """The code that a frame is in; None where it is not on this machine, or has not that many lines."""
+    """Return the source file of a frame; None if the file is not on this machine or has fewer lines."""
     if not frame.file.endswith(ENDINGS) or "\0" in frame.file:
         return None
     try:
@@ -104,12 +107,12 @@ def find_source(frame: StackFrame, folders: Sequence[Path]) -> SourceFile | None
         text = read_bytes(path, MOST_BYTES)
         lines = tuple(sanitize_line(each.expandtabs(4)) for each in text.decode("utf-8", "replace").splitlines())
         return SourceFile(lines, line, path.stat().st_mtime) if 0 < line <= len(lines) else None
-    except OSError:  # it went, or is not ours to read
+    except OSError:  # the file vanished or is not readable
         return None
 
 
 def excerpt(source: SourceFile, rows: int) -> list[Content]:
-    """So many lines of it, that of the ranks in the middle, and marked."""
+    """Return the given number of lines, with the rank's line marked and in the middle."""
     first = max(1, min(source.line - rows // 2, len(source.lines) - rows + 1))
     shown = range(first, min(first + rows, len(source.lines) + 1))
     digits = len(str(shown.stop))
@@ -124,29 +127,29 @@ def excerpt(source: SourceFile, rows: int) -> list[Content]:
 
 
 async def source_folders(app: SkywardApp, run: RunView | None) -> list[Path]:
-    """Where the sources of a run are: where it was launched, as far as that is known, and the current folder."""
+    """Return the folders with the sources of a run: the folder of its launch, if known, and the current folder."""
     folder = current_folder()
     if run is None or app.session is None:
         return [folder]
     try:
         return [(await wait_shielded(app.session.load_launch(run.id))).cwd, folder]
-    except (SkywardError, OSError):  # of a script of the person's own, or over for long
+    except (SkywardError, OSError):  # started by a script itself, or no longer stored
         return [folder]
 
 
-_GOTO = ("code", "code-insiders", "codium", "cursor", "windsurf")  # take --goto FILE:LINE
-_COLON = ("hx", "helix", "subl", "zed")  # take FILE:LINE
+_GOTO = ("code", "code-insiders", "codium", "cursor", "windsurf")  # editors that accept --goto FILE:LINE
+_COLON = ("hx", "helix", "subl", "zed")  # editors that accept FILE:LINE
 
 
 class EditorError(Exception):
-    """There is none that could be started; the message says what to do."""
+    """Failure to find the user's editor. The message states the fix."""
 
 
 def editor_command(environment: Mapping[str, str], path: Path, line: int) -> list[str]:
-    """What starts the person's editor there, by ``$VISUAL``, else ``$EDITOR``.
+    """Return the command that opens a file at a line in the user's editor, ``$VISUAL`` or ``$EDITOR``.
 
     Raises:
-        NoEditor: neither says one.
+        EditorError: If neither variable is set, or its value is not a command.
     """
     said = environment.get("VISUAL") or environment.get("EDITOR") or ""
     try:
@@ -165,10 +168,10 @@ def editor_command(environment: Mapping[str, str], path: Path, line: int) -> lis
 
 
 async def open_in_editor(app: SkywardApp, run: RunView | None, lines: Sequence[str]) -> None:
-    """Open the file that these lines name, at its line; where that is no file of this machine, say so.
+    """Open the file that some lines mention in the user's editor. If no such file is on this machine, show a message.
 
     Args:
-        run: whose lines they are: the folder that it was launched in has its sources.
+        run: Run that printed the lines. The folder of its launch contains its sources.
     """
     from skyward_tui.ui.suspend_for_programs import SuspendNotSupported, run_in_terminal
 

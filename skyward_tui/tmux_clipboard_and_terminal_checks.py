@@ -1,4 +1,4 @@
-"""Environment of the program: kind of terminal, current folder, clipboard of a terminal multiplexer."""
+"""Properties of the program's environment: kind of terminal, current folder, clipboard of a terminal multiplexer."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 
 def is_dumb() -> bool:
-    """Check for a terminal that cannot move its cursor, which a full-screen app needs."""
+    """Check whether the terminal cannot move its cursor, which a full-screen app needs."""
     return os.environ.get("TERM", "").lower() in ("dumb", "unknown")
 
 
 def current_folder() -> Path:
-    """Return the current folder; if it was removed, its former path.
+    """Return the current folder. If it was removed, return its former path.
 
     Opening a file below the former path then fails with an ordinary error.
     """
@@ -22,15 +22,15 @@ def current_folder() -> Path:
         return Path(os.environ.get("PWD", "/"))
 
 
-TMUX_TIMEOUT = 5.0  # seconds; a hanging tmux must not block copying for good
+TMUX_TIMEOUT = 5.0  # seconds; time limit, so that a hanging tmux does not block copying forever
 
 
 class CopyError(Exception):
-    """The text was not copied; the message states the reason."""
+    """Failure to copy a text. The message states the reason."""
 
 
 def copy_to_multiplexer(text: str) -> str:
-    """Copy a text to the clipboard of a terminal multiplexer, if the app runs in one; blocks until tmux has answered.
+    """Copy a text to the clipboard of a terminal multiplexer, if the app runs in one. Blocks until tmux has answered.
 
     Returns:
         Note for the user about where the text is; "" without a multiplexer.
@@ -48,7 +48,7 @@ def copy_to_multiplexer(text: str) -> str:
 def _copy_to_tmux(text: str) -> str:
     try:
         _run_tmux("load-buffer", "-w", "-", text=text)
-    except CopyError:  # tmux before 3.2 does not support -w
+    except CopyError:  # tmux before version 3.2 does not support -w
         _run_tmux("load-buffer", "-", text=text)
         return "only to tmux's buffer: paste with prefix ]"
     if "clipboard" in _run_tmux("display-message", "-p", "#{client_termfeatures}").split(","):
@@ -57,7 +57,7 @@ def _copy_to_tmux(text: str) -> str:
 
 
 def _run_tmux(*words: str, text: str | None = None) -> str:
-    import subprocess  # late: most commands never copy
+    import subprocess  # late: most commands copy nothing
 
     data = None if text is None else text.encode()
     try:

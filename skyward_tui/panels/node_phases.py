@@ -19,21 +19,21 @@ from skyward_tui.widgets.rank_state_labels import FAILURES, link_note
 from skyward_tui.widgets.virtual_list import VirtualList
 
 _PHASE_ORDER = PHASES[:-1]
-ROOMY = 90  # cells; narrower rows show either the phase or the job steps
+ROOMY = 90  # cells; a narrower row shows either the phase or the job steps
 _NO_MESSAGES = "no startup messages from this node on this machine"
-MAX_DETAIL_LINES = 12  # messages below an expanded node
+MAX_DETAIL_LINES = 12  # maximum lines of messages below an expanded node
 _LEAST = 3
-_MOST_OF_POOL = 3  # lines of the pool's own state
+_MOST_OF_POOL = 3  # maximum lines of the pool's own state
 _CURSOR = "$block-cursor-foreground on $block-cursor-background bold"
-_LABEL = 5  # cells of a node's name
+_LABEL = 5  # cells of the column with a node's name
 
 
 class PhaseBoard(VirtualList[NodeView]):
-    """List of nodes with a cursor; nodes that need attention come first if not all fit."""
+    """List of nodes with a cursor. If not all nodes fit, those that need attention come first."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._rows: list[tuple[int, Content]] = []  # each with the index of its node
+        self._rows: list[tuple[int, Content]] = []  # each line with the index of its node
         self._order: list[int] = []  # node indices in display order
         self._chosen = -1  # the node under the cursor
         self._open: set[int] = set()  # nodes whose messages are shown
@@ -71,7 +71,7 @@ class PhaseBoard(VirtualList[NodeView]):
         return True
 
     def _pool_detail(self, pool: PoolView) -> list[str]:
-        """Return the pool's state, wrapped if the nodes leave enough rows."""
+        """Return the lines with the pool's state. They are wrapped if the nodes leave enough rows."""
         lines = format_detail(pool).splitlines()[:_MOST_OF_POOL]
         wrapped = [part for line in lines for part in textwrap.wrap(line, max(20, self.size.width - 2))]
         wrapped = wrapped[:_MOST_OF_POOL]
@@ -81,7 +81,7 @@ class PhaseBoard(VirtualList[NodeView]):
         yield node.index, self._node(node, now)
         if node.index in self._open:
             room = max(_LEAST, self.size.height - len(self._head) - 1)
-            most = min(MAX_DETAIL_LINES, room)  # the last message must be visible
+            most = min(MAX_DETAIL_LINES, room)  # cut the list, so that the last message is visible
             no_messages = _NO_MESSAGES if node.phase == "ready" else "no messages yet"
             for at, _, line in node.said[-most:] or [(node.since, "", no_messages)]:
                 yield node.index, Content.styled(f"      {clock(at)}  {line}", "$muted")
@@ -140,7 +140,7 @@ class PhaseBoard(VirtualList[NodeView]):
         reached = len(_PHASE_ORDER) if node.phase == "gone" else _PHASE_ORDER.index(node.phase) + 1
         style = "$muted" if node.phase == "gone" else mark.style
         parts = [(f" n{node.index:<3}", "bold")]
-        # A node with a job step is ready, so a narrow row shows only the step.
+        # A node with a job step is ready, so a narrow row shows the step instead of the phase.
         if node.phase != "ready" or not self._steps.get(node.index) or self.size.width >= ROOMY:
             parts += [
                 ("■" * reached, style),
@@ -162,7 +162,7 @@ class PhaseBoard(VirtualList[NodeView]):
 
 
 def _steps(steps: Sequence[StepOnNode]) -> Iterator[tuple[str, str]]:
-    """Yield the job steps of a node with their durations, the newest first."""
+    """Yield the job steps of a node with their durations, the newest step first."""
     for step in reversed(steps):
         mark = state_style(step.state)
         lasts = duration if step.state == "running" else precise_duration

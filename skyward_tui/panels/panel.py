@@ -26,9 +26,9 @@ class RunSelection(NamedTuple):
 
     Attributes:
         rank: The selected rank.
-        merged: Whether all ranks are merged.
-        collapsed: Whether equal lines of merged ranks are shown once.
-        failed: Whether only failed ranks are merged.
+        merged: Whether the lines of all ranks are shown as one log.
+        collapsed: Whether equal lines of several ranks are shown once.
+        failed: Whether the merged log contains only failed ranks.
     """
 
     rank: int
@@ -42,7 +42,7 @@ class PanelExport(NamedTuple):
 
     Attributes:
         files: Text chunks by file name suffix.
-        remark: Note for the user.
+        remark: Note to show to the user.
     """
 
     files: Mapping[str, Iterable[str]]
@@ -53,15 +53,15 @@ class RunPanel(Panel, Generic[Main]):
     """One panel of the run screen.
 
     Args:
-        row: Row of the panel table.
+        row: Row of the table in ``ui.panel_table``.
         show: Makes the panel visible, as if it had the focus.
-        main: Widget that takes the focus; a new ``MAIN`` by default.
+        main: Widget that takes the focus; by default, a new instance of ``MAIN``.
 
     Attributes:
         MAIN: Type of the widget that takes the focus.
         FITS_ROWS: Whether the panel never needs more rows than its main widget has.
         CALM: Whether ``needs_polling`` may be honored less often while the pool is idle.
-        has_content: Whether there is anything to show; panels with ``hides`` are hidden otherwise.
+        has_content: Whether the panel has anything to show. If not, panels with ``hides`` are hidden.
     """
 
     app: SkywardApp
@@ -83,7 +83,7 @@ class RunPanel(Panel, Generic[Main]):
     def update_view(self, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection) -> bool:
         """Show the current state of a pool and of one run.
 
-        Called a few times a second, so a call without changes must be cheap.
+        Called a few times a second, so a call must be cheap if nothing has changed.
 
         Args:
             now: Unix time in seconds.
@@ -95,12 +95,12 @@ class RunPanel(Panel, Generic[Main]):
 
     @property
     def needs_polling(self) -> bool:
-        """Whether the content may change without an event, so that the panel needs an update every second."""
+        """Whether the content may change without an event. If so, the panel is updated every second."""
         return False
 
     @property
     def preferred_rows(self) -> int | None:
-        """Rows for all content, with the border; None if the panel can use any number of rows."""
+        """Number of rows that the whole content needs, including the border; None if the panel can use any number."""
         main: Any = self.main
         return main.total_rows + BORDER if self.FITS_ROWS else None
 
@@ -115,19 +115,19 @@ class RunPanel(Panel, Generic[Main]):
         return f"run.{self.row.id}"
 
     def above(self) -> Iterable[Widget]:
-        """Yield widgets above all panels; the style sheet shows them at some sizes."""
+        """Yield widgets to place above all panels. The style sheet shows them only at some sizes."""
         return ()
 
     def offers(self, action: str) -> bool:
-        """Check whether a screen action is worth a hint.
+        """Check whether an action of the screen deserves a hint while this panel has the focus.
 
         Args:
-            action: Id of the action.
+            action: ID of the action.
         """
         return True
 
     def saved_state(self) -> Mapping[str, str | bool]:
-        """Return display options to save, under names that are unique among all panels."""
+        """Return the display options to save, under names that are unique across panels."""
         return {}
 
     def restore(self, saved: Mapping[str, str | bool]) -> None:
@@ -135,33 +135,33 @@ class RunPanel(Panel, Generic[Main]):
 
     @property
     def is_untouched(self) -> bool:
-        """Whether the user has not scrolled or moved in the panel."""
+        """Whether the user has neither scrolled nor moved in the panel."""
         return True
 
     def scroll_to_failure(self) -> bool:
-        """Scroll to the failure of the selected rank; return False if it was not found."""
+        """Scroll to the failure of the selected rank. Return False if no failure was found."""
         return True
 
     def scroll_to_match(self, found: LineMatch) -> None:
-        """Scroll to a line that was found in the log of the selected rank."""
+        """Scroll to a line of the selected rank's log that a search has found."""
 
     def close_one(self) -> bool:
-        """Close one temporary element, such as a search; return whether there was one."""
+        """Close one temporary element, such as a search. Return whether there was one."""
         return False
 
     @property
     def run_to_cancel(self) -> str:
-        """Run that the cancel key cancels while the panel has the focus; "" for the run on the screen."""
+        """ID of the run that the cancel key cancels while the panel has the focus; "" for the run on the screen."""
         return ""
 
     def cancel_side_effects(self, run: RunView) -> str:
-        """Return a sentence about what else is cancelled with a run, or ""."""
+        """Return a sentence about what else is cancelled together with a run; "" if nothing is."""
         return ""
 
     def clipboard_text(self) -> tuple[str, str] | None:
-        """Return the text for the copy key and its description, or None."""
+        """Return the text to copy and its description; None if there is nothing to copy."""
         return None
 
     async def exported_files(self, run: RunView | None, chosen: RunSelection) -> PanelExport:
-        """Return the files for the save key."""
+        """Return the files that the save key writes."""
         return PanelExport({})

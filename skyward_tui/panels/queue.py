@@ -16,7 +16,7 @@ from skyward_tui.widgets.virtual_list import CursorList
 
 
 class QueueList(CursorList[QueueRow]):
-    """Runs of a pool that hold or wait for nodes; holders come first."""
+    """Runs of a pool that occupy or wait for nodes; running ones come first."""
 
     _now = 0.0
 
@@ -41,7 +41,7 @@ class QueueList(CursorList[QueueRow]):
 
 
 class QueuePanel(RunPanel[QueueList]):
-    """Queue, shown while a run waits for nodes or several runs are active."""
+    """Panel with the queue, shown while a run waits for nodes or several runs are active."""
 
     SCOPED_CSS = False
     DEFAULT_CSS = read_style_sheet(__file__)

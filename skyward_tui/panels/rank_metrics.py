@@ -33,13 +33,13 @@ from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.braille_chart import SCALE, Canvas, bounds, framed, spark
 from skyward_tui.widgets.virtual_list import PaintedLines
 
-REPAINT_SECONDS = 0.5  # seconds between updates while metrics arrive
-MANY_RANKS = 128  # each further group of that many ranks adds one REPAINT_SECONDS, to bound the load
-MAX_NAMED_OUTLIERS = 4  # outlier ranks named in the title
+REPAINT_SECONDS = 0.5  # seconds; minimum interval between updates while metrics arrive
+MANY_RANKS = 128  # number of ranks for which the minimum interval grows by one REPAINT_SECONDS, to limit the load
+MAX_NAMED_OUTLIERS = 4  # maximum number of outlier ranks that the title names
 NAMES_SHOWN = 64
-_NAME, _VALUE = 12, 9  # columns
+_NAME, _VALUE = 12, 9  # cells of the columns
 _OTHERS, _CHOSEN, _HAIR = 1, 2, 3
-_LEAST_WIDTH, _LEAST_HEIGHT = 40, 6  # cells of a chart in the grid
+_LEAST_WIDTH, _LEAST_HEIGHT = 40, 6  # minimum cells of a chart in the grid
 
 
 class MetricsPane(PaintedLines):
@@ -54,7 +54,7 @@ class MetricsPane(PaintedLines):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.names: list[str] = []
-        self.counters: list[str] = []  # names of counters, such as step; they come last in names
+        self.counters: list[str] = []  # names of counters, such as step; they are at the end of ``names``
         self.name_shown = ""
         self.ranks: list[int] = []
         self._chosen_name = False
@@ -66,14 +66,14 @@ class MetricsPane(PaintedLines):
         self._updated_at = 0.0
         self.log_scale = self.smooth = False
         self.all = False  # whether all metrics are charted
-        self.instant: float | None = None  # Unix time of the cursor line
-        self._span: tuple[float, float] | None = None  # (first, last) Unix time of the painted charts
-        self._columns = 1  # cells of each painted chart
-        self._lefts: list[int] = []  # first column of each painted chart
+        self.instant: float | None = None  # Unix time of the cursor line; None without a cursor line
+        self._span: tuple[float, float] | None = None  # (first, last) Unix time of the charts on the screen
+        self._columns = 1  # cells of each chart on the screen
+        self._lefts: list[int] = []  # first column of each chart on the screen
         self._plain = Style()
 
     def update(self, metrics: MetricStore, run: str, rank: int | None) -> bool:
-        """Show a run's metrics with one rank highlighted, or the median of all ranks (None).
+        """Show the metrics of a run. One rank is highlighted; if ``rank`` is None, the median of all ranks.
 
         Returns:
             Whether the pane was updated, which happens at limited intervals.
@@ -115,7 +115,7 @@ class MetricsPane(PaintedLines):
         return f"! outlier: {', '.join(f'r{rank}' for rank in odd[:MAX_NAMED_OUTLIERS])}{more}  {subject}"
 
     def _outlier_ranks(self, name: str) -> list[int]:
-        """Return the ranks whose latest values are outliers; none if there are too few ranks."""
+        """Return the ranks whose latest values are outliers; empty if there are too few ranks to judge."""
         return [] if self._metrics is None else self._metrics.outlier_ranks(self._run, name)
 
     def action_step(self, step: int) -> None:
@@ -132,7 +132,7 @@ class MetricsPane(PaintedLines):
         self.action_step(len(self.names) if end else -len(self.names))
 
     def action_sideways(self, steps: int) -> None:
-        """Move the cursor line by columns; it appears at the newest values."""
+        """Move the cursor line by columns. At first, it appears at the newest values."""
         if self._span is not None:
             at = self._span[1] if self.instant is None else self.instant
             self._show_hairline(time_column(at, self._columns, self._span) + steps)
@@ -143,7 +143,7 @@ class MetricsPane(PaintedLines):
             self._force_repaint()
 
     def hide_hairline(self) -> bool:
-        """Hide the cursor line; return whether it was shown."""
+        """Hide the cursor line. Return whether it was visible."""
         was_shown, self.instant = self.instant is not None, None
         if was_shown:
             self._force_repaint()
@@ -174,7 +174,7 @@ class MetricsPane(PaintedLines):
             self._on_pointer(event)
 
     def _on_pointer(self, event: events.MouseEvent) -> None:
-        """Move the cursor line to the mouse, if the mouse is in a chart."""
+        """Move the cursor line to the mouse pointer, if the pointer is in a chart."""
         if not self.all and event.y < self._list_height():
             return
         left = max((left for left in self._lefts if left <= event.x), default=None)
@@ -190,14 +190,14 @@ class MetricsPane(PaintedLines):
         self.refresh()
 
     def _list_height(self) -> int:
-        """Return the rows for the names, at most half of the pane."""
+        """Return the number of rows for the list of names, at most half of the pane."""
         return min(len(self.names), max(1, self.size.height // 2))
 
     def paint(self, width: int, height: int) -> list[Strip]:
         metrics = self._metrics
         if metrics is None or not self.names or not width:
             return []
-        self._plain = self.rich_style  # Textual computes the property at each access
+        self._plain = self.rich_style  # stored here because Textual computes the property at each access
         self._lefts = []
         if self.all and width >= _LEAST_WIDTH and height >= _LEAST_HEIGHT:
             rows = self._grid(metrics, width, height)
@@ -218,7 +218,7 @@ class MetricsPane(PaintedLines):
         return rows
 
     def _grid(self, metrics: MetricStore, width: int, height: int) -> list[Strip]:
-        """Return charts of as many metrics as fit, on one time axis; counters are listed in a row below."""
+        """Return charts of as many metrics as fit, with a common time axis, and a row with the counters below."""
         charted = [name for name in self.names if name not in self.counters]
         height -= bool(self.counters)
         across = max(1, min(width // _LEAST_WIDTH, len(charted)))
@@ -256,7 +256,7 @@ class MetricsPane(PaintedLines):
         )
 
     def _title(self, name: str, chart: Chart, width: int) -> Strip:
-        """Return a chart's title: name, value, and the range over all ranks."""
+        """Return the title of a chart: name, value, and the range over all ranks."""
         span = "" if chart.low is None or chart.high is None else f"  {number(chart.low)} to {number(chart.high)}"
         value = "–" if chart.value is None else number(chart.value)
         mark = " !" if self._outlier_ranks(name) else ""
@@ -329,7 +329,7 @@ class MetricsPane(PaintedLines):
         return [row.extend_cell_length(width, self._plain).crop(0, width) for row in rows]
 
     def _scale_text(self, value: float) -> str:
-        """Return the label of a scale value, which is a logarithm on a log scale."""
+        """Return the label of a scale value. On a logarithmic scale, the value is a logarithm."""
         return f"{10**value if self.log_scale else value:.3g}"
 
 

@@ -1,4 +1,4 @@
-"""Panel with the states of ranks, or a heat map by a metric."""
+"""Panel with the states of ranks, or with a heat map of ranks by a metric."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _USE, _MEMORY = "use %", "memory %"
 
 
 class HeatCell(NamedTuple):
-    """A rank's cell of the heat map.
+    """One rank's cell of the heat map.
 
     Attributes:
         shade: One of :data:`SHADES`.
-        text: The value.
+        text: The value, formatted.
     """
 
     shade: str
@@ -68,7 +68,7 @@ EMPTY_HEAT_MAP = HeatMap({}, "")
 
 
 def heat_metrics(pool: PoolView, run: RunView | None, now: float) -> list[str]:
-    """Return the metrics that ranks can be coloured by, state first."""
+    """Return what ranks can be coloured by: the state, then metrics."""
     machines = pool.machines
     fresh = machines is not None and any(each.is_fresh(now) for each in machines.nodes.values())
     names = sort_names(pool.metrics, run.id)[0] if run is not None else []
@@ -76,9 +76,9 @@ def heat_metrics(pool: PoolView, run: RunView | None, now: float) -> list[str]:
 
 
 def heat_map(pool: PoolView, run: RunView | None, figure: str, now: float) -> HeatMap:
-    """Return the heat map of one of :func:`heat_metrics`.
+    """Return the heat map for one of the results of :func:`heat_metrics`.
 
-    Machine metrics are scaled from 0 to 100 %, metrics of ranks from their minimum to their maximum.
+    Metrics of machines are scaled from 0 to 100 %. Metrics of ranks are scaled from their minimum to their maximum.
     """
     if figure in (_USE, _MEMORY):
         values = _machine_values(pool, figure, now)
@@ -106,7 +106,8 @@ def _shade(value: float, low: float, high: float) -> str:
 
 
 def _machine_values(pool: PoolView, figure: str, now: float) -> dict[int, float]:
-    """Return the mean over each rank's GPUs; nodes without GPUs count as a whole."""
+    """Return a metric of machines by rank, as the mean over the rank's GPUs. Nodes without GPUs have one value for all
+    ranks."""
     values_by_rank: dict[int, float] = {}
     nodes = {} if pool.machines is None else pool.machines.nodes
     for rank in range(pool.world_size):
@@ -121,7 +122,8 @@ def _machine_values(pool: PoolView, figure: str, now: float) -> dict[int, float]
 
 
 def _rank_gpus(local: int, ranks: int, gpus: Sequence[MetricHistory]) -> Sequence[MetricHistory]:
-    """Return the GPUs of a rank, if they divide evenly among the node's ranks, otherwise all of them."""
+    """Return the GPUs of a rank. If the GPUs of the node cannot be divided evenly among its ranks, return all of
+    them."""
     each, remainder = divmod(len(gpus), ranks)
     return gpus[local * each : (local + 1) * each] if each and not remainder else gpus
 
@@ -139,21 +141,21 @@ _CURSOR = "$block-cursor-foreground on $block-cursor-background bold"
 
 @dataclass
 class RankChosen(Message):
-    """A rank was selected; ``opened`` if with enter, to read its log."""
+    """Message that a rank was selected. ``opened`` is true if it was selected with enter, to read its log."""
 
     rank: int
     opened: bool
 
 
 class RankList(VirtualList[RankState]):
-    """States of all ranks with a cursor; a single widget, because thousands of ranks must stay fast."""
+    """States of all ranks, with a cursor. It is a single widget, so that thousands of ranks stay fast."""
 
     selected: var[int] = var(0, always_update=True)
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.states: list[RankState] = []
-        self._per_node = 8  # ranks in a group of the grid
+        self._per_node = 8  # number of ranks in a group of the grid
         self._warning = ("", "")
         self._pulse = ChangeHighlight(self)
 
@@ -161,7 +163,7 @@ class RankList(VirtualList[RankState]):
         """Show new states.
 
         Args:
-            warning: Text behind the line of ranks, with its style.
+            warning: Text after the line of ranks, and its style.
             moves: Whether to highlight changed ranks for a moment.
         """
         if (states, warning) != (self.states, self._warning):
@@ -173,7 +175,7 @@ class RankList(VirtualList[RankState]):
 
     @property
     def mode(self) -> str:
-        """Layout that fits: line, cards, table or grid."""
+        """Layout that fits the size: line, cards, table or grid."""
         many, height = len(self.states), self.size.height
         if height < 2:
             return "line"
@@ -188,7 +190,7 @@ class RankList(VirtualList[RankState]):
         return 3 if self.size.height >= 3 * len(self.states) - 1 else 2
 
     def _per_row(self, width: int) -> int:
-        """Return the ranks per row of the grid: whole nodes, if at least one fits."""
+        """Return the number of ranks per row of the grid. Nodes are not split if at least one node fits."""
         nodes = (width - _LABEL + 1) // (2 * self._per_node + 1)
         return self._per_node * nodes if nodes else max(1, (width - _LABEL) // 2)
 
@@ -268,7 +270,7 @@ class RankList(VirtualList[RankState]):
         states = self.states[start : start + per_row]
         per_node, selected, lit = self._per_node, self.selected, self._pulse.highlighted
         parts: list[tuple[str, str]] = [(f"{f'r{start}':<{_LABEL}}", "$muted")]
-        # Merge neighbours with equal style: the cost of painting depends on the number of parts.
+        # Merge neighbours with equal styles, because the cost of painting depends on the number of parts.
         for place, state in enumerate(states, 1):
             (glyph, its_own), gap = state.glyph, "  " if place % per_node == 0 else " "
             before, style = parts[-1]
@@ -282,7 +284,7 @@ class RankList(VirtualList[RankState]):
         return Content.assemble(*parts)
 
     def _style_of(self, state: RankState) -> str:
-        """Return the style of a state, highlighted after a change."""
+        """Return the style of a rank's state, highlighted for a moment after a change."""
         style = state_style(state.state).style
         return f"{style} {HIGHLIGHT_STYLE}" if state.rank in self._pulse.highlighted else style
 
@@ -349,7 +351,7 @@ class RankList(VirtualList[RankState]):
             case "table":
                 self._choose(row)
             case "grid" if event.y >= 1 and event.x >= _LABEL:
-                # Groups are separated by an additional blank column.
+                # Groups are separated by one additional blank column.
                 group, column = divmod(event.x - _LABEL, 2 * self._per_node + 1)
                 rank = (row - 1) * self._per_row(self.size.width) + group * self._per_node
                 self._choose(rank + min(column // 2, self._per_node - 1))
@@ -367,10 +369,11 @@ def _time(state: RankState) -> str:
 
 
 class RanksPanel(RunPanel[RankList]):
-    """All ranks with a tally in the title, and a one-line strip of ranks for sizes that show only one panel."""
+    """Panel with all ranks and a tally in the title. At sizes that show only one panel, a one-line strip shows the
+    ranks."""
 
     DEFAULT_CSS = read_style_sheet(__file__)
-    SCOPED_CSS = False  # the style sheet also styles the strip, which is outside of the panel
+    SCOPED_CSS = False  # the style sheet also styles the strip, which is outside the panel
     MAIN = RankList
 
     def __init__(self, row: PanelSpec, show: Callable[[], None]) -> None:
@@ -380,10 +383,10 @@ class RanksPanel(RunPanel[RankList]):
         self._state: object = None
         self._quiet: tuple[str, frozenset[int]] = ("", frozenset())
         self._heat_metric = STATE
-        self._figures = [STATE]  # available metrics at the last update
+        self._figures = [STATE]  # available colourings at the last update
 
     def action_heat(self) -> None:
-        """Colour ranks by the next available metric, or by state again."""
+        """Colour ranks by the next available metric, or after the last one by state."""
         place = self._figures.index(self._heat_metric) if self._heat_metric in self._figures else -1
         self._heat_metric, self._state = self._figures[(place + 1) % len(self._figures)], None
         if len(self._figures) == 1:
@@ -406,7 +409,7 @@ class RanksPanel(RunPanel[RankList]):
         is_other_rank = self.main.selected != chosen.rank
         if is_other_rank:
             self.main.selected = self._line.selected = chosen.rank
-        # Cards show the last printed line; one update a second is enough to read it.
+        # Cards show the last printed line, so they are updated, but at most once a second.
         state = (pool.version, run and (run.id, run.version), refresh_token([pool], now))
         if state == self._state:
             return is_other_rank
@@ -431,7 +434,7 @@ class RanksPanel(RunPanel[RankList]):
         return True
 
     def _notify_quiet_ranks(self, run: str, states: list[RankState]) -> None:
-        """Flash once which ranks are unusually quiet, and the key for their stacks."""
+        """Show a message about unusually quiet ranks, once per rank, with the key for their stacks."""
         quiet = {state.rank: state.quiet for state in states if state.quiet is not None}
         before = self._quiet[1] if self._quiet[0] == run else frozenset()
         self._quiet = (run, frozenset(quiet))
@@ -443,7 +446,7 @@ class RanksPanel(RunPanel[RankList]):
 
 
 def _preemption_warning(pool: PoolView, now: float) -> tuple[str, str]:
-    """Return the next preempted node with its style, for the strip of ranks."""
+    """Return a text about the node with the next preemption, and its style, for the strip of ranks."""
     if (node := next_preempted(pool.nodes)) is None:
         return "", ""
     style = "$text-error" if node.is_preempted else "$text-warning"

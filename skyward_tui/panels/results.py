@@ -1,4 +1,4 @@
-"""Panel with the results of a run, its trials and its written files."""
+"""Panel with the results of a run, the trials of a sweep, and the files that ranks wrote."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from skyward_core.views.pool_view import TrialSheet
     from skyward_core.views.sweep_trials import TrialTableSource
 
-LISTING_SECONDS = 5.0  # seconds between two listings of written files, each of which asks every node
+LISTING_SECONDS = 5.0  # seconds between two listings of written files; each listing sends a request to every node
 
 
 class ResultsPanel(RunPanel[ResultsPane]):
@@ -44,11 +44,12 @@ class ResultsPanel(RunPanel[ResultsPane]):
     def __init__(self, row: PanelSpec, show: Callable[[], None]) -> None:
         super().__init__(row, show)
         self._listing: Future[FileListing] | None = None
-        self._about: tuple[str, str] | None = None  # id and state of the run whose files were listed
+        self._about: tuple[str, str] | None = None  # ID and state of the run whose files were listed
         self._listed_at = 0.0
-        self._boards: dict[str, Future[TrialTableSource]] = {}  # trials of the shown run, by its id
+        self._boards: dict[str, Future[TrialTableSource]] = {}  # trials of the shown run, by the run's ID
         self._trials, self._seen = TrialLines(), ("", 0, 0)
-        self._shows_own_results = False  # of a run in a gang sweep, instead of the sweep's trials
+        # whether to show the results of one run of a sweep by gangs, instead of the sweep's trials
+        self._shows_own_results = False
 
     def update_view(self, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection) -> bool:
         changed = self.main.update(run)
@@ -75,7 +76,7 @@ class ResultsPanel(RunPanel[ResultsPane]):
         return self._listing is not None or not all(board.done() for board in self._boards.values())
 
     def _update_trials(self, pool: PoolView, run: RunView | None, now: float) -> bool:
-        """Show the trials if the run belongs to a sweep; the session is asked once per run."""
+        """Show the trials if the run belongs to a sweep. The data is requested from the session once per run."""
         session = self.app.session
         if run is None or run.kind not in ("sweep", "broadcast") or session is None:
             return False
@@ -91,7 +92,7 @@ class ResultsPanel(RunPanel[ResultsPane]):
         runs = [run]
         if sheet is not None and sheet.gang:
             runs = [pool.runs[each] for each in sheet.runs.values() if each in pool.runs]
-        # Metrics of running trials are read once a second.
+        # Metrics of running trials change, so they are read again once a second.
         is_running = any(each.state == "running" for each in runs)
         seen = run.id, len(runs) + sum(each.version for each in runs), int(now) if is_running else 0
         if self.main.trials is not None and self._seen == seen:
@@ -102,7 +103,8 @@ class ResultsPanel(RunPanel[ResultsPane]):
         except SkywardError as error:
             self.app.flash(format_error(error), "error")
             return False
-        if board.sheet.gang and self._has_lost_run(board, pool):  # the view dropped the run; the ledger has its outcome
+        # the pool's view has dropped a run; reload the trials, because the ledger has the run's outcome
+        if board.sheet.gang and self._has_lost_run(board, pool):
             self._boards, self._seen = {run.id: session.trials(pool.key, run)}, ("", 0, 0)
             return False
         here = run.id if board.sheet.gang else ""
@@ -114,14 +116,15 @@ class ResultsPanel(RunPanel[ResultsPane]):
 
     @staticmethod
     def _has_lost_run(board: TrialTableSource, pool: PoolView) -> bool:
-        """Check whether a run of a gang sweep is neither in the pool's view nor in the table."""
+        """Check whether any run of a sweep by gangs is missing in both the pool's view and the table."""
         runs = list(board.sheet.runs.values())
-        while runs and runs[-1] not in pool.runs:  # runs that have not started yet
+        while runs and runs[-1] not in pool.runs:  # skip runs that have not started yet
             runs.pop()
         return any(run not in pool.runs and (run, 0) not in board.earlier for run in runs)
 
     def _sheet(self, run: RunView) -> TrialSheet | None:
-        """Return the sweep that a run belongs to; None if there is none, or if it is not known yet."""
+        """Return the sheet of the sweep that a run belongs to; None if the run is not part of a sweep, or this is not
+        known yet."""
         request = self._boards.get(run.id)
         return request.result().sheet if request and request.done() and not request.exception() else None
 
@@ -141,7 +144,7 @@ class ResultsPanel(RunPanel[ResultsPane]):
         return f"This cancels the whole sweep of {count(len(sheet.tasks), 'combination')}"
 
     def _update_files(self, pool: PoolView, run: RunView | None, now: float) -> bool:
-        """List the files of a run, every few seconds while it runs, and once after its end."""
+        """List the files of a run every few seconds while the run is active, and once after its end."""
         if (request := self._listing) is not None:
             if not request.done():
                 return False
@@ -153,7 +156,7 @@ class ResultsPanel(RunPanel[ResultsPane]):
             key = first_key("run.fetch", self.app.keys)
             return self._about is not None and self.main.show_files(self._about[0], files, trouble, key)
         session = self.app.session
-        if pool.is_over and self._about is not None:  # the nodes and their files are gone
+        if pool.is_over and self._about is not None:  # the nodes and their files no longer exist
             run_id, self._about = self._about[0], None
             return self.main.show_files(run_id, [], "", "")
         if session is None or run is None or not pool.is_live or not self.main.size.height:
@@ -185,7 +188,8 @@ class ResultsPanel(RunPanel[ResultsPane]):
 
     @work(exclusive=True, group="export")
     async def action_export(self) -> None:
-        """Write results in a thread, because copying large values and importing pyarrow take time."""
+        """Write the results to a file. Runs in a thread, because copying large values and importing pyarrow take
+        time."""
         from skyward_tui.file_export import ENDINGS, check_output, write_results
 
         run = self.main.run

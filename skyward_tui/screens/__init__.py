@@ -1,1 +1,1 @@
-"""Screens of the app, each imported when first shown."""
+"""Screens of the app. Each is imported when it is first shown."""

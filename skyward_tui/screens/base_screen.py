@@ -1,4 +1,4 @@
-"""Base classes of all screens, the status of a pool, and the entries of the command palette."""
+"""Base classes of all screens, the header's text about a pool, and the entries of the command palette."""
 
 from __future__ import annotations
 
@@ -35,12 +35,13 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 Rows = TypeVar("Rows", bound=CursorList[Any])
 
-_EDITING = ("enter", "space", "backspace", "home", "end")  # keys that a focused text field handles
-NUMBERS = 3  # metrics of the first rank in the header
+_EDITING = ("enter", "space", "backspace", "home", "end")  # keys that a focused text field handles itself
+NUMBERS = 3  # number of metrics of the first rank in the header
 
 
 class BaseScreen(DismissOnceScreen[Result]):
-    """Screen with breadcrumbs and hints; while it is on top, the app calls :meth:`tick` several times a second."""
+    """Screen with breadcrumbs and hints. While the screen is on top, the app calls :meth:`tick` several times a
+    second."""
 
     SCOPE: ClassVar[str] = ""
     DEFAULT_CSS = read_style_sheet(__file__)
@@ -48,7 +49,7 @@ class BaseScreen(DismissOnceScreen[Result]):
     def __init__(self) -> None:
         super().__init__()
         self._replay_line: ReplayLine | None = None
-        self._hint_bar = HintBar()  # created early, for messages before the screen is composed
+        self._hint_bar = HintBar()  # created early, because messages may arrive before the screen is composed
 
     def compose(self) -> ComposeResult:
         yield Breadcrumbs("replay" if self.app.REPLAYS else "read-only" if self.app.read_only else "")
@@ -62,19 +63,19 @@ class BaseScreen(DismissOnceScreen[Result]):
         yield TooSmall()
 
     def saved_state(self) -> ScreenState:
-        """Return display options for the next screen of this type."""
+        """Return the display options that the next screen of this type starts with."""
         return {}
 
     @property
     def reopen_state(self) -> ScreenState:
-        """State with which the next start reopens the screen; empty if it does not."""
+        """State from which the next start of the app reopens the screen; empty if the screen is not reopened."""
         return {}
 
     def body(self) -> ComposeResult:
         raise NotImplementedError
 
     def on_idle(self) -> None:
-        """Repaint immediately after a key, once all its messages are handled."""
+        """Repaint immediately after a key, as soon as all messages caused by the key are handled."""
         is_dirty = self._dirty_widgets or self._layout_required or self._repaint_required
         if is_dirty and self.is_current and not self.app._batch_count and self.app.immediate_repaint.consume_paint():
             self._on_timer_update()
@@ -89,14 +90,14 @@ class BaseScreen(DismissOnceScreen[Result]):
 
     @property
     def can_leave(self) -> bool:
-        """Whether the user may leave the screen now."""
+        """Whether the user may currently leave the screen."""
         return True
 
     def action_go_back(self, crumbs: int) -> None:
-        """Return to the screen of a breadcrumb, or to the nearest screen below it.
+        """Return to the screen of a breadcrumb; if that screen is no longer open, to the nearest one below.
 
         Args:
-            crumbs: Number of breadcrumbs up to the clicked one.
+            crumbs: Number of breadcrumbs up to and including the clicked one.
         """
         clicked = self.query_one(Breadcrumbs).trail[:crumbs]
         below = [screen for screen in reversed(self.app.screen_stack[:-1]) if isinstance(screen, BaseScreen)]
@@ -112,16 +113,17 @@ class BaseScreen(DismissOnceScreen[Result]):
             self.app.pop_screen()
 
     def refresh_token(self, now: float) -> object:
-        """Return a value that changes whenever the screen needs a tick without news of pools; called very often."""
+        """Return a value that changes whenever the screen needs a tick for a reason other than events of pools. Called
+        very often."""
         replay = self.app.replay
         state = None if replay is None else replay.state()
         of_replay = state and (int(state.now), state.playing, state.speed, state.behind)
         return self._hint_bar.has_message(self.app.wall_time()), of_replay, self.time_token(now)
 
     def time_token(self, now: float) -> object:
-        """Return a value that changes whenever time alone changes the content; must be cheap.
+        """Return a value that changes whenever the content changes without an event; must be cheap to compute.
 
-        Screens that await results without an event include them.
+        Screens that wait for results whose arrival is not an event include those results in the value.
         """
         return idle_token(now)
 
@@ -133,7 +135,7 @@ class BaseScreen(DismissOnceScreen[Result]):
 
     @property
     def context(self) -> str:
-        """Key of the focused part of the screen in :data:`skyward_tui.ui.actions.HINTS`."""
+        """Key in :data:`skyward_tui.ui.actions.HINTS` of the focused part of the screen."""
         return self.SCOPE
 
     def _show_hints(self) -> None:
@@ -146,11 +148,11 @@ class BaseScreen(DismissOnceScreen[Result]):
         self._hint_bar.show(self._hints_for(hints), self._hints_for(last), self.app.wall_time())
 
     def is_hint_worthy(self, action: Action) -> bool:
-        """Check whether an available action is worth a hint."""
+        """Check whether an available action deserves a hint."""
         return True
 
     def _hints_for(self, actions: Iterable[Action]) -> list[Hint]:
-        """Return keys and labels of available actions, without keys that the focused field would handle."""
+        """Return the keys and labels of available actions. Keys that the focused field would handle are left out."""
         typing = isinstance(self.focused, Input)
         hints = []
         for action in actions:
@@ -166,7 +168,7 @@ class BaseScreen(DismissOnceScreen[Result]):
         return hints
 
     def flash(self, text: str, kind: str = "info") -> None:
-        """Show a message in the hint line; control characters are replaced.
+        """Show a message in the hint line, with control characters replaced.
 
         Args:
             kind: "info", "done" or "error".
@@ -177,7 +179,7 @@ class BaseScreen(DismissOnceScreen[Result]):
             self._hint_bar.show((), (), now)
 
     async def save_files(self, files: Mapping[str, Iterable[str]], remark: str = "") -> None:
-        """Write files into the current folder, all or none, and show their names or the error."""
+        """Write either all files or none into the current folder. Show the file names, or the error."""
         from skyward_tui.file_export import brace_names, save_all, save_error_text
 
         folder = current_folder()
@@ -222,7 +224,7 @@ class ListScreen(BaseScreen[None], Generic[Rows]):
         self.set_class(bool(event.value.strip()), "-finding")
 
     def stop_finding(self) -> bool:
-        """Close the filter field and show all rows; return whether it was open."""
+        """Close the filter field and show all rows. Return whether the field was open."""
         if finding := self.has_class("-finding"):
             self.remove_class("-finding")
             self.query_one("#words", Input).value = ""
@@ -246,7 +248,7 @@ def newest_run(pool: PoolView) -> RunView | None:
 
 
 def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content]:
-    """Return the state of a pool and of a run, and the costs, for the header; the most important first."""
+    """Return the parts of the header about a pool, a run and the costs, the most important part first."""
     parts: list[Content] = []
     if run is not None:
         mark = state_style(run.state)
@@ -254,7 +256,7 @@ def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content
             Content.styled(f"{mark.glyph} {mark.word.upper()} {run.ended:,}/{run.total:,}", f"bold {mark.style}")
         )
     if preempted := [node for node in pool.nodes if node.is_preempted and now < (node.notice_ends_at or now + 1)]:
-        # Placed before less urgent parts, which may not fit.
+        # Inserted before less urgent parts, which may not fit.
         notice = preemption_text(preempted[0], now).partition(" (")[0]
         more = f" +{len(preempted) - 1}" if preempted[1:] else ""
         parts.append(Content.styled(f"! n{preempted[0].index} {notice}{more}", "$text-error"))
@@ -278,13 +280,13 @@ def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content
     if (lease_left := pool.lease_left(now)) is not None:
         parts.append(Content.styled(f"ends in {time_left(lease_left)}", "$text-warning"))
     if pool.state not in ("up", "gone"):
-        # A problem of the pool is more important than its costs.
+        # If the pool has a problem, its state is more important than the costs.
         parts.insert(0, parts.pop(parts.index(state)))
     return parts
 
 
 def commands(app: SkywardApp, screen: Screen[Any]) -> Iterator[SystemCommand]:
-    """Yield palette entries for all actions that the screen accepts now."""
+    """Yield a palette entry for each action that the screen currently accepts."""
     scopes = (screen.SCOPE, "app") if isinstance(screen, BaseScreen) else ("app",)
     if app.REPLAYS:
         scopes = ("replay", *scopes)

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from skyward_core.client.run_comparison import Comparison
 
 
-LEFT, RIGHT = 1, 2  # indices of the runs' styles
+LEFT, RIGHT = 1, 2  # indexes of the runs' styles
 STYLES = ("", "$text-accent", "$text-warning")
 
 
 class ComparisonList(VirtualList[ComparedLine]):
-    """Rows of the comparison, with differences marked; ``name_shown`` is the charted metric."""
+    """Rows of the comparison, with differences marked. ``name_shown`` is the metric in the chart."""
 
     def __init__(self) -> None:
         super().__init__(id="rows")
@@ -77,7 +77,7 @@ class ComparisonList(VirtualList[ComparedLine]):
 
 
 class CurveComparison(Widget):
-    """Chart of one metric of both runs, over the time since each started."""
+    """Chart of one metric of both runs, by the time since the start of each run."""
 
     DEFAULT_CSS = read_style_sheet(__file__, "curve_comparison")
 
@@ -102,10 +102,10 @@ class CurveComparison(Widget):
 
 
 class CompareScreen(BaseScreen[None]):
-    """Comparison of two runs, which are read when the screen opens.
+    """Comparison of two runs, which are loaded when the screen opens.
 
     Args:
-        left, right: Ids of the runs.
+        left, right: IDs of the runs.
     """
 
     SCOPE = "compare"
@@ -152,7 +152,7 @@ class CompareScreen(BaseScreen[None]):
         listed.update(list(comparison_lines(comparison, self.app.clock(), task_note)), names)
         name = listed.name_shown
         left, right = comparison.left.curve(name), comparison.right.curve(name)
-        # The title names both final values, because colours alone do not distinguish the curves.
+        # The title names both final values, because colours alone would not identify the curves.
         ends = [
             f"{run} ends at {number(curve[-1][1])}"
             for run, curve in zip(self._ids, (left, right), strict=True)

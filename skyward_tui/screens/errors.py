@@ -1,4 +1,4 @@
-"""Screen with a run's failures: root cause, tracebacks, source, and the time before each failure."""
+"""Screen with the failures of a run: root cause, tracebacks, source, and what happened before each failure."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
 from skyward_tui.widgets.rank_state_labels import append_block, block_room, last_lines
 from skyward_tui.widgets.source_view import CodePosition, StackCode
 
-CURVE_SECONDS = 600.0  # seconds before a failure that are charted
-_ROWS, _ROWS_TALL, _TALL = 3, 5, 34  # rows of a curve; in a tall panel; of a tall panel
-_LEAST_LOG = 6  # log rows that must fit, otherwise a curve is omitted
+CURVE_SECONDS = 600.0  # seconds before a failure that the charts cover
+_ROWS, _ROWS_TALL, _TALL = 3, 5, 34  # rows of a curve; rows of a curve in a tall panel; minimum rows of a tall panel
+_LEAST_LOG = 6  # minimum rows of the log; if they do not fit, a curve is omitted
 _PERCENT = (0.0, 100.0)
 
 Line = Sequence[tuple[float, float]]
@@ -59,7 +59,7 @@ class FailureContextView(Widget, can_focus=False):
         self._subject: tuple[PoolView, RunView, Outcome] | None = None
 
     def show(self, pool: PoolView | None, run: RunView, outcome: Outcome) -> None:
-        """Show another failure."""
+        """Show the context of another failure."""
         self._subject = None if pool is None else (pool, run, outcome)
         self.refresh()
 
@@ -113,13 +113,14 @@ def _percent_curve(track: MetricHistory, used: str, whole: str) -> Line:
     return [(at, 100 * value / total) for at, value in _points(track, used)] if total else []
 
 
-_BESIDE = 120  # columns; a wider screen shows the context beside the traceback
-_FRAMES = 3  # innermost frames whose source is shown
+_BESIDE = 120  # cells; a wider screen shows the context beside the traceback
+_FRAMES = 3  # number of innermost frames whose source is shown
 _ORDER = ("raised", "exited", "lost", "collateral")
 
 
 def failures(run: RunView) -> list[Outcome]:
-    """Return all outcomes except results: the root cause first, ranks stopped because of it last."""
+    """Return all outcomes except successful ones: first the root cause, last the ranks that were stopped because of
+    it."""
     root = run.root_cause.rank if run.root_cause else None
     failed = [outcome for outcome in run.outcomes() if outcome.kind != "returned"]
     return sorted(
@@ -145,7 +146,7 @@ def failure_report(outcome: Outcome, figures: FailureMetrics | None = None) -> s
 
 
 class ErrorsScreen(BaseScreen[int | None]):
-    """Failures of a run; returns a rank whose log to open, or None."""
+    """Failures of a run. Returns the rank whose log the user wants to open, or None."""
 
     SCOPE = "errors"
     BINDINGS = bindings("errors")
@@ -195,7 +196,8 @@ class ErrorsScreen(BaseScreen[int | None]):
             if (many := self._run.counts.get(kind))
         ]
         self.query_one(Breadcrumbs).update_trail(["pools", self._run.pool, self._run.function, "errors"], counts)
-        if self._shown_report != self._failure_report(self._chosen):  # a GPU error in the kernel's log arrives later
+        # a GPU error from the kernel's log may arrive later
+        if self._shown_report != self._failure_report(self._chosen):
             self._show(self.query_one(OptionList).highlighted or 0)
         super().tick(now)
 
@@ -213,7 +215,7 @@ class ErrorsScreen(BaseScreen[int | None]):
         self.run_worker(self._show_code(outcome), group="code", exclusive=True)
 
     async def _show_code(self, outcome: Outcome) -> None:
-        """Show the user's source lines at the failure, the innermost first, if the files are on this machine."""
+        """Show the user's source lines at the failure, innermost frame first, if the files are on this machine."""
         locations = [] if outcome.error is None else list(source_positions(outcome.error.traceback.splitlines()))
         frames = [StackFrame("", name, line) for name, line in dict.fromkeys(locations) if not is_library(name)]
         folders = await source_folders(self.app, self._run)

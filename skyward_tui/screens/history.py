@@ -1,4 +1,4 @@
-"""Screen with past runs, a search over their facts and logs, and a preview."""
+"""Screen with past runs, a search in their data and logs, and a preview."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ if TYPE_CHECKING:
     from skyward_tui.ui.saved_state import ScreenState
 
 
-TYPING_SECONDS = 0.3  # seconds after the last key before a search starts
+TYPING_SECONDS = 0.3  # seconds without a key press after which a search starts
 
 
 class LogSearcher:
-    """Search of stored logs, step by step, paused while another screen covers the history.
+    """Search in stored logs, executed step by step and paused while another screen covers the history.
 
     Args:
         screen: The history screen.
 
     Attributes:
         matches: First match by run.
-        changes: Version of ``matches``.
+        changes: Version number of ``matches``.
     """
 
     def __init__(self, screen: BaseScreen[None]) -> None:
@@ -67,8 +67,8 @@ class LogSearcher:
         self.matches: Mapping[str, LineMatch] = {}
         self.changes = 0
         self._search: LogSearch | None = None
-        self._stepping: LogSearch | None = None  # search with a running worker
-        self._typing: Timer | None = None  # delays a search while the user types
+        self._stepping: LogSearch | None = None  # search that a worker is executing
+        self._typing: Timer | None = None  # delays a search while the user is typing
 
     @property
     def is_searching(self) -> bool:
@@ -76,7 +76,7 @@ class LogSearcher:
         return self._search is not None and not self._search.done
 
     def schedule_search(self, search: Callable[[], None]) -> None:
-        """Drop the results, and search for the new words once the user has stopped typing."""
+        """Drop the present results, and start ``search`` as soon as the user has stopped typing."""
         self.reset()
         if self._typing is not None:
             self._typing.stop()
@@ -97,7 +97,7 @@ class LogSearcher:
         self.changes += 1
 
     def resume(self) -> None:
-        """Continue the search when the screen is shown again."""
+        """Continue the search after the screen was covered."""
         search = self._search
         if search is not None and search is not self._stepping:
             self._stepping = search
@@ -121,7 +121,7 @@ class LogSearcher:
                 self._stepping = None
 
     def progress(self) -> list[Content]:
-        """Return the progress of the search, and the number of unreadable logs."""
+        """Return a text about the progress of the search, with the number of unreadable logs."""
         search, parts = self._search, list[Content]()
         if search is None:
             return parts
@@ -133,11 +133,11 @@ class LogSearcher:
         return parts
 
 
-_ROOMY = 120  # columns; narrower lists omit some columns
+_ROOMY = 120  # cells; a narrower list omits some columns
 
 
 class PastRunList(CursorList[PastRun]):
-    """Sortable list of past runs, with marks."""
+    """Sortable list of past runs, in which runs can be marked."""
 
     TITLES = MappingProxyType({"what": "ARGUMENTS / ERROR", "took": "TIME"})
     SORT_COLUMNS = COLUMNS
@@ -147,7 +147,7 @@ class PastRunList(CursorList[PastRun]):
 
     def __init__(self) -> None:
         super().__init__(id="list")
-        self.marked: list[str] = []  # ids of runs, in the order of marking
+        self.marked: list[str] = []  # IDs of marked runs, in the order of marking
         self._found: Sequence[PastRun] = ()
         self._now = 0.0
         self._in_logs: Mapping[str, LineMatch] = {}
@@ -165,8 +165,8 @@ class PastRunList(CursorList[PastRun]):
         """Show runs.
 
         Args:
-            note: Text shown without runs.
-            in_logs: Match in the log, by run.
+            note: Text shown if there are no runs.
+            in_logs: By run: the match in its log.
         """
         self._found, self.note, self._now, self._in_logs = found, note, now, in_logs or {}
         self._sort_again()
@@ -182,7 +182,7 @@ class PastRunList(CursorList[PastRun]):
         self.set_rows(sorted_runs(self._found, self.sort_column, self._now, falling=self.is_descending))
 
     def toggle_mark(self) -> None:
-        # A comparison takes two runs, so a third mark replaces the oldest one.
+        # A comparison takes two runs, so marking a third one unmarks the oldest.
         if (run := self.chosen) is None or not run.run:
             return
         if run.run in self.marked:
@@ -225,7 +225,7 @@ class PastRunList(CursorList[PastRun]):
 
 
 def _join_notes(note: str, figures: str, room: int) -> str:
-    """Join the error of a run and its machine metrics; each gets at least half of the width."""
+    """Join the error of a run and the metrics of its machine in one line. Each gets at least half of the width."""
     if not (note and figures):
         return clip(note or figures, room)
     return clip(f"{clip(note, max(room // 2, room - len(figures) - 3))} · {figures}", room)
@@ -235,12 +235,12 @@ _CHART = 6  # rows of the chart
 _RESULTS = 8  # lines for results
 _ERROR = 6  # lines of a root cause
 _LEFT = 0.4  # share of the left column
-_BESIDE = 90  # columns; a narrower preview has one column
-_STATISTICS = ("mean", "min", "max")  # of results that are numbers
+_BESIDE = 90  # cells; a narrower preview has one column
+_STATISTICS = ("mean", "min", "max")  # of numeric results
 
 
 class RunPreview(Widget, can_focus=False):
-    """Preview of one run, built from data that the screen has read."""
+    """Preview of one run. The screen loads the data."""
 
     DEFAULT_CSS = read_style_sheet(__file__, "run_preview")
 
@@ -252,7 +252,7 @@ class RunPreview(Widget, can_focus=False):
         self._match: LineMatch | None = None
         self._now = 0.0
         self._chart = MetricsChart()
-        self._trials: TrialLines | None = None  # of a sweep, shown instead of the chart
+        self._trials: TrialLines | None = None  # trials of a sweep, shown instead of the chart
 
     def update(
         self, run: PastRun | None, data: RunPreviewData | None, now: float, match: LineMatch | None = None
@@ -340,7 +340,7 @@ class RunPreview(Widget, can_focus=False):
 
 
 def _results(run: RunView) -> Iterator[Part]:
-    """Yield statistics of numeric results, otherwise the first results."""
+    """Yield the statistics of numeric results; if results are not numeric, the first results."""
     tasks = [task for _, task in sorted(run.tasks.items()) if task.outcome is not None]
     if not tasks:
         return
@@ -358,17 +358,18 @@ def _results(run: RunView) -> Iterator[Part]:
 
 
 _NO_RUN = "No runs yet. {pools.new} on the list of pools: launch a script."
-REST_SECONDS = 0.15  # seconds that the cursor must rest on a run before its preview is read
-MAX_PREVIEWS = 64  # cached previews
-_AROUND = 2  # rows around the panels
+REST_SECONDS = 0.15  # seconds without cursor movement after which the preview of a run is loaded
+MAX_PREVIEWS = 64  # maximum number of cached previews
+_AROUND = 2  # rows around the two panels
 _HEAD = 3  # rows of the list's border and head
-_LEAST = 8  # rows that the preview needs
-_TALL, _WIDE, _PART = 30, 100, 0.45  # from this height and width on, a long list leaves space for the preview
-REFRESH_SECONDS = 2.0  # seconds between reads of the ledger while runs start and end
+_LEAST = 8  # minimum rows of the preview
+# from this height and width on, a long list leaves this share of the rows to the preview
+_TALL, _WIDE, _PART = 30, 100, 0.45
+REFRESH_SECONDS = 2.0  # seconds; minimum interval between reads of the ledger while runs start and end
 
 
 class HistoryScreen(ListScreen[PastRunList]):
-    """Past runs; the ledger is read when the screen opens, and after a run has started or ended.
+    """Screen with past runs. Reads the ledger when the screen opens, and after a run has started or ended.
 
     Args:
         inbox: Whether to show only recent undismissed failures, of all pools.
@@ -387,11 +388,11 @@ class HistoryScreen(ListScreen[PastRunList]):
         self._failed = ""
         self._read_at: float | None = None
         self._shown: object = None
-        self._seen: object = None  # token of the runs when the ledger was read
+        self._seen: object = None  # value of ``_runs_token`` when the ledger was last read
         self._log_searcher = LogSearcher(self)
         self._previews: dict[str, RunPreviewData] = {}  # by run
         self._previewed: PastRun | None = None  # the run under the cursor
-        self._rest: Timer | None = None  # delays reading until the cursor rests
+        self._rest: Timer | None = None  # delays loading until the cursor rests
 
     def body(self) -> ComposeResult:
         yield Panel(self.listed, id="runs", title=self._title)
@@ -436,7 +437,7 @@ class HistoryScreen(ListScreen[PastRunList]):
         )
 
     def _layout_preview(self, runs: int) -> None:
-        """Give the list the rows that it needs, and the preview the rest, if both fit."""
+        """Give the list the rows that it needs and the preview the remaining rows, if both fit."""
         room, needed = self.size.height - _AROUND, runs + _HEAD
         is_large = self.size.height >= _TALL and self.size.width >= _WIDE
         most = max(needed if needed + _LEAST <= room else 0, int(room * _PART) if is_large else 0)
@@ -445,7 +446,7 @@ class HistoryScreen(ListScreen[PastRunList]):
         self.query_one("#runs").styles.height = max(_HEAD + 1, min(needed, most)) if is_shown else "1fr"
 
     def _show_preview(self, chosen: PastRun | None, now: float) -> None:
-        """Show the preview of the selected run; read it once the cursor rests."""
+        """Show the preview of the selected run. Data that is not cached is loaded as soon as the cursor rests."""
         if not self.query_one("#look").display:
             return
         run = "" if chosen is None else chosen.run
@@ -579,6 +580,6 @@ class HistoryScreen(ListScreen[PastRunList]):
         self.flash("reading the ledger …")
 
     def action_back(self) -> None:
-        """Clear the filter, otherwise leave the screen."""
+        """Clear the filter. Without a filter, leave the screen."""
         if not self.stop_finding():
             self.dismiss()

@@ -1,4 +1,4 @@
-"""Screen with groups of SSH hosts and the users of their GPUs."""
+"""Screen with the user's groups of SSH hosts, and with the users of each GPU."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from skyward_core.model.machines import Check
 
 
-_ROOMY = 110  # columns; narrower lists omit the GPU model
+_ROOMY = 110  # cells; a narrower list omits the GPU model
 
 
 @dataclass(frozen=True)
 class HostRow:
-    """A group, a host of the group, or a GPU of the host."""
+    """Row of the list: a group, a host of a group, or a GPU of a host."""
 
     group: HostGroup
     host: str = ""
@@ -49,7 +49,7 @@ class HostRow:
 
 
 class HostList(CursorList[HostRow]):
-    """Groups in the order of their files, with hosts and GPUs."""
+    """Groups in the order of their files, with their hosts and GPUs."""
 
     def __init__(self) -> None:
         super().__init__(id="list")
@@ -62,8 +62,8 @@ class HostList(CursorList[HostRow]):
         """Show groups.
 
         Args:
-            seen: Probe result by host; missing until the first probe ends.
-            note: Text shown without groups.
+            seen: Probe results by host; a host is missing until its first probe has ended.
+            note: Text shown if there are no groups.
         """
         self._seen, self.note = seen, note
         self.set_rows(list(_rows(groups, seen)))
@@ -113,7 +113,7 @@ _NONE = "No host groups yet. {hosts.group}: new group."
 
 
 class HostsScreen(ListScreen[HostList]):
-    """Host groups; hosts are probed only when the screen opens and on request, because each probe is a login."""
+    """Screen with host groups. Each probe is a login, so hosts are probed only when the screen opens and on request."""
 
     SCOPE = "hosts"
     BINDINGS = bindings("hosts")
@@ -127,9 +127,9 @@ class HostsScreen(ListScreen[HostList]):
         self._writing = asyncio.Lock()
         self._seen: dict[str, HostGpuUsage] = {}
         self._checked: dict[str, list[Check]] = {}
-        self._probes = 0  # probes in progress
+        self._probes = 0  # number of probes in progress
         self._probed_at: float | None = None
-        self._changes = 0  # version of the content
+        self._changes = 0  # version number of the content
         self._shown: object = None
 
     def body(self) -> ComposeResult:
@@ -209,7 +209,7 @@ class HostsScreen(ListScreen[HostList]):
             self.tick(self.app.clock())
 
     async def _load_groups(self) -> None:
-        """Read the groups, in a thread because the disk may be slow."""
+        """Read the groups. Uses a thread, because the disk may be slow."""
         try:
             self._groups, self._failed = await run_in_daemon_thread(ssh_hosts.groups), ""
         except (SkywardError, OSError) as error:
@@ -219,7 +219,7 @@ class HostsScreen(ListScreen[HostList]):
 
     @work(group="look")
     async def _probe_hosts(self, *hosts: str) -> None:
-        """Probe the given hosts, or all."""
+        """Probe the given hosts; without arguments, all hosts."""
         probed = list(hosts) or list(dict.fromkeys(host for group in self._groups for host in group.hosts))
         if not probed:
             return
@@ -243,7 +243,7 @@ class HostsScreen(ListScreen[HostList]):
                 self._probed_at = self.app.clock()
         finally:
             self._probes -= 1
-            for host in probed:  # hosts without a result must not be shown as pending
+            for host in probed:  # without this, hosts without a result would stay marked as pending
                 self._seen.setdefault(host, HostGpuUsage(host, (), "the probe failed", False))
             self._mark_changed()
 
@@ -293,8 +293,8 @@ class HostsScreen(ListScreen[HostList]):
         return True
 
     def _edit(self, change: Callable[[], None], message: str) -> None:
-        """Change a file, and probe new hosts."""
-        # A worker of the app, so that the result is shown even if the user leaves this screen.
+        """Change a settings file, then probe new hosts."""
+        # A worker of the app, so that the result is shown even if the user has left this screen.
         self.app.run_worker(self._write(change, message), group="hosts", exclusive=False)
 
     async def _write(self, change: Callable[[], None], message: str) -> None:

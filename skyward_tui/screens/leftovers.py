@@ -1,4 +1,4 @@
-"""Screen with leftovers: resources of this user's pools that cloud accounts still hold."""
+"""Screen with leftovers: resources of ended pools that cloud accounts still hold."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from skyward_core.client.session_interface import SessionInterface
 
 
-_ROOMY = 120  # columns; narrower lists omit some columns
+_ROOMY = 120  # cells; a narrower list omits some columns
 
 
 class LeftoverList(CursorList[LeftoverRow]):
-    """Resources by pool, then those of other ledgers, then accounts that could not be scanned."""
+    """Rows: the resources by pool, then other ledgers, then accounts that could not be scanned."""
 
     TITLES = MappingProxyType({"STATE": "  STATE"})
 
@@ -83,10 +83,10 @@ class LeftoverList(CursorList[LeftoverRow]):
 
 
 class LeftoversScreen(ListScreen[LeftoverList]):
-    """Leftovers, scanned when the screen opens, and deleted only after confirmation.
+    """Screen with leftovers. Scans when the screen opens, and deletes only after confirmation.
 
     Args:
-        known: Earlier scan, shown until the accounts have answered.
+        known: Result of an earlier scan, shown until the new scan is complete.
     """
 
     SCOPE = "leftovers"
@@ -100,7 +100,7 @@ class LeftoversScreen(ListScreen[LeftoverList]):
         self._scan_started_at: float | None = None
         self._scanned_at: float | None = None
         self._everywhere = False
-        self._ledgers: tuple[str, ...] = ()  # other ledgers whose resources are included
+        self._ledgers: tuple[str, ...] = ()  # IDs of other ledgers whose resources are included
 
     def body(self) -> ComposeResult:
         yield Panel(self.listed, title="account inventory")
@@ -136,7 +136,7 @@ class LeftoversScreen(ListScreen[LeftoverList]):
         return parts
 
     def _note(self) -> str:
-        """Return the text for an empty list."""
+        """Return the text that an empty list shows."""
         if self._failed:
             return f"✗ {self._failed}"
         if self._scan_started_at is not None:
@@ -155,7 +155,7 @@ class LeftoversScreen(ListScreen[LeftoverList]):
             return
         self._scan_started_at = self.app.clock()
         try:
-            # All providers with accounts, with default settings, because the ledger may be lost.
+            # Scan all providers that have accounts, with default settings, because the ledger may be lost.
             providers = dict.fromkeys(await asyncio.to_thread(scannable_providers), ())
             self._found = await wait_shielded(
                 session.scan_leftovers(providers, everywhere=self._everywhere, ledgers=self._ledgers)
@@ -165,7 +165,7 @@ class LeftoversScreen(ListScreen[LeftoverList]):
         else:
             self._failed = ""
             self._scanned_at = self.app.clock()
-        # Not in a finally block: a newer scan that cancelled this one has set its own time.
+        # Not in a finally block: if a newer scan has cancelled this one, it has already set its own time.
         self._scan_started_at = None
 
     def _rescan(self) -> None:
@@ -192,12 +192,12 @@ class LeftoversScreen(ListScreen[LeftoverList]):
         return action.call != "everywhere" or not self._everywhere
 
     def _pool_of(self, row: LeftoverRow) -> str:
-        """Return the key of a row's pool that the app can open, or ""."""
+        """Return the key of a row's pool if the app can open the pool, otherwise ""."""
         found = row.found
         return found.pool if found is not None and found.pool and self.app.find_pool(found.pool) else ""
 
     def _deletable_of_pool(self, row: LeftoverRow) -> list[JudgedLeftover]:
-        """Return all leftovers of a row's pool."""
+        """Return all deletable leftovers of a row's pool."""
         if row.found is None or self._found is None:
             return []
         of = row.found.thing
@@ -238,7 +238,9 @@ class LeftoversScreen(ListScreen[LeftoverList]):
 
 
 class DeleteLeftoversScreen(TypedConfirmation[None]):
-    """Confirmation of a deletion. Machines require a typed word. Closing the dialog does not stop a started deletion.
+    """Dialog that confirms a deletion and shows its progress.
+
+    If machines are deleted, the user must type a word. Closing the dialog does not stop a deletion that has started.
 
     Args:
         scan: Leftovers to delete.
@@ -257,7 +259,7 @@ class DeleteLeftoversScreen(TypedConfirmation[None]):
         if any(each.thing.is_machine for each in scan.removable):
             names = {each.thing.pool for each in scan.removable}
             name = names.pop() if len(names) == 1 else ""
-            # The name is a tag in the account, so it may contain any characters.
+            # The name comes from a tag in the account, so it may contain any characters.
             self.word = name.strip() if name.isascii() and name.isprintable() else ""
             self.word = self.word or str(len(scan.removable))
 

@@ -1,4 +1,4 @@
-"""Root screen of the app: the list of pools."""
+"""Root screen of the app, with the list of pools."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ COLUMNS = (UNSORTED, "pool", "state", "nodes", "ranks", "provider", "use", "age"
 
 
 def utilization_text(pool: PoolView, now: float) -> str:
-    """Return GPU count and utilization, or CPU utilization without GPUs; "" without recent data."""
+    """Return the number of GPUs and their utilization; without GPUs, the CPU utilization. "" without recent data."""
     metrics = pool.machines
     if metrics is None or pool.is_over or not any(each.is_fresh(now) for each in metrics.nodes.values()):
         return ""
@@ -62,7 +62,7 @@ def utilization_text(pool: PoolView, now: float) -> str:
 
 
 def _mean_utilization(pool: PoolView) -> float:
-    """Return the mean utilization in percent."""
+    """Return the mean utilization of a pool in percent."""
     if pool.machines is None or pool.is_over:
         return 0.0
     by_device = pool.machines.latest("util") or pool.machines.latest("cpu")
@@ -70,7 +70,7 @@ def _mean_utilization(pool: PoolView) -> float:
 
 
 def filter_and_sort(pools: Sequence[PoolView], words: Iterable[str], by: str, *, falling: bool) -> list[PoolView]:
-    """Return the pools whose text contains all words, sorted by one of :data:`COLUMNS`; the sort is stable."""
+    """Return the pools whose text contains all words, sorted by one of :data:`COLUMNS`. The sort is stable."""
     folded = [word.casefold() for word in words]
     found = [pool for pool in pools if all(word in _searchable_text(pool) for word in folded)]
     if by == UNSORTED:
@@ -95,13 +95,13 @@ def _searchable_text(pool: PoolView) -> str:
     return "\n".join((pool.name, pool.provider, state_style(pool.state).word, *last)).casefold()
 
 
-_AROUND, _HEAD = 2, 3  # rows around the screen's panels, and of a list's border and head
-_LEAST = 6  # rows that recent runs need
-_LEAST_LIST = 8  # rows of the list with few pools
-LOOK = 2.0  # seconds between reads of the ledger
-LEDGER_SECONDS = 1.0  # seconds; the ledger records an ended run within this time
-_ROOMY = 96  # columns; narrower lists omit some columns
-_BESIDE = 120  # columns; a wider screen shows a preview of the selected pool
+_AROUND, _HEAD = 2, 3  # rows around the screen's panels; rows of a list's border and head
+_LEAST = 6  # minimum rows for recent runs
+_LEAST_LIST = 8  # minimum rows of the list if there are few pools
+LOOK = 2.0  # seconds; minimum interval between reads of the ledger
+LEDGER_SECONDS = 1.0  # seconds after which the ledger contains the end of a run
+_ROOMY = 96  # cells; a narrower list omits some columns
+_BESIDE = 120  # cells; a wider screen shows a preview of the selected pool
 _WELCOME = """
   No pools yet.
 
@@ -114,11 +114,11 @@ _WELCOME = """
 
 
 class PoolList(CursorList["PoolView"]):
-    """One row per pool, with marks.
+    """List with one row per pool, in which pools can be marked.
 
     Attributes:
-        filter_words: Words that the text of each shown pool contains.
-        marked: Keys of pools to be torn down together.
+        filter_words: Words that the text of each shown pool must contain.
+        marked: Keys of pools to tear down together.
     """
 
     app: SkywardApp
@@ -132,8 +132,8 @@ class PoolList(CursorList["PoolView"]):
         self.marked: set[str] = set()
         self._all: list[PoolView] = []
         self._now = 0.0
-        self._costs = False  # whether any pool has a price; otherwise there is no price column
-        self._use_width = 0  # cells of the utilization column; 0 without data
+        self._costs = False  # whether any pool has a price; otherwise, there is no price column
+        self._use_width = 0  # cells of the utilization column; 0 if no pool has data
         self._state: object = None
         self._pulse = ChangeHighlight(self)
 
@@ -175,7 +175,7 @@ class PoolList(CursorList["PoolView"]):
 
     @property
     def teardown_pools(self) -> list[PoolView]:
-        """Marked pools, otherwise the selected one, without pools that have ended."""
+        """The marked pools; without marks, the selected one. Pools that have ended are left out."""
         pools = [pool for pool in self._all if pool.key in self.marked] if self.marked else [self.chosen]
         return [pool for pool in pools if pool is not None and not pool.is_over]
 
@@ -191,7 +191,7 @@ class PoolList(CursorList["PoolView"]):
     def columns(self, width: int) -> Sequence[tuple[str, int | None]]:
         roomy = width >= _ROOMY
         longest = max([len("POOL▲"), *(cell_len(pool.name) for pool in self._all)])
-        # The pool's name has priority over the last run's name.
+        # The column of the pool's name has priority over that of the last run.
         name = max(min(longest, 12), min(longest, width - (66 if roomy else 58)))
         columns: list[tuple[str, int | None]] = [("pool", name), ("state", 13), ("nodes", 7)]
         columns += [("ranks", 6), ("provider", 9)] if roomy else []
@@ -220,24 +220,24 @@ class PoolList(CursorList["PoolView"]):
         yield "◆" if pool.key in self.marked else " ", "$text-accent"
         yield from self.cells(cells, width)
         lease_left = pool.lease_left(now)
-        if lease_left is not None:  # first, because the end of the row may be cut off
+        if lease_left is not None:  # first, because the end of the text may be cut off
             yield f"ends in {time_left(lease_left)}  ", "$text-warning"
         if node := next_preempted(pool.nodes):
             style = "$text-error" if node.is_preempted else "$text-warning"
             yield f"n{node.index} {preemption_text(node, now)}  ", style
         if (run := newest_run(pool)) is not None:
             run_mark = state_style(run.state)
-            # Counts of an ended pool are unknown until it is opened.
+            # The numbers of an ended pool are unknown until the pool is opened.
             progress = f" {run.ended:,}/{run.total:,}" if run.counts or run.state == "running" else ""
             yield f"{run_mark.text} {run.function}{progress}", "$muted" if pool.is_over else run_mark.style
         if lease_left is None and run is None and pool.detail:
-            # The row already names the pool.
+            # The row already shows the pool's name.
             yield clip(one_line(format_detail(pool)).removeprefix(f"pool {pool.name} "), 160), "$muted"
 
 
 def _first_steps(width: int, height: int) -> list[Content]:
-    """Return the examples to try, if they fit."""
-    from skyward_tui.launch_form.form import example_paths, script_summary  # imported after the first paint
+    """Return suggestions for the first steps, with the examples, if they fit."""
+    from skyward_tui.launch_form.form import example_paths, script_summary  # late: after the first paint
 
     known = example_paths()
     if height < _WELCOME.count("\n") + len(known) + 4:
@@ -267,13 +267,13 @@ class PoolsScreen(ListScreen[PoolList]):
 
     def __init__(self) -> None:
         super().__init__(PoolList())
-        self._versions = self._failed = 0  # sum of the pools' versions, and number of failed runs
+        self._versions = self._failed = 0  # sum of all pools' versions; number of failed runs
         self._preview: PoolPreview | None = None
-        self._measured_pools: set[str] = set()  # keys of pools whose machines are sampled
+        self._measured_pools: set[str] = set()  # keys of pools whose machines are being sampled
         self._recent: Sequence[PastRun] = ()
         self._recent_runs: RecentRuns | None = None
         self._recent_read_at: float | None = None
-        self._recent_token: object = None  # runs known when the ledger was read
+        self._recent_token: object = None  # value about the known runs when the ledger was last read
 
     def body(self) -> ComposeResult:
         yield Horizontal(Vertical(Panel(self.listed, id="pools", title="pools"), id="left"), id="sides")
@@ -316,12 +316,12 @@ class PoolsScreen(ListScreen[PoolList]):
         super().tick(now)
 
     def _show_preview(self, chosen: PoolView | None, now: float) -> None:
-        """Show a preview of the selected pool, if the screen is wide enough."""
+        """Show a preview of the selected pool if the screen is wide enough."""
         is_shown = chosen is not None and self.size.width >= _BESIDE
         self.set_class(is_shown, "-preview")
         if chosen is None or not is_shown:
             return
-        from skyward_tui.widgets.pool_preview_and_recent_runs import PoolPreview  # imported after the first paint
+        from skyward_tui.widgets.pool_preview_and_recent_runs import PoolPreview  # late: after the first paint
 
         if self._preview is None:
             self._preview = PoolPreview()
@@ -331,7 +331,7 @@ class PoolsScreen(ListScreen[PoolList]):
         self._measure(chosen)
 
     def _show_recent(self, pools: Sequence[PoolView], now: float) -> None:
-        """Show recent runs below the list, if they fit; the ledger is read only then."""
+        """Show recent runs below the list if they fit. Otherwise, the ledger is not read."""
         list_rows = max(_LEAST_LIST, len(pools) + _HEAD)
         fits = self.has_class("-preview") and self.size.height - _AROUND - list_rows >= _LEAST
         token = len(pools), [(run.id, run.state) for pool in pools for run in list(pool.runs.values())]
@@ -359,7 +359,7 @@ class PoolsScreen(ListScreen[PoolList]):
         try:
             self._recent = [run for run in await wait_shielded(session.past_runs(RunSearch())) if run.run]
         except (SkywardError, OSError):
-            self._recent = ()  # the history screen shows the error
+            self._recent = ()  # reported by the history screen
         finally:
             self._recent_read_at = time.monotonic()
         # An exiting app removes the screen's list first.
@@ -367,12 +367,12 @@ class PoolsScreen(ListScreen[PoolList]):
             self.tick(self.app.clock())
 
     def _measure(self, chosen: PoolView) -> None:
-        """Start sampling the machines of the selected pool if it has a running run."""
+        """Start sampling the machines of the selected pool if one of its runs is active."""
         session = self.app.session
         is_busy = chosen.state == "up" and any(run.state == "running" for run in chosen.runs.values())
         if session is not None and is_busy and chosen.machines is None and chosen.key not in self._measured_pools:
             self._measured_pools.add(chosen.key)
-            session.start_sampling(chosen.key)  # the view receives the samples, or the error
+            session.start_sampling(chosen.key)  # the pool's view receives the samples, or an error
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         chosen = self.listed.chosen
@@ -415,7 +415,7 @@ class PoolsScreen(ListScreen[PoolList]):
         self._change_list(partial(self.listed.set_filter, tuple(event.value.split())))
 
     def action_back(self) -> None:
-        """Clear the filter, otherwise the marks."""
+        """Clear the filter; without a filter, clear the marks."""
         if not self.stop_finding():
             self._change_list(self.listed.unmark)
 
@@ -423,7 +423,7 @@ class PoolsScreen(ListScreen[PoolList]):
         self.app.show_leftovers()
 
     def _count_failures(self, pools: list[PoolView]) -> None:
-        """Let the app count undismissed failures after a run of any pool has failed."""
+        """Count undismissed failures after a run of any pool has failed."""
         if (versions := sum(pool.version for pool in pools)) == self._versions:
             return
         self._versions = versions

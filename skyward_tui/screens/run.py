@@ -1,4 +1,4 @@
-"""Screen of a pool and one of its runs: panels in a grid."""
+"""Screen of a pool and one of its runs, with panels in a grid."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _SEVERE: tuple[AlertKind, ...] = ("gpu", "nan", "stall", "memory")
 
 
 class AlertStrip(Chrome):
-    """Line with the most severe alert and the number of further alerts; hidden without alerts."""
+    """Line with the most severe alert and the number of other alerts. Hidden if there are no alerts."""
 
     DEFAULT_CSS = read_style_sheet(__file__, "alert_strip")
 
@@ -72,9 +72,9 @@ def alert_line(alerts: Sequence[Alert], width: int) -> Content:
 
 
 def alert_messages(new: Sequence[Alert]) -> Iterator[tuple[str, str, str]]:
-    """Yield title, text and message kind, once per kind of alert, however many ranks it concerns.
+    """Yield title, text and severity of new alerts, once per kind of alert, regardless of the number of ranks.
 
-    Stalls are reported by the panel of ranks, with the key for stacks.
+    Stalls are left out, because the panel of ranks reports them, with the key for stacks.
     """
     for kind in dict.fromkeys(alert.kind for alert in new if alert.kind != "stall"):
         first, *others = (alert for alert in new if alert.kind == kind)
@@ -86,16 +86,16 @@ def alert_messages(new: Sequence[Alert]) -> Iterator[tuple[str, str, str]]:
         )
 
 
-LEAST_COLUMNS, LEAST_ROWS = 16, 4  # minimum size of a panel
+LEAST_COLUMNS, LEAST_ROWS = 16, 4  # minimum cells of a panel
 STEP_COLUMNS, STEP_ROWS = 4, 2
 
 
 class BorderOffsets(NamedTuple):
-    """Offsets in cells by which the user has moved borders.
+    """Distances in cells by which the user has moved the borders between panels.
 
     Attributes:
-        left: Offset of the border right of the first column, to the right.
-        below: Offset of the border above the second row, upwards.
+        left: Distance to the right of the border after the first column.
+        below: Distance upwards of the border above the second row.
     """
 
     left: int = 0
@@ -103,14 +103,15 @@ class BorderOffsets(NamedTuple):
 
 
 def resize_tracks(usual: Sequence[Scalar], place: int, offset: int, room: int, least: int) -> tuple[Scalar, ...]:
-    """Return grid columns or rows with one of them resized; unchanged if its size is not in cells.
+    """Return the sizes of a grid's columns or rows after resizing one of them. Returns them unchanged if that size is
+    not in cells.
 
     Args:
         usual: Sizes in the style sheet.
-        place: Index of the resized track.
+        place: Index of the column or row to resize.
         offset: Cells to add.
-        room: Cells of all tracks together.
-        least: Cells that each track keeps.
+        room: Cells of all columns or rows together.
+        least: Minimum cells of each column or row.
     """
     if len(usual) <= place or usual[place].unit != Unit.CELLS:
         return tuple(usual)
@@ -121,17 +122,17 @@ def resize_tracks(usual: Sequence[Scalar], place: int, offset: int, room: int, l
 
 
 class PanelGrid(Container):
-    """Grid whose style sheet defines a layout for each size; the user can move its borders."""
+    """Grid of panels. The style sheet defines a layout for each screen size, and the user can move the borders."""
 
     def __init__(self, *panels: Widget, id: str) -> None:
         super().__init__(*panels, id=id)
         self.moved = BorderOffsets()
-        self._dragged = ""  # border that is being dragged
+        self._dragged = ""  # border that the mouse is dragging
         self._drag_start = (0, 0)
         self._before = BorderOffsets()
 
     def grow(self, panel: Widget, steps: int) -> None:
-        """Enlarge a panel by steps in both directions; negative steps shrink it."""
+        """Enlarge a panel by a number of steps in both directions; a negative number shrinks it."""
         region = panel.region
         right = 1 if region.x > self.content_region.x else -1
         low = 1 if region.y > self.content_region.y else -1
@@ -144,7 +145,8 @@ class PanelGrid(Container):
         self.lay_out()
 
     def lay_out(self) -> None:
-        """Apply the style sheet's layout with moved borders and without unneeded rows."""
+        """Apply the layout of the style sheet, with the borders moved by the user and without rows that no panel
+        needs."""
         base, inline, room = self.styles.base, self.styles.inline, self.content_region.size
         columns, rows = tuple(base.grid_columns or ()), tuple(base.grid_rows or ())
         wide = resize_tracks(columns, 0, self.moved.left, room.width, LEAST_COLUMNS)
@@ -155,7 +157,7 @@ class PanelGrid(Container):
         inline.grid_rows = None if rows == high else " ".join(map(str, high))
 
     def _shrink_rows(self, usual: Sequence[Scalar], across: int) -> tuple[Scalar, ...]:
-        """Return rows without the cells that no panel in them needs; flexible rows get those cells."""
+        """Return the sizes of rows without cells that no panel in a row needs. Flexible rows get these cells."""
         needs: list[list[int | None]] = [[] for _ in usual]
         row = column = 0
         for panel in self.children:
@@ -180,7 +182,7 @@ class PanelGrid(Container):
     # The mouse
 
     def _border_at(self, x: int, y: int) -> str:
-        """Return the border at a position on the screen: "left", "below" or ""."""
+        """Return the border at a position on the screen: "left", "below", or "" if there is none."""
         area = self.content_region
         shown = [child.region for child in self.children if child.display and child.region.area]
         across = {region.right for region in shown if region.x == area.x and region.right < area.right}
@@ -211,22 +213,22 @@ def _number(text: str | bool | None) -> int:
     return int(text) if isinstance(text, str) and text.removeprefix("-").isdecimal() and len(text) < 5 else 0
 
 
-FAILURE_SECONDS = 5.0  # seconds in which the last lines of a failed rank may still arrive
-CALM_SECONDS = 3  # seconds between updates of calm panels while the pool is idle
+FAILURE_SECONDS = 5.0  # seconds during which the last lines of a failed rank may still arrive
+CALM_SECONDS = 3  # seconds between updates of panels with ``CALM`` while the pool is idle
 ALERT_SECONDS = 0.5  # seconds between checks for alerts
 
 
 class RunScreen(BaseScreen[None]):
-    """Screen of a pool. Without a given run, it shows the newest run, and switches when the next one opens.
+    """Screen of a pool. Shows the given run; without one, always the newest run.
 
     Args:
         pool: Key of the pool.
-        run: Id of a run of the pool.
+        run: ID of a run of the pool.
         found: Log line to scroll to.
     """
 
     SCOPE = "run"
-    AUTO_FOCUS = ""  # otherwise the first panel would have the focus for a moment
+    AUTO_FOCUS = ""  # by default, Textual would first focus the first panel for a moment
     BINDINGS = bindings("run")
     DEFAULT_CSS = read_style_sheet(__file__)
 
@@ -237,18 +239,19 @@ class RunScreen(BaseScreen[None]):
     def __init__(self, pool: str, run: str | None = None, found: LineMatch | None = None) -> None:
         super().__init__()
         self.key, self.run_id, self._found_match = pool, run, found
-        self.collapsed = self.only_failed = False  # of the merged log
+        self.collapsed = self.only_failed = False  # settings of the merged log
         self._view: PoolView | None = None
         self._is_pulsing = False
         self._awaits_run = False
-        self._notified_run = ""  # the failed run whose root cause was flashed
-        self._auto_rank = 0  # rank that the screen, not the user, has selected
-        self._scroll_until = 0.0  # monotonic time until which to scroll to the rank's failure
+        self._notified_run = ""  # ID of the failed run whose root cause was already shown in a message
+        self._auto_rank = 0  # rank that the screen has selected, not the user
+        self._scroll_until = 0.0  # monotonic time until which the screen keeps scrolling to the rank's failure
         self.panels: dict[str, RunPanel[Any]] = {}
         self._crumbs: Breadcrumbs | None = None
         self._alerts, self._strip = AlertWatch(), AlertStrip()
         self._alerts_of: PoolView | None = None
-        self._alerts_checked: tuple[object, float] = (None, 0.0)  # version of the data, and monotonic time
+        # version of the checked data, and monotonic time of the check
+        self._alerts_checked: tuple[object, float] = (None, 0.0)
         self._needs: object = None  # sizes that the panels needed at the last layout
 
     def body(self) -> ComposeResult:
@@ -281,7 +284,7 @@ class RunScreen(BaseScreen[None]):
         last = self.panels.get(str(saved.get("panel", HOME_PANEL)), self.panels[HOME_PANEL])
         if self._awaits_run or not last.has_content or last is self.panels[HOME_PANEL]:
             self.panels[HOME_PANEL].main.focus()
-        else:  # without focusing another panel first, because a zoomed grid hides all others
+        else:  # without focusing another panel first, because a zoomed grid hides all other panels
             self.action_panel(last.row.id)
         if self.pool.is_over if self.pool is not None else self.app.session is not None:
             self.run_worker(self._load_recorded_pool(), group="recall")
@@ -298,7 +301,7 @@ class RunScreen(BaseScreen[None]):
         return {"screen": self.SCOPE, "pool": self.key, "run": self.run_id or ""}
 
     async def _load_recorded_pool(self) -> None:
-        """Load an ended pool from its recording."""
+        """Load an ended pool from its stored data."""
         if self.app.session is None:
             return
         with flash_errors(self.app, "cannot read the recording of this pool: "):
@@ -311,7 +314,7 @@ class RunScreen(BaseScreen[None]):
 
     @property
     def pool(self) -> PoolView | None:
-        """View of the pool; the last known view after the session has dropped it."""
+        """View of the pool. After the session has dropped the pool, its last known view."""
         if not self._is_pulsing:
             self._view = self.app.find_pool(self.key) or self._view
         return self._view
@@ -351,7 +354,7 @@ class RunScreen(BaseScreen[None]):
         if pool is None:
             return super().time_token(now)
         heartbeat = refresh_token([pool], now)
-        if heartbeat > 0:  # already updated every second
+        if heartbeat > 0:  # the panels are then updated every second anyway
             return heartbeat
         for panel in self.panels.values():
             if panel.needs_polling:
@@ -362,14 +365,14 @@ class RunScreen(BaseScreen[None]):
 
     def tick(self, now: float) -> None:
         self._view = self.app.find_pool(self.key) or self._view
-        self._is_pulsing = True  # each hint needs the pool; find it only once
+        self._is_pulsing = True  # each hint needs the pool, so look it up only once
         try:
             self._tick(now)
         finally:
             self._is_pulsing = False
 
     def _tick(self, now: float) -> None:
-        # Cached, because the query would be the most expensive part of an idle tick.
+        # Cached, because the query would be the most expensive part of a tick without changes.
         if (crumbs := self._crumbs) is None or not crumbs.is_attached:
             crumbs = self._crumbs = next(iter(self.query(Breadcrumbs)), None)
         if crumbs is None:  # not composed yet, or already removed
@@ -399,30 +402,30 @@ class RunScreen(BaseScreen[None]):
             key = first_key("run.errors", self.app.keys)
             self.flash(f"{cause.rank_prefix}{cause.outcome}, {text} ({key}: details)", "error")
         if self._awaits_run and run is not None:
-            # Switch from the startup panel to the log, which already has the focus.
+            # Switch from the panel of startup phases to the log, which already has the focus.
             self._awaits_run = False
             self.active = HOME_PANEL
         super().tick(now)
 
     @property
     def _is_untouched(self) -> bool:
-        """Whether the user has not moved since the screen selected rank and panel."""
+        """Whether the user has changed nothing since the screen selected rank and panel."""
         here = self.rank == self._auto_rank and not self.merged and self.active in (HOME_PANEL, STARTUP_PANEL)
         return here and all(panel.is_untouched for panel in self.panels.values())
 
     def _show_failed_rank(self, run: RunView) -> None:
-        """Select the rank of the root cause, unless the user has selected something else."""
+        """Select the rank of the root cause, unless the user has changed the selection."""
         self._notified_run = run.id
         if self._is_untouched and run.root_cause is not None and run.root_cause.rank >= 0:
             self.rank = self._auto_rank = run.root_cause.rank
             self._scroll_until = time.monotonic() + FAILURE_SECONDS
 
     def _check_alerts(self, pool: PoolView, run: RunView | None, now: float) -> None:
-        """Check for alerts after events, and every second during a run, because silence produces no event."""
+        """Check for alerts after events, and every second during a run, because a silent rank produces no event."""
         if run is None:
             return self._strip.show([])
         if pool is not self._alerts_of:
-            # A new view, after a seek in a replay, may be of an earlier or later time.
+            # After a seek in a replay, the view is a new object, and its time may be earlier or later.
             self._alerts_of, self._alerts = pool, AlertWatch()
         state, checked_at = alerts_cache_key(pool, run, now), time.monotonic()
         if state == self._alerts_checked[0] or checked_at - self._alerts_checked[1] < ALERT_SECONDS:
@@ -433,12 +436,12 @@ class RunScreen(BaseScreen[None]):
         if run.state == "running":
             for title, text, severity in alert_messages(new):
                 self.flash(f"{title}  {text}", severity)
-            # One notification for each severe kind, about its first alert.
+            # Notify about each severe kind of alert once, with its first alert.
             for alert in {each.kind: each for each in reversed(new) if each.kind in _SEVERE}.values():
                 self.app.notify_user(Notification("alert", pool.name, run.id, alert.who, alert.words))
 
     def _arrange_panels(self) -> None:
-        """Show panels with content; of panels that share a place, show the active one."""
+        """Show panels that have content. Of panels that share a place, show the active one."""
         for name, panel in self.panels.items():
             if panel.row.hides:
                 self.set_class(panel.has_content, f"-{name}")
@@ -454,7 +457,7 @@ class RunScreen(BaseScreen[None]):
         needs = [(panel.preferred_rows, panel.has_content, panel.has_class("-spare")) for panel in self.panels.values()]
         if needs != self._needs or self._grid.moved != BorderOffsets():
             self._needs = needs
-            self.call_after_refresh(self._grid.lay_out)  # the changed classes select another layout
+            self.call_after_refresh(self._grid.lay_out)  # the changed CSS classes select another layout
 
     # Selection
 
@@ -519,7 +522,8 @@ class RunScreen(BaseScreen[None]):
             return
         ids = list(pool.runs)
         place = min(max(0, ids.index(run.id) + step), len(ids) - 1)
-        # The newest run is not pinned: the screen then switches to the next run when it opens.
+        # If the newest run is selected, do not pin it, so that the screen switches to the next run when that one
+        # starts.
         self.run_id = ids[place] if place < len(ids) - 1 else None
         self.flash(f"run {place + 1} of {len(ids)}")
         self.tick(self.app.clock())
@@ -631,7 +635,7 @@ class RunScreen(BaseScreen[None]):
 
     @work(group="terminal", exclusive=True)
     async def _run_in_terminal(self, *words: str) -> None:
-        """Run a skyward-tui command in the terminal; the app is suspended until it ends."""
+        """Run a skyward-tui command in the terminal. The app is suspended until the command ends."""
         from skyward_tui.ui.suspend_for_programs import SuspendNotSupported, own_command, run_in_terminal
 
         command = own_command(*words)
@@ -699,7 +703,7 @@ class RunScreen(BaseScreen[None]):
                 self.app.flash("the pool of this run no longer exists: choose settings for a new pool")
 
     def action_back(self) -> None:
-        """Close one element of a panel, otherwise the zoom, otherwise the screen."""
+        """Close one temporary element of a panel; without one, end the zoom; without a zoom, leave the screen."""
         if any(panel.close_one() for panel in self.panels.values()):
             return
         if self.has_class("-zoom"):
@@ -714,7 +718,7 @@ class RunScreen(BaseScreen[None]):
 
 
 def _delegate_to_panel(row: str, call: str) -> Callable[..., object]:
-    """Return an action of the screen that calls a method of a panel."""
+    """Return a function for an action of the screen that calls a method of a panel."""
 
     def action(screen: RunScreen, *arguments: object) -> object:
         return getattr(screen.panels[row], call)(*arguments)

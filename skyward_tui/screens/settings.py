@@ -1,4 +1,4 @@
-"""Screen that shows and changes the user's settings and keys."""
+"""Screen that shows the user's settings and keys, and changes them."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from skyward_core.client.settings import UserSetting
 
 
-_NAME, _VALUE = 36, 24  # columns
+_NAME, _VALUE = 36, 24  # cells of the columns
 _NARROW_NAME, _NARROW_VALUE, _ROOMY = 24, 16, 100
 
 
 @dataclass(frozen=True)
 class SettingRow:
-    """A setting or key, or a heading.
+    """Row with a setting or a key, or a heading.
 
     Attributes:
         name: Name with its table, such as ``app.theme``; "" for a heading.
-        shown: Displayed value; text of a heading.
+        shown: Displayed value; for a heading, its text.
         help: Description.
         is_own: Whether the user has set the value.
         remark: Reason why the user's value is not in effect, or "".
@@ -68,10 +68,10 @@ class SettingList(CursorList[SettingRow]):
         return row.name
 
     def update(self, rows: Sequence[SettingRow], note: str) -> None:
-        """Show rows; the cursor stays on its setting.
+        """Show rows. The cursor stays on the same setting.
 
         Args:
-            note: Text shown without rows.
+            note: Text shown if there are no rows.
         """
         self.note = note
         self.set_rows(rows)
@@ -99,7 +99,7 @@ class SettingList(CursorList[SettingRow]):
         self._skip_headings(1 if rows > 0 else -1)
 
     def _skip_headings(self, step: int) -> None:
-        """Move the cursor off a heading; the first row is always one."""
+        """Move the cursor from a heading to a setting. The first row is always a heading."""
         if self.rows and not self.rows[self.cursor].name:
             self.cursor = min(max(1, self.cursor + step), len(self.rows) - 1)
 
@@ -108,7 +108,7 @@ _TABLES = {"app": "Appearance", "notify": "Notifications"}
 
 
 class SettingsScreen(ListScreen[SettingList]):
-    """Settings with the values in effect; changes are written to the user's own file."""
+    """Screen with the settings in effect. Changes are written to the user's own file."""
 
     SCOPE = "settings"
     BINDINGS = bindings("settings")
@@ -148,7 +148,7 @@ class SettingsScreen(ListScreen[SettingList]):
     # Reading
 
     async def _load(self) -> None:
-        """Read the settings, in a thread because the disk may be slow."""
+        """Read the settings. Uses a thread, because the disk may be slow."""
         try:
             self._given, self._failed = await run_in_daemon_thread(settings.user_values), ""
         except (SkywardError, OSError) as error:
@@ -215,7 +215,8 @@ class SettingsScreen(ListScreen[SettingList]):
         (setting,) = (each for each in settings.SETTINGS if each.name == row.name)
         now = self._given.get(row.name, setting.default)
         if setting.kind == "flag":
-            # The value is read when the change runs: a second press must toggle the result of the first.
+            # Read the present value only when the change is made, so that a second key press toggles the result of the
+            # first.
             return self._edit(
                 lambda: settings.change(row.name, not self._given.get(row.name, setting.default)), row.name
             )
@@ -246,7 +247,7 @@ class SettingsScreen(ListScreen[SettingList]):
             self._edit(partial(settings.reset, row.name), row.name)
 
     def _edit(self, change: Callable[[], None], name: str) -> None:
-        # A worker of the app, so that the change is applied and errors are shown even if the user leaves this screen.
+        # A worker of the app, so that the change is applied and errors are shown even if the user has left this screen.
         self.app.run_worker(self._write(change, name), group="settings", exclusive=False)
 
     async def _write(self, change: Callable[[], None], name: str) -> None:
@@ -278,7 +279,8 @@ class SettingsScreen(ListScreen[SettingList]):
 
 
 def _value(setting: UserSetting, text: str) -> str | float:
-    """Return a typed value in the setting's type; an invalid number stays text, which the settings reject."""
+    """Convert typed text to the type of a setting. Returns text that is not a valid number unchanged, so that it is
+    rejected."""
     with suppress(ValueError):
         return float(text) if setting.kind in ("seconds", "megabytes") else text
     return text

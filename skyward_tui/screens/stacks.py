@@ -1,4 +1,4 @@
-"""Screen with the stacks of all ranks, and profiles of single ranks."""
+"""Screen with the stacks of all ranks, and with profiles of single ranks."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ class StackRank:
     """Row of the list of ranks.
 
     Attributes:
-        where: Source position.
+        where: Source position of the rank's innermost frame.
         line: Last printed line.
-        chosen: Whether the rank belongs to the selected group.
-        late: Whether the rank is outside of the collective that others are in.
+        chosen: Whether the rank is in the selected group.
+        late: Whether the rank is outside the collective that other ranks wait in.
     """
 
     state: RankState
@@ -72,7 +72,7 @@ class StackRank:
 
 
 class StackRankList(VirtualList[StackRank], can_focus=False):
-    """Ranks of the selected group first, then other ranks."""
+    """List of ranks: first those of the selected group, then the others."""
 
     def update(self, rows: list[StackRank]) -> None:
         if rows != self.rows:
@@ -110,21 +110,21 @@ class StackRankList(VirtualList[StackRank], can_focus=False):
         return f"{fit_width(text, widest)}  "
 
     def _quiet_column(self, text: str) -> str:
-        """Return a cell of the column for quiet ranks, or "" if no rank is quiet."""
+        """Return a cell for the column about quiet ranks. The column is omitted ("") if no rank is quiet."""
         return f"{text:>7}  " if any(row.state.quiet is not None for row in self.rows) else ""
 
 
-PROFILE_SECONDS = 10.0  # seconds of sampling
-REFRESH_SECONDS = 0.5  # seconds between updates of the list of ranks
-_NAMED = 14  # cells for the ranks of a group
+PROFILE_SECONDS = 10.0  # duration of a profile in seconds
+REFRESH_SECONDS = 0.5  # seconds; minimum interval between updates of the list of ranks
+_NAMED = 14  # cells for the rank numbers of a group
 
 
 class StacksScreen(BaseScreen[int | None]):
-    """Stacks grouped by position; returns a rank whose log to open, or None.
+    """Stacks grouped by source position. Returns the rank whose log the user wants to open, or None.
 
     Args:
         pool: Key of the pool.
-        run: Id of the run; "" for the pool.
+        run: ID of the run; "" for all ranks of the pool.
     """
 
     SCOPE = "stacks"
@@ -139,7 +139,7 @@ class StacksScreen(BaseScreen[int | None]):
         self._sources: dict[tuple[str, int], SourceFile | None] = {}
         self._failure = ""
         self._busy = False
-        self._shown: tuple[object, float] = (None, 0.0)  # version of the listed ranks, and monotonic time
+        self._shown: tuple[object, float] = (None, 0.0)  # version of the listed ranks, and monotonic time of the update
         self._listed, self._board = OptionList(compact=True), StackRankList(id="ranks")
         self._all_threads = False
 
@@ -215,12 +215,12 @@ class StacksScreen(BaseScreen[int | None]):
             self._sources = await self._read_sources(self._stacks)
         finally:
             self._busy = False
-        # The user may have left the screen meanwhile, and an exiting app removes a screen's widgets first.
+        # The user may have left the screen during the request, and an exiting app removes a screen's widgets first.
         if self in self.app.screen_stack and self.query("#verdict"):
             self._show()
 
     async def _read_sources(self, stacks: Stacks) -> dict[tuple[str, int], SourceFile | None]:
-        """Return the source files of all groups' positions."""
+        """Return the source files of the positions of all groups."""
         folders = await source_folders(self.app, self._run_view)
         frames = [frame for group in group_stacks(stacks) if (frame := calling_frame(group.frames))]
         sources = await asyncio.to_thread(lambda: [find_source(frame, folders) for frame in frames])
@@ -281,7 +281,7 @@ class StacksScreen(BaseScreen[int | None]):
         )
 
     def _show_stack(self) -> None:
-        """Show the stacks and the source of the selected group, then those of other groups."""
+        """Show the stacks and the source code of the selected group, then those of the other groups."""
         if (group := self._group) is None:
             return
         lines = self._frames(group)
@@ -309,7 +309,7 @@ class StacksScreen(BaseScreen[int | None]):
         return CodePosition(head, source, "the file is not on this machine")
 
     def _show_ranks(self, now: float) -> None:
-        """List all ranks: the selected group first, then small groups, which are probably late."""
+        """List all ranks: first the selected group, then small groups, whose ranks are probably late."""
         view, run = self._view, self._run_view
         if view is None or not self._groups:
             return

@@ -14,14 +14,14 @@ from rich.style import Style
 
 from skyward_core.util.terminal_safe_text import sanitize_colored
 
-CELL_LIMIT = 2_000  # cells of a line; bounds the cost of very long lines
-_RAW_LIMIT = 8 * CELL_LIMIT  # characters parsed of a line, escapes included
+CELL_LIMIT = 2_000  # maximum cells of a line, to limit the cost of very long lines
+_RAW_LIMIT = 8 * CELL_LIMIT  # maximum characters that are parsed of a line, including escape sequences
 
 _SGR = re.compile("\x1b\\[([0-9;:]*)m")
 
 
 class ParsedLine(NamedTuple):
-    """A parsed line.
+    """Parsed line.
 
     Attributes:
         plain: Visible text.
@@ -42,19 +42,19 @@ _OFF = {
 
 
 def plain(text: str) -> str:
-    """Return the visible text without escapes."""
+    """Return the visible text, without escape sequences."""
     return text if text.isprintable() else parse(text).plain
 
 
 def parse(text: str) -> ParsedLine:
-    """Parse one line of output, cut to ``CELL_LIMIT``."""
+    """Parse one line of output. The result is cut to ``CELL_LIMIT`` cells."""
     if text.isprintable():
         return ParsedLine(text[:CELL_LIMIT], ())
     pieces: list[str] = []
     spans: list[tuple[int, int, Style]] = []
     pen: _Pen = ()
     length = 0
-    # Text and parameters of SGR sequences alternate.
+    # The result of split alternates between text and the parameters of an SGR sequence.
     for place, part in enumerate(_SGR.split(sanitize_colored(text[:_RAW_LIMIT]).expandtabs(8))):
         if place % 2:
             pen = _apply_sgr(pen, part)
@@ -71,7 +71,7 @@ def parse(text: str) -> ParsedLine:
 
 @lru_cache(maxsize=1024)
 def _apply_sgr(pen: _Pen, parameters: str) -> _Pen:
-    """Return the style after one SGR sequence; unknown parameters are ignored."""
+    """Return the style after one SGR sequence. Unknown parameters are ignored."""
     state = dict(pen)
     codes = [int(code) if code else 0 for code in re.split("[;:]", parameters)]
     while codes:

@@ -34,7 +34,7 @@ def free_text(seen: HostGpuUsage) -> str:
 
 
 def usage_by_user(gpus: Iterable[GpuUse]) -> list[str]:
-    """Return a line for each user of GPUs, with the number of GPUs and their memory; free GPUs come first."""
+    """Return a line for each user of GPUs, with number and memory of the GPUs. The first line counts the free GPUs."""
     found: Counter[str] = Counter()
     held: Counter[str] = Counter()
     free = 0
@@ -88,7 +88,8 @@ def share(part: float | None, whole: float | None) -> str:
 
 
 def outlier_metrics(book: MachineMetrics) -> dict[Place, list[str]]:
-    """Return the GPUs and nodes that differ strongly from all others of the pool, with the names of the metrics."""
+    """Return the GPUs and nodes that differ strongly from the rest of the pool, with the names of the differing
+    metrics."""
     found: dict[Place, list[str]] = {}
     for name in OUTLIER_METRICS:
         for place in find_outliers(book.latest(name), _OUTLIER_DISTANCES[name]):
@@ -97,7 +98,7 @@ def outlier_metrics(book: MachineMetrics) -> dict[Place, list[str]]:
 
 
 def problem_text(figures: Mapping[str, float], odd: Collection[str] = ()) -> str:
-    """Return the problems of a GPU or node, the worst first; "" if there are none."""
+    """Return a text about the problems of a GPU or node, the worst first; "" if there are none."""
     used, total = figures.get("mem_used"), figures.get("mem_total")
     found = [
         "lost by the driver" if figures.get("lost") else "",
@@ -117,7 +118,8 @@ def metrics_line(last: FailureMetrics) -> str:
 
 
 def rows(book: MachineMetrics, now: float) -> list[tuple[str, ...]]:
-    """Return a row for each node and each of its GPUs; see :data:`HARDWARE_COLUMNS`. Unknown values are empty."""
+    """Return a row for each node and each of its GPUs, with the columns :data:`HARDWARE_COLUMNS`. Unknown values are
+    ""."""
     odd = outlier_metrics(book)
     found: list[tuple[str, ...]] = []
     for node, machine in book.nodes.items():
@@ -159,7 +161,7 @@ class GpuMetric(NamedTuple):
     Attributes:
         name: Displayed name.
         metric: Name of the metric.
-        whole: The 100 % value, or the metric with that value; None for the maximum of all GPUs so far.
+        whole: The 100 % value, or the name of the metric with that value; None for the maximum over all GPUs so far.
         is_optional: Whether the metric is offered only if a GPU reports it.
     """
 
@@ -186,20 +188,21 @@ GPU_METRICS = (
     GpuMetric("processes", "processes", None),
     GpuMetric("ECC errors", "ecc", None),
     GpuMetric("corrected ECC errors", "ecc_corrected", None),
-    GpuMetric("throttling (0 or 100)", "throttle", 1.0),  # one bit for each reason
+    # each reason for throttling is one bit, so the metric is either 0 or full
+    GpuMetric("throttling (0 or 100)", "throttle", 1.0),
 )
 
 
 def available_metrics(book: MachineMetrics) -> list[int]:
-    """Return the indices in ``GPU_METRICS`` of the metrics that a pool's GPUs report."""
+    """Return the metrics that a pool's GPUs report, as indexes of ``GPU_METRICS``."""
     reported = {name for machine in book.nodes.values() for track in machine.gpus for name in track.names}
     return [place for place, each in enumerate(GPU_METRICS) if not each.is_optional or each.metric in reported]
 
 
 class MetricScale:
-    """Common scale of a metric for all GPUs of a pool: its 100 % value.
+    """Common scale of a metric for all GPUs of a pool, defined by a 100 % value.
 
-    A metric without a fixed 100 % value is scaled to the maximum so far. The constructor scans the whole history, and
+    A metric without a fixed 100 % value is scaled to its maximum so far. The constructor scans the whole history, and
     :meth:`update` only the latest values.
     """
 
@@ -211,14 +214,14 @@ class MetricScale:
             self.most = max((track.maximum(shown.metric) for track in tracks), default=0.0)
 
     def update(self, book: MachineMetrics) -> None:
-        """Raise the maximum to the latest values."""
+        """Raise the maximum if a latest value is greater."""
         if self.metric.whole is None:
             tracks = (track for machine in book.nodes.values() for track in machine.gpus)
             self.most = max(self.most, 0.0, *(track.latest.get(self.metric.metric, 0.0) for track in tracks))
 
     @property
     def label(self) -> str:
-        """Name of the metric, with its 100 % value if that is not fixed."""
+        """Name of the metric; if the 100 % value is not fixed, with this value."""
         name, figure, whole, _ = self.metric
         if whole is not None:
             return name
@@ -230,11 +233,11 @@ class MetricScale:
 
     @property
     def whole(self) -> str | float:
-        """The 100 % value, or the metric with that value."""
+        """The 100 % value, or the name of the metric with that value."""
         return (self.most or 1.0) if self.metric.whole is None else self.metric.whole
 
     def part(self, figures: Mapping[str, float]) -> float | None:
-        """Return the share of the 100 % value for a GPU; None if unknown."""
+        """Return the value of a GPU as a share of the 100 % value; None if unknown."""
         value, whole = figures.get(self.metric.metric), self.whole
         full = figures.get(whole) if isinstance(whole, str) else whole
         if value is None or not full:
@@ -243,12 +246,12 @@ class MetricScale:
 
 
 ANY = MachineRequirements(any_accelerator=True, allocation="cheapest")
-USUAL_COUNT, USUAL_MEMORY = 8, 80.0  # GPUs and GB of each; the most common machine for large trainings
-_SLACK = 2.0  # GB; memory sizes differ slightly from their nominal value
+USUAL_COUNT, USUAL_MEMORY = 8, 80.0  # number of GPUs, and GB of each; the most common machine for large trainings
+_SLACK = 2.0  # GB; tolerance, because memory sizes differ slightly from their nominal values
 
 
 class OfferRow(NamedTuple):
-    """A row of the accelerator picker.
+    """Row of the accelerator picker.
 
     Attributes:
         accelerator: The accelerator for the launch, such as ``A100-80GB:8``.
@@ -263,12 +266,12 @@ class OfferRow(NamedTuple):
     is_usual: bool
 
     def matches(self, typed: str) -> bool:
-        """Check whether the row contains each word of a text."""
+        """Check whether the row contains each word of a typed text."""
         return all(word in self.search_text for word in typed.casefold().split())
 
 
 def offer_rows(offers: Sequence[Offer]) -> list[OfferRow]:
-    """Return the rows of offers, the cheapest first, by the cheaper of both markets."""
+    """Return the rows for offers, sorted by the lower of on-demand and spot price."""
     places: dict[tuple[str, str, str, str], dict[str, Offer]] = {}
     for each in matching_offers(offers, ANY):
         places.setdefault((each.provider, each.instance_type, each.region, each.zone), {})[each.market] = each
@@ -296,12 +299,13 @@ OFFERS_HEAD = f"{'':26}  {'ON DEMAND':>9} {'SPOT':>9}  {'ZONE':12} TYPE"
 
 
 def _accelerator_request(offer: Offer) -> str:
-    """Return the accelerator of an offer for a launch, with its memory if the name has several variants."""
+    """Return the accelerator of an offer as a launch option. Includes the memory if the accelerator has several
+    variants."""
     try:
         several = len(accelerators.find(offer.accelerator).variants) > 1
         memory = round(offer.memory_each_gb) if several else None
         return str(Accelerator(offer.accelerator, offer.count, memory))
-    except UsageError:  # not in the catalogue, or not with that memory
+    except UsageError:  # the accelerator is not in the catalogue, or not with this memory
         return f"{offer.accelerator}:{offer.count}"
 
 

@@ -1,4 +1,4 @@
-"""Advice about errors, written with commands of this program; the library provides hints as data."""
+"""Advice about errors, in terms of skyward-tui's commands. The library provides hints as data without text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from skyward_core.model.errors import Hint, command_hint, error_hint, error_mess
 
 
 class HasDetail(Protocol):
-    """An object with a detail and a hint: a pool's view, an event, or a check of ``doctor``."""
+    """Object with a detail text and a hint: a pool's view, an event, or a check of ``doctor``."""
 
     @property
     def detail(self) -> str: ...
@@ -19,12 +19,12 @@ class HasDetail(Protocol):
 
 
 def format_error(error: BaseException) -> str:
-    """Return the message of an error with advice."""
+    """Return the message of an error, followed by advice."""
     return _joined(error_message(error), error_hint(error))
 
 
 def format_detail(thing: HasDetail) -> str:
-    """Return the detail of an object with advice."""
+    """Return the detail text of an object, followed by advice."""
     return _joined(thing.detail, thing.hint)
 
 
@@ -33,7 +33,7 @@ def _joined(what: str, hint: Hint | None) -> str:
 
 
 def advice(hint: Hint) -> str:
-    """Return the advice for a hint."""
+    """Return the advice for a hint as text."""
     name = shlex.quote(hint.subject)
     match hint.action:
         case "attach":

@@ -13,7 +13,7 @@ from skyward_core.views.sweep_trials import TrialTable
 
 
 def run_json(run: RunView, receipt: Receipt | None = None) -> dict[str, Any]:
-    """Return a run as JSON object; the outcome of an active rank is its state."""
+    """Return a run as JSON object. The outcome of a rank that has not ended is its state."""
     return {
         "run": run.id,
         "pool": run.pool,
@@ -93,7 +93,7 @@ def pool_json(pool: PoolView) -> dict[str, Any]:
 
 
 def retained_json(pool: str, kept: RetainedResults) -> dict[str, Any]:
-    """Return the retained results of an ended pool on a host as JSON object."""
+    """Return the retained results of an ended pool on one host as JSON object."""
     where = {"pool": pool, "node": kept.machine.node, "address": kept.machine.address}
     return where | {"runs": kept.runs, "bytes": kept.size, "until": kept.until}
 
@@ -104,5 +104,5 @@ def file_json(file: WrittenFile) -> dict[str, Any]:
 
 
 def fetch_json(each: FetchedFile) -> dict[str, Any]:
-    """Return the result of a file's download as JSON object."""
+    """Return the result of downloading a file as JSON object."""
     return file_json(each.file) | {"target": str(each.target), "is_new": each.is_new, "error": each.error}

@@ -1,4 +1,4 @@
-"""Numbers, times and prices in the format that users read, and tables of text."""
+"""Formatting of numbers, times and prices, and of tables as text."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 NO_RUN = "nothing: the file has no run commands"
 BROKEN_OFF = "start incomplete"
 """Text for the state "unfinished" of a pool."""
-LAST_MINUTES = 600.0  # seconds; below, remaining time is shown to the second
-PATH_CELLS = 8  # minimum cells of a path; a shorter rest is not recognizable
+LAST_MINUTES = 600.0  # seconds; shorter remaining times are shown to the second
+PATH_CELLS = 8  # minimum cells of a path; a shorter part would not be recognizable
 
 
 def duration(seconds: float) -> str:
@@ -33,7 +33,7 @@ def duration(seconds: float) -> str:
 
 
 def time_left(seconds: float) -> str:
-    """Format remaining seconds: to the second in the last minutes, before that as :func:`age`."""
+    """Format remaining seconds: below ten minutes to the second, above as :func:`age`."""
     return duration(seconds) if seconds < LAST_MINUTES else age(seconds)
 
 
@@ -47,14 +47,14 @@ def age(seconds: float) -> str:
 
 
 def precise_duration(seconds: float) -> str:
-    """Format seconds, more precisely than :func:`duration` below a minute."""
+    """Format seconds like :func:`duration`, but more precisely below a minute."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     return f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
 
 
 def failure(kind: str, type: str, message: str) -> str:
-    """Format the failure of a rank; only a raised exception has a type worth naming."""
+    """Format the failure of a rank. The type is included only if an exception was raised."""
     return f"{type}: {message}".rstrip(": ") if kind == "raised" or not message else message
 
 
@@ -64,7 +64,7 @@ def clock(at: float) -> str:
 
 
 def ago(seconds: float) -> str:
-    """Format elapsed seconds in one unit, such as ``5h ago``, distinct from times of day and ages."""
+    """Format elapsed seconds in one unit, such as ``5h ago``. The format is distinct from times of day and ages."""
     for unit, name in ((365 * 86_400, "y"), (86_400, "d"), (3600, "h"), (60, "m")):
         if seconds >= unit:
             return f"{int(seconds // unit)}{name} ago"
@@ -76,7 +76,7 @@ def money(amount: float) -> str:
 
 
 class HasPrice(Protocol):
-    """An object with a price in dollars per hour, which may be unknown."""
+    """Object with a price in dollars per hour, which may be unknown."""
 
     @property
     def price_hourly(self) -> float: ...
@@ -85,14 +85,14 @@ class HasPrice(Protocol):
 
 
 def hourly(of: HasPrice) -> str:
-    """Format an hourly price; "" if free, and "$?/h" if rented at an unknown price."""
+    """Format an hourly price; "" if the machine is free, and "$?/h" if it is rented at an unknown price."""
     if of.has_unknown_price:
         return "$?/h"
     return f"{money(of.price_hourly)}/h" if of.price_hourly else ""
 
 
 def number(value: float) -> str:
-    """Format a number with four significant digits; integers stay exact."""
+    """Format a number with four significant digits. Integers are shown completely."""
     if not isfinite(value):
         return str(value)
     if value == int(value) and abs(value) < 1e15:
@@ -111,7 +111,8 @@ def count_range(least: int, most: int, one: str) -> str:
 
 
 def preemption_text(node: NodeView, now: float) -> str:
-    """Return the preemption notice of a node, such as ``preempted in 1:42 (terminate)``, or ""."""
+    """Return a text about the preemption notice of a node, such as ``preempted in 1:42 (terminate)``; "" if there is
+    none."""
     if node.notice == "rebalance":
         return "may soon be preempted"
     if not node.is_preempted:
@@ -121,22 +122,22 @@ def preemption_text(node: NodeView, now: float) -> str:
 
 
 def next_preempted(nodes: Iterable[NodeView]) -> NodeView | None:
-    """Return the node with the most urgent preemption notice."""
+    """Return the node with the most urgent preemption notice; None if there is none."""
     noticed = (node for node in nodes if node.is_preempted or node.notice == "rebalance")
     return min(noticed, key=lambda node: (not node.is_preempted, node.notice_ends_at or 0.0), default=None)
 
 
 def clip(text: str, width: int) -> str:
-    """Cut a text to a number of cells, with an ellipsis if shortened."""
+    """Cut a text to a number of cells. A shortened text ends with an ellipsis."""
     if cell_len(text) <= width:
         return text
     return set_cell_size(text, max(0, width - 1)).rstrip() + "…" if width > 0 else ""
 
 
 def fit_width(text: str, cells: int) -> str:
-    """Cut or pad a text to a number of cells; align it to the right if the number is negative.
+    """Cut or pad a text to a number of cells. A negative number aligns the text to the right.
 
-    Format strings count letters instead of cells, and so misalign columns after wide characters.
+    Format strings count characters instead of cells, so they would misalign columns with wide characters.
     """
     shown = clip(text, abs(cells))
     room = " " * (abs(cells) - cell_len(shown))
@@ -144,7 +145,7 @@ def fit_width(text: str, cells: int) -> str:
 
 
 def clip_parts(text: str, width: int) -> str:
-    """Cut a text to a number of cells between its parts, which are separated by two blanks."""
+    """Cut a text to a number of cells. Parts, which are separated by two blanks, are kept or dropped as a whole."""
     shown = ""
     for part in text.split("  "):
         longer = f"{shown}  {part}" if shown else part
@@ -155,7 +156,7 @@ def clip_parts(text: str, width: int) -> str:
 
 
 def clip_start(text: str, width: int) -> str:
-    """Cut the beginning of a text, because the end of a path matters most."""
+    """Cut a text to a number of cells at its beginning, because the end of a path matters most."""
     if cell_len(text) <= width:
         return text
     kept = text
@@ -165,7 +166,7 @@ def clip_start(text: str, width: int) -> str:
 
 
 def clip_path(text: str, width: int) -> str:
-    """Cut a text to a number of cells; if its last word is a path, cut the beginning of the path."""
+    """Cut a text to a number of cells. If the last word is a path, cut the beginning of the path."""
     words, _, path = text.rpartition(" ")
     room = width - cell_len(words) - 1
     if "/" in path and words and room >= PATH_CELLS:
@@ -179,7 +180,7 @@ def one_line(text: str) -> str:
 
 
 class Columns:
-    """Alignment of lines that are printed one by one: a column is as wide as its widest cell so far.
+    """Alignment of lines that are printed one by one. A column is as wide as its widest cell so far.
 
     Args:
         widths: Initial widths of the first columns.
@@ -189,20 +190,21 @@ class Columns:
         self._widths = list(widths)
 
     def line(self, cells: Sequence[str]) -> str:
-        """Return the next line; its last cell has no limit."""
+        """Return the next line. The width of the last cell is not limited."""
         known = [*self._widths, *[0] * len(cells)]
         self._widths = [max(width, cell_len(cell)) for width, cell in zip(known, cells, strict=False)]
         return "  ".join(fit_width(cell, width) for cell, width in zip(cells, self._widths, strict=True)).rstrip()
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows as lines with aligned columns; the last column has no limit."""
+    """Return rows as lines with aligned columns. The width of the last column is not limited."""
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(fit_width(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def plain_ascii(text: str) -> str:
-    """Return a text in ASCII with the same number of cells: letters without accents, "?" for unknown characters."""
+    """Return a text in ASCII with the same number of cells. Letters lose their accents, and unknown characters become
+    "?"."""
     plain = text.translate(_ASCII_MAP)
     cells = cell_len(text)
     return plain if len(plain) == cells else set_cell_size(plain, cells)
@@ -228,14 +230,15 @@ def _closest_ascii(char: str) -> str:
 
 
 def _braille_ascii(code: int) -> str:
-    """Return the ASCII character of a Braille cell: a bar for a full column, else a sign at the middle height."""
+    """Return the ASCII character for a Braille cell: a bar for a full column, otherwise a sign at the middle height of
+    the dots."""
     rows = [row for row, dots in enumerate((0x09, 0x12, 0x24, 0xC0)) if code & dots]
     if not rows:
         return " "
     return "|" if rows[0] == 0 and rows[-1] == 3 else "''---.."[rows[0] + rows[-1]]
 
 
-# The signs of states stay distinct; the word next to each has the same meaning.
+# The signs of states must stay distinct. Their meaning is clear from the word next to each.
 _SIGNS = {
     "✓": "+", "✗": "x", "●": "*", "○": "o", "◌": ".", "◍": "%", "⊘": "/", "·": "-", "◔": ":", "◑": ";", "◕": "#",
     "▶": ">", "▼": "v", "■": "#", "□": "_", "›": ">", "←": "<", "→": ">", "↑": "^", "↓": "v", "↵": "/", "⇥": ">",

@@ -20,20 +20,20 @@ from skyward_tui.text.number_and_time_format import clip, count, duration, failu
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """A running or queued run.
+    """Running or queued run.
 
     Attributes:
-        run: Id of the run.
-        name: Name of its function.
+        run: ID of the run.
+        name: Name of the run's function.
         waits: Whether the run is queued.
-        nodes: Nodes of the run; empty while it is queued.
+        nodes: Nodes of the run; empty while the run is queued.
         wants: Number of nodes that a queued run needs.
-        only: The nodes that it requires; () for any.
-        since: Unix time of its start, or of its arrival in the queue.
+        only: Nodes that the run requires; () if it can use any nodes.
+        since: Unix time of the run's start, or of its arrival in the queue.
         free: Number of free nodes, for a queued run.
-        gone: Nodes that it needs, but that are not ready.
-        behind: Id and name of the run ahead in the queue; ("", "") for the first.
-        holders: Runs on nodes that it could use: id, name, nodes, since.
+        gone: Nodes that the run requires and that are not ready.
+        behind: ID and name of the previous run in the queue; ("", "") for the first run.
+        holders: Running runs on nodes that the queued run could use: ID, name, nodes, since.
         who: Owner of the run, if known.
     """
 
@@ -52,7 +52,7 @@ class QueueRow:
 
 
 def queue_rows(view: PoolView) -> list[QueueRow]:
-    """Return the active runs of a pool: first the running ones, then the queued ones in order."""
+    """Return the active runs of a pool: first the running ones, then the queued ones in the order of the queue."""
     every = tuple(node.index for node in view.nodes)
     there = {node.index for node in view.nodes if node.phase == "ready"}
     queued = {each.run for each in view.waiting}
@@ -63,7 +63,7 @@ def queue_rows(view: PoolView) -> list[QueueRow]:
     for run in going:
         nodes = _nodes(run, every)
         if run.kind == "broadcast" and not run.tasks and any(set(nodes) & set(row.nodes) for row in rows):
-            behind.append(run)  # its calls already wait on the nodes
+            behind.append(run)  # the calls of this run already wait on the nodes
         else:
             began = [task.began_at for task in run.tasks.values() if task.began_at is not None]
             rows.append(QueueRow(run.id, run.function, False, nodes, since=min(began, default=run.opened_at)))
@@ -95,7 +95,7 @@ def _nodes(run: RunView, every: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sorted({task.node for task in run.tasks.values() if task.state == "running" and task.node >= 0}))
 
 
-SHOWN = 3  # running runs named in the reason of a queued one; fits one line
+SHOWN = 3  # number of running runs named in the reason why a run is queued; they fit one line
 
 
 def _named(nodes: Sequence[int]) -> str:
@@ -104,7 +104,7 @@ def _named(nodes: Sequence[int]) -> str:
 
 
 def waiting_reason(row: QueueRow, now: float) -> str:
-    """Return why a run is queued; "" for a running one."""
+    """Return the reason why a run is queued; "" for a running one."""
     if not row.waits:
         return ""
     needed = _named(row.only) if row.only else count(row.wants, "node")
@@ -136,7 +136,7 @@ def queue_row_json(row: QueueRow, now: float) -> dict[str, Any]:
     }
 
 
-NAMED = 5  # failed trials that a summary names
+NAMED = 5  # number of failed trials that a summary names
 
 
 def gang_text(nodes: int, has: int) -> str:
@@ -160,11 +160,11 @@ def combination_text(sheet: TrialSheet, row: int) -> str:
 
 
 def sweep_outcome(found: TrialTable, run: str) -> str:
-    """Summarize the trials of a sweep by gangs that have no result; "" if all have one.
+    """Describe the trials of a sweep by gangs that have no result; "" if all have one.
 
     Args:
         found: The trials.
-        run: Id of any run of the sweep.
+        run: ID of any run of the sweep.
     """
     missing = [row for row in found.rows if row.state != "returned"]
     if not missing:
@@ -182,7 +182,7 @@ def sweep_outcome(found: TrialTable, run: str) -> str:
 
 
 class ComparedLine(NamedTuple):
-    """A line of a comparison; both sides of a heading are empty."""
+    """Line of a comparison. In a heading, both sides are empty."""
 
     name: str
     left: str = ""
@@ -249,11 +249,11 @@ _FACTS: Mapping[str, Callable[[Any], str]] = {
 }
 
 
-MAX_VALUE_CHARS = 60  # characters of a value; both sides fit one line
+MAX_VALUE_CHARS = 60  # maximum characters of a value, so that both sides fit one line
 
 
 def parse_rank_pair(run: RunView, text: str) -> tuple[TaskView, TaskView]:
-    """Return the two ranks, or tasks, that a text such as ``0,3`` names.
+    """Return the two ranks (or tasks) that a text such as ``0,3`` names.
 
     Raises:
         UsageError: If the text does not name two ranks of the run.
@@ -269,7 +269,7 @@ def parse_rank_pair(run: RunView, text: str) -> tuple[TaskView, TaskView]:
 
 
 def difference_table(names: Sequence[str], found: Sequence[Difference], equal: int) -> list[str]:
-    """Return the differences as lines of a table, with the number of equal values."""
+    """Return the differences as lines of a table. The last line states the number of equal values."""
     same = f"{count(equal, 'value')} equal" if equal else "no value is equal"
     if not found:
         return [f"{names[0]} and {names[1]} are the same: {same}"]
@@ -303,7 +303,7 @@ def task_note(task: TaskView) -> str:
 
 
 def value_note(summary: Summary | None) -> str:
-    """Return a value in short form: small JSON objects as ``loss 0.21  acc 0.9``."""
+    """Return a value in short form. Small JSON objects look like ``loss 0.21  acc 0.9``."""
     if summary is None:
         return ""
     if summary.is_json and isinstance(summary.json, dict) and len(summary.json) <= 8:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from skyward_core.model.output_files import Unfetched, WrittenFile
 
 
-NAMED = 3  # files that a confirmation lists for each pool
-MAX_NAME_CHARS = 50  # characters of a file's name; fits a dialog of 80 columns
+NAMED = 3  # number of files that a confirmation lists per pool
+MAX_NAME_CHARS = 50  # maximum characters of a file's name, for a dialog of 80 columns
 Line = tuple[str, str]
 """A text and its style."""
 
@@ -29,7 +29,7 @@ def total_size(files: Sequence[WrittenFile]) -> str:
 
 
 def unfetched_lines(unfetched: Unfetched) -> Iterator[Line]:
-    """Yield lines about unfetched files, and what a teardown does with them."""
+    """Yield lines about unfetched files, and about what a teardown does with them."""
     if unfetched.asked:
         yield f"downloads {_files_text(unfetched.asked, 'output file')} first:", ""
         yield from _largest_files(unfetched.asked, "")
@@ -62,7 +62,7 @@ def _largest_files(files: Sequence[WrittenFile], style: str) -> Iterator[Line]:
 
 
 def receipt_lines(receipt: Receipt) -> Iterator[Line]:
-    """Yield the proof of a teardown, then a line for each lost or retained result and each note."""
+    """Yield a line with the proof of a teardown, then a line for each lost result, retained result and note."""
     proof = replace(receipt, kept=(), lost=())
     good = receipt.ok
     style = "bold $text-success" if good else "bold $text-error"
@@ -81,7 +81,7 @@ COMMAND = "skyward-tui leftovers"
 
 
 def leftovers_amount(found: Sequence[JudgedLeftover]) -> str:
-    """Return the number of machines, with their hourly price, and of other resources."""
+    """Return the number of machines, with their hourly price, and the number of other resources."""
     prices = [each.thing.hourly for each in found if each.thing.is_machine]
     machines = len(prices)
     total = f" ({price})" if (price := _total_price(prices)) else ""
@@ -95,13 +95,13 @@ def leftovers_line(found: LeftoverScan, how: str = COMMAND) -> str:
 
     Args:
         found: The result of a scan.
-        how: How to remove them, at the end of the line.
+        how: Text about how to remove the leftovers, for the end of the line.
     """
     return f"leftovers of ended pools: {leftovers_amount(found.removable)}; {how}" if found.removable else ""
 
 
 def unchecked_line(found: LeftoverScan) -> str:
-    """Return a line about places that could not be scanned; "" if all were."""
+    """Return a line about the places that could not be scanned; "" if there are none."""
     places = "; ".join(f"{place} ({reason})" for place, reason in found.unknown.items())
     return f"could not check for leftovers: {places}" if places else ""
 
@@ -142,13 +142,13 @@ _STATES = {"up": "its pool is up", "expired": f"{_OVER}it has no agent"}
 
 @dataclass(frozen=True)
 class LeftoverRow:
-    """A row of the leftovers screen: a resource, another ledger, or a place that could not be checked.
+    """Row of the leftovers screen: a resource, another ledger, or a place that could not be scanned.
 
     Attributes:
-        id: Unique id of the row.
-        text: Text of the row; for a resource, the text after its state if there is room.
+        id: Unique ID of the row.
+        text: Text of the row. For a resource, the text after its state, shown if there is room.
         found: The resource; None for other rows.
-        ledger: Id of the other ledger; "" for other rows.
+        ledger: ID of the other ledger; "" for other rows.
     """
 
     id: str
@@ -191,7 +191,7 @@ def leftover_cells(found: JudgedLeftover, now: float) -> dict[str, str]:
 
 
 def row_detail(row: LeftoverRow, now: float) -> str:
-    """Return all details of a row."""
+    """Return a text with all details of a row."""
     if row.found is None:
         if not row.ledger:
             return f"{row.text}\nUnknown resources there may cost money."
@@ -214,7 +214,7 @@ def _facts(thing: Leftover, now: float, priced: str = "") -> list[str]:
 
 
 def deletion_lines(found: Sequence[JudgedLeftover], now: float) -> Iterator[str]:
-    """Yield lines about leftovers to remove, one for each pool and one for each resource."""
+    """Yield lines about leftovers to remove: one line for each pool, followed by one for each of its resources."""
     pool = None
     for each in _sorted(found):
         thing = each.thing
@@ -236,7 +236,7 @@ def _total_price(prices: Sequence[float | None]) -> str:
 
 
 def _hourly(thing: Leftover) -> str:
-    """Format the hourly price of a machine at its creation; "" for other resources."""
+    """Format the hourly price of a machine, as known at its creation; "" for other resources."""
     return _total_price([thing.hourly]) if thing.is_machine else ""
 
 

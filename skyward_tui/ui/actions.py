@@ -1,8 +1,8 @@
 """Registry of all actions and their keys.
 
 Bindings, hints, help, the command palette and ``docs/reference/keys.md`` are generated from this table. The keys that
-focus the panels of the run screen come from the table of panels. The ``[keys]`` table of the user's ``skyward.toml``
-remaps actions by their ids (``"log.follow" = "f"``).
+focus the panels of the run screen come from the table in ``panel_table``. In the ``[keys]`` table of ``skyward.toml``,
+the user can assign other keys to action IDs (``"log.follow" = "f"``).
 """
 
 from __future__ import annotations
@@ -54,13 +54,14 @@ class Action:
     Attributes:
         id: ``scope.name``.
         keys: Comma-separated keys, in Textual's names.
-        call: The Textual action.
-        label: One or two words for the hint line; empty if the action is never hinted.
+        call: Name of the Textual action, with its arguments.
+        label: One or two words for the hint line; empty if the hint line never shows the action.
         help: Sentence for the help, the palette and the documentation.
-        dangerous: Whether the action ends or deletes something.
-        changes: Whether the action creates or changes something outside this app, and ends nothing.
-        priority: Whether the binding wins over the focused widget.
-        partner: Id of the action whose key is hinted next to this one's.
+        dangerous: Whether the action stops or deletes something.
+        changes: Whether the action creates or changes something outside this app, without stopping or deleting
+        anything.
+        priority: Whether the binding takes precedence over those of the focused widget.
+        partner: ID of an action whose key the hint line shows together with the key of this one.
     """
 
     id: str
@@ -91,7 +92,7 @@ class Action:
         return tuple(_SHOWN.get(key) or format_key(key) for key in keymap.get(self.id, self.keys).split(","))
 
 
-_SHOWN = {"enter": "enter", "backspace": "backspace"}  # Textual would display arrows
+_SHOWN = {"enter": "enter", "backspace": "backspace"}  # Textual would display these keys as arrows
 
 PAGES = "Open a dashboard of the pool: Ray, Dask, TensorBoard or Jupyter"
 _SIDEWAYS = " in the grid; move the metrics cursor; change the sort column of trials"
@@ -315,13 +316,14 @@ ACTIONS: tuple[Action, ...] = (
     Action("help.down", "j", "scroll(1)", "", "Down a line (↓ too)"),
     Action("teardown.close", "q", "close", "", "Close; a started teardown continues"),
     Action("jump.close", "escape", "close", "", "Cancel the jump; any unlisted key does too"),
-    # Unknown host key: a user who is typing while the dialog opens must not accept the key by accident
+    # Unknown host key: letters that accept it must not be pressed by accident by a user who types while the dialog
+    # opens
     Action("hostkey.refuse", "escape,q", "answer(False)", "refuse", "Reject the key; the pool's start fails"),
     Action("hostkey.accept", "A", "answer(True)", "accept", "Accept the key and save it as known"),
 )
 
 
-# Ids of the most useful actions by focus; the hint line shows as many of a row as fit.
+# IDs of the most useful actions, by focused part. The hint line shows as many actions of a row as fit.
 HINTS: Mapping[str, tuple[str, ...]] = {
     "pools": ("pools.open", "pools.new", "pools.launch"),
     "pools.words": ("pools.back",),
@@ -341,7 +343,7 @@ HINTS: Mapping[str, tuple[str, ...]] = {
     "files": ("files.back",),
     "hostkey": ("hostkey.refuse", "hostkey.accept"),
 }  # fmt: skip
-# Hints that are always shown, at the end of the line.
+# Actions whose hints are always shown, at the end of the line.
 GLOBAL_HINTS = (
     "pools.down", "run.down", "leftovers.end", "leftovers.end_all",
     "pools.quit", "run.leave", "errors.back", "stacks.back", "leftovers.back", "hosts.back",
@@ -359,12 +361,12 @@ def actions_by_id(*ids: str) -> Iterator[Action]:
 
 
 def actions_in(*scopes: str) -> Iterator[Action]:
-    """Yield the actions of some scopes, scope by scope."""
+    """Yield the actions of the given scopes, one scope after the other."""
     return (action for scope in scopes for action in _BY_SCOPE.get(scope, ()))
 
 
 def scopes_of(ids: Iterable[str]) -> list[str]:
-    """Return the distinct scopes of actions, in the given order; ignore unknown ids."""
+    """Return the distinct scopes of actions, in the given order. Unknown IDs are ignored."""
     return list(dict.fromkeys(_BY_ID[each].scope for each in ids if each in _BY_ID))
 
 
@@ -381,19 +383,19 @@ _NAMED = re.compile(r"\{([a-z]+\.[a-z_]+)\}")
 
 
 def with_keys(text: str, keymap: Mapping[str, str]) -> str:
-    """Replace action ids in braces, as in ``{run.errors} shows details``, by their keys."""
+    """Replace action IDs in braces, as in ``{run.errors} shows details``, by the keys of the actions."""
     return _NAMED.sub(lambda found: first_key(found[1], keymap) if found[1] in _BY_ID else found[0], text)
 
 
 def bindings(scope: str) -> list[BindingType]:
-    """Return a scope's Textual bindings; their ids are the actions' ids."""
+    """Return the Textual bindings of a scope. The IDs of bindings are the IDs of their actions."""
     return [
         Binding(a.keys, a.call, a.label or a.help, show=False, id=a.id, priority=a.priority) for a in actions_in(scope)
     ]
 
 
 def keys_page() -> str:
-    """Return ``docs/reference/keys.md``."""
+    """Return the content of ``docs/reference/keys.md``."""
     lines = [
         "# Keys",
         "",
@@ -423,7 +425,7 @@ if __name__ == "__main__":
     sys.stdout.write(keys_page())
 
 
-# Pairs of scopes that are active at the same time: the focused widget's and its screen's.
+# Pairs of scopes that are active at the same time: that of the focused widget and that of its screen.
 CONCURRENT_SCOPES = (
     *(("app", scope) for scope in SCOPES if scope != "app"),
     *(("panel", scope) for scope in ("pools", "history", "leftovers", "hosts", "settings", "run", "errors", "stacks")),
@@ -432,7 +434,7 @@ CONCURRENT_SCOPES = (
     *(("launch", scope) for scope in ("choice", "toggles", "fold")),
     *(("dialog", scope) for scope in ("help", "files", "teardown", "hostkey")),
 )
-# Keys that cannot be bound: terminals send the same bytes for the first three and for enter or tab.
+# Keys that cannot be bound. For the first three, terminals send the same bytes as for enter or tab.
 RESERVED_KEYS = {
     "ctrl+j": "is the same as enter in a terminal",
     "ctrl+m": "is the same as enter in a terminal",
@@ -443,23 +445,24 @@ _MODIFIERS = ("ctrl", "alt", "shift", "super", "meta", "hyper")
 
 
 def resolve_keymap(requested: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Validate requested keys.
+    """Validate the keys that the user has requested.
 
     Args:
-        requested: Comma-separated keys by action id, in Textual's names or as typed.
+        requested: Comma-separated keys by action ID, in Textual's names or as typed.
 
     Returns:
-        The valid keys by action id, and an error text for each rejected entry, which keeps its default.
+        The valid keys by action ID, and an error text for each rejected entry. Actions of rejected entries keep their
+        default keys.
     """
     keymap: dict[str, str] = {}
     refused: list[str] = []
     for given, text in requested.items():
-        id = re.sub(r"^(pools\.)?sweep\b", r"\1leftovers", given)  # ids of earlier releases
+        id = re.sub(r"^(pools\.)?sweep\b", r"\1leftovers", given)  # convert IDs of earlier releases
         if id not in _BY_ID:
             near = get_close_matches(id, _BY_ID, 1)
             refused.append(f"keys.{id}: unknown action{f'; did you mean {near[0]}?' if near else ''}")
             continue
-        # A single comma is a key, not a separator.
+        # A single comma is the comma key, not a separator.
         keys = [_textual_key(",")] if text.strip() == "," else [_textual_key(key.strip()) for key in text.split(",")]
         wrong = [reason for key in keys if (reason := _key_error(key))]
         if wrong:
@@ -474,7 +477,7 @@ def resolve_keymap(requested: Mapping[str, str]) -> tuple[dict[str, str], list[s
 
 
 def _textual_key(key: str) -> str:
-    """Return a key's name in Textual."""
+    """Return Textual's name of a key."""
     if key == ",":
         return "comma"
     return next(iter(Binding.make_bindings([(key, "", "")]))).key if len(key) == 1 else key
@@ -495,9 +498,9 @@ def _key_error(key: str) -> str:
 
 
 def _find_clash(keymap: Mapping[str, str]) -> tuple[str, str, str] | None:
-    """Return two actions with the same key, as (loser, winner, key).
+    """Return two actions with the same key, as (loser, winner, key); None if there are none.
 
-    Keys that the app itself binds twice, such as q in a dialog and in the screen below, do not clash.
+    Two actions whose default keys are equal, such as q in a dialog and in the screen below, do not clash.
     """
     holders: dict[str, list[str]] = {}
     for id, action in _BY_ID.items():

@@ -1,8 +1,8 @@
 """Table of the run screen's panels.
 
-The run screen, key bindings, help and hints are built from the rows. The table is plain data without imports from the
-project, because the registry of actions reads it. The file that a row names implements the panel. The style sheet next
-to that file lays it out.
+The run screen, key bindings, help and hints are built from its rows. The table is plain data and imports nothing from
+the project, because the registry of actions reads it. Each row names the file that implements the panel; a style sheet
+next to that file defines the layout.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ class PanelSpec:
 
     Attributes:
         id: Name in key settings (``run.ID``) and in style sheets (``#panel-ID``).
-        number: Key that focuses the panel, one digit; shown in its title.
-        title: Title behind the number.
-        help: Description of that key, for help, palette and documentation.
-        made_by: ``module:class`` of a :class:`~skyward_tui.panels.panel.RunPanel`; imported when first shown.
-        hints: Ids of actions hinted while the panel has the focus, the most important first.
-        actions: Ids of screen actions that this panel handles, whichever panel has the focus.
-        empty: Text shown while the panel has no content; an action's id in braces stands for its key.
+        number: Digit key that focuses the panel, shown in the panel's title.
+        title: Title after the number.
+        help: Description of the digit key, for help, palette and documentation.
+        made_by: ``module:class`` of a :class:`~skyward_tui.panels.panel.RunPanel`, imported when the panel is first
+        shown.
+        hints: IDs of the actions in the hint line while the panel has the focus, the most important first.
+        actions: IDs of screen actions that this panel handles, even while another panel has the focus.
+        empty: Text shown while the panel has no content. An action ID in braces stands for the action's key.
         hides: Whether the panel is hidden while it has no content. While it is shown, the screen has the class ``-ID``.
-            While it is hidden, its key flashes ``empty``.
-        instead_of: Id of the panel that shares its place, at sizes with room for one of them. The focused one is shown.
+            While it is hidden, its key shows ``empty`` as a message.
+        instead_of: ID of the panel that shares the same place if the screen has room for only one of both. The focused
+        panel is shown.
     """
 
     id: str
@@ -40,7 +42,7 @@ class PanelSpec:
     instead_of: str = ""
 
 
-# In the order in which they fill the grid.
+# In the order of their places in the grid.
 PANELS: tuple[PanelSpec, ...] = (
     PanelSpec(
         "ranks", 1, "ranks", "Go to the ranks", "skyward_tui.panels.ranks:RanksPanel",
@@ -97,5 +99,5 @@ PANELS: tuple[PanelSpec, ...] = (
     ),
 )  # fmt: skip
 
-HOME_PANEL = "log"  # focused by default, and to read a rank's log
-STARTUP_PANEL = "phases"  # focused while a pool starts, until its first run opens
+HOME_PANEL = "log"  # focused by default, and when the user opens a rank's log
+STARTUP_PANEL = "phases"  # focused while a pool starts, until its first run starts

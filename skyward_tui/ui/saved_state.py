@@ -1,6 +1,6 @@
-"""Saved state of the app (theme and screens), restored by the next start.
+"""Saved state of the app (theme and screens), which the next start restores.
 
-A file that is invalid or written by another release is reported and not used.
+A file that is invalid or was written by another release is reported and not used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from skyward_core.client import settings
 
 NAME = "app"
 VERSION = 1
-MOST = 64 * 1024  # characters
+MOST = 64 * 1024  # maximum characters of the file
 
 
 ScreenState = Mapping[str, str | bool]
@@ -25,8 +25,9 @@ class SavedState(NamedTuple):
 
     Attributes:
         theme: Name of the theme chosen in the app; "" for none.
-        over: Theme in the settings when the user chose ``theme``. If the settings name another theme now, they win.
-        screens: State of each screen by its scope, with names that the screen defines.
+        over: Theme in the settings at the time when the user chose ``theme``. If the settings now name another theme,
+        the settings take precedence.
+        screens: State of each screen by scope. Each screen defines the names in its state.
     """
 
     theme: str = ""
@@ -38,7 +39,7 @@ class SavedState(NamedTuple):
 
         Args:
             requested: Theme in the settings.
-            asked: Theme requested for this start alone.
+            asked: Theme requested only for this start.
             known: All available themes.
         """
         if asked and asked in known:
@@ -54,7 +55,7 @@ class SavedState(NamedTuple):
 
 
 class InvalidStateFile(Exception):
-    """A state file that cannot be used; the message states the reason."""
+    """Error about a state file that cannot be used. The message states the reason."""
 
 
 def load_state() -> SavedState:
@@ -73,11 +74,11 @@ def load_state() -> SavedState:
 
 
 def save_state(changed: Mapping[str, str], screens: Mapping[str, ScreenState]) -> None:
-    """Save changed values; keep those that another app has saved since.
+    """Save changed values, without overwriting values that another app has saved in the meantime.
 
     Args:
         changed: New values of attributes of :class:`SavedState`.
-        screens: State of each screen by its scope.
+        screens: State of each screen by scope.
 
     Raises:
         OSError: If the file cannot be written.
@@ -91,7 +92,7 @@ def save_state(changed: Mapping[str, str], screens: Mapping[str, ScreenState]) -
 
 
 def parse_state(text: str) -> SavedState:
-    """Parse a saved state.
+    """Parse the content of a state file.
 
     Raises:
         InvalidStateFile: If the text is not a state of this release.

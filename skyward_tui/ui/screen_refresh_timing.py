@@ -1,7 +1,7 @@
-"""Refresh rules for displayed times, and immediate repaints after a key.
+"""Rules for refreshing displayed times, and for immediate repaints after a key.
 
-Screens redraw ages and countdowns only as often as needed: every second while a displayed timer runs, otherwise every
-ten seconds. An idle app therefore uses almost no CPU time.
+Ages and countdowns are redrawn only as often as needed: every second while a displayed timer runs, otherwise every ten
+seconds. An idle app therefore uses almost no CPU time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from skyward_tui.text.number_and_time_format import LAST_MINUTES, next_preempted
 if TYPE_CHECKING:
     from skyward_core.views.pool_view import PoolView
 
-IDLE_SECONDS = 10  # seconds; displayed ages and costs of idle pools change less often than this
+IDLE_SECONDS = 10  # seconds; interval at which displayed ages and costs of idle pools are redrawn
 
 
 def refresh_token(pools: Iterable[PoolView], now: float) -> int:
@@ -32,7 +32,7 @@ def refresh_token(pools: Iterable[PoolView], now: float) -> int:
 
 
 def idle_token(now: float) -> int:
-    """Return the token of idle pools; negative, so it never equals a token of running timers."""
+    """Return the token for idle pools. It is negative, so that it never equals a token for running timers."""
     return -(int(now) // IDLE_SECONDS)
 
 
@@ -48,13 +48,14 @@ def has_running_timer(pool: PoolView, now: float) -> bool:
     )
 
 
-MIN_KEY_INTERVAL = 1 / 60  # seconds; faster keys are pasted or repeated, and need no repaint of their own
-REPAINT_SECONDS = 0.1  # seconds after a key in which its effect is painted at once
-PAINTS_PER_KEY = 2  # one for the key's direct effect, one for a message that the effect posted
+# seconds; keys at shorter intervals are pasted or auto-repeated, and need no repaint of their own
+MIN_KEY_INTERVAL = 1 / 60
+REPAINT_SECONDS = 0.1  # seconds after a key during which its effect is painted at once
+PAINTS_PER_KEY = 2  # one repaint for the key's direct effect, and one for a message that the effect has posted
 
 
 class ImmediateRepaint:
-    """Counter of the immediate repaints that recent keys justify."""
+    """Counter of the immediate repaints that are still allowed after recent keys."""
 
     def __init__(self) -> None:
         self._last_key_at = 0.0
@@ -67,7 +68,7 @@ class ImmediateRepaint:
             self._last_key_at, self._paints_left = now, PAINTS_PER_KEY
 
     def consume_paint(self) -> bool:
-        """Return whether to paint now, and use up one repaint."""
+        """Return whether to paint now. If so, one of the allowed repaints is used up."""
         if self._paints_left and monotonic() - self._last_key_at < REPAINT_SECONDS:
             self._paints_left -= 1
             return True

@@ -1,4 +1,4 @@
-"""Helpers that wait for session futures and show their errors."""
+"""Helpers to wait for futures of the session and to show their errors."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ T = TypeVar("T")
 
 
 async def wait_shielded(future: Future[T]) -> T:
-    """Wait for a session future without cancelling its operation if the waiting task is cancelled."""
+    """Wait for a future of the session. If the waiting task is cancelled, the operation continues."""
     shielded = asyncio.wrap_future(future)
-    # Retrieve the exception even if the waiter was cancelled: asyncio logs exceptions that are never retrieved.
+    # Retrieve the exception even if the waiting task was cancelled, because asyncio logs exceptions that are never
+    # retrieved.
     shielded.add_done_callback(lambda done: done.cancelled() or done.exception())
     return await asyncio.shield(shielded)
 
 
 @contextmanager
 def flash_errors(app: SkywardApp, what: str = "") -> Iterator[None]:
-    """Show an expected error as a flash message and skip the rest of the block.
+    """Show an expected error in the block as a message, and skip the rest of the block.
 
     Args:
-        what: Text in front of the error.
+        what: Text before the error.
     """
     try:
         yield

@@ -32,14 +32,15 @@ _RUN = "import sys; sys.path.append(sys.argv.pop(1)); from skyward_tui.cli.main 
 
 
 async def run_in_terminal(app: App[Any], *command: str) -> None:
-    """Run a program in the app's terminal; the app keeps working in the background and repaints afterwards.
+    """Run a program in the terminal of the app. The app continues to work without painting, and repaints afterwards.
 
     Raises:
         OSError: If the program cannot be started.
         SuspendNotSupported: If the app has no terminal that it can release.
     """
     with app.suspend():
-        before = signal.signal(signal.SIGINT, lambda *_: None)  # the terminal sends ctrl+c to the app, too
+        # the terminal sends ctrl+c to the app as well as to the program
+        before = signal.signal(signal.SIGINT, lambda *_: None)
         process = None
         try:
             process = await asyncio.create_subprocess_exec("/bin/sh", "-c", _SHELL_WRAPPER, "sh", *command)
@@ -51,19 +52,20 @@ async def run_in_terminal(app: App[Any], *command: str) -> None:
 
 
 def own_command(command: str, *words: str) -> Sequence[str]:
-    """Return the arguments that run a command of this installation.
+    """Return the arguments that run a command of this installation of skyward-tui.
 
-    The current folder is not on ``sys.path``, because its modules could shadow those of the command.
+    The current folder is excluded from the import path (``sys.path``), because its modules could shadow those of the
+    command.
     """
     return (sys.executable, "-P", "-c", _RUN, str(Path(__file__).parents[2]), command, *words)
 
 
-FOLDER = "paged"  # in the state folder
-DEFAULT_PAGERS = ("less", "more")  # if $PAGER is not set
+FOLDER = "paged"  # folder in the state folder
+DEFAULT_PAGERS = ("less", "more")  # used if $PAGER is not set
 
 
 async def open_pager(app: SkywardApp, name: str, lines: Iterable[str]) -> None:
-    """Open lines in the user's pager, from a private temporary file."""
+    """Write lines to a private temporary file, and open it in the user's pager."""
     from skyward_core.client.launch import job_launch
     from skyward_core.model.errors import SkywardError
     from skyward_tui.file_export import save
@@ -91,7 +93,7 @@ async def open_pager(app: SkywardApp, name: str, lines: Iterable[str]) -> None:
 
 
 async def remove_stale_logs() -> None:
-    """Remove pager files of apps that were killed."""
+    """Remove the temporary files of apps that were killed."""
     from skyward_core.client.launch import job_launch
     from skyward_core.model.errors import SkywardError
 

@@ -1,7 +1,7 @@
-"""Textual driver that survives the loss of its terminal.
+"""Textual driver that handles the loss of its terminal.
 
-Textual's own driver does not handle that. Its writing thread ends at the first error, and the app then blocks while
-queueing more output. Its reading thread spins at the end of input. The SIGCONT that follows a SIGHUP makes it
+Textual's own driver does not. Its writing thread ends at the first error, and the app then blocks when it queues more
+output. Its reading thread loops without pause at the end of input. The SIGCONT that follows a SIGHUP makes it
 initialize the terminal a second time.
 """
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Output:
     """File object for Textual's writing thread; discards output after the first error.
 
-    ``os.write`` is used without a buffered file object: a thread that is blocked by a terminal that does not read must
-    hold no lock when the process exits.
+    Uses ``os.write`` instead of a buffered file object. A terminal that does not read may block the writing thread, and
+    a thread that is blocked when the process exits must not hold a lock.
 
     Args:
         number: File descriptor of the terminal.
@@ -53,7 +53,7 @@ class Output:
 
 
 class _Exit(Event):
-    """Exit event of Textual's reading thread, also set while a predicate is true."""
+    """Exit event of Textual's reading thread, which also counts as set while a predicate is true."""
 
     def __init__(self, predicate: Callable[[], bool]) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class TerminalDriver(LinuxDriver):
         super().__init__(*args, **settings)
         self._file = cast(Any, Output(self._file.fileno() if self._file else 2, self._report_terminal_lost))
         self.exit_event = _Exit(lambda: self.is_gone)
-        self._is_suspended = False  # by ctrl+z
+        self._is_suspended = False  # whether ctrl+z has suspended the app
 
     @property
     def is_gone(self) -> bool:
@@ -78,14 +78,14 @@ class TerminalDriver(LinuxDriver):
         return self.input_tty and not os.isatty(self.fileno)
 
     def _get_terminal_size(self) -> tuple[int, int]:
-        """Return the app's layout size, because Textual has two different defaults for terminals that report 0x0."""
+        """Return the app's layout size. Textual has two different default sizes for terminals that report 0x0."""
         return self._app.console.size
 
     def _report_terminal_lost(self) -> None:
         cast("SkywardApp", self._app).on_terminal_lost()
 
     def write(self, data: str) -> None:
-        """Queue output, if the writing thread is alive."""
+        """Queue output if the writing thread is alive; otherwise discard it."""
         if self._writer_thread is not None and self._writer_thread.is_alive():
             super().write(data)
 
@@ -112,7 +112,7 @@ class TerminalDriver(LinuxDriver):
             self._report_terminal_lost()
         elif self._is_suspended:
             super()._sigcont_application()
-        else:  # a SIGSTOP stopped the app before it could restore the terminal
+        else:  # the app was stopped by SIGSTOP before it could restore the terminal
             self._loop.call_soon_threadsafe(self._restart_application_mode)
 
     def _restart_application_mode(self) -> None:

@@ -1,4 +1,4 @@
-"""Themes, state styles (glyph, word, colour), style sheets, and filters for terminals without colours."""
+"""Themes, styles of states (glyph, word, colour), style sheets, and filters for terminals without colours."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from skyward_tui.text.number_and_time_format import plain_ascii
 
 
 class StateStyle(NamedTuple):
-    """Presentation of a state; ``style`` is a Textual content style such as ``$success``."""
+    """Glyph, word and style of a state. ``style`` is a Textual content style such as ``$success``."""
 
     glyph: str
     word: str
@@ -89,14 +89,15 @@ def state_style(state: str) -> StateStyle:
 
 
 def node_style(phase: str) -> StateStyle:
-    """Return the style of a node's phase; "running" means that the machine is on, but the node is not ready."""
+    """Return the style of a node's phase. In the phase "running", the machine is on, but the node is not ready."""
     return StateStyle("◔", "running", "$text-warning") if phase == "running" else state_style(phase)
 
 
 def muted(theme: Theme) -> str:
-    """Return a muted text colour for a theme without one.
+    """Return a colour for muted text in a theme that defines none.
 
-    The result is a plain colour, because not every user of the variable supports other variables or percentages.
+    The result is a plain colour, because some users of the CSS variable support neither other variables nor
+    percentages.
     """
     if theme.ansi:
         return "ansi_bright_black"
@@ -104,7 +105,7 @@ def muted(theme: Theme) -> str:
     return Color.parse(colors["background"]).blend(Color.parse(colors["foreground"]), 0.6, alpha=1.0).hex
 
 
-# Minimum contrast of text against every background. WCAG 2.2 (1.4.3) requires 4.5; muted text may be weaker.
+# Minimum contrast of text on each background. WCAG 2.2 (1.4.3) requires 4.5; a lower value is accepted for muted text.
 MIN_CONTRAST = dict.fromkeys(("text-success", "text-warning", "text-error", "text-primary", "text-accent"), 4.5) | {
     "muted": 4.0
 }
@@ -125,9 +126,10 @@ def _luminance(color: Color) -> float:
 
 
 def ensure_contrast(variables: Mapping[str, str], *, ansi: bool) -> dict[str, str]:
-    """Return a theme's variables with readable text colours.
+    """Return a theme's CSS variables with text colours that are readable on its backgrounds.
 
-    Text colours are blended towards white or black until they reach ``MIN_CONTRAST``, which some Textual themes miss.
+    Text colours are blended with white or black until they reach ``MIN_CONTRAST``. Some of Textual's themes are below
+    this contrast.
 
     Args:
         ansi: Whether the theme uses the terminal's own palette, whose colours are unknown.
@@ -153,7 +155,7 @@ def _lowest_contrast(color: Color, behind: list[Color]) -> float:
     return min(contrast(color, each) for each in behind)
 
 
-UNCOLOURED = "ansi-dark"  # the base theme for output without colours: few of its widgets have a background
+UNCOLOURED = "ansi-dark"  # base theme for output without colours, because few of its widgets have a background
 
 SKYWARD = Theme(
     name="skyward",
@@ -233,25 +235,24 @@ OWN_THEMES = (SKYWARD, LIGHT, CONTRAST)
 def read_style_sheet(module: str, name: str = "") -> str:
     """Return a style sheet from the folder of a module.
 
-    The sheet is used as ``DEFAULT_CSS`` of a class. Its rules yield to those of a focused or disabled widget, unlike
-    rules
-    of a ``CSS_PATH``.
+    The sheet is used as ``DEFAULT_CSS`` of a class. Unlike the rules of a ``CSS_PATH``, its rules yield to Textual's
+    rules for focused or disabled widgets.
 
     Args:
         module: ``__file__`` of the module.
-        name: Name of the style sheet without suffix; default: the module's own name.
+        name: Name of the style sheet without suffix; by default, the name of the module.
     """
     path = Path(module)
     return path.with_stem(name or path.stem).with_suffix(".tcss").read_text("utf-8")
 
 
-_GREY = 8  # terminal palette index of muted text
+_GREY = 8  # index of muted text in the terminal's palette
 
 
 class ColourRemover(LineFilter):
     """Line filter that removes all colours.
 
-    Text with a background, such as a cursor, is reversed. Grey text is dimmed.
+    Text with a background, such as a cursor, is shown in reverse video. Grey text is dimmed.
     """
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
@@ -271,7 +272,7 @@ def _without_colour(style: Style) -> Style:
 
 
 class PlainAscii(LineFilter):
-    """Line filter that replaces characters outside ASCII, keeping the cell width."""
+    """Line filter that replaces characters outside ASCII without changing the width in cells."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [

@@ -1,8 +1,8 @@
 """Queue for keys that are typed faster than the app handles them.
 
-Textual sends a key to the focused widget immediately, even if the previous key is about to move the focus or close a
-dialog. Fast typing would reach the wrong field or dialog. The queue sends each key after the previous one is handled.
-Screens that can be dismissed only once guard against repeated keys.
+Textual sends a key to the focused widget immediately, even if the previous key is about to move the focus or to close a
+dialog. Fast typing would reach the wrong field or dialog. This queue sends a key only after the previous key has been
+handled. A screen that can be dismissed only once protects against repeated keys.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from skyward_tui.app import SkywardApp
 
 
-RECENT_SECONDS = 0.5  # seconds after a key during which its effects may still be pending
-PATIENCE = 1.0  # seconds to wait for pending messages; a hanging handler must not block all keys
-OPENING_PATIENCE = 5.0  # seconds to wait until a new screen is ready
+RECENT_SECONDS = 0.5  # seconds after a key during which it may still have effects
+PATIENCE = 1.0  # seconds; longest wait for pending messages, so that a hanging handler does not block all keys
+OPENING_PATIENCE = 5.0  # seconds; longest wait until a new screen is ready
 
 
 class KeyQueue:
     """Queue that dispatches each key after the previous key has taken effect.
 
     Args:
-        handle_event: Coroutine function that handles a key on the app's own task.
+        handle_event: Coroutine function that handles a key, called in the app's own task.
     """
 
     def __init__(self, app: App[Any], handle_event: Callable[[Event], Awaitable[None]]) -> None:
@@ -46,11 +46,11 @@ class KeyQueue:
         self._queue: deque[Event] = deque()
         self._task: asyncio.Task[None] | None = None
         self._handled_at = float("-inf")
-        self._target: DOMNode | None = None  # widget that the last key was sent to
-        self._screen: Screen[Any] | None = None  # active screen at that time
+        self._target: DOMNode | None = None  # widget to which the last key was sent
+        self._screen: Screen[Any] | None = None  # active screen when the last key was sent
 
     async def enqueue(self, event: Event) -> None:
-        """Dispatch a key, immediately if no earlier key is pending."""
+        """Dispatch a key as soon as earlier keys have been handled; immediately if there are none."""
         if self._task is None and time.monotonic() - self._handled_at > RECENT_SECONDS:
             return await self._dispatch(event)
         self._queue.append(event)
@@ -59,7 +59,7 @@ class KeyQueue:
         return None
 
     async def _dispatch(self, event: Event) -> None:
-        if not self._app.screen_stack:  # the app ends
+        if not self._app.screen_stack:  # the app is exiting
             return
         self._screen = self._app.screen
         self._target = self._app.focused or self._screen
@@ -71,7 +71,7 @@ class KeyQueue:
             while self._queue:
                 await self._wait_until_handled()
                 if not await self._flush(self._app, lambda: self._dispatch(self._queue.popleft())):
-                    self._queue.clear()  # the app ends
+                    self._queue.clear()  # the app is exiting
         finally:
             self._task = None
 
@@ -84,10 +84,11 @@ class KeyQueue:
             pumps.append(self._app)
         try:
             async with asyncio.timeout(PATIENCE):
-                # The first pass bubbles the key up to the app, the second one the messages that the key caused.
+                # In the first pass, the key bubbles up to the app. In the second pass, the messages that the key caused
+                # are handled.
                 for pump in (*pumps, *pumps):
                     await self._flush(pump)
-                    await self._flush(pump)  # messages that the handler posted to itself
+                    await self._flush(pump)  # handles messages that the widget posted to itself
         except TimeoutError:
             return
         if (screen := self._app.screen) is not self._screen:
@@ -99,7 +100,8 @@ class KeyQueue:
                 return
 
     async def _flush(self, pump: MessagePump, act: Callable[[], Awaitable[None]] | None = None) -> bool:
-        """Wait until a pump has handled its queue, then run ``act`` there; return False if the pump is closed."""
+        """Wait until a widget has handled its message queue, then run ``act`` in its task. Return False if the widget
+        is closed."""
         done = asyncio.Event()
 
         async def act_then_notify() -> None:
@@ -118,9 +120,9 @@ Result = TypeVar("Result")
 
 
 class DismissOnceScreen(Screen[Result]):
-    """Base of all screens and dialogs, which ignores repeated dismissals.
+    """Base class of all screens and dialogs, which ignores repeated dismissals.
 
-    In a list of bases it comes last, because Textual takes default styles from the first one.
+    It must be the last base of a class, because Textual takes default styles from the first one.
     """
 
     app: SkywardApp
@@ -136,7 +138,7 @@ class DismissOnceScreen(Screen[Result]):
 
 
 class Palette(CommandPalette, DismissOnceScreen[None]):
-    """Textual's command palette, which runs a chosen command only once."""
+    """Textual's command palette, changed so that it runs a chosen command only once."""
 
     @on(OptionList.OptionSelected)
     def _ignore_repeat(self, event: OptionList.OptionSelected) -> None:

@@ -1,1 +1,1 @@
-"""Widgets of the app. They display views and hold no state of pools."""
+"""Widgets of the app. They display views and store no state of pools."""

@@ -26,7 +26,7 @@ class Canvas:
 
     Args:
         width, height: Size in cells.
-        x, y: (minimum, maximum) of each axis, in the points' own units.
+        x, y: (minimum, maximum) of each axis, in the units of the points.
     """
 
     def __init__(self, width: int, height: int, x: tuple[float, float], y: tuple[float, float]) -> None:
@@ -36,9 +36,9 @@ class Canvas:
         self._owners = [bytearray(width) for _ in range(height)]
 
     def draw_line(self, points: Points, owner: int) -> None:
-        """Draw a line through points; non-finite values interrupt the line.
+        """Draw a line through points. Non-finite values interrupt the line.
 
-        Where lines cross, a cell takes the colour of the greatest owner.
+        A cell that several lines cross takes the colour of the greatest owner number.
         """
         x_low, x_scale = _scale(self._x, 2 * self.width - 1)
         y_low, y_scale = _scale(self._y, 4 * self.height - 1)
@@ -70,9 +70,9 @@ class Canvas:
                 owners[row][column] = owner
 
     def fill(self, owner: int) -> None:
-        """Fill the area below the drawn lines, without changing the lines' colours."""
+        """Fill the area below the drawn lines, without changing the colours of the lines."""
         for column in range(self.width):
-            below = 0  # dots of this column below a drawn dot
+            below = 0  # dots of this column that are below a drawn dot
             for cells, owners in zip(self._cells, self._owners, strict=True):
                 dots = below
                 for half in _DOTS:
@@ -86,13 +86,13 @@ class Canvas:
                     owners[column] = owners[column] or owner
 
     def draw_vertical(self, column: int, owner: int) -> None:
-        """Draw a vertical line through a column, in front of smaller owners."""
+        """Draw a vertical line through a column, in front of lines with smaller owner numbers."""
         for cells, owners in zip(self._cells, self._owners, strict=True):
             cells[column] |= _LEFT
             owners[column] = max(owners[column], owner)
 
     def runs(self, row: int) -> list[tuple[str, int]]:
-        """Return a row as (text, owner) pieces; owner 0 marks blanks."""
+        """Return a row as pieces (text, owner). Blanks have the owner 0."""
         pieces: list[tuple[str, int]] = []
         for dots, owner in zip(self._cells[row], self._owners[row], strict=True):
             char = chr(_BLANK + dots) if dots else " "
@@ -104,9 +104,9 @@ class Canvas:
 
 
 def _scale(span: tuple[float, float], most: int) -> tuple[float, float]:
-    """Return half of the minimum, and dots per unit of a halved value; 0 for an empty span.
+    """Return half of the minimum, and the number of dots per unit of a halved value (0 for an empty span).
 
-    Values are halved because the whole span may overflow to infinity.
+    Values are halved because the difference between maximum and minimum may overflow to infinity.
     """
     low, high = span
     room = high / 2 - low / 2
@@ -114,7 +114,8 @@ def _scale(span: tuple[float, float], most: int) -> tuple[float, float]:
 
 
 def bounds(series: Sequence[Points]) -> tuple[tuple[float, float], tuple[float, float]] | None:
-    """Return (minimum, maximum) of x and y over all finite points, or None; a flat line gets a margin."""
+    """Return (minimum, maximum) of x and of y over all finite points; None if there are none. A flat line gets a
+    margin."""
     xs = [x for points in series for x, y in points if isfinite(y)]
     ys = [y for points in series for _, y in points if isfinite(y)]
     if not ys:
@@ -127,7 +128,7 @@ def bounds(series: Sequence[Points]) -> tuple[tuple[float, float], tuple[float, 
 
 
 def spark(points: Points, width: int) -> str:
-    """Return values as a row of bars, the newest on the right; each bar shows the last value of its part."""
+    """Return values as a row of bars, the newest on the right. Each bar shows the last value of its time interval."""
     values = [value for _, value in points if isfinite(value)]
     if not values or width < 1:
         return ""
@@ -142,10 +143,11 @@ Span = tuple[float, float]
 
 
 def curve(points: Points, width: int, height: int, *, part_of: Span | None = None) -> list[Content]:
-    """Return a line chart; no rows without points.
+    """Return a line chart; empty without points.
 
     Args:
-        part_of: (minimum, maximum) of the y axis; the area below the line is filled. By default, the points' own span.
+        part_of: (minimum, maximum) of the y axis; if given, the area below the line is filled. None for the range of
+        the points.
     """
     spans = bounds([points])
     if spans is None or width < 1 or height < 1:
@@ -154,8 +156,8 @@ def curve(points: Points, width: int, height: int, *, part_of: Span | None = Non
     canvas.draw_line(points, 1)
     if part_of is not None:
         canvas.fill(1)
-    # Blanks are pieces of their own: a fallback font may have braille dots of another width, and in SVG exports one
-    # piece would stretch over the whole row.
+    # Blanks are separate pieces. A fallback font may have braille dots of another width, and in SVG exports a single
+    # piece would be stretched over the whole row.
     return [
         Content.assemble(*((text, "$text-primary" if owner else "") for text, owner in canvas.runs(row)))
         for row in range(height)
@@ -163,16 +165,16 @@ def curve(points: Points, width: int, height: int, *, part_of: Span | None = Non
 
 
 class MetricsChart:
-    """Chart of a run's first metric that is not a counter: the median of all ranks, under a title line."""
+    """Chart with a title line, of the median over all ranks of a run's first metric that is not a counter."""
 
     def __init__(self) -> None:
-        self._band: tuple[object, IncrementalBand] = (None, IncrementalBand())  # key of the chart, and its data
+        self._band: tuple[object, IncrementalBand] = (None, IncrementalBand())  # key of the chart, and its cached band
 
     def rows(self, metrics: MetricStore, whose: object, run: str, width: int, height: int) -> list[Content]:
-        """Return the title and ``height`` chart rows; no rows without metrics.
+        """Return the title and ``height`` rows of the chart; empty without metrics.
 
         Args:
-            whose: Key of the metric store; another key discards the cached band.
+            whose: Key of the metric store. If it changes, the cached band is discarded.
         """
         names, _ = sort_names(metrics, run)
         if not names or width < 1:
@@ -194,14 +196,14 @@ class MetricsChart:
         return [head, *drawn]
 
 
-SCALE = 9  # cells of the scale on the left
+SCALE = 9  # cells of the scale to the left of a chart
 
 
 def scaled(curves: Sequence[Points], styles: Sequence[str], width: int, height: int) -> list[Content]:
-    """Return a chart of several curves with scales; no rows without data or space.
+    """Return a chart of several curves with scales; empty without data or space.
 
     Args:
-        styles: Style of each curve; where curves cross, the later one's is shown.
+        styles: Style of each curve. A cell that several curves cross has the style of the last one.
     """
     spanned = bounds(curves)
     if spanned is None or height < 3 or width < 3 * SCALE:
@@ -216,7 +218,7 @@ def scaled(curves: Sequence[Points], styles: Sequence[str], width: int, height: 
 
 
 def framed(canvas: Canvas, low: str, high: str, begin: str, end: str) -> Iterator[list[tuple[str, int]]]:
-    """Yield the rows of a canvas with scales, as (text, owner) pieces; the scales have the owner -1."""
+    """Yield the rows of a canvas with scales, as pieces (text, owner). The scales have the owner -1."""
     for at in range(canvas.height):
         mark = high if at == 0 else low if at == canvas.height - 1 else ""
         scale = f"{clip(mark, SCALE - 1):>{SCALE - 1}} ┤" if mark else f"{'':{SCALE}}│"

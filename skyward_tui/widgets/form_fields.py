@@ -35,7 +35,7 @@ class Toggles(Widget, can_focus=True):
 
     Args:
         options: (name, label) of each box.
-        chosen: Names of checked boxes.
+        chosen: Names of the boxes that are checked.
     """
 
     BINDINGS = bindings("toggles")
@@ -61,7 +61,7 @@ class Toggles(Widget, can_focus=True):
         for place, ((name, label), (_, y)) in enumerate(zip(self.options, self._places(), strict=True)):
             here = self.has_focus and place == self._cursor
             style = "$block-cursor-foreground on $block-cursor-background bold" if here else ""
-            # No separator behind the last box of a row, because the row may be full.
+            # The last box of a row gets no separator, because the row may be full.
             parts.append(("\n" * (y - row) if y > row else "  " if place else "", ""))
             is_on = name in self.chosen
             parts.append((f"[{'x' if is_on else ' '}] {label}", style or ("$text-success" if is_on else "")))
@@ -73,7 +73,7 @@ class Toggles(Widget, can_focus=True):
         return places[-1][1] + 1 if places else 1
 
     def _places(self, width: int = 0) -> list[tuple[int, int]]:
-        """Return column and row of each box."""
+        """Return the column and the row of each box."""
         width = width or self.size.width
         places, x, y = [], 0, 0
         for _, label in self.options:
@@ -103,7 +103,7 @@ class Toggles(Widget, can_focus=True):
 class Choice(Select[str], inherit_bindings=False):
     """Drop-down list that opens with enter, because the arrow keys move between fields.
 
-    Labels are shown literally: names of files and values of a script are not markup.
+    Labels are shown literally, because names of files and values from a script must not be parsed as markup.
     """
 
     BINDINGS = bindings("choice")
@@ -120,7 +120,7 @@ def _as_they_are(options: Iterable[tuple[Any, str]]) -> list[tuple[Any, str]]:
 
 
 class FormLine(TextLine):
-    """Line of text that ends in "…" if it is too long and not focused; a path keeps its end."""
+    """Input that shows "…" at the end of a long text while it has no focus. Of a long path, it shows the end."""
 
     def render_line(self, y: int) -> Strip:
         text, width = sanitize_in_place(self.value) or self.placeholder, self.scrollable_content_region.width
@@ -134,8 +134,8 @@ class FormLine(TextLine):
 class PluginToggles(Toggles):
     """Check boxes of plugins.
 
-    While they have the focus, the form's border shows the help of the plugin under the cursor, and the tooltip its
-    parameters.
+    While they have the focus, the form's border shows the help text of the plugin under the cursor, and the tooltip
+    shows its parameters.
     """
 
     def __init__(self, listed: list[PluginInfo], *, id: str) -> None:
@@ -171,12 +171,12 @@ def field_row(label: str, *content: Widget, id: str | None = None) -> Horizontal
 
 
 def inline_label(label: str, *, id: str | None = None) -> Label:
-    """Return the label of a further field in a row."""
+    """Return the label of a field that is not the first in its row."""
     return Label(label, classes="inner", id=id)
 
 
 def setting_row(id: str, setting: Setting) -> Horizontal:
-    """Return the field of a provider's setting, hidden until its provider is chosen."""
+    """Return the row for a provider's setting. It is hidden until the provider is chosen."""
     field = setting.field() if setting.field else Field(label=setting.name)
     text = text_field(id, field.placeholder or ("" if setting.default is None else str(setting.default)))
     text.suggester = SuggestFromList(field.suggestions)
@@ -193,7 +193,7 @@ def text_field(name: str, placeholder: str = "", *, value: str = "", type: str =
 
 
 def update_label(line: Static, text: Content) -> None:
-    """Update a text, with a layout pass only if its number of rows changes.
+    """Update a text. A layout pass runs only if the number of rows changes.
 
     Args:
         line: Widget as wide as its container and as high as its text.

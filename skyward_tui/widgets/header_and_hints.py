@@ -1,4 +1,4 @@
-"""Parts of every screen: breadcrumbs, hint bar, too-small notice, titled panel, safe text input."""
+"""Parts of every screen: breadcrumbs, hint bar, notice on small terminals, titled panel, safe text input."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _FLASHES = {"info": ("", "$text-primary"), "done": ("✓ ", "$text-success"), "e
 
 
 class Chrome(Static):
-    """Base of one-line widgets around a screen's content."""
+    """Base class of one-line widgets around the content of a screen."""
 
     DEFAULT_CSS = read_style_sheet(__file__, "chrome")
     SCOPED_CSS = False
 
     def show_line(self, line: Content) -> None:
-        """Show a line without a layout pass; do nothing if it is already shown."""
+        """Show a line without a layout pass. Does nothing if the line is already shown."""
         if not isinstance(self.content, Content) or not line.is_same(self.content):
             self.update(line, layout=False)
 
 
 class Breadcrumbs(Chrome):
-    """Header such as ``pools › NAME › run`` on the left and the state on the right.
+    """Header line such as ``pools › NAME › run`` on the left, with the state on the right.
 
     Args:
-        mark: Word behind the trail; "" for none.
+        mark: Word after the trail; "" for none.
     """
 
     def __init__(self, mark: str = "") -> None:
@@ -81,7 +81,7 @@ class Breadcrumbs(Chrome):
 
 
 class HintBar(Chrome):
-    """Hint line with the most useful keys; a new message replaces it for a few seconds."""
+    """Line with hints for the most useful keys. A new message replaces the hints for a few seconds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,15 +91,15 @@ class HintBar(Chrome):
         self._message = (text, kind, until)
 
     def has_message(self, now: float) -> bool:
-        """Check whether the bar shows a message."""
+        """Check whether the bar currently shows a message."""
         return self._message is not None and now < self._message[2]
 
     def show(self, hints: Iterable[Hint], last: Iterable[Hint], now: float) -> None:
-        """Show the current message, otherwise keys.
+        """Show the current message; without one, show hints.
 
         Args:
-            hints: The most useful keys first; as many as fit are shown.
-            last: Keys that are always shown.
+            hints: Hints, the most useful first; as many as fit are shown.
+            last: Hints that are always shown.
         """
         if self._message is not None and self.has_message(now):
             text, kind, _ = self._message
@@ -129,7 +129,7 @@ def _hint(key: str, label: str) -> Content:
 
 
 class TooSmall(Chrome):
-    """Notice that replaces a screen on terminals below the minimum size."""
+    """Notice that replaces a screen on a terminal below the minimum size."""
 
     def __init__(self) -> None:
         super().__init__(f"terminal too small\nminimum {MIN_WIDTH}x{MIN_HEIGHT}")
@@ -146,7 +146,7 @@ class Panel(Vertical):
         self.border_title = title
 
     def set_titles(self, title: Content, subtitle: Content = _EMPTY) -> None:
-        """Change the titles only if they differ, because Textual repaints the whole box."""
+        """Set title and subtitle. Does nothing if they are unchanged, because Textual would repaint the whole box."""
         if self._titles is None or not all(map(Content.is_same, self._titles, (title, subtitle))):
             self._titles = (title, subtitle)
             self.border_title = title
@@ -154,12 +154,12 @@ class Panel(Vertical):
 
 
 class TextLine(Input):
-    """Input whose value may contain control characters, for example from pasted text or a preset."""
+    """Text input whose value may contain control characters, for example from pasted text or from a preset."""
 
     cursor_blink = reactive(False, init=False)
 
     @property
-    def _value(self) -> Text:  # the text that Textual paints
+    def _value(self) -> Text:  # overrides the text that Textual paints
         if self.password:
             return super()._value
         return Text(sanitize_in_place(self.value), no_wrap=True, overflow="ignore", end="")

@@ -45,16 +45,16 @@ if TYPE_CHECKING:
     from skyward_core.client.run_history import PastRun
 
 
-REFRESH_SECONDS = 0.5  # seconds between updates of a busy pool
-_WRAPPED = 4  # lines of one status text
-_NODES = 4  # rows for nodes that are not ready
-_STRIP = 4  # rows of ranks
+REFRESH_SECONDS = 0.5  # seconds; minimum interval between updates of a busy pool
+_WRAPPED = 4  # maximum lines of one status text
+_NODES = 4  # maximum rows for nodes that are not ready
+_STRIP = 4  # maximum rows for ranks
 _CHART = 6  # rows of the chart
-_LEAST_LOG = 4  # log rows that must fit, otherwise the chart is omitted
+_LEAST_LOG = 4  # minimum rows of the log; if they do not fit, the chart is omitted
 
 
 class PoolPreview(Widget, can_focus=False):
-    """Preview of one pool, built only from the pool's view, without requests."""
+    """Preview of one pool. Uses only the pool's view, and sends no requests."""
 
     DEFAULT_CSS = read_style_sheet(__file__)
 
@@ -66,7 +66,7 @@ class PoolPreview(Widget, can_focus=False):
         self._chart = MetricsChart()
 
     def update(self, pool: PoolView, run: RunView | None, now: float) -> None:
-        """Show a pool; update at most twice a second, and repaint only if the content changed.
+        """Show a pool. Updates at most twice a second, and repaints only if the content has changed.
 
         Args:
             now: Unix time in seconds.
@@ -105,7 +105,7 @@ class PoolPreview(Widget, can_focus=False):
 
 
 def _status_parts(pool: PoolView, run: RunView | None, states: Sequence[RankState], now: float) -> Iterator[Part]:
-    """Yield the pool's state, pending work and problems, the most important first."""
+    """Yield texts about the pool's state, pending work and problems, the most important first."""
     if costs := _money(pool, now):
         yield costs, "$muted"
     if pool.is_over:
@@ -125,7 +125,7 @@ def _status_parts(pool: PoolView, run: RunView | None, states: Sequence[RankStat
 
 
 def _money(pool: PoolView, now: float) -> str:
-    """Return price, costs so far and the remaining lease."""
+    """Return a text with the price, the costs so far and the remaining lease."""
     if pool.is_over:
         return ""
     price = hourly(pool)
@@ -164,7 +164,7 @@ def _nodes(nodes: Sequence[NodeView], now: float) -> Iterator[Part]:
 
 
 def _strip(states: Sequence[RankState], width: int) -> list[Content]:
-    """Return the number of ranks by state, and a cell for each rank."""
+    """Return rows with the number of ranks in each state, and with a cell for each rank."""
     tally = [(f"{count(len(states), 'rank')}: ", "$muted"), *tally_parts(states)]
     rows = [states[at : at + width] for at in range(0, len(states), max(1, width))]
     shown = [
@@ -177,18 +177,18 @@ def _strip(states: Sequence[RankState], width: int) -> list[Content]:
 
 
 def _shown_rank(pool: PoolView, run: RunView) -> int | None:
-    """Return the rank whose lines are shown: the root cause, or the only rank; None for all ranks."""
+    """Return the rank whose lines are shown: the root cause of a failure, or the only rank. None means all ranks."""
     ranks = list(pool.logs.for_run(run.id).ranks) if pool.logs.has(run.id) else []
     cause = None if run.root_cause is None else run.root_cause.rank
     return cause if cause in ranks else ranks[0] if len(ranks) == 1 else None
 
 
 MINUTE = 60.0  # seconds
-_FUNCTION, _POOL = 14, 14  # cells
+_FUNCTION, _POOL = 14, 14  # cells of the columns
 
 
 class RecentRuns(Widget, can_focus=False):
-    """List of the most recent runs; the history screen lists all runs."""
+    """List of the most recent runs. The history screen lists all runs."""
 
     def __init__(self) -> None:
         super().__init__()

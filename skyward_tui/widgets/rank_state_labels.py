@@ -1,4 +1,4 @@
-"""States of ranks for display, derived from views."""
+"""States of ranks for display, computed from views."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class RankState:
     """State of one rank for display.
 
     Attributes:
-        state: Name known to :func:`~skyward_tui.ui.themes.state_style`.
-        seconds: Duration of the state.
+        state: Name of the state for :func:`~skyward_tui.ui.themes.state_style`.
+        seconds: Seconds in this state.
         text: Note; if empty, ``numbers`` are shown.
         numbers: Latest metrics by name.
-        quiet: Seconds without output, if unusually long.
-        shade, figure: Cell of the heat map, if ranks are coloured by a metric.
+        quiet: Seconds without output, if that is unusually long. shade, figure: Cell of the heat map, if ranks are
+        coloured by a metric.
     """
 
     rank: int
@@ -50,12 +50,12 @@ class RankState:
 
     @property
     def note(self) -> str:
-        """Text beside the rank, formatted on demand because a grid shows only one note."""
+        """Text beside the rank. It is formatted on demand, because a grid shows only one such text."""
         return self.text or format_metrics(self.numbers or {})
 
     @property
     def glyph(self) -> tuple[str, str]:
-        """Glyph and style of the rank's grid cell: its shade, unless the rank failed."""
+        """Glyph and style of the rank's cell in the grid: the shade of the heat map, unless the rank has failed."""
         mark = state_style(self.state)
         return (mark.glyph, mark.style) if not self.shade or self.state in FAILURES else (self.shade, SHADE_STYLE)
 
@@ -124,9 +124,9 @@ def _without_task(node: NodeView, run: RunView | None, now: float) -> tuple[str,
 
 
 def _startup_phase(pool: PoolView, run: RunView | None, rank: int) -> tuple[str, float] | None:
-    """Return the startup phase of a rank, or "paused", with its begin.
+    """Return the startup phase of a rank, or "paused", and the time when it began.
 
-    Workers that start ahead of a run are ignored, because no run waits for them.
+    Workers that are started in advance are ignored, because no run waits for them.
     """
     phase, since = pool.rank_phases.get(rank, ("", 0.0))
     is_awaited = run is not None and run.state == "running"
@@ -134,7 +134,7 @@ def _startup_phase(pool: PoolView, run: RunView | None, rank: int) -> tuple[str,
 
 
 def tally_parts(states: Sequence[RankState]) -> Iterator[tuple[str, str]]:
-    """Yield the number of ranks in each state, failures first, with the state's style."""
+    """Yield a text with the number of ranks for each state, and the style of the state. Failures come first."""
     counts = Counter(state.state for state in states)
     for name in sorted(counts, key=lambda name: (name not in FAILURES, -counts[name])):
         mark = state_style(name)
@@ -142,7 +142,7 @@ def tally_parts(states: Sequence[RankState]) -> Iterator[tuple[str, str]]:
 
 
 def find_paused(pool: PoolView) -> list[int]:
-    """Return the ranks that are paused at breakpoints."""
+    """Return the ranks that wait at breakpoints."""
     return sorted(rank for rank, (phase, _) in pool.rank_phases.items() if phase == "paused")
 
 
@@ -179,12 +179,12 @@ def last_lines(pool: PoolView, run: RunView, rank: int | None, most: int) -> lis
 
 
 def block_room(rows: list[Content], height: int) -> int:
-    """Return the number of lines that :func:`append_block` can append to rows."""
+    """Return how many lines :func:`append_block` can append to the rows."""
     return height - len(rows) - (2 if rows else 1)
 
 
 def append_block(rows: list[Content], title: str, lines: Iterable[str], width: int) -> None:
-    """Append lines under a title, with a blank line before it."""
+    """Append a blank line, a title and lines to the rows."""
     if shown := [Content(clip(text, width)) for text in lines]:
         rows += [*([Content("")] if rows else []), Content.styled(title, "$muted"), *shown]
 

@@ -1,4 +1,4 @@
-"""Status line of a replay: position, speed, and keys."""
+"""Status line of a replay with position, speed and keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from skyward_tui.ui.actions import actions_in, first_key
 from skyward_tui.widgets.header_and_hints import Chrome
 
 LEAST_BAR, MOST_BAR = 10, 40
-_DATED = 120  # columns; a narrower line omits the recorded date
+_DATED = 120  # cells; a narrower line omits the recorded date
 
 
 class ReplayLine(Chrome):
@@ -27,7 +27,7 @@ class ReplayLine(Chrome):
 def line(state: PlaybackState, note: str, keymap: Mapping[str, str], width: int) -> Content:
     """Return the status line, such as `` REPLAY ▶ x4  1:07/2:30  ━━━━●──✗──  p pause  , . 10 s …``.
 
-    The note and the keys take the remaining width.
+    The note and the keys use the remaining width.
     """
     parts: list[tuple[str, str]] = [
         (" REPLAY ", "bold $text-warning"),
@@ -63,7 +63,7 @@ def _state_text(state: PlaybackState) -> str:
 
 
 def _bar(state: PlaybackState, width: int) -> Iterable[tuple[str, str]]:
-    """Yield the cells of the progress bar, with the position and the first failure."""
+    """Yield the cells of the progress bar, with marks for the position and the first failure."""
     if width < 3:
         return
     length = max(state.end - state.start, 1e-9)

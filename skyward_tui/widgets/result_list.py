@@ -1,4 +1,4 @@
-"""List of a run's results: aggregates on top, then a row per rank or task, then written files."""
+"""List of a run's results: first aggregates, then a row per rank or task, then the files that ranks wrote."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from skyward_tui.ui.themes import state_style
 from skyward_tui.widgets.sweep_table_and_charts import TrialLines
 from skyward_tui.widgets.virtual_list import VirtualList
 
-MOST_ALIGNED = 256  # results; scanning more for common keys would delay repaints
-MOST_PARTS, MOST_WIDE = 8, 24  # keys of an aligned result, and cells of a value
+MOST_ALIGNED = 256  # maximum number of results to align; comparing the keys of more results would delay repaints
+MOST_PARTS, MOST_WIDE = 8, 24  # maximum number of keys of an aligned result, and maximum cells of a value
 _BEFORE = 29  # cells of a row before the result
 
 
 def _parts(task: TaskView) -> dict[str, object] | None:
-    """Return a result that is a small JSON object of scalars, otherwise None."""
+    """Return a result if it is a small JSON object of scalars, otherwise None."""
     outcome = task.outcome
     if outcome is None or outcome.kind != "returned" or task.items or outcome.summary is None:
         return None
@@ -42,7 +42,7 @@ def _parts(task: TaskView) -> dict[str, object] | None:
 
 
 def _columns(ended: list[TaskView]) -> dict[str, int]:
-    """Return the width of each key if all aligned results have the same keys, otherwise {}."""
+    """Return the width of each key if all aligned results have the same keys; otherwise an empty dict."""
     values = [value for task in ended if (value := _parts(task)) is not None]
     if not values or any(value.keys() != values[0].keys() for value in values[1:]):
         return {}
@@ -61,13 +61,13 @@ class ResultsPane(VirtualList[TaskView]):
         self._tasks: list[TaskView] = []
         self._head: list[tuple[str, str, str]] = []
         self._state: object = None
-        self._columns: dict[str, int] = {}  # width of each key, if all results have the same keys
+        self._columns: dict[str, int] = {}  # width of each key if all results have the same keys
         self._files: list[WrittenFile] = []
         self._trouble = self._files_of = self._key = ""
-        self.trials: TrialLines | None = None  # rows of a sweep, shown instead of tasks
+        self.trials: TrialLines | None = None  # rows of a sweep's trials, shown instead of tasks
 
     def update(self, run: RunView | None) -> bool:
-        """Show a run; return whether anything changed."""
+        """Show the results of a run. Return whether anything has changed."""
         state = None if run is None else (run.id, run.version, run.state)
         if state == self._state:
             return False
@@ -83,27 +83,28 @@ class ResultsPane(VirtualList[TaskView]):
         return True
 
     def show_trials(self, trials: TrialLines | None) -> None:
-        """Show the rows of trials, or the run's own results (None)."""
+        """Show the rows of trials. None shows the run's own results."""
         self.trials, self._state = trials, None
         self.refresh()
 
     def show_files(self, run: str, files: list[WrittenFile], trouble: str, key: str) -> bool:
-        """Show the files that a run's ranks wrote, or why they cannot be listed; return whether anything changed.
+        """Show the files that the ranks of a run wrote, or why they cannot be listed. Return whether anything has
+        changed.
 
         Args:
-            key: Displayed name of the key that fetches them.
+            key: Displayed name of the key that fetches the files.
         """
         self._key = key
         if self.run is None or self.run.id != run:
             return False
         is_new = (files, trouble, run) != (self._files, self._trouble, self._files_of)
         self._files, self._trouble, self._files_of = files, trouble, run
-        self.refresh()  # ages always change
+        self.refresh()  # the displayed ages always change
         return is_new
 
     @property
     def has_files(self) -> bool:
-        """Whether written files are known."""
+        """Whether any written files are known."""
         return bool(self._files)
 
     def head(self, width: int) -> list[Content]:
@@ -120,7 +121,7 @@ class ResultsPane(VirtualList[TaskView]):
         return lines
 
     def visible_rows(self) -> list[Content]:
-        """Return the visible rows; charts of a sweep fill the space charts its trials."""
+        """Return the visible rows. In a sweep, charts fill the space below the trials."""
         rows = super().visible_rows()
         if self.trials is None or (room := self.size.height - len(rows) - 1) < 1:
             return rows
@@ -159,7 +160,7 @@ class ResultsPane(VirtualList[TaskView]):
         return Content.assemble((name, "bold"), (head, mark.style), (note, dim))
 
     def _note(self, task: TaskView) -> str:
-        """Return the note of a task, aligned with the key columns if there are any."""
+        """Return the note of a task, aligned with the columns of keys if there are any."""
         value = _parts(task)
         if not self._columns or len(self._tasks) < 2 or value is None or value.keys() != self._columns.keys():
             return task_note(task)
@@ -187,7 +188,7 @@ def _cause_row(run: RunView) -> list[tuple[str, str, str]]:
 
 
 def _outlier_rows(run: RunView) -> list[tuple[str, str, str]]:
-    """Return rows of values that differ from those of most ranks."""
+    """Return rows about values that differ from those of most ranks."""
     return [
         (
             "disagree" if not at else "",

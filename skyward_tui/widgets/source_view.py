@@ -16,8 +16,8 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import read_text
 from skyward_tui.source_lookup_and_editor import MOST_BYTES, SourceFile, excerpt
 
-_MOST = 4  # groups
-_LEAST = 3  # lines that each shown group keeps
+_MOST = 4  # maximum number of groups
+_LEAST = 3  # minimum lines for each shown group
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class CodePosition:
 
 
 class StackCode(Widget, can_focus=False):
-    """Source of several groups of stacks, the selected group first."""
+    """Source code of several groups of stacks, the selected group first."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -48,7 +48,7 @@ class StackCode(Widget, can_focus=False):
             self.refresh()
 
     def render(self) -> Content:
-        room = self.size.height + 1  # a blank line follows each group except the last
+        room = self.size.height + 1  # one more, because a blank line follows each group except the last
         positions = self._positions[: max(1, min(_MOST, room // (_LEAST + 2)))]
         lines: list[Content] = []
         for remaining, each in zip(range(len(positions), 0, -1), positions, strict=True):
@@ -59,11 +59,11 @@ class StackCode(Widget, can_focus=False):
         return Content("\n").join(lines)
 
 
-_NAMED = ("def", "class")  # keywords before a definition's name
+_NAMED = ("def", "class")  # keywords that precede the name of a definition
 
 
 class ScriptCode(Widget, can_focus=False):
-    """Part of a source file; empty if the file cannot be read."""
+    """Excerpt of a source file; empty if the file cannot be read."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -73,13 +73,13 @@ class ScriptCode(Widget, can_focus=False):
         self._shown: object = None
 
     def show(self, path: Path, line: int) -> bool:
-        """Show a file from a line on.
+        """Show a file, beginning at a line.
 
         Args:
             line: Line number, from 1.
 
         Returns:
-            Whether there is a line to show.
+            Whether the file has lines to show.
         """
         try:
             stat = path.stat()
@@ -104,7 +104,7 @@ class ScriptCode(Widget, can_focus=False):
 
 
 def highlight_python(text: str) -> Iterator[Content]:
-    """Yield the lines of Python source with keywords, strings and comments highlighted."""
+    """Yield the lines of Python source code with keywords, strings and comments highlighted."""
     lines = text.expandtabs(4).splitlines()
     spans: dict[int, list[tuple[int, int, str]]] = {}
     before = ""
@@ -120,7 +120,7 @@ def highlight_python(text: str) -> Iterator[Content]:
                 last = end[1] if row == end[0] else len(lines[row - 1])
                 spans.setdefault(row, []).append((start[1] if row == start[0] else 0, last, style))
     except (tokenize.TokenError, SyntaxError, IndexError):
-        pass  # the lines before the error are coloured; the launch form reports the error
+        pass  # the lines before the error are coloured; the launch form reports the error itself
     for row, line in enumerate(lines, 1):
         content = Content(sanitize_line(line))
         for first, last, style in spans.get(row, ()) if content.plain == line else ():

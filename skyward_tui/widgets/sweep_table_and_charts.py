@@ -1,4 +1,4 @@
-"""Table of a sweep's trials, with charts of argument effects and metric curves."""
+"""Table of a sweep's trials, with charts of the effect of each argument and of metrics over time."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from skyward_tui.text.queue_and_comparison_rows import task_note
 from skyward_tui.ui.themes import state_style
 from skyward_tui.widgets.braille_chart import Points, scaled
 
-MOST_VALUES = 8  # values shown per argument
+MOST_VALUES = 8  # maximum number of values shown per argument
 MOST_CURVES = 32
-LEAST_CURVES = 6  # rows that the chart needs
-_BESIDE = 56  # cells of a block that is placed beside another
-_VALUE, _MEAN = 12, 10  # cells
+LEAST_CURVES = 6  # minimum rows of the chart with curves
+_BESIDE = 56  # cells of a block of rows; two blocks are shown side by side if both fit
+_VALUE, _MEAN = 12, 10  # cells of the columns
 
 
 class _ArgumentEffect(NamedTuple):
-    """Mean, minimum and maximum of a metric over the trials with one argument value."""
+    """Mean, minimum and maximum of a metric over the trials that share one value of an argument."""
 
     value: str
     mean: float
@@ -36,7 +36,7 @@ class _ArgumentEffect(NamedTuple):
 
 
 class TrialCharts:
-    """Charts of a sweep, drawn in the space below its rows."""
+    """Charts of a sweep, drawn in the space below the rows of trials."""
 
     def __init__(self) -> None:
         self._name = ""
@@ -49,10 +49,10 @@ class TrialCharts:
         """Build the charts from a table.
 
         Args:
-            rows: Rows in display order; the curve of the first one is drawn in front.
-            by: Sort column; trials are compared by it if it is a metric or result.
+            rows: Rows in display order. The curve of the first row is drawn in front.
+            by: Sort column. If it is a metric or a result, the charts show its values.
             metrics: Metrics that the trials logged.
-            default_run: Run of rows that do not name their run.
+            default_run: Run of the rows that do not name a run.
         """
         charted = [name for name in table.numbers if name.lower() not in COUNTERS]
         self._name, values = table.comparison_values(by, charted)
@@ -67,7 +67,7 @@ class TrialCharts:
     def _take_curves(
         self, name: str, table: TrialTable, rows: Sequence[TrialRow], metrics: MetricStore, default_run: str
     ) -> bool:
-        """Collect the curves of a metric; return whether there are any."""
+        """Collect the curves of a metric. Return whether there are any."""
         drawn = [
             (row, curve)
             for row in rows[:MOST_CURVES]
@@ -94,7 +94,7 @@ class TrialCharts:
         return drawn
 
     def _blocks(self, width: int) -> list[Content]:
-        """Return a block for each argument, side by side if they fit."""
+        """Return a block of rows for each argument, side by side if they fit."""
         across = max(1, min(len(self._against), width // _BESIDE))
         cells = width // across
         means = [each for _, groups in self._against for each in groups]
@@ -112,7 +112,7 @@ class TrialCharts:
 
 
 def _grouped(at: int, rows: Sequence[TrialRow], values_by_place: Mapping[int, float]) -> list[_ArgumentEffect]:
-    """Return the effect of each value of an argument, in the order of the combinations."""
+    """Return the effect of each value of an argument, in the order of the sweep's combinations."""
     values: dict[str, list[float]] = {}
     for row in rows:
         if row.place in values_by_place:
@@ -121,7 +121,7 @@ def _grouped(at: int, rows: Sequence[TrialRow], values_by_place: Mapping[int, fl
 
 
 def _curve(row: TrialRow, name: str, metrics: MetricStore, run: str) -> list[tuple[float, float]]:
-    """Return a trial's values of a metric over the seconds since the trial began."""
+    """Return a metric of a trial, as pairs of seconds since the trial began and value."""
     task = row.task
     if task is None or task.began_at is None:
         return []
@@ -134,7 +134,7 @@ def _curve(row: TrialRow, name: str, metrics: MetricStore, run: str) -> list[tup
 def _block(
     measured: str, name: str, groups: Sequence[_ArgumentEffect], span: tuple[float, float], width: int
 ) -> list[Content]:
-    """Return rows for an argument: mean and range of each value, on a scale that all arguments share."""
+    """Return the rows for an argument: mean and range for each value, on a scale common to all arguments."""
     room = max(0, width - _VALUE - _MEAN - 3)
     low, high = map(number, span)
     scale = f"{low}{high:>{room - len(low)}}" if room > len(low) + len(high) else ""
@@ -163,13 +163,13 @@ def _strip(each: _ArgumentEffect, span: tuple[float, float], room: int) -> list[
     ]  # fmt: skip
 
 
-MAX_COLUMN_WIDTH = 24  # cells of a column but the last
+MAX_COLUMN_WIDTH = 24  # maximum cells of a column, except the last one
 GAP = 2  # cells between columns
 _UP, _DOWN = "▲", "▼"
 
 
 class TrialLines:
-    """Sortable rows of trials, formatted only for the visible window."""
+    """Rows of trials that can be sorted. Only the visible rows are formatted."""
 
     def __init__(self) -> None:
         self._table = TrialTable((), (), ())
@@ -178,7 +178,7 @@ class TrialLines:
         self._rows: list[TrialRow] = []
         self._cells: list[list[str]] = []
         self._widths: list[int] = []
-        self._right: set[int] = set()  # columns of numbers, which are right-aligned
+        self._right: set[int] = set()  # columns of numbers, which are aligned to the right
         self._metrics, self._run, self._picture = MetricStore(), "", TrialCharts()
 
     def update(self, table: TrialTable, metrics: MetricStore, run: str, here: str = "") -> None:
@@ -186,7 +186,7 @@ class TrialLines:
 
         Args:
             metrics: Metrics that the trials logged.
-            run: Run of rows that do not name their run.
+            run: Run of the rows that do not name a run.
             here: Run whose rows are marked.
         """
         self._table, self._current_run, self._metrics, self._run = table, here, metrics, run
@@ -198,14 +198,14 @@ class TrialLines:
 
     @property
     def progress_text(self) -> tuple[int, int]:
-        """Number of ended trials, and of all trials."""
+        """Number of ended trials, and number of all trials."""
         return sum(row.state not in ("waiting", "running") for row in self._rows), len(self._rows)
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def select_column(self, steps: int) -> None:
-        """Sort by another column, ``steps`` to the right."""
+        """Sort by another column, which is ``steps`` columns to the right."""
         columns = self._table.columns
         at = columns.index(self._sort_column) if self._sort_column in columns else 0
         self._sort_column = columns[(at + steps) % len(columns)]
@@ -244,7 +244,7 @@ class TrialLines:
         ]  # fmt: skip
 
     def _visible_columns(self, width: int) -> list[int]:
-        """Return the columns that fit: the first one, and a range of others that contains the sort column."""
+        """Return the columns that fit: the first column, and a range of the others that contains the sort column."""
         columns = self._table.columns
         chosen, rest = columns.index(self._sort_column), list(range(1, len(columns)))
         room = width - 1 - self._widths[0]
@@ -256,7 +256,7 @@ class TrialLines:
         return GAP + (self._widths[at] if at < len(self._widths) - 1 else len(RESULT) + 1)
 
     def head(self, width: int) -> Content:
-        """Return the column titles; the sort column is marked."""
+        """Return the line with the column titles, in which the sort column is marked."""
         parts = []
         for at in self._visible_columns(width):
             column = self._table.columns[at]
@@ -269,13 +269,14 @@ class TrialLines:
         texts, trial = self._cells[index], self._rows[index]
         state = trial.state
         dim = "$muted" if state in ("collateral", "waiting") else ""
-        styles = {0: "bold", self._table.outcome_column: state_style(state).style}  # number and outcome of the trial
+        # styles of the columns with number and outcome of the trial
+        styles = {0: "bold", self._table.outcome_column: state_style(state).style}
         parts = [(self._cell(texts[at], at), styles.get(at, dim)) for at in self._visible_columns(width)]
         mark = ("▸", "$text-accent") if self._current_run and trial.run == self._current_run else (" ", "")
         return _cut([mark, *parts], width)
 
     def _cell(self, text: str, at: int) -> str:
-        if at == len(self._widths) - 1:  # the result takes the remaining width
+        if at == len(self._widths) - 1:  # the last column, with the result, takes the remaining width
             return text
         room = self._widths[at]
         return fit_width(text, -room if at in self._right else room) + " " * GAP
@@ -287,7 +288,7 @@ def _is_figure(text: str) -> bool:
 
 
 def _cut(parts: list[tuple[str, str]], width: int) -> Content:
-    """Return the parts of a line that fit into a width."""
+    """Return the parts of a line, cut to a width."""
     fitting = []
     for text, style in parts:
         if width <= 0:

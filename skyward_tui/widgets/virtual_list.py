@@ -1,4 +1,4 @@
-"""Lists that render only visible rows and repaint only changed lines, with a cursor, columns and sorting."""
+"""Lists that render only visible rows and repaint only changed lines. Lists may have a cursor, columns and sorting."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ RowKey = tuple[str, tuple[object, ...]]
 Part = tuple[str, str]
 """Text, and its style."""
 
-_EMPTY = Content("\n")  # a blank line; an empty text would render no line
+_EMPTY = Content("\n")  # a blank line, because an empty text would render no line
 
 
 class PaintedLines(Widget, can_focus=True):
-    """Widget that renders its own lines and repaints only changed lines."""
+    """Widget that renders its own lines, and repaints only changed lines."""
 
     BINDINGS = bindings("panel")
     DEFAULT_CSS = read_style_sheet(__file__, "painted_lines")
 
     _lines: list[Strip] | None = None
-    _painted_for = Size(0, 0)  # the size may change before the resize event arrives
+    _painted_for = Size(0, 0)  # size of the last paint; Textual may change the size before the resize event arrives
 
     def paint(self, width: int, height: int) -> list[Strip]:
-        """Return the lines that the widget shows."""
+        """Return the lines to show."""
         raise NotImplementedError
 
     def _lines_now(self) -> list[Strip]:
@@ -53,13 +53,15 @@ class PaintedLines(Widget, can_focus=True):
         return self._lines_now()[y]
 
     def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
-        """Refresh; without regions, discard the rendered lines, because the caller changed the content."""
+        """Refresh the widget. Without regions, the rendered lines are discarded, because the caller has changed the
+        content."""
         if not regions:
             self._lines = None
         return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
 
     def refresh_if_changed(self) -> None:
-        """Repaint only the changed lines: comparing is cheaper than painting, and the terminal receives less output."""
+        """Repaint only the changed lines. Comparing lines is cheaper than painting, and the terminal receives less
+        output."""
         before = self._lines
         if before is None or not self.is_on_screen or self._painted_for != self.size:
             self.refresh()
@@ -80,10 +82,10 @@ class PaintedLines(Widget, can_focus=True):
         raise NotImplementedError
 
     def action_sideways(self, steps: int) -> None:
-        """Do nothing; grids override this."""
+        """Do nothing. Grids override this method."""
 
     def action_open(self) -> None:
-        """Leave the key to the screen, unless a subclass opens its rows."""
+        """Leave the key to the screen. Lists whose rows can be opened override this method."""
         raise SkipAction
 
     def _on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
@@ -96,10 +98,10 @@ class PaintedLines(Widget, can_focus=True):
 
 
 class VirtualList(PaintedLines, Generic[Row]):
-    """Scrollable rows, of which only the visible ones are rendered. A subclass renders each row.
+    """Scrollable list that renders only its visible rows. Subclasses render a row.
 
     Attributes:
-        rows: The rows, unless the subclass counts its lines itself.
+        rows: The rows. A subclass that counts its own lines need not set them.
     """
 
     rows: Sequence[Row] = ()
@@ -110,7 +112,7 @@ class VirtualList(PaintedLines, Generic[Row]):
     )  # rendered strips by row, valid for one width and style
 
     def row_count(self, width: int) -> int:
-        """Return the number of lines that can be scrolled through."""
+        """Return the number of lines that the list can scroll through."""
         return len(self.rows)
 
     def row(self, index: int, width: int) -> Content:
@@ -118,12 +120,12 @@ class VirtualList(PaintedLines, Generic[Row]):
 
     @property
     def total_rows(self) -> int:
-        """Number of lines, with the head."""
+        """Number of lines, including the head."""
         width = self.size.width
         return len(self.head(width)) + self.row_count(width)
 
     def head(self, width: int) -> list[Content]:
-        """Return the rows that stay on top."""
+        """Return the lines that stay at the top while the list scrolls."""
         return []
 
     def required_range(self) -> range:
@@ -134,7 +136,7 @@ class VirtualList(PaintedLines, Generic[Row]):
         return Content("\n").join(self.visible_rows())
 
     def visible_rows(self) -> list[Content]:
-        """Return the head and the visible rows, some of which may span several lines."""
+        """Return the head and the visible rows. A row may span several lines."""
         width, height = self.size
         head = self.head(width)[:height]
         height -= len(head)
@@ -145,7 +147,7 @@ class VirtualList(PaintedLines, Generic[Row]):
         return [*head, *(self.row(i, width) for i in range(self.top, min(total, self.top + height)))]
 
     def paint(self, width: int, height: int) -> list[Strip]:
-        """Render the visible rows; rows that did not change keep their strips, unlike in Textual."""
+        """Render the visible rows. Unlike in Textual's widgets, unchanged rows keep their rendered strips."""
         style_key = (width, self.visual_style)
         before = self._strips[1] if self._strips[0] == style_key else {}
         now: dict[RowKey, list[Strip]] = {}
@@ -162,15 +164,15 @@ class VirtualList(PaintedLines, Generic[Row]):
 
     def render_line(self, y: int) -> Strip:
         if self.text_selection is not None:
-            return Widget.render_line(self, y)  # Textual's version highlights the selection
-        return super().render_line(y).apply_offsets(0, y)  # text selection needs the offsets
+            return Widget.render_line(self, y)  # Textual's version highlights the selected text
+        return super().render_line(y).apply_offsets(0, y)  # the selection of text needs the offsets
 
     def notify_style_update(self) -> None:
         self._strips = (None, {})
         super().notify_style_update()
 
     def empty_text(self, note: str) -> Content:
-        """Return the text shown without rows, wrapped."""
+        """Return the text that is shown if there are no rows, wrapped."""
         lines = textwrap.wrap(note, max(20, self.size.width - 4))
         return Content("\n".join(["", *(f"  {line}" for line in lines)]))
 
@@ -186,7 +188,7 @@ class VirtualList(PaintedLines, Generic[Row]):
 
 
 class CursorList(VirtualList[Row]):
-    """Rows with columns, sorting, and a cursor that stays on its row when rows are inserted.
+    """List with columns and sorting, and with a cursor that stays on its row when rows are inserted.
 
     Attributes:
         cursor: Index of the selected row.
@@ -194,7 +196,7 @@ class CursorList(VirtualList[Row]):
         sort_column: Name of the column that the rows are sorted by.
     """
 
-    TITLES: ClassVar[Mapping[str, str]] = {}  # column titles that are not just the name in capitals
+    TITLES: ClassVar[Mapping[str, str]] = {}  # titles of columns whose title is not just the name in capitals
     SORT_COLUMNS: ClassVar[Sequence[str]] = ()
     LARGEST_FIRST: ClassVar[Collection[str]] = ()
     MARGIN = 2  # cells before the first column
@@ -209,15 +211,15 @@ class CursorList(VirtualList[Row]):
         return self.rows[self.cursor] if self.rows else None
 
     def row_id(self, row: Row) -> Hashable:
-        """Return the identity of a row, which is stable when rows are added or removed."""
+        """Return the identity of a row, which stays the same when rows are added or removed."""
         raise NotImplementedError
 
     def parts(self, row: Row, width: int) -> Iterable[Part]:
-        """Return the text of a row behind the cursor's cell."""
+        """Return the text of a row after the cell of the cursor."""
         raise NotImplementedError
 
     def set_rows(self, rows: Sequence[Row]) -> None:
-        """Replace the rows; keep the cursor on its row, or at its index if the row is gone."""
+        """Replace the rows. The cursor stays on its row; if that row is gone, at its index."""
         chosen = None if self.chosen is None else self.row_id(self.chosen)
         self.rows = rows
         places = [at for at, row in enumerate(rows) if chosen is not None and self.row_id(row) == chosen]
@@ -246,7 +248,8 @@ class CursorList(VirtualList[Row]):
     # Columns
 
     def columns(self, width: int) -> Sequence[tuple[str, int | None]]:
-        """Return name and width of each column; negative widths are right-aligned, None takes the remaining cells."""
+        """Return name and width of each column. A negative width aligns to the right; None takes the remaining
+        cells."""
         return ()
 
     def head(self, width: int) -> list[Content]:
@@ -299,7 +302,7 @@ HIGHLIGHT_STYLE = "reverse"
 
 
 def changed_keys(before: Mapping[Hashable, str], now: Mapping[Hashable, str]) -> frozenset[Hashable]:
-    """Return the keys that had another state before."""
+    """Return the keys whose state has changed."""
     return frozenset(key for key, state in now.items() if before.get(key, state) != state)
 
 
@@ -316,7 +319,7 @@ class ChangeHighlight:
         self.highlighted: frozenset[Hashable] = frozenset()
 
     def update(self, states: Mapping[Hashable, str], *, moves: bool) -> None:
-        """Compare the states of all rows with the previous ones.
+        """Compare the states of all rows with the previous states, and highlight changed rows.
 
         Args:
             moves: Whether animations are enabled.

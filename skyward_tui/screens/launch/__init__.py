@@ -1,1 +1,1 @@
-"""Launch form."""
+"""Launch screen of the app."""

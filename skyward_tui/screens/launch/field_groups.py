@@ -58,11 +58,11 @@ _LABEL, _WIDEST = 12, 30  # minimum and maximum cells of a label
 
 
 class ArgumentRow(Vertical):
-    """Field of one argument, with its error below; while the field has the focus, its description.
+    """Field of one argument, with its error below it. While the field has the focus, its description is shown as well.
 
     Args:
         argument: The argument.
-        id: Id of the field.
+        id: ID of the field.
         text: Given value; None for none.
     """
 
@@ -97,7 +97,7 @@ class ArgumentRow(Vertical):
             self.field.chosen = _chosen(self.argument, text)
             self.field.refresh()
         elif isinstance(self.field, Select):
-            # A list that is not mounted does not display a new value.
+            # A drop-down list that is not mounted does not display a new value.
             if self.field.is_mounted and self.field.value != (choice := _choice(self.argument, text)):
                 self.field.value = choice
         elif isinstance(self.field, Input) and (text or "") != self.field.value:
@@ -107,7 +107,7 @@ class ArgumentRow(Vertical):
         """Validate the value and show the first error.
 
         Args:
-            sweep: Whether the text is a list of values.
+            sweep: Whether the text is a list of values for a sweep.
         """
         if text is not None and sweep:
             self._problem = value_list_error(self.argument, text)
@@ -143,17 +143,17 @@ class ArgumentRow(Vertical):
 
 
 class ArgumentFields(Vertical):
-    """Fields of a function's arguments, or of plugins' parameters.
+    """Fields of a function's arguments, or of plugin parameters.
 
     Args:
-        prefix: Start of the fields' ids.
+        prefix: Start of the fields' IDs.
     """
 
     DEFAULT_CSS = read_style_sheet(__file__, "argument_fields")
 
     @dataclass
     class Edited(Message):
-        """A field was edited.
+        """Message that a field was edited.
 
         Attributes:
             line: New line of all arguments.
@@ -167,12 +167,14 @@ class ArgumentFields(Vertical):
         self._arguments: Sequence[ArgumentField] = ()
         self._rows: list[ArgumentRow] = []
         self._line = ""
-        self._own_lines: list[str] = []  # lines that were posted by edits, and will be shown again
-        self._generation = 0  # part of the ids, because removed fields keep theirs for a moment
+        # lines that this widget has posted after edits, and that will be passed back to :meth:`show`
+        self._own_lines: list[str] = []
+        # number in the fields' IDs: removed fields keep their IDs for a moment, so new fields need others
+        self._generation = 0
 
     def show(self, arguments: Sequence[ArgumentField], line: str, script: Path, *, sweep: bool) -> None:
-        """Show fields for arguments, with the values of a line."""
-        # A line from an earlier edit must not overwrite what the user has typed since.
+        """Show fields for arguments, with the values from a line of arguments."""
+        # A line that comes back from an earlier edit must not overwrite what the user has typed in the meantime.
         is_own = line in self._own_lines
         del self._own_lines[: self._own_lines.index(line) + 1 if is_own else None]
         is_new = not is_own and line != self._line
@@ -200,7 +202,7 @@ class ArgumentFields(Vertical):
                     each.show_error(text, script, sweep=sweep)
 
     def field_of(self, name: str) -> Widget | None:
-        """Return the field of an argument, or None."""
+        """Return the field of an argument; None if it has none."""
         return next((each.field for each in self._rows if each.argument.name == name), None)
 
     @on(Input.Changed)
@@ -216,7 +218,7 @@ class ArgumentFields(Vertical):
         if text == before or (text is None and before == ""):
             return
         if isinstance(event.control, Select) and _choice(changed.argument, before) == (text or ""):
-            return  # the initial value, not an edit
+            return  # caused by the initial value, not by an edit
         self._line = set_argument(self._line, name, text, [each.name for each in self._arguments])
         self._own_lines.append(self._line)
         self.post_message(self.Edited(self._line))
@@ -233,7 +235,7 @@ def _field_of(argument: ArgumentField, id: str, text: str | None) -> Widget:
 
 
 def _description(argument: ArgumentField, shows_placeholder: bool) -> str:
-    """Return the text below a focused field, with its placeholder unless the field shows that."""
+    """Return the text below a focused field. Includes the placeholder, unless the field itself shows it."""
     placeholder = "" if shows_placeholder else argument.placeholder
     listed = "list: 1,2,3" if argument.type.startswith("*") else ""
     return "  ".join(filter(None, (placeholder, listed, argument.help)))
@@ -268,7 +270,7 @@ class CallFields(Vertical):
         Args:
             called: The function; None if none is selected.
             whole: Whether the whole script runs, with command-line arguments.
-            sweep: Whether values are lists.
+            sweep: Whether values are lists for a sweep.
         """
         from skyward_core.client.launch.launch_form_choices import argument_fields
 
@@ -326,7 +328,7 @@ class FoldingSection(Collapsible):
 
 
 class OptionFields(FoldingSection):
-    """Collapsible section with the fields of one launch option.
+    """Collapsible section with the fields of a launch option that consists of several values.
 
     Args:
         label: Title.
@@ -334,7 +336,7 @@ class OptionFields(FoldingSection):
     """
 
     class Changed(Message):
-        """A field was edited."""
+        """Message that a field was edited."""
 
     def __init__(self, label: str, prefix: str, *, id: str) -> None:
         super().__init__(label, ArgumentFields(id=f"{prefix}-arguments", prefix=prefix), id=id)
@@ -346,7 +348,13 @@ class OptionFields(FoldingSection):
         return parse_arguments(self._line) or {}
 
     def show_fields(self, arguments: Sequence[ArgumentField] | None, values: str, error: str) -> None:
-        """Show fields (None: unchanged), and behind the label their values or an error."""
+        """Show fields. The title shows their values, or an error.
+
+        Args:
+            arguments: Arguments of the fields; None leaves the fields unchanged.
+            values: Values, as text.
+            error: The error; "" if there is none.
+        """
         if arguments is not None:
             self.query_one(ArgumentFields).show(arguments, self._line, Path(), sweep=False)
         text = sanitize_line(one_line(f"✗ {error}" if error else values)) or "defaults"
@@ -368,11 +376,12 @@ class ImageFields(OptionFields):
 
     def __init__(self, *, id: str) -> None:
         super().__init__("Image and environment", "image", id=id)
-        self._filled: dict[str, list[str]] = {}  # original texts of a filled-in launch, by field
+        self._filled: dict[str, list[str]] = {}  # by field: original texts of the launch that filled the form
 
     @property
     def text(self) -> str:
-        """Values such as ``pip=einops``, quoted for a shell; not parseable while a quotation is unfinished."""
+        """Values as texts such as ``pip=einops``, quoted for a shell. Cannot be parsed while a quotation is
+        unfinished."""
         return " ".join(text for name, each in self.texts.items() if (text := self._text_of(name, each)))
 
     def fill(self, text: str) -> None:
@@ -381,7 +390,7 @@ class ImageFields(OptionFields):
 
         try:
             texts = shlex.split(text)
-        except ValueError:  # saved with an unfinished quotation
+        except ValueError:  # the text was saved with an unfinished quotation
             texts = []
         self._filled = {}
         for each in texts:
@@ -391,7 +400,7 @@ class ImageFields(OptionFields):
 
     @on(FoldingSection.Expanded)
     def show(self) -> None:
-        """Show the values, or an error, in the title; show the fields if the section is expanded."""
+        """Show the values or an error in the title. If the section is expanded, show the fields."""
         from skyward_core.client.launch.image_options import IMAGE_FIELDS, parse_image_options
 
         problem = ""
@@ -404,7 +413,7 @@ class ImageFields(OptionFields):
     def _text_of(self, name: str, value: str) -> str:
         from skyward_core.client.launch.image_options import field_texts
 
-        if name in self._filled:  # keeps several commands separate
+        if name in self._filled:  # use the original texts, which keep several commands separate
             return shlex.join(self._filled[name])
         try:
             return shlex.join(field_texts(name, value))
@@ -416,7 +425,7 @@ class ImageFields(OptionFields):
 
 
 class PluginFields(OptionFields):
-    """Fields of plugins' parameters; hidden if no checked plugin has any."""
+    """Fields of plugin parameters. Hidden if no checked plugin has parameters."""
 
     def __init__(self, *, id: str) -> None:
         super().__init__("Plugin parameters", "plugin", id=id)
@@ -425,14 +434,14 @@ class PluginFields(OptionFields):
         self._arguments: list[ArgumentField] = []
 
     def fill(self, texts: Mapping[str, str]) -> None:
-        """Fill the fields from values by name."""
+        """Fill the fields from values by parameter name."""
         self._line = shlex.join(f"{name}={text}" for name, text in texts.items())
 
     def show(self, names: Sequence[str]) -> None:
         """Show fields for the checked plugins."""
         from skyward_core.client.launch.launch_form_choices import parameter_fields
 
-        if names != self._names:  # cached, because the lookup searches installed packages for plugins
+        if names != self._names:  # compared, because looking up parameters searches the installed packages for plugins
             self._names, self._arguments = names, parameter_fields(names)
         self.display = bool(self._arguments)
         known = {each.name: each for each in self._arguments}
@@ -449,7 +458,7 @@ _ORDER = ("fail", "warn", "ok")
 
 
 def worst_state(lines: Sequence[Check]) -> State:
-    """Return the worst state of some check results."""
+    """Return the worst state among the results of checks."""
     states = {line.state for line in lines}
     return "fail" if "fail" in states else "warn" if "warn" in states else "ok"
 
@@ -463,7 +472,7 @@ class ProviderField(Choice):
         super().__init__(self._listed(), value=value, allow_blank=False, id=id, compact=True)
 
     def mark(self, name: str, state: State | None) -> None:
-        """Mark a provider with a check's state; None removes the mark."""
+        """Mark a provider with the state of its check; None removes the mark."""
         if self._states.get(name) == state:
             return
         self._states.pop(name, None)
@@ -483,7 +492,7 @@ class ProviderField(Choice):
 
 
 class CheckLines(Static):
-    """Results of a provider check, the worst first; successes only if there is space."""
+    """Results of a provider check, the worst first. Successful checks are shown only if there is space."""
 
     _fine = ""
 
@@ -507,7 +516,7 @@ class CheckLines(Static):
         self.display = bool(texts)
 
     def _show_fine(self) -> None:
-        """Show successes in one line, clipped so that the end of a path stays visible."""
+        """Show successful checks in one line, cut so that the end of a path stays visible."""
         text = f"{_GLYPHS['ok']} {self._fine}"
         self.add_class("-fine")
         update_label(self, Content.styled(clip_path(text, self.size.width or len(text)), _STYLES["ok"]))
@@ -523,23 +532,25 @@ def _check_text(line: Check) -> str:
 
 
 _NEW = "new pool"
-WHOLE = ":whole"  # entry of the list of functions for the whole script
+WHOLE = ":whole"  # value in the list of functions that stands for the whole script
 TEXT_FIELDS = [name for name, each in OPTIONS.items() if each.row and not each.is_flag]
 """Launch options with a text field or a list."""
 FLAGS = [(name, each.label) for name, each in reversed([*OPTIONS.items()]) if each.row and each.is_flag]
 _OF_POOL = ["name", "packages", "plugins", "provider", "plugin_settings", "image_settings"]
 _OF_POOL += [name for name in TEXT_FIELDS if OPTIONS[name].part]
-# Fields whose values a job file defines.
+# Fields that are disabled for a job file, because the file defines their values.
 _OF_FILE = set(_OF_POOL) - {"name", "provider", "budget", "wait_for_capacity"}
 
 
 class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
-    """All fields of the form. The keys that usually scroll a container scroll the plan instead.
+    """All fields of the form.
+
+    The keys that usually scroll a container scroll the plan instead.
 
     Args:
-        live: Label and key of pools that a launch may use.
+        live: Label and key of each pool that a launch may use.
         used: Key of the initially selected pool; "" for a new pool.
-        keymap: The user's own keys, which some placeholders name.
+        keymap: The user's own keys, which some placeholders mention.
     """
 
     def __init__(self, live: Sequence[tuple[str, str]], used: str, keymap: Mapping[str, str]) -> None:
@@ -554,7 +565,7 @@ class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
         functions = Choice([], prompt="pick a script first", id="function", compact=True)
         yield field_row("Function", functions, *self._option_fields("Function"))
         yield CallFields(id="call")
-        used = self._used if self._used in dict(self._live).values() else ""  # the pool may have ended
+        used = self._used if self._used in dict(self._live).values() else ""  # the pool may have ended in the meantime
         pools = Choice([(_NEW, ""), *self._live], value=used, allow_blank=False, id="pool", compact=True)
         yield field_row("Pool", pools, inline_label("name"), text_field("name", "default: script name"))
         choices = {name: choice.label for name, choice in provider_choices().items()}
@@ -575,7 +586,7 @@ class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
         yield field_row("Nodes/trial", text_field("gang", "empty = one rank, 2, all"), id="gangs")
 
     def _option_fields(self, row: str) -> Iterator[Widget]:
-        """Yield the fields, with labels, that launch options declare for a row."""
+        """Yield the fields, with their labels, of the launch options that are declared for a row."""
         for name in TEXT_FIELDS:
             option = OPTIONS[name]
             if option.row != row:
@@ -590,7 +601,7 @@ class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
                 yield text_field(name, hint, value=getattr(Form(), name), type=kind)
 
     def form(self, carried: Form) -> Form:
-        """Return the form of the fields; values without a field are taken from ``carried``."""
+        """Return the form with the values of the fields. Values that have no field are taken from ``carried``."""
         function = self.text("function")
         chosen = self.query_one("#options", Toggles).chosen
         plugins = self.query_one("#plugins", Toggles)
@@ -610,13 +621,14 @@ class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
         )
 
     def text(self, field: str) -> str:
-        """Return the value of a text field or a list; "" if nothing is chosen."""
+        """Return the value of a text field or a drop-down list; "" if nothing is chosen."""
         widget = self.query_one(f"#{field}")
         value = widget.value if isinstance(widget, Input | Select) else ""
         return value if isinstance(value, str) else ""
 
     def fill(self, form: Form) -> None:
-        """Fill the fields from a form, except function and packages, whose choices depend on the script."""
+        """Fill the fields from a form. Function and packages are left out, because their choices depend on the
+        script."""
         with self.prevent(Input.Changed, Select.Changed, Toggles.Changed):
             for name in (*TEXT_FIELDS, "arguments", "name", "gang"):
                 field, value = self.query_one(f"#{name}"), getattr(form, name)
@@ -647,9 +659,10 @@ class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
 
     @on(Select.Changed, "#provider")
     def _provider_changed(self, event: Select.Changed) -> None:
-        """Adapt the number of nodes: providers with named machines use all by default, others need a number."""
+        """Adapt the number of nodes to the provider. A provider with named machines uses all by default; others need a
+        number."""
         if event.value != event.select.value:
-            return  # a delayed event of the initial value, after the form was filled
+            return  # a delayed event about the initial value; the form has already been filled
         named = provider_choices()[str(event.value)].has_named_machines
         self._show_provider(str(event.value))
         nodes = self.query_one("#nodes", Input)
@@ -671,11 +684,11 @@ class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
 
 
 def setting_fields_by_id() -> dict[str, Setting]:
-    """Return all provider settings that have a field, by the field's id."""
+    """Return all provider settings that have a field, by field ID."""
     return {id: setting for provider in provider_choices() for id, setting in setting_fields(provider).items()}
 
 
 def display_path(path: Path) -> str:
-    """Return a path relative to the current folder if possible, and an example by its name."""
+    """Return a path relative to the current folder if possible; an example as its name."""
     folder = current_folder()
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else script_argument(str(path))

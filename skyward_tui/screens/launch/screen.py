@@ -1,4 +1,4 @@
-"""Launch screen: validation, plan, presets, and the launch itself."""
+"""Launch screen: validation of the form, plan, presets, and the launch itself."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from skyward_tui.launch_form.job_file_plan import JobPlan
 
 
-_ROWS, _ROWS_SHORT = 4, 1  # rows for problems of a provider; on short screens
+_ROWS, _ROWS_SHORT = 4, 1  # maximum rows for problems of a provider; the same on short screens
 _OWN_PYTHON = "{}.{}".format(*sys.version_info)
 
 CheckKey = tuple[str, tuple[tuple[str, str], ...], str]
@@ -90,7 +90,8 @@ CheckKey = tuple[str, tuple[tuple[str, str], ...], str]
 
 
 class ProviderChecks:
-    """Checks of the selected provider, once per combination of settings, and not while a setting is being typed.
+    """Checks of the selected provider. They run once per combination of settings, and not while the user is typing a
+    setting.
 
     Args:
         screen: Screen of the form.
@@ -98,19 +99,20 @@ class ProviderChecks:
 
     def __init__(self, screen: BaseScreen[None]) -> None:
         self._screen = screen
-        self._key: CheckKey | None = None  # current check
+        self._key: CheckKey | None = None  # provider and settings of the current check
         self._results: dict[CheckKey, list[Check]] = {}
-        self._python: Interpreter | None = None  # the script's Python, if its version differs from the app's
-        self._script_and_python = ("", "")  # fields of the form that self._python belongs to
+        # the script's Python, if its version differs from that of the app's Python
+        self._python: Interpreter | None = None
+        self._script_and_python = ("", "")  # values of the form's fields for which self._python was determined
 
     def set_interpreter(self, form: Form, python: Interpreter) -> None:
-        """Set the Python that loads the form's script, which machines need, too."""
+        """Set the Python that loads the form's script. Machines need the same Python version."""
         self._script_and_python = form.script, form.python
         self._python = python if python.minor not in ("", _OWN_PYTHON) else None
         self.check(form)
 
     def check(self, form: Form) -> None:
-        """Check the provider of a form, unless the result is known."""
+        """Check the provider of a form, unless the result is already known."""
         if self._script_and_python != (form.script, form.python):
             self._python = None
         session = self._screen.app.session
@@ -153,7 +155,7 @@ class ProviderChecks:
 
 
 async def _load_presets(app: SkywardApp) -> list[Preset] | None:
-    """Return all presets; on failure, show the error and return None."""
+    """Return all presets. If they cannot be loaded, show the error and return None."""
     from skyward_core.client.launch.presets import presets
 
     try:
@@ -164,7 +166,7 @@ async def _load_presets(app: SkywardApp) -> list[Preset] | None:
 
 
 class LaunchPool(NamedTuple):
-    """Pool of a launch: its session and key, and the future of its startup (None for an existing pool)."""
+    """Pool of a launch: its session, its key, and the future of its start (None for an existing pool)."""
 
     session: SessionInterface
     key: str
@@ -172,7 +174,7 @@ class LaunchPool(NamedTuple):
 
 
 async def create_pool(app: SkywardApp, plan: LaunchPlan | JobPlan) -> LaunchPool:
-    """Create the pool of a plan, or return the existing one; do not wait for its startup.
+    """Create the pool of a plan, or return the existing pool. Does not wait until the pool has started.
 
     Raises:
         SkywardError: If the pool is rejected at once, for example because its name is taken.
@@ -198,7 +200,7 @@ Work = Callable[["LaunchPool"], Awaitable[str]]
 async def run_on_pool(
     app: SkywardApp, plan: LaunchPlan | JobPlan, begun: LaunchPool, work: Work, folder: Path | None
 ) -> None:
-    """Wait for a pool, work on it, then tear it down if it is temporary.
+    """Wait until a pool has started, do the work on it, and tear it down if it is temporary.
 
     Args:
         folder: Temporary folder of a job, removed afterwards.
@@ -216,7 +218,7 @@ async def run_on_pool(
 
 
 async def launch_run(app: SkywardApp, plan: LaunchPlan, tasks: Sequence[Task], pool: LaunchPool) -> str:
-    """Launch a run, or a sweep of several tasks."""
+    """Launch a run; for several tasks, launch a sweep."""
     session, request, joined = pool.session, plan.request, plan.spec is None
     if plan.sheet is not None:
         future = session.launch_sweep(pool.key, tasks, plan.sheet, request, joined=joined)
@@ -235,7 +237,7 @@ async def launch_run(app: SkywardApp, plan: LaunchPlan, tasks: Sequence[Task], p
 
 
 async def _wait_for_gangs(app: SkywardApp, session: SessionInterface, pool: str, run: RunView) -> None:
-    """Wait for all runs of a gang sweep, and flash the outcome.
+    """Wait for all runs of a sweep by gangs, and show a message about the outcome.
 
     Raises:
         SkywardError: If the remaining runs cannot start.
@@ -244,7 +246,7 @@ async def _wait_for_gangs(app: SkywardApp, session: SessionInterface, pool: str,
 
     try:
         await wait_shielded(session.wait_for_sweep(pool, run.id))
-    except PoolGone:  # torn down by the user
+    except PoolGone:  # the user has torn the pool down
         return
     board = await wait_shielded(session.trials(pool, run))
     view = next((each for each in session.pools() if each.key == pool), None)
@@ -255,7 +257,7 @@ async def _wait_for_gangs(app: SkywardApp, session: SessionInterface, pool: str,
 
 
 async def _tear_down(app: SkywardApp, plan: LaunchPlan | JobPlan, begun: LaunchPool, problem: str) -> None:
-    """Tear down a temporary pool, and flash the outcome of work and teardown."""
+    """Tear down a temporary pool, and show a message about the outcome of the work and the teardown."""
     session, name = begun.session, plan.pool.name
     is_temporary = plan.spec is not None and not plan.keep
     if problem:
@@ -273,7 +275,8 @@ async def _tear_down(app: SkywardApp, plan: LaunchPlan | JobPlan, begun: LaunchP
 
 
 async def launch_job(app: SkywardApp, plan: JobPlan, steps: Sequence[Task], pool: LaunchPool) -> str:
-    """Run a job's steps one by one, each as a run of its own, until one fails; return an error text or ""."""
+    """Run the steps of a job one after the other, each as a separate run, until one fails. Return an error text, or
+    ""."""
     from skyward_core.client.launch.job_records import JobRecord
 
     session, job = pool.session, token_hex(5)
@@ -304,23 +307,23 @@ async def _wait_until_up(app: SkywardApp, plan: LaunchPlan | JobPlan, created: F
         choices = [("close", "Close", False), ("edit", "Change the launch", False)]
         title = f"Pool {plan.pool.name} did not start"
         if await app.push_screen_wait(ChoiceScreen(title, format_error(error), choices, escape="close")) == "edit":
-            app.show_launch()  # with the values of the failed launch
+            app.show_launch()  # filled with the values of the failed launch
         return False
     app.unlaunched = None
     return True
 
 
-_EDITS = ("launch", "files", "pythons", "accelerators", "presets")  # actions disabled during a launch
-TYPING = 0.3  # seconds after the last key before the provider is asked for offers
-MAX_MESSAGE_CHARS = 120  # characters; a longer error is shown in the plan
+_EDITS = ("launch", "files", "pythons", "accelerators", "presets")  # actions that are disabled during a launch
+TYPING = 0.3  # seconds without a key press before the provider is queried for offers
+MAX_MESSAGE_CHARS = 120  # characters; the panel with the plan shows longer errors
 
 
 class LaunchScreen(BaseScreen[None]):
-    """Launch form; nothing is created before the user confirms.
+    """Screen with the launch form. Nothing is created before the user confirms.
 
     Args:
         pool: Key of a live pool to launch on; "" for a new pool.
-        form: Initial values; by default those of the last launch whose pool did not start.
+        form: Initial values; by default, those of the last launch if its pool did not start.
     """
 
     SCOPE = "launch"
@@ -331,23 +334,23 @@ class LaunchScreen(BaseScreen[None]):
         super().__init__()
         self._pool = pool
         self._first = form
-        self._carried = Form()  # values without a field
+        self._carried = Form()  # values that have no field
         self._recent: list[Form] = []
-        self._filled = ""  # arguments that the screen, not the user, has filled in
+        self._filled = ""  # arguments that the screen has filled in, not the user
         self._functions: list[FunctionInfo] = []
         self._readable = False  # whether the script can be read
         self._plugins_touched = False
         self._sweeps = False
-        self._swept = ""  # arguments for which the sweep option was already decided
+        self._swept = ""  # arguments for which the sweep option was already switched on or off
         self._planner = Planner()
         self._checks = ProviderChecks(self)
         self._sidebar = LaunchSidebar(self, self._fill)
-        self._planned_form: Form | None = None  # form of the shown plan
-        self._wait: ScriptWait | None = None  # current step of the plan or launch
+        self._planned_form: Form | None = None  # form whose plan is shown
+        self._wait: ScriptWait | None = None  # the wait for the current step of planning or launching
         self._busy = False
         self._creating = False
-        self._preset = ""  # preset that filled the form
-        self._remarks: Sequence[str] = ()  # outdated values of the preset
+        self._preset = ""  # name of the preset that filled the form
+        self._remarks: Sequence[str] = ()  # notes about outdated values of the preset
 
     def body(self) -> ComposeResult:
         with Container(id="sides"):
@@ -382,7 +385,7 @@ class LaunchScreen(BaseScreen[None]):
         if self._wait is not None and (text := str(self._wait)):
             self._set_message(text)
             if self._planned_form != (form := self.form()):
-                self._show_plan([], form)  # the shown plan is outdated
+                self._show_plan([], form)  # clears the plan, which is outdated
         super().tick(now)
 
     def on_descendant_blur(self) -> None:
@@ -405,7 +408,7 @@ class LaunchScreen(BaseScreen[None]):
         return self.query_one(LaunchFields)
 
     def form(self) -> Form:
-        """Return the form of the fields."""
+        """The form with the values of the fields."""
         return self._fields.form(self._carried)
 
     def _fill(self, form: Form) -> None:
@@ -422,7 +425,7 @@ class LaunchScreen(BaseScreen[None]):
         same = [form for form in self._recent if script in (form.script, display_path(Path(form.script)))]
         same = [form for form in same if form.whole == whole]
         field = self.query_one("#arguments", Input)
-        if field.value == self._filled:  # not edited by the user
+        if field.value == self._filled:  # unchanged by the user
             self._filled = field.value = same[0].arguments if same else ""
         self._suggest("arguments", [form.arguments for form in same])
 
@@ -430,7 +433,7 @@ class LaunchScreen(BaseScreen[None]):
         self.query_one(f"#{field}", Input).suggester = SuggestFromList(texts) if texts else None
 
     def _script_changed(self, function: str = "", packages: str = "") -> None:
-        """List the functions of the script and the packages of its project."""
+        """List the functions of the script and the package files of its project."""
         select = self.query_one("#function", Select)
         try:
             self._functions, self._readable = functions_of(self._fields.text("script")), True
@@ -450,13 +453,14 @@ class LaunchScreen(BaseScreen[None]):
         select = self.query_one("#packages", Select)
         listed = package_choices(path_of(self._fields.text("script")) if self._readable else None, chosen)
         before = str(select.value)
-        with self.prevent(Select.Changed):  # the caller reviews the form
+        with self.prevent(Select.Changed):  # the caller reviews the form anyway
             select.set_options(listed)
             select.value = chosen or (before if before in [choice for _, choice in listed] else "")
             select.mutate_reactive(Choice.value)  # type: ignore[misc]  # shows the new label
 
     def _choose_plugins(self) -> None:
-        """Check the plugins that the script needs, until the user changes them; an existing pool has its own."""
+        """Check the boxes of the plugins that the script needs, unless the user has changed the boxes. An existing pool
+        has its own plugins."""
         from skyward_core.client.launch.launch_form_choices import find_gang_frameworks
         from skyward_core.client.launch.launch_plan import plugin_names
 
@@ -510,7 +514,8 @@ class LaunchScreen(BaseScreen[None]):
         self._update_plan(form)
 
     def _detect_sweep(self, called: FunctionInfo, form: Form) -> bool:
-        """Switch on the sweep option for lists of values, unless the user has switched it off."""
+        """Switch on the sweep option if a value is a list, unless the user has switched the option off. Return whether
+        the option is on."""
         from skyward_core.client.launch.launch_form_choices import argument_fields
 
         if self._sweeps and not form.sweep:
@@ -527,10 +532,10 @@ class LaunchScreen(BaseScreen[None]):
 
     @work(exclusive=True, group="plan")
     async def _update_plan(self, form: Form) -> None:
-        """Compute and show the plan; a newer edit cancels this worker."""
+        """Compute and show the plan. A newer edit cancels this worker."""
         choice = provider_choices().get(form.provider)
         if choice is not None and choice.chooses and not form.pool:
-            await asyncio.sleep(TYPING)  # further typing cancels this worker before it asks the provider
+            await asyncio.sleep(TYPING)  # further typing cancels this worker before it queries the provider
         result = await self._compute_plan(form)
         if self.display:  # a closing screen loses its widgets one by one
             self._wait = None
@@ -566,14 +571,14 @@ class LaunchScreen(BaseScreen[None]):
         self.query_one(PlanPanel).show_next()
 
     def _mark_field(self, wrong: FieldError | None) -> None:
-        """Highlight the invalid field that the message is about."""
+        """Highlight the invalid field that the error message is about."""
         for field in self.query("#form .-wrong"):
             field.remove_class("-wrong")
         if wrong is not None:
             self._invalid_field(wrong).add_class("-wrong")
 
     def _invalid_field(self, wrong: FieldError) -> Widget:
-        """Return the invalid field; an argument has its own field, or the line of all arguments."""
+        """Return the invalid field. For an argument without its own field, return the line of all arguments."""
         own = self.query_one("#argument-fields", ArgumentFields).field_of(wrong.argument)
         return self.query_one(f"#{wrong.field}") if own is None else own
 
@@ -604,7 +609,7 @@ class LaunchScreen(BaseScreen[None]):
     async def _launch(self, form: Form) -> None:
         """Compute the plan of the current form, load the script, then create the pool.
 
-        A script that fails to load therefore costs no machine. The form is disabled meanwhile.
+        Because of this order, a script that fails to load costs no machine. The form is disabled in the meantime.
         """
         before, focus = self._wait, self.focused
         self._set_busy(before or ScriptWait("finding the script's Python"))
@@ -647,9 +652,9 @@ class LaunchScreen(BaseScreen[None]):
             if values is None:
                 return self._set_busy(None)
         self._wait = ScriptWait(f"reading {shown.job.path.name}")
-        # In the state folder, so that a later process removes it if this one is killed.
+        # In the state folder, so that a later process removes the folder if this process is killed.
         pools, folder = self.app.pools(), job_launch.make_process_folder(job_launch.TASKS_FOLDER)
-        # Generated names are random, so use the one that the plan has shown.
+        # Generated names are random, so use the name that the shown plan contains.
         named = form if shown.spec is None else replace(form, name=shown.spec.name)
         try:
             plan = await shutdown_signals.run_in_daemon_thread(lambda: job_plan(named, pools, values, clone=True))
@@ -663,10 +668,10 @@ class LaunchScreen(BaseScreen[None]):
             self._set_message(one_line(str(error)), error=True)
 
     async def _begin(self, form: Form, plan: LaunchPlan | JobPlan, work: Work, folder: Path | None = None) -> None:
-        """Create the pool, save the launch in the list of recent ones, start :func:`run_on_pool` and show the pool."""
+        """Create the pool, save the launch as a recent one, start :func:`run_on_pool`, and show the pool."""
         app = self.app
         self._wait = ScriptWait(f"creating pool {plan.pool.name}" if plan.spec else "launching")
-        self._creating = True  # the user cannot leave before the pool is known to the app
+        self._creating = True  # the user cannot leave before the app knows the pool
         try:
             with app.host_keys.paused():
                 begun = await create_pool(app, plan)
@@ -681,7 +686,7 @@ class LaunchScreen(BaseScreen[None]):
         app.show_pool(begun.key)
 
     def _set_busy(self, wait: ScriptWait | None, focus: Widget | None = None) -> None:
-        """Disable the form during a launch, or enable it again."""
+        """Disable the form during a launch, or enable it afterwards."""
         self._wait, self._busy = wait, wait is not None
         self.query_one("#form").disabled = self._busy
         if focus is not None:

@@ -1,4 +1,4 @@
-"""Sidebar of the launch form: plan, equivalent command and script, source, recent launches, earlier runs."""
+"""Sidebar of the launch form: plan, equivalent command line and script, source code, recent launches, earlier runs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class StartList(OptionList):
 
     Args:
         recent: Recent launches, newest first.
-        picked: Called with the chosen launch, or with the path of an example.
+        picked: Called with the chosen launch, or with the path of the chosen example.
     """
 
     def __init__(self, recent: Sequence[Form], picked: Callable[[Form | Path], None]) -> None:
@@ -62,7 +62,7 @@ class StartList(OptionList):
         """List all entries.
 
         Args:
-            missing: Missing packages of examples; known only after a check.
+            missing: Texts about missing packages by example, as far as they have been checked.
         """
         cursor = self.highlighted
         self.clear_options()
@@ -93,7 +93,7 @@ class StartList(OptionList):
 
 
 def earlier_runs(runs: Sequence[PastRun], script: str, function: str) -> list[PastRun]:
-    """Return the runs of a script's function, or of the whole script, in the given order."""
+    """Return the runs of a script's function, in the given order; with function "", the runs of the whole script."""
     return [run for run in runs if script and run.script == script and run.function == function]
 
 
@@ -112,16 +112,16 @@ def earlier_run_rows(runs: Sequence[PastRun], now: float, width: int) -> list[Co
 
 VIEWS = ("plan", "command", "Python")
 _HEADING = 9  # cells
-_LEAST_ROWS = 4  # rows that previous runs need
-_MINUTE = 60.0  # seconds; interval at which displayed ages are updated
+_LEAST_ROWS = 4  # minimum rows for earlier runs
+_MINUTE = 60.0  # seconds between updates of the displayed ages
 _STYLES = {"cost": "bold", "note": "$text-warning", "preset": "$text-warning"}
 
 
 class PlanPanel(Panel):
-    """Panel beside the form with plan, command line and Python script.
+    """Panel beside the form, with the views plan, command line and Python script.
 
     Args:
-        key: Displayed name of the key that switches between :data:`VIEWS`.
+        key: Displayed name of the key that switches between the :data:`VIEWS`.
     """
 
     def __init__(self, key: str) -> None:
@@ -133,7 +133,7 @@ class PlanPanel(Panel):
         self._plan_rows: Sequence[tuple[str, str]] = ()
         self._trouble = self._command = self._script = ""
         self._earlier: tuple[Sequence[PastRun], float] = ((), 0.0)
-        self.fits = True  # whether all views are shown at once
+        self.fits = True  # whether there is room for all views at once
         self.border_title = VIEWS[0]
 
     def on_mount(self) -> None:
@@ -144,7 +144,7 @@ class PlanPanel(Panel):
 
         Args:
             rows: Rows of the plan, as (heading, text).
-            trouble: Error that is too long for the form; "" for none.
+            trouble: Error that is too long for the form; "" if there is none.
             command: Equivalent command line.
             script: Equivalent Python script; "" if there is none.
         """
@@ -152,7 +152,7 @@ class PlanPanel(Panel):
         self._paint()
 
     def show_earlier(self, runs: Sequence[PastRun], now: float) -> None:
-        """Show previous runs of the same function, newest first, if they fit below the plan."""
+        """Show earlier runs of the same function below the plan, newest first, if they fit."""
         if (runs, now // _MINUTE) != (self._earlier[0], self._earlier[1] // _MINUTE):
             self._earlier = runs, now
             self._paint()
@@ -164,7 +164,7 @@ class PlanPanel(Panel):
         self._paint()
 
     def page(self, pages: int) -> None:
-        """Scroll the plan."""
+        """Scroll the plan by a number of pages."""
         (self._scroll.scroll_page_down if pages > 0 else self._scroll.scroll_page_up)(animate=False)
 
     def on_resize(self, event: events.Resize) -> None:
@@ -172,7 +172,7 @@ class PlanPanel(Panel):
 
     def _paint(self) -> None:
         width, height = self._scroll.size
-        apart = "\n" if height >= 12 else ""  # no blank lines in a short panel
+        apart = "\n" if height >= 12 else ""  # a short panel has no blank lines
         command = _part("as a command", self._command)
         script = _part("as Python", self._script)
         plan = self._plan(max(20, width - _HEADING))
@@ -225,13 +225,13 @@ def _joined(parts: Sequence[Content], apart: str) -> Content:
     return Content(apart).join([part for part in parts if part])
 
 
-_GAP = 1  # row above the code
-_LEAST = 8  # rows that the code needs
-_LEAST_STARTS = 3  # rows that the list of launches and examples needs
+_GAP = 1  # blank rows above the code
+_LEAST = 8  # minimum rows for the code
+_LEAST_STARTS = 3  # minimum rows for the list of launches and examples
 
 
 class LaunchSidebar:
-    """Controller of the code, the recent launches and the earlier runs beside the form; reads the ledger once.
+    """Controller of the code, the recent launches and the earlier runs beside the form. Reads the ledger once.
 
     Args:
         screen: Screen of the form.
@@ -247,7 +247,7 @@ class LaunchSidebar:
         self.code = ScriptCode(id="code")
 
     def update(self, form: Form, script: Path, called: FunctionInfo | None) -> None:
-        """Show code and runs for the current form.
+        """Show the code and the earlier runs for the current form.
 
         Args:
             script: The file; ``Path()`` if it cannot be read.
@@ -275,7 +275,7 @@ class LaunchSidebar:
             self._starts.display = narrow or room >= _LEAST_STARTS
 
     def _show_starts(self, form: Form) -> None:
-        """Show recent launches and examples until a script is given."""
+        """Show recent launches and examples until the form has a script."""
         parent = self._screen.query_one("#plan" if self._screen.has_class("-narrow") else "#form", Widget)
         is_needed = not form.script.strip()
         if self._starts is not None and not (is_needed and self._starts.parent is parent):
@@ -306,6 +306,6 @@ class LaunchSidebar:
         try:
             self._runs = await wait_shielded(session.past_runs(RunSearch()))
         except (SkywardError, OSError):
-            return  # the history screen shows the error
+            return  # reported by the history screen
         if self._screen.is_attached and self._screen.display:
             self._show_runs()
