@@ -515,7 +515,8 @@ class LaunchScreen(BaseScreen[None]):
 
     def _detect_sweep(self, called: FunctionInfo, form: Form) -> bool:
         """Switch on the sweep option if a value is a list, unless the user has switched the option off. Return whether
-        the option is on."""
+        this call switched the option on.
+        """
         from skyward_core.client.launch.launch_form_choices import argument_fields
 
         if self._sweeps and not form.sweep:
