@@ -1,8 +1,7 @@
 """Alias module that makes ``import skyward`` work in a plain ``python script.py``, in an environment of the user's
 choice.
 
-Scripts that skyward-tui runs resolve the older name ``skyward`` themselves (``runtime.import_alias_and_hooks``). Other scripts
-need a module file.
+Scripts that skyward-tui runs resolve the older name ``skyward`` themselves. Other scripts need a module file.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class RunPanel(Panel, Generic[Main]):
     """One panel of the run screen.
 
     Args:
-        row: Row of the table in ``ui.panel_table``.
+        row: Row of the table in ``ui.panel_registry``.
         show: Makes the panel visible, as if it had the focus.
         main: Widget that takes the focus; by default, a new instance of ``MAIN``.
 

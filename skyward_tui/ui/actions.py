@@ -1,8 +1,8 @@
 """Registry of all actions and their keys.
 
 Bindings, hints, help, the command palette and ``docs/reference/keys.md`` are generated from this table. The keys that
-focus the panels of the run screen come from the table in ``panel_table``. In the ``[keys]`` table of ``skyward.toml``,
-the user can assign other keys to action IDs (``"log.follow" = "f"``).
+focus the panels of the run screen come from the table in ``panel_registry``. In the ``[keys]`` table of
+``skyward.toml``, the user can assign other keys to action IDs (``"log.follow" = "f"``).
 """
 
 from __future__ import annotations
