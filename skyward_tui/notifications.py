@@ -23,7 +23,7 @@ def message(told: Notification) -> str:
     about = f"{told.what} ({told.run})" if told.run else told.what
     match told.kind:
         case "budget":
-            said = f"pool {told.pool} has cost what it may, and asks what becomes of it"
+            said = f"pool {told.pool} has reached its budget. Raise the budget, or tear the pool down"
         case "breakpoint":
             said = f"{about} of pool {told.pool} waits at a breakpoint: skyward-tui debug {told.pool}"
         case "hostkey":

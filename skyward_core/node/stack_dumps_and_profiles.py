@@ -217,8 +217,8 @@ def _read_dump(file: int, until: float) -> bytes:
 NAME = "py-spy"
 MOST_PY_SPY_BYTES = 16 << 20  # bytes; limit on the output of py-spy
 TRIES = 3  # attempts to dump stacks, because stacks that change during the dump can be inconsistent
-NOT_INSTALLED = "py-spy is not installed on its node"
-REFUSED = "its node's kernel does not let py-spy read another process (kernel.yama.ptrace_scope)"
+NOT_INSTALLED = "py-spy is not installed on the node"
+REFUSED = "the kernel of the node does not let py-spy read another process (kernel.yama.ptrace_scope)"
 
 
 class PySpyError(Exception):

@@ -111,8 +111,10 @@ def factory(name: str) -> Any:
         return _load(name, points)
     names = [*(found.name for found in _built_in_classes()), *installed]
     close = get_close_matches(name, names, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"available: {', '.join(names)}"
-    raise UsageError(f"unknown plugin {name!r}; {hint}")
+    hint = f"did you mean {close[0]}?" if close else f"available: {', '.join(names)}."
+    raise UsageError(
+        f"unknown plugin {name!r}; {hint} A plugin of your own needs an entry point in an installed package"
+    )
 
 
 def _own_names() -> list[str]:

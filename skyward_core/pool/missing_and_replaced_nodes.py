@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import PoolStatus
 from skyward_core.pool.agent_link import Link
-from skyward_core.protocol.frame_schema import LONGEST_NOTICE, is_same_deadline
+from skyward_core.protocol.frame_schema import LONGEST_NOTICE, PREEMPTION_MESSAGE, is_same_deadline
 from skyward_core.store.ledger_rows import Replacement
 from skyward_core.views import events
 from skyward_core.views.pool_view import NodeView
@@ -201,7 +201,7 @@ class PreemptionNotices:
 
 def describe_preemption(node: int, machine: Machine, *, noticed: bool = False) -> str:
     """Describe the preemption of a machine, as the provider or a notice reports it; "" if it was not preempted."""
-    text = f"preempted: the machine of node {node} was taken back by its provider"
+    text = PREEMPTION_MESSAGE.format(node=node)
     if how := machine.extra.get("preempted"):
         return f"{text}: {how}"
     return text if noticed else ""

@@ -21,7 +21,7 @@ from skyward_core.model.output_files import FetchedFile, Unfetched, WrittenFile
 from skyward_core.pool.agent_link import Link
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.protocol.output_file_patterns import CHANGED_MESSAGE, matches, normalize_pattern
-from skyward_core.store.ledger_rows import RemainingFiles
+from skyward_core.store.ledger_rows import REMAINS, RemainingFiles
 from skyward_core.transport.file_and_result_downloads import (
     PARTS,
     DownloadInProgress,
@@ -805,9 +805,7 @@ class Outputs:
             return RemainingFiles(notes, lost=[*descriptions, *unlisted])
         stays = [(node, found.folders[node]) for node, files in by_node.items() if files]
         more = unlisted[-1:] if found.omitted_count else []
-        return RemainingFiles(
-            [*(f"remains on the host: {each}" for each in [*descriptions, *more]), *notes], stays=stays
-        )
+        return RemainingFiles([*(f"{REMAINS}{each}" for each in [*descriptions, *more]), *notes], stays=stays)
 
     def _had_runs(self) -> bool:
         """Check whether any run could have written files."""

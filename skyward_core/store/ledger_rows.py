@@ -17,6 +17,7 @@ from skyward_core.util.format_bytes import format_size
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.terminal_safe_text import sanitize_paragraph
 
+REMAINS = "remains on the host: "  # start of a receipt's note about unfetched files
 RUN_ID = re.compile(r"[0-9a-f]{1,32}")  # syntax of run ids, validated because hosts report them, too
 
 

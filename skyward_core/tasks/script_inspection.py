@@ -202,11 +202,14 @@ def find_function(path: Path, name: str | None) -> FunctionInfo:
     raise ScriptError(f"{path} has no function {name!r}" + _suggest_name(name, [f.name for f in functions]))
 
 
-def parse_arguments(info: FunctionInfo, pairs: Sequence[str]) -> dict[str, Any]:
+def parse_arguments(info: FunctionInfo, pairs: Sequence[str], *, list_hint: str = "") -> dict[str, Any]:
     """Parse ``name=value`` texts to the types of a function's signature.
 
     The annotation decides, otherwise the type of the default. Without either, a Python literal is evaluated, and any
     other text is kept. Arguments with unknown names go to ``**kwargs`` if the function has it.
+
+    Args:
+        list_hint: Appended to the error for a value that is a list of valid values.
 
     Returns:
         Values by name; ``*args`` as a list under its own name. If a value has a class that the script defines, only the
@@ -231,7 +234,7 @@ def parse_arguments(info: FunctionInfo, pairs: Sequence[str]) -> dict[str, Any]:
             param = params.get(name, rest)
             if param is None:
                 raise UsageError(f"{info.name} has no argument {name!r}" + _suggest_name(name, list(params)))
-            values[name] = _parse_value(info, param, name, text)
+            values[name] = _parse_value(info, param, name, text, list_hint)
     missing = [param.name for param in params.values() if param.required and param.name not in values]
     if missing:
         with set_error_field(f"arguments.{missing[0]}"):
@@ -239,7 +242,7 @@ def parse_arguments(info: FunctionInfo, pairs: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def _parse_value(info: FunctionInfo, param: Param, name: str, text: str) -> Any:
+def _parse_value(info: FunctionInfo, param: Param, name: str, text: str, list_hint: str) -> Any:
     if param.default == "None" and text in ("None", "null"):
         return None
     kind = source_type(param.annotation, param.default, info.types)
@@ -248,8 +251,19 @@ def _parse_value(info: FunctionInfo, param: Param, name: str, text: str) -> Any:
     try:
         value = convert_argument(name, text, kind, info.name) if is_checkable(kind) else None
     except ValueError as error:
-        raise UsageError(str(error)) from error
+        hint = list_hint if list_hint and _is_list_of(text, kind) else ""
+        raise UsageError(f"{error}{hint}") from error
     return value if is_convertible(kind) else RawArgument(text)
+
+
+def _is_list_of(text: str, kind: Any) -> bool:
+    """Return whether each part between commas is a valid value."""
+    try:
+        for part in text.split(","):
+            convert(part, kind)
+    except ValueError:
+        return False
+    return True
 
 
 def parse_script(path: Path) -> ast.Module:

@@ -55,7 +55,7 @@ def shell(
         if not isinstance(variable, str) or not _VARIABLE.fullmatch(variable):
             raise UsageError(f"env: {variable!r:.60} is not a variable name")
         if given_value is None:
-            raise UsageError(f"env: {variable} is None. Leave it out, or set it to ")
+            raise UsageError(f"env: {variable} is None. Leave it out, or pass an empty string")
         if isinstance(given_value, bytes | bytearray):
             raise UsageError(f"env: {variable} is bytes. Pass a str (.decode())")
     given = {name: _to_text(value) for name, value in (env or {}).items()}

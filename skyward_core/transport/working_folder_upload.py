@@ -103,7 +103,7 @@ class FileUnreadable(ValueError):
     def __init__(self, error: OSError, path: Path) -> None:
         super().__init__(
             f"{path} in the working folder cannot be read ({error.strerror}): make it readable (chmod u+r), or exclude "
-            "it out with Image(excludes=[...]) or .gitignore."
+            "it with Image(excludes=[...]) or .gitignore."
         )
 
 

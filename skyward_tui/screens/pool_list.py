@@ -191,9 +191,10 @@ class PoolList(CursorList["PoolView"]):
     def columns(self, width: int) -> Sequence[tuple[str, int | None]]:
         roomy = width >= _ROOMY
         longest = max([len("POOL▲"), *(cell_len(pool.name) for pool in self._all)])
+        state = max([13, *(cell_len(state_style(pool.state).text) for pool in self._all)])
         # The column of the pool's name has priority over that of the last run.
-        name = max(min(longest, 12), min(longest, width - (66 if roomy else 58)))
-        columns: list[tuple[str, int | None]] = [("pool", name), ("state", 13), ("nodes", 7)]
+        name = max(min(longest, 12), min(longest, width - state - (53 if roomy else 45)))
+        columns: list[tuple[str, int | None]] = [("pool", name), ("state", state), ("nodes", 7)]
         columns += [("ranks", 6), ("provider", 9)] if roomy else []
         columns += [("use", self._use_width)] if roomy and self._use_width else []
         return [*columns, ("age", -10), ("$/h", -8) if self._costs else ("", 0), ("run", None)]

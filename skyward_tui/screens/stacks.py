@@ -264,7 +264,7 @@ class StacksScreen(BaseScreen[int | None]):
         else:
             summary = summarize_collectives(self._stacks)
             lines += [Content.styled(line, "bold") for line in summary]
-            if not summary:
+            if not summary and len(self._stacks.unknown) < len(self._stacks.ranks):
                 lines.append(Content.styled("no rank is in a known collective", "$muted"))
             if ranks := self._stacks.askable:
                 named = f"rank {format_ranges(ranks)}" if len(ranks) == 1 else f"ranks {format_ranges(ranks)}"

@@ -618,7 +618,7 @@ def test_a_client_that_leaves_is_told_where_its_run_goes_on(home: Path, tmp_path
         wait_until(lambda: len(other.pool.context.registry.runs) == 2)
         other.detach()
         with pytest.raises(
-            PoolError, match=rf"The run continues. Get its results with sky.attach\(.*\).wait\('{run}'\) gives"
+            PoolError, match=rf"The run continues. Get its results with sky.attach\(.*\).wait\('{run}'\)\."
         ):
             running.result(30)
         with pytest.raises(PoolError, match="of 99 tasks had not been sent"):

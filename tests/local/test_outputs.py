@@ -87,6 +87,7 @@ def pool(hosts: Hosts, project: Path, world: Path) -> Iterator[sky.Compute]:
     env = os.environ | {"SKYWARD_HOME": str(world)}
     done = call(["fetch", "writers"], env, project)
     assert done.returncode == 2
+    assert "Remaining on its host: " in done.stderr and "cannot be fetched" not in done.stderr
     copies = [line.strip() for line in done.stderr.splitlines() if " && scp " in line]
     assert len(copies) == len(compute.receipt.stays) == 2, done.stderr
     for copy in copies:  # these hosts speak no SFTP; where it would take them from is told by ssh

@@ -202,7 +202,7 @@ def test_who_says_nothing_gets_sigterm_and_is_lost(pool: sky.Compute, steps: Ste
     assert {rank: each.kind for rank, each in caught.value.outcomes.items()} == {0: "collateral", 1: "lost"}
     error = caught.value.outcomes[1].error
     assert error is not None and error.type == "Preempted"
-    assert error.message == "preempted: the machine of node 1 was taken back by its provider"
+    assert error.message == "preempted: the machine of node 1 was preempted by its provider"
     assert pool_notices(pool) == ["rebalance", "terminate"]
     # Who comes later is told, too.
     from skyward_core.client.session import Session  # which ranks do without
@@ -325,7 +325,7 @@ def test_what_was_taken_back_without_a_notice_is_lost_to_that_too(pool: sky.Comp
         os.kill(pool.pool.links[1].welcome["pid"], signal.SIGTERM)
         with pytest.raises(sky.RunError) as caught:
             running.result(30)
-    said = "preempted: the machine of node 1 was taken back by its provider: it says so"
+    said = "preempted: the machine of node 1 was preempted by its provider: it says so"
     assert (caught.value.root_cause.type, caught.value.root_cause.message) == ("Preempted", said)
     wait_until(lambda: pool.pool.context.registry.runs == {} and pool.pool.view.nodes[1].phase == "gone")
 

@@ -630,7 +630,7 @@ def test_ranks_write_their_stacks_at_the_signal_and_go_on(ranks: sky.Compute, se
         names = [frame[0].rpartition(".")[2] for frame in found["threads"][0]["frames"]]
         assert names == [name.rpartition(".")[2] for name in functions(told)[rank]]
         assert capture_stacks(process, "", signal=False) == {
-            "why": "py-spy is not installed on its node",
+            "why": "py-spy is not installed on the node",
             "answers": True,
         }
     assert functions(take(session, run=hung)) == functions(told)

@@ -73,7 +73,7 @@ async def test_stacks_are_taken_again_and_what_kept_them_is_said(app: SkywardApp
 async def test_a_signal_is_sent_only_after_a_yes(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 2)
     run = session.open_run(view)
-    unread = stack(1, why="py-spy is not installed on its node", answers=True)
+    unread = stack(1, why="py-spy is not installed on the node", answers=True)
     session.taken = Stacks(NOW, (stack(0, *REDUCING), unread), run.id)
     session.signalled = Stacks(NOW, (stack(1, *VALIDATING, how="signal"),), run.id)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -93,6 +93,19 @@ async def test_a_signal_is_sent_only_after_a_yes(app: SkywardApp, session: FakeS
         assert session.asked_stacks[-1] == (run.id, [1], True), "only who could not be read is sent one"
         await pilot.press("g")
         await until(pilot, lambda: "no rank needs a signal" in screen_text(app))
+
+
+async def test_collectives_of_unreadable_ranks_are_not_judged(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft", 2)
+    run = session.open_run(view)
+    unread = (stack(rank, why="py-spy is not installed on the node", answers=True) for rank in (0, 1))
+    session.taken = Stacks(NOW, tuple(unread), run.id)
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.show_pool(view.key)
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await pilot.press("s")
+        await until(pilot, lambda: "ranks 0-1: py-spy is not" in screen_text(app))
+        assert "no rank is in a known collective" not in screen_text(app)
 
 
 async def test_names_of_ranks_do_nothing_to_the_terminal(app: SkywardApp, session: FakeSession) -> None:
@@ -148,9 +161,9 @@ async def test_the_time_of_a_rank_is_looked_at(app: SkywardApp, session: FakeSes
         names = {path.name for path in Path.cwd().glob("profile-*")}
         assert names == {f"profile-llama-ft-{run.id}-r5.speedscope.json"}
         session.profiling = Future()
-        session.profiling.set_exception(PoolError("Cannot profile rank 5: py-spy is not installed on its node"))
+        session.profiling.set_exception(PoolError("Cannot profile rank 5: py-spy is not installed on the node"))
         await pilot.press("p")
-        await until(pilot, lambda: "py-spy is not installed on its node" in screen_text(app))
+        await until(pilot, lambda: "py-spy is not installed on the node" in screen_text(app))
 
 
 async def test_the_code_around_each_stack_and_each_rank_s_last_line_are_beside_it(

@@ -91,7 +91,7 @@ def test_failed_start_budget_and_breakpoint_are_notified_once(session: FakeSessi
         ("failed", "fresh"), ("budget", "llama-ft"), ("breakpoint", "llama-ft"),
     }  # fmt: skip
     assert sorted(map(message, told)) == [
-        "pool llama-ft has cost what it may, and asks what becomes of it",
+        "pool llama-ft has reached its budget. Raise the budget, or tear the pool down",
         "rank 1 (+1 more) of pool llama-ft waits at a breakpoint: skyward-tui debug llama-ft",
         "the start on fresh failed after 1:04: no machine to be had",
     ]

@@ -360,7 +360,7 @@ async def test_what_was_lost_while_nobody_was_there_is_told_and_its_peers_are_st
         ),
         "taken back": (
             "Preempted",
-            "preempted: the machine of node 1 was taken back by its provider: Server.Spot",
+            "preempted: the machine of node 1 was preempted by its provider: Server.Spot",
         ),
     }[who]
     assert (watcher.run.state, row.state, row.root_cause.outcome, row.root_cause.rank) == (

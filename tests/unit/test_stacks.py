@@ -188,11 +188,11 @@ def test_idle_ranks_belong_to_a_waiting_run(frames: Any, kind: Any, nodes: tuple
 
 def test_returned_ranks_are_not_asked() -> None:
     """Nobody has to read, or to disturb, a rank whose function is over."""
-    unread: dict[str, Any] = {"why": "py-spy is not installed on its node", "answers": True}
+    unread: dict[str, Any] = {"why": "py-spy is not installed on the node", "answers": True}
     told = Stacks(0.0, (stack(0, **unread), stack(1, at="idle", **unread)), "run", (1,))
     assert told.askable == [0] and [each.rank for each in told.unknown] == [0]
     assert [group.state_text for group in group_stacks(told)] == [
-        "unknown: py-spy is not installed on its node",
+        "unknown: py-spy is not installed on the node",
         "its function has returned",
     ]
 
@@ -373,7 +373,7 @@ def test_same_code_in_other_folders_is_one_group() -> None:
 def session(monkeypatch: pytest.MonkeyPatch) -> FakeSession:
     """Of two ranks the second one cannot be read."""
     made = FakeSession()
-    unread = stack(1, why="py-spy is not installed on its node", answers=True)
+    unread = stack(1, why="py-spy is not installed on the node", answers=True)
     made.taken = Stacks(NOW, (stack(0, *REDUCING), unread), "r1")
     made.signalled = Stacks(NOW, (stack(1, *VALIDATING, how="signal"),), "r1")
 
@@ -423,7 +423,7 @@ def test_signal_requires_confirmation_or_the_option(
     assert status == (0 if sent else 1), "who is not known is no success"
     assert bool(asked) == (terminal and not signal)
     if not signal:
-        assert "rank 1 cannot be read: py-spy is not installed on its node" in err and "EINTR" in err
+        assert "rank 1 cannot be read: py-spy is not installed on the node" in err and "EINTR" in err
         assert ("Pass --signal to allow this" in err) == (not terminal)
     assert ("rank 1 is not: validate, train.py:57" in out) == (sent and not signal)
     assert ("unknown: py-spy is not installed" in out) == (not sent)

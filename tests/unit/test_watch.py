@@ -191,7 +191,7 @@ async def test_reconnected_node_is_not_lost() -> None:
 @pytest.mark.parametrize("finished", [True, False])
 async def test_preempted_machine_is_reported_as_preempted(finished: bool) -> None:
     """By its notice, or, where nobody heard of one, by its provider's word; a pool whose only node it was goes on."""
-    said = "preempted: the machine of node 1 was taken back by its provider"
+    said = "preempted: the machine of node 1 was preempted by its provider"
     how = "EC2 took it back"
     for stage, words in (
         (Stage("gone", noticed=True, other_up=False), said),

@@ -398,7 +398,7 @@ async def test_unreadable_file_is_named_with_a_fix(step: str, monkeypatch: pytes
     said = (
         f"{locked} in the working folder cannot be read (Permission denied): make it readable (chmod u+r), or exclude "
     )
-    assert str(caught.value) == f"{said}it out with Image(excludes=[...]) or .gitignore."
+    assert str(caught.value) == f"{said}it with Image(excludes=[...]) or .gitignore."
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o444])

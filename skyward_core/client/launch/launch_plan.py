@@ -424,7 +424,8 @@ def resolve_call(request: LaunchRequest) -> tuple[FunctionInfo, dict[str, Any]]:
             raise UsageError(f"{function.name} is a generator function, but a sweep needs one result per call")
     with set_error_field("arguments"):
         every = expand_combinations(request.arguments) if request.sweep else [request.arguments]
-        return function, next(parse_arguments(function, each) for each in every)
+        hint = "" if request.sweep else "; several values need --sweep"
+        return function, next(parse_arguments(function, each, list_hint=hint) for each in every)
 
 
 def _script_function(request: LaunchRequest) -> FunctionInfo:

@@ -33,7 +33,7 @@ from skyward_core.protocol.frame_codec import (
     encode_frame,
     encode_json,
 )
-from skyward_core.protocol.frame_schema import PREEMPTED
+from skyward_core.protocol.frame_schema import PREEMPTED, PREEMPTION_MESSAGE
 
 if TYPE_CHECKING:
     from typing import TypedDict
@@ -385,7 +385,7 @@ class CallLifecycle:
 
     def _preempted_details(self) -> EndDetails:
         """Return the error and kind of an outcome whose machine the provider preempted."""
-        message = f"preempted: the machine of node {self._state.config.node} was taken back by its provider"
+        message = PREEMPTION_MESSAGE.format(node=self._state.config.node)
         error: ErrorKeys = {"type": PREEMPTED, "message": message}
         return {"kind": "lost", "error": error, "exit_code": None, "signal": None}
 

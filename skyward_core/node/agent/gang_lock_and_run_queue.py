@@ -216,11 +216,11 @@ class GangRequests:
 class QueueEntry:
     """A run that waits for nodes."""
 
-    __slots__ = ("info", "owner")
+    __slots__ = ("entry_info", "owner")
 
     def __init__(self, owner: Connection, info: QueuedRunKeys) -> None:
         self.owner = owner
-        self.info = info
+        self.entry_info = info
 
 
 class RunQueue:
@@ -234,7 +234,7 @@ class RunQueue:
     @property
     def waiting(self) -> list[QueuedRunKeys]:
         """Queued runs in order."""
-        return [each.info for each in self._entries]
+        return [each.entry_info for each in self._entries]
 
     def add(self, owner: Connection, header: ClientEnqueue) -> None:
         """Add a run that needs nodes. A run that was queued through another connection or agent keeps its place."""
@@ -247,14 +247,16 @@ class RunQueue:
             "since": min(header.get("since", now), now),
             "who": owner.peer_name,
         }
-        self._entries = [each for each in self._entries if each.info["run"] != header["run"]]
+        self._entries = [each for each in self._entries if each.entry_info["run"] != header["run"]]
         self._entries.append(QueueEntry(owner, info))
-        self._entries.sort(key=lambda each: each.info["since"])
+        self._entries.sort(key=lambda each: each.entry_info["since"])
         self._publish()
 
     def remove(self, run: str, owner: Connection) -> None:
         """Remove a run that got its nodes or no longer needs them."""
-        self._replace_entries([each for each in self._entries if each.info["run"] != run or each.owner is not owner])
+        self._replace_entries(
+            [each for each in self._entries if each.entry_info["run"] != run or each.owner is not owner]
+        )
 
     def on_client_gone(self, owner: Connection) -> None:
         """Remove the runs of a disconnected client."""
@@ -263,7 +265,7 @@ class RunQueue:
     def notify_dropped(self, run: str, who: str) -> None:
         """Notify the owner of a queued run that another client stops the run."""
         for each in self._entries:
-            if each.info["run"] == run:
+            if each.entry_info["run"] == run:
                 each.owner.send({"t": "dropped", "run": run, "by": who})
 
     def _replace_entries(self, entries: list[QueueEntry]) -> None:
@@ -274,7 +276,7 @@ class RunQueue:
     def _publish(self) -> None:
         first = self._entries[0] if self._entries else None
         if first is not None and first is not self._first:
-            first.owner.send({"t": "turn", "run": first.info["run"]})
+            first.owner.send({"t": "turn", "run": first.entry_info["run"]})
         self._first = first
         self._clients.send_to_all({"t": "queue", "waiting": self.waiting})
 

@@ -25,6 +25,7 @@ from skyward_core.client.session import Session
 from skyward_core.model import errors
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.output_files import list_failed_files
+from skyward_core.store.ledger_rows import REMAINS
 from skyward_core.util.format_bytes import format_size
 from skyward_core.util.terminal_safe_text import reset_colors, sanitize_line
 from skyward_core.views.log_buffer import LineInfo, LineSplitter
@@ -453,10 +454,16 @@ def _resolve_pool(session: Session, word: str) -> tuple[PoolRow, str | None]:
         raise UsageError(f"pool {pool.name} ended at {when}, and ran on this machine: {_local_files_text(pool)}")
     receipt = pool.receipt or {}
     notes = [sanitize_line(str(each)) for part in ("notes", "lost") for each in receipt.get(part, ())]
-    about = f"; notes of its receipt: {'; '.join(notes)}" if notes else ""
     copies = [f"\n  {each}" for each in _copy_commands(session, pool, receipt.get("stays", ()))]
-    how = f"\nCopy the working folders of its ranks with:{''.join(copies)}" if copies else ""
-    raise UsageError(f"pool {pool.name} ended at {when}: its files cannot be fetched any more{about}{how}")
+    if copies:
+        remaining = "; ".join(each.removeprefix(REMAINS) for each in notes if each.startswith(REMAINS))
+        other_notes = "".join(f". {each}" for each in notes if not each.startswith(REMAINS))
+        raise UsageError(
+            f"pool {pool.name} ended at {when}. Remaining on its host: {remaining}{other_notes}. Copy the working "
+            f"folders of its ranks with:{''.join(copies)}"
+        )
+    about = f"; notes of its receipt: {'; '.join(notes)}" if notes else ""
+    raise UsageError(f"pool {pool.name} ended at {when}: its files cannot be fetched any more{about}")
 
 
 def _copy_commands(session: Session, pool: PoolRow, places: Sequence[tuple[int, str]]) -> Iterator[str]:
