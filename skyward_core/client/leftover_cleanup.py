@@ -36,12 +36,15 @@ class LeftoverScan(Value):
         found: Resources created by this ledger, and by other named ledgers.
         others: Number of machines and of other resources of all other ledgers, by ledger and owner.
         unknown: Places that could not be scanned, each with the reason.
+        is_unconfigured: Whether no place could be scanned because this machine has no settings for the accounts, and no
+            pool of the ledger has used them.
     """
 
     accounts: Sequence[Any] = ()
     found: Sequence[JudgedLeftover] = ()
     others: Mapping[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
     unknown: Mapping[str, str] = field(default_factory=dict)
+    is_unconfigured: bool = False
 
     @property
     def removable(self) -> list[JudgedLeftover]:
@@ -97,6 +100,9 @@ async def scan_accounts(
     seen: set[tuple[str, str]] = set()
     # Concurrently, so that an unresponsive account does not delay the others.
     inventories = await asyncio.gather(*(_inventory(each, everywhere) for each in accounts))
+    used = {part["provider"] for row in ledger.providers() for part in providers.provider_parts(row)}
+    unreadable = [inventory for inventory in inventories if inventory.unknown]
+    is_configured = any(map(sweepable_provider, used)) or any(inventory.is_configured for inventory in unreadable)
     for index, inventory in enumerate(inventories):
         for place, reason in inventory.unknown.items():  # places of different accounts may have the same name
             unknown[f"{place} of account {index + 1}" if place in unknown else place] = reason
@@ -110,7 +116,13 @@ async def scan_accounts(
                 key = thing.ledger, thing.owner
                 machines, more = others.get(key, (0, 0))
                 others[key] = machines + thing.is_machine, more + (not thing.is_machine)
-    return LeftoverScan(tuple(accounts), tuple(await _mark_live_pools(ledger, found)), others, unknown)
+    return LeftoverScan(
+        tuple(accounts),
+        tuple(await _mark_live_pools(ledger, found)),
+        others,
+        unknown,
+        bool(unreadable) and not is_configured,
+    )
 
 
 async def _inventory(account: Any, everywhere: bool) -> Inventory:

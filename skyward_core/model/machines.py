@@ -279,7 +279,9 @@ class Inventory(Value):
     Attributes:
         things: Resources that were created for pools.
         unknown: Places that could not be inspected, with the reasons.
+        is_configured: Whether this machine has any settings for the account, such as credentials.
     """
 
     things: Sequence[Leftover] = ()
     unknown: Mapping[str, str] = field(default_factory=dict)
+    is_configured: bool = True

@@ -57,7 +57,7 @@ def test_one_that_goes_without_a_word_is_named_by_ec2_s(bed: Bed, rent: Callable
         running = beside.submit(lambda: sleep() >> compute)
         wait_until(lambda: compute.pool.view.logs.rank(0).lines(0, 9) == ["begun"], "its first line")
         bed.spot_notice(machine_ids()[0], seconds=0)
-        with pytest.raises(sky.RunError, match="preempted: the machine of node 0 was taken back") as caught:
+        with pytest.raises(sky.RunError, match="preempted: the machine of node 0 was preempted by") as caught:
             running.result(60)
         assert caught.value.root_cause.type == "Preempted"
         assert [rank for rank, _, _ in where() @ compute] == [0]
@@ -85,7 +85,7 @@ def test_spot_machines_that_are_taken_back_are_replaced_the_head_too(
             told = [f"told of node {node}, True" for node in (0, 2)]
             wait_until(lambda: sorted(printed(0)[1:]) == sorted(printed(1)[1:]) == told, "the callbacks")
             wait_until(lambda: printed(2) == ["begun", "received SIGTERM"], "the signal")
-            with pytest.raises(sky.RunError, match=r"preempted: the machine of node [02] was taken back") as caught:
+            with pytest.raises(sky.RunError, match=r"preempted: the machine of node [02] was preempted by") as caught:
                 running.result(60)
         outcomes = caught.value.outcomes
         assert [outcomes[rank].kind for rank in range(3)] == ["lost", "collateral", "lost"]

@@ -393,7 +393,7 @@ def test_what_comes_next_waits_for_the_machine_in_its_place(home: Path) -> None:
         wait_until(lambda: len(view.runs) == 6)
         for node in (0, 1):
             lose(compute, node)
-        with pytest.raises(sky.RunError, match=r"preempted: the machine of node \d was taken back") as caught:
+        with pytest.raises(sky.RunError, match=r"preempted: the machine of node \d was preempted by") as caught:
             task.result(60)
         assert caught.value.root_cause.type == "Preempted"
         assert running.result(60) == [0, 1]

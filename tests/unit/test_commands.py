@@ -50,7 +50,7 @@ from skyward_core.views.events import NodeLink, NodeNotice, NodePhase, PoolOpene
 from skyward_core.views.log_collapsing import LiveLines
 from skyward_core.views.pool_view import PoolView, RunView, TaskView, apply
 from skyward_tui.cli import follow_run, pool_and_run_lookup
-from skyward_tui.cli.commands import cancel_down_prune, ls_logs_results_files
+from skyward_tui.cli.commands import cancel_down_prune, leftovers, ls_logs_results_files
 from skyward_tui.cli.commands.run import PoolCommand, run
 from skyward_tui.cli.console import Console, LogPrinter
 from skyward_tui.cli.fault_tolerant_stdio import StandardStream
@@ -584,6 +584,19 @@ def test_the_help_of_run_writes_values_as_they_are_taken() -> None:
 def test_an_older_command_name_works_and_names_the_newer_one() -> None:
     done = CliRunner().invoke(cli, ["sweep", "--help"])
     assert done.exit_code == 0 and "Use `leftovers`" in done.stderr and "--all-regions" in done.stdout
+
+
+def test_leftovers_without_a_cloud_account_are_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [each for each in os.environ if each.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(leftovers, "scannable_providers", lambda: ["aws"])
+    done = CliRunner().invoke(cli, ["leftovers"])
+    assert "no machines were rented from this state folder; no cloud account to check" in done.stderr
+    assert done.exit_code == errors.OK
+    done = CliRunner().invoke(cli, ["leftovers", "--provider", "aws"])
+    assert "--set region=us-east-1" in done.stderr
 
 
 # Packaged examples as the command line shows, copies and names them.

@@ -174,7 +174,10 @@ OWN_TAG_FILTER = [{"Name": "tag-key", "Values": [instance_tags.LEDGER]}]
 LIVE_STATES = ["pending", "running", "stopping", "stopped"]
 TERMINATION_TIMEOUT = 300.0  # seconds for EC2 to report machines as ended
 POLL_PAUSES = (0.2, 5.0)
-NO_REGION = 'no AWS region is set: pass region="us-east-1", or set AWS_REGION or the region of a profile'
+NO_REGION = (
+    'no AWS region is set: pass region="us-east-1" (command line: --set region=us-east-1), or set AWS_REGION or the '
+    "region of a profile"
+)
 
 
 def merge_accounts(

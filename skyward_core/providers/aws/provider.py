@@ -20,7 +20,7 @@ from skyward_core.model.deprecated_and_unknown_arguments import (
     renamed,
 )
 from skyward_core.model.errors import PoolError, SkywardError, UsageError, error_hint, error_message
-from skyward_core.model.machines import Check, Machine, OrderedHardware
+from skyward_core.model.machines import Check, Inventory, Machine, OrderedHardware
 from skyward_core.model.misuse_guards import StrictKeywords
 from skyward_core.model.offers import Block, MachineRequirements, OfferList, RentalPlan, Reservation
 from skyward_core.model.provider_setting_descriptors import DeclaredSettings, Field, setting, word_list
@@ -60,7 +60,7 @@ from skyward_core.store import state_folder
 from skyward_core.transport.ssh.host_address_and_python import Target
 
 if TYPE_CHECKING:
-    from skyward_core.model.machines import Inventory, Leftover
+    from skyward_core.model.machines import Leftover
     from skyward_core.transport.ssh.ssh_transport import SSHTransport
 
 
@@ -713,7 +713,11 @@ class AWS(JsonSettings, StrictKeywords):
         Raises:
             SkywardError: If the account cannot be queried.
         """
-        regions = await self._regions()
+        try:
+            regions = await self._regions()
+        except UsageError as error:
+            is_configured = account_setup_checks_and_cleanup.has_credentials()
+            return Inventory((), {self.name: str(error)}, is_configured=is_configured)
         places = await account_setup_checks_and_cleanup.list_regions(self._calls, regions[0]) if everywhere else regions
         return await account_setup_checks_and_cleanup.find_leftovers(self._calls, places)
 

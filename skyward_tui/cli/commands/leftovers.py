@@ -53,7 +53,11 @@ def leftovers(
     asked = {name: settings for name in ([provider] if provider else scannable_providers())}
     with open_session(console) as session:
         found = session.scan_leftovers(asked, everywhere=all_regions, ledgers=ledgers).result()
-        _show(found, console)
+        if found.is_unconfigured and provider is None and not (found.found or found.others):
+            console.note("no machines were rented from this state folder; no cloud account to check")
+            found = LeftoverScan()
+        else:
+            _show(found, console)
         ended = bool(found.removable) and _confirm_deletion(found, yes, console)
         remains = _delete(session, found, console) if ended else []
     console.result(
