@@ -316,7 +316,7 @@ async def test_a_machine_that_is_taken_back_counts_down_on_every_screen(app: Sky
             ),
         )
         session.now += 100  # what became of it is shown then
-        await until(pilot, lambda: "taken back" not in screen_text(app).splitlines()[0])
+        await until(pilot, lambda: "preempted in" not in screen_text(app).splitlines()[0])
 
 
 async def test_names_of_pools_stand_where_there_is_little_room(app: SkywardApp, session: FakeSession) -> None:
