@@ -187,7 +187,7 @@ async def test_work_that_nobody_has_fetched_is_named_and_wants_the_word(app: Sky
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "▶ free" in screen_text(app))
         await pilot.press("X")
-        await until(pilot, lambda: f"run {run.id} (train): 12,345 bytes that nobody" in screen_text(app))
+        await until(pilot, lambda: f"run {run.id} (train): downloads 12,345 unfetched bytes" in screen_text(app))
         await pilot.press(*"free", "enter")
         await until(pilot, lambda: session.torn_down == ["free"])
 
