@@ -155,8 +155,8 @@ def test_no_command_goes_without_saying(pool: sky.Compute) -> None:
         ({"command": ["ls", None]}, "word 2 of the command must be a str, got NoneType: None"),
         ({"command": ["ls", b"a"]}, "word 2 of the command must be a str, got bytes: b'a'"),
         ({"command": "a", "env": {"A": b"1"}}, "A is bytes"),
+        ({"command": "a", "env": {"A": None}}, "A is None. Leave it out, or pass an empty string$"),
         ({"command": "a", "env": {"A B": "1"}}, "'A B' is not a variable name"),
-        ({"command": "a", "env": {"A": None}}, "A is None"),
         ({"command": "a", "env": {"A": "\0"}}, "zero byte"),
         ({"command": "a", "secrets": "one"}, "list"),
     ):
