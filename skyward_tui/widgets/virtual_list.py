@@ -34,6 +34,7 @@ class PaintedLines(Widget, can_focus=True):
     DEFAULT_CSS = read_style_sheet(__file__, "painted_lines")
 
     _lines: list[Strip] | None = None
+    _blank = Strip.blank(0)
     _painted_for = Size(0, 0)  # size of the last paint; Textual may change the size before the resize event arrives
 
     def paint(self, width: int, height: int) -> list[Strip]:
@@ -42,15 +43,13 @@ class PaintedLines(Widget, can_focus=True):
 
     def _lines_now(self) -> list[Strip]:
         if self._lines is None or self._painted_for != self.size:
-            width, height = self._painted_for = self.size
-            lines = self.paint(width, height)
-            if len(lines) < height:
-                lines += [Strip.blank(width, self.rich_style)] * (height - len(lines))
-            self._lines = lines
+            self._lines, self._painted_for = self.paint(*self.size), self.size
+            self._blank = Strip.blank(self.size.width, self.rich_style)  # Textual computes the style at each access
         return self._lines
 
     def render_line(self, y: int) -> Strip:
-        return self._lines_now()[y]
+        lines = self._lines_now()
+        return lines[y] if y < len(lines) else self._blank
 
     def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
         """Refresh the widget. Without regions, the rendered lines are discarded, because the caller has changed the
