@@ -197,9 +197,9 @@ def test_files_and_folders_are_copied_to_a_node_and_back_whole_or_not_at_all(
         assert (tmp_path / "secret").read_text() == "new"
         row = Ledger().find_pool("copied")
         assert row is not None
-        with pytest.raises(sky.PoolError, match="broken off: after"):
+        with pytest.raises(sky.PoolError, match="the copy was interrupted: after"):
             node_file_copy.copy_to_node(Ledger(), row, 1, tmp_path / "back", "half", breaks_off)
-        with pytest.raises(sky.PoolError, match="broken off: after"):
+        with pytest.raises(sky.PoolError, match="the copy was interrupted: after"):
             node_file_copy.copy_from_node(Ledger(), row, 1, "data/deep", tmp_path / "half", breaks_off)
         synced: list[str] = []
         fsync, fsync_there = os.fsync, asyncssh.SFTPClientFile.fsync

@@ -59,11 +59,12 @@ def test_a_run_that_gets_another_python_than_it_had_is_told_so(cli: Cli, tmp_pat
     make_environment(another_python().path, folder / ".venv")
     cli.write(str(folder / "maths.py"), SCRIPT)
     run = run_of(cli("run", folder / "maths.py"))
-    assert "it had Python" not in cli("rerun", run, "--dry-run").stderr
+    assert "Python was" not in cli("rerun", run, "--dry-run").stderr
     shutil.rmtree(folder / ".venv")
     told = cli("rerun", run, "--dry-run").stderr
-    had = f"run {run}: it had Python {another_python().version} at {folder}/.venv/bin/python (.venv of project project)"
-    assert f"{had}, is now Python {sys.version.split()[0]} at {sys.executable} (this program's own)" in told
+    before = f"Python {another_python().version} at {folder}/.venv/bin/python (.venv of project project)"
+    now = f"Python {sys.version.split()[0]} at {sys.executable} (this program's own)"
+    assert f"run {run}: Python was {before}, is now {now}" in told
 
 
 @pytest.mark.proof("1 s of a processor")

@@ -56,7 +56,7 @@ def test_a_terminal_that_moves_no_cursor_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("TERM", "xterm")
     has_terminal()
     monkeypatch.setenv("TERM", "dumb")
-    with pytest.raises(click.UsageError, match="TERM says dumb"):
+    with pytest.raises(click.UsageError, match="TERM is dumb"):
         has_terminal()
     assert not entry._has_terminal(), "so the command line says it"
 
