@@ -470,8 +470,8 @@ def _check_numbers(form: Form, plan: LaunchPlan) -> None:
 def _not_a_number(id: str, form: Form) -> str:
     label, most = _NUMBERS[id]
     text = getattr(form, id).strip()
-    problem = f"{text} is not valid" if text else "is empty"
-    return f"{label}: {problem}. Enter 1 to {most:,}{' or a range such as 2:8' if id == 'nodes' else ''}"
+    problem = f"{label}: {text} is not valid" if text else f"{label} is empty"
+    return f"{problem}. Enter 1 to {most:,}{' or a range such as 2:8' if id == 'nodes' else ''}"
 
 
 def _field_id(field: str, form: Form) -> str:
