@@ -91,8 +91,8 @@ async def test_fields_and_line_say_the_same(app: SkywardApp) -> None:
     [
         ("lr=0.1 epochs=x", "epochs", "must be int, got 'x'"),
         ("lr=0.1", "epochs", "train needs epochs"),
-        ("epochs=3 kind=no", "kind", "wants"),
-        ("epochs=3 resume=maybe", "resume", "wants"),
+        ("epochs=3 kind=no", "kind", "must be Literal['adam', 'sgd'], got 'no'"),
+        ("epochs=3 resume=maybe", "resume", "must be bool, got 'maybe'"),
         ("epochs=3 lr", "", "invalid argument 'lr'. Write name=value"),
         ("epochs=3 warmup=1 warmup=2", "", "argument warmup of train is repeated"),
     ],

@@ -92,7 +92,7 @@ async def test_groups_are_edited_by_keys_and_the_file_stays_a_persons(app: Skywa
         await pilot.press("n")
         await answer(app, pilot, "Name of the new group", "far")
         await answer(app, pilot, "First host of far", "10.0.0.7")
-        await shows(app, pilot, "far has 10.0.0.7")
+        await shows(app, pilot, "created far with 10.0.0.7")
     assert file.read_text() == '[hosts]\ncave = ["gpu1", "gpu2", "gpu9"]  # the big ones\nfar = ["10.0.0.7"]\n'
 
 
@@ -106,7 +106,7 @@ async def test_a_file_that_cannot_be_used_is_said_and_a_refusal_changes_nothing(
         await shows(app, pilot, "gpu1 is already in lab")
         file.write_text("[hosts")
         await pilot.press("r")
-        await shows(app, pilot, "does not parse")
+        await shows(app, pilot, "✗ Cannot parse")
         assert file.read_text() == "[hosts" != GROUPS
 
 
@@ -145,7 +145,7 @@ async def test_a_hosts_key_is_shown_and_accepted(
         if accepts:
             await until(pilot, lambda: asked[-1] == ["gpu1"])
             await pilot.press("t")
-            await shows(app, pilot, "the key of gpu1 is known")
+            await shows(app, pilot, "the host key of gpu1 is known: SHA256:")
 
 
 async def test_a_look_that_ends_while_the_screen_goes_ends_in_peace(app: SkywardApp) -> None:

@@ -90,7 +90,7 @@ async def test_what_a_preset_names_that_is_gone_is_said_and_the_rest_filled(app:
         shown = " ".join(str(screen.query_one("#why").content).split())  # type: ignore[attr-defined]
         for each in (
             "provider cupboard does not exist", "train no longer has argument warmup",
-            "there is no colour any more",
+            "launch option colour no longer exists",
         ):  # fmt: skip
             assert each in shown, each
 
