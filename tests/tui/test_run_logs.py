@@ -149,7 +149,7 @@ async def test_a_time_is_gone_to(app: SkywardApp, session: FakeSession) -> None:
         await pilot.press("T")
         await typed(app, pilot, "noon")
         await pilot.press("enter")
-        await until(pilot, lambda: "no time: noon" in screen_text(app))
+        await until(pilot, lambda: "invalid time noon: give 12:30, 12:30:05 or -5m" in screen_text(app))
 
 
 async def test_the_editor_where_the_traceback_points(
@@ -343,7 +343,7 @@ async def test_lines_that_are_not_here_are_a_row_that_says_so(
     async with app.run_test(size=NARROWER) as pilot:
         screen = await open_pool(app, pilot)
         await pilot.press("g")
-        gap = "⋯ 900 lines omitted: No run 'p-1' in the ledger."
+        gap = "⋯ 900 lines omitted: no run 'p-1' in the ledger"
         await until(pilot, lambda: shown(screen)[0] == gap and shown(screen)[1] == "step 900")
         await pilot.press("a", "g")
         await until(pilot, lambda: "[ and ] show each rank from its first line" in shown(screen)[0])

@@ -402,7 +402,7 @@ async def test_the_key_that_debugs_says_what_else_does(app: SkywardApp, session:
         app.show_pool(view.key)
         await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
         await pilot.press("D")
-        await until(pilot, lambda: "no rank waits at a breakpoint" in screen_text(app))
+        await until(pilot, lambda: "no rank is at a breakpoint" in screen_text(app))
         for rank in (1, 2):
             session.emit(view, events.RankPhase(pool=view.name, rank=rank, phase="paused", at=session.now))
         await pilot.press("D")  # no terminal here that could be given away

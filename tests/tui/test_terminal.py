@@ -75,7 +75,7 @@ def test_one_key_debugs_a_rank_that_waits_and_leaves_the_app_as_it_was(tmp_path:
         terminal.until(lambda text: "✓ DONE" in text and "D debug" not in text)
         assert not is_sane(terminal)
         terminal.press("D")
-        terminal.until("no rank waits at a breakpoint")
+        terminal.until("no rank is at a breakpoint")
     finally:
         terminal.close()
         session.tear_down("stops").result(90)

@@ -159,7 +159,7 @@ async def test_who_cancels_a_run_by_gangs_is_told_that_it_is_the_whole_sweep(
         said = "This cancels the whole sweep of 6 combinations"
         await until(pilot, lambda: said in " ".join(screen_text(app).replace("│", " ").split()))
         await pilot.press("escape", "left_curly_bracket", "C")
-        await until(pilot, lambda: f"run {runs[1].id} has ended" in screen_text(app))
+        await until(pilot, lambda: f"run {runs[1].id} has already ended (failed)" in screen_text(app))
 
 
 async def test_a_run_of_no_sweep_has_no_trials_to_turn_to(app: SkywardApp, session: FakeSession) -> None:
