@@ -148,7 +148,7 @@ def form_from_shell(found: ShellRecord, run: str) -> Form:
     from skyward_core.client.launch.job_records import JobRecord
 
     found.check_rerunnable()
-    again = f"Repeat it with: skyward-tui rerun {run}"
+    again = f"Run skyward-tui rerun {run}"
     if not isinstance(found, JobRecord):
         raise UsageError(f"the form does not support {sanitize_line(found.label)} (run {run}). {again}")
     if found.cwd != current_folder():

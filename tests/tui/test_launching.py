@@ -84,7 +84,7 @@ async def test_a_form_for_a_pool_that_is_over_by_now_makes_a_new_one(app: Skywar
 SIZE = (120, 40)
 SCRIPT = "import skyward_core as sky\n\n@sky.function\ndef train(epochs: int = 1) -> int:\n    return epochs\n"
 FOR_EVER = 600  # seconds; a test that waited for it would not end
-LOOKING = "looking for the Python of the script, 0:0"
+LOOKING = "finding the script's Python, 0:0"
 
 
 @pytest.fixture

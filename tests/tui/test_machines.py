@@ -165,7 +165,7 @@ async def test_gpus_that_have_no_room_are_counted(
     view.machines = measured(session.now, 1, 16)
     async with opened(app, (width, 24)) as pilot:
         await pilot.press("6")
-        await until(pilot, lambda: "GPUs, use %" in screen_text(app))
+        await until(pilot, lambda: "GPUs: use %" in screen_text(app))
         row = next(line for line in screen_text(app).splitlines() if line.startswith("│ n0 "))
         assert f"+{hidden} " in row if hidden else "+" not in row
 

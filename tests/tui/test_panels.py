@@ -222,7 +222,7 @@ async def test_who_waits_is_shown_and_taken_out(app: SkywardApp, session: FakeSe
         await until(pilot, lambda: "▸ ◌ wide" in screen_text(app))
         await pilot.press("C")
         await until(pilot, lambda: isinstance(app.screen, ChoiceScreen))
-        assert "(w1)? It waits for nodes, and is not begun" in screen_text(app)
+        assert "(w1)? The run is queued and will not start" in screen_text(app)
         await pilot.press("right", "enter")
         await until(pilot, lambda: session.cancelled == [("p", "w1")])
         session.emit(view, events.QueueNews(pool="p", waiting=[]))

@@ -59,7 +59,7 @@ def test_a_rank_whose_node_is_not_reached_yet_says_when_that_is_tried_again(sess
     (state,) = rank_states(view, None, session.now)
     assert state.note == "gpu1: connection refused, retry in 0:04"
     (state,) = rank_states(view, None, session.now + 5)
-    assert state.note == "node 0: running gpu1: connection refused"
+    assert state.note == "gpu1: connection refused"
 
 
 def test_a_rank_whose_machine_is_taken_back_says_how_long_it_has(session: FakeSession) -> None:

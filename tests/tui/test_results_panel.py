@@ -33,7 +33,7 @@ async def test_who_disagrees_is_named_and_two_are_compared(app: SkywardApp, sess
         await pilot.press("ctrl+a", "ctrl+k")
         await typed(app, pilot, "7,1")
         await pilot.press("enter")
-        await until(pilot, lambda: "name two ranks of 4" in screen_text(app))
+        await until(pilot, lambda: "'7,1' does not name two of 4 ranks" in screen_text(app))
 
 
 @pytest.mark.proof("2 s of a processor")
@@ -70,7 +70,9 @@ async def test_results_are_written_as_the_kind_of_file_that_a_name_says(
         session.kept_values[run.id] = {0: tmp_path / "0.pickle", 1: tmp_path / "1.pickle"}
         for rank, path in session.kept_values[run.id].items():
             path.write_bytes(pickle.dumps({"loss": 0.5 + rank}))
-        await written("a.pickle", "wrote a.pickle: the ranks, or tasks, come first")
+        await written(
+            "a.pickle", "wrote a.pickle: read the file with repeated pickle.load: first the list of ranks or tasks"
+        )
     parquet = pytest.importorskip("pyarrow.parquet")
     assert parquet.read_table("a.parquet")["value.loss"].to_pylist() == [0.5, 1.5]
     with open("a.pickle", "rb") as file:
