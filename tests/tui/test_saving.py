@@ -271,5 +271,5 @@ async def test_a_script_named_by_its_whole_path_can_be_launched_all_the_same(
         await until(pilot, lambda: isinstance(app.screen, AskScreen))
         await typed(app, pilot, "mine")
         await pilot.press("enter")
-        await until(pilot, lambda: app.screen is screen and "was deleted. Start the command again" in screen_text(app))
+        await until(pilot, lambda: app.screen is screen and "The current folder (" in screen_text(app))
         assert "creates  pool train" in screen_text(app)  # a script's whole path is enough
