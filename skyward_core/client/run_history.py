@@ -24,6 +24,7 @@ from skyward_core.model.provider_capabilities import hourly_price
 from skyward_core.protocol.node_paths import ERR, METRICS, OUT
 from skyward_core.store import pool_folder
 from skyward_core.store.ledger import Ledger
+from skyward_core.store.ledger_rows import REMAINS as REMAINS
 from skyward_core.store.ledger_rows import Bill, make_bills
 from skyward_core.store.ledger_rows import PoolRow as PoolRow
 from skyward_core.store.ledger_rows import Receipt as Receipt

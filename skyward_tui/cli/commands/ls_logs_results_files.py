@@ -13,6 +13,7 @@ from typing import Any, TextIO, TypeVar
 import click
 
 from skyward_core.client.run_history import (
+    REMAINS,
     OutputChunk,
     PoolRow,
     follow_output,
@@ -25,7 +26,6 @@ from skyward_core.client.session import Session
 from skyward_core.model import errors
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.output_files import list_failed_files
-from skyward_core.store.ledger_rows import REMAINS
 from skyward_core.util.format_bytes import format_size
 from skyward_core.util.terminal_safe_text import reset_colors, sanitize_line
 from skyward_core.views.log_buffer import LineInfo, LineSplitter
