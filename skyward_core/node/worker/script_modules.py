@@ -346,9 +346,9 @@ class _Unpickler(pickle.Unpickler):
         records = self.made  # a closure over self would be a reference cycle
 
         def make(*args: Any) -> Any:
-            recreatedeated = found(*args)
-            records.append(recreatedeated)
-            return recreatedeated
+            recreated = found(*args)
+            records.append(recreated)
+            return recreated
 
         return make
 
