@@ -66,7 +66,7 @@ def find_accounts(ledger: Ledger, asked: Mapping[str, Sequence[str]] | None = No
 
     Args:
         asked: Settings ``name=value`` by provider. If given, only these providers are included, and the accounts that
-        the settings select are added.
+            the settings select are added.
 
     Raises:
         UsageError: If a provider has no account to scan, or lacks a given setting.
@@ -160,8 +160,7 @@ async def remove_leftovers(
     down: Callable[[str], Awaitable[Receipt]],
     report: Callable[[str], None] = lambda line: None,
 ) -> list[str]:
-    """Remove the removable resources of a scan, confirm the removal, and return descriptions of the resources that
-    remain.
+    """Remove the removable resources of a scan, confirm the removal, and return descriptions of those that remain.
 
     An expired pool is torn down like any other pool, unless one of its agents is alive by now.
 

@@ -32,7 +32,7 @@ class Chart(NamedTuple):
         behind: Background lines: the other ranks or their band, and the raw line behind a smoothed line.
         front: The main line.
         value: Value of the selected rank (or the median of all ranks) at the instant, or the newest value; None without
-        values.
+            values.
         low, high: Minimum and maximum over all ranks at that time; None for a single rank.
     """
 

@@ -390,7 +390,7 @@ def past_runs(
     Args:
         launches: Cache of saved launches by run; missing ones are added.
         seen: Views of runs of watched pools by run ID. The ledger may lack their state, because observers do not write
-        to it.
+            to it.
 
     Raises:
         LedgerError: If the ledger cannot be read.

@@ -118,7 +118,7 @@ class SessionInterface:
 
         Args:
             begun: Receives the view as soon as the pool is registered, or the error. Callbacks of this future must not
-            block.
+                block.
 
         Raises:
             PoolExistsError: If the name is taken.
@@ -143,7 +143,7 @@ class SessionInterface:
             one: Whether to run the task on a single rank.
             stays: Whether nodes retain the results for a later client even after this session has received them.
             request: The launch request, or the record of the job or command that this run belongs to. Saved before the
-            run starts.
+                run starts.
             joined: Whether the pool existed before this launch.
         """
         return self.reject()

@@ -67,7 +67,7 @@ def fetch_host_key(host: str, known_hosts: str | None = None) -> PresentedHostKe
     Args:
         host: Name of the host as the user gives it, ``[user@]name[:port]``.
         known_hosts: File with known keys; None for the files of the user's SSH configuration and skyward-tui's own
-        file.
+            file.
 
     Raises:
         HostKeyError: If the key of a jump host is unknown, or a file cannot be read.

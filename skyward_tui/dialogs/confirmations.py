@@ -47,7 +47,7 @@ class TeardownScreen(TypedConfirmation[bool]):
     Args:
         pools: Keys of the pools.
         asked: Whether the user has just confirmed elsewhere. If so, and no word is required, the teardown starts at
-        once.
+            once.
     """
 
     BINDINGS = bindings("teardown")

@@ -42,7 +42,7 @@ def parse_time(text: str, newest: float) -> float | None:
         text: ``12:30``, ``12:30:05``, ``2026-11-24 12:30``, or ``-5m``: an offset before the newest line, in s, m, h or
             d.
         newest: Unix time of the newest line. A time without a date means the latest such time before the newest line,
-        in local time.
+            in local time.
     """
     text = text.strip()
     last = datetime.fromtimestamp(newest)

@@ -91,7 +91,7 @@ class Matcher:
     Attributes:
         among: Pattern that the line's start must match, to select ranks.
         scan: Pattern for a block of lines, which matches if any line of the block may match. None if searching blocks
-        would be unreliable or slow.
+            would be unreliable or slow.
     """
 
     text: str

@@ -59,7 +59,7 @@ class Action:
         help: Sentence for the help, the palette and the documentation.
         dangerous: Whether the action stops or deletes something.
         changes: Whether the action creates or changes something outside this app, without stopping or deleting
-        anything.
+            anything.
         priority: Whether the binding takes precedence over those of the focused widget.
         partner: ID of an action whose key the hint line shows together with the key of this one.
     """

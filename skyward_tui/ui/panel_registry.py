@@ -20,14 +20,14 @@ class PanelSpec:
         title: Title after the number.
         help: Description of the digit key, for help, palette and documentation.
         made_by: ``module:class`` of a :class:`~skyward_tui.panels.panel.RunPanel`, imported when the panel is first
-        shown.
+            shown.
         hints: IDs of the actions in the hint line while the panel has the focus, the most important first.
         actions: IDs of screen actions that this panel handles, even while another panel has the focus.
         empty: Text shown while the panel has no content. An action ID in braces stands for the action's key.
         hides: Whether the panel is hidden while it has no content. While it is shown, the screen has the class ``-ID``.
             While it is hidden, its key shows ``empty`` as a message.
         instead_of: ID of the panel that shares the same place if the screen has room for only one of both. The focused
-        panel is shown.
+            panel is shown.
     """
 
     id: str

@@ -26,7 +26,7 @@ class SavedState(NamedTuple):
     Attributes:
         theme: Name of the theme chosen in the app; "" for none.
         over: Theme in the settings at the time when the user chose ``theme``. If the settings now name another theme,
-        the settings take precedence.
+            the settings take precedence.
         screens: State of each screen by scope. Each screen defines the names in its state.
     """
 

@@ -147,7 +147,7 @@ def curve(points: Points, width: int, height: int, *, part_of: Span | None = Non
 
     Args:
         part_of: (minimum, maximum) of the y axis; if given, the area below the line is filled. None for the range of
-        the points.
+            the points.
     """
     spans = bounds([points])
     if spans is None or width < 1 or height < 1:

@@ -35,7 +35,7 @@ class RankState:
         text: Note; if empty, ``numbers`` are shown.
         numbers: Latest metrics by name.
         quiet: Seconds without output, if that is unusually long. shade, figure: Cell of the heat map, if ranks are
-        coloured by a metric.
+            coloured by a metric.
     """
 
     rank: int

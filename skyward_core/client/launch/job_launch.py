@@ -147,7 +147,7 @@ class JobRequest:
 
         Args:
             clone: Whether to clone the repository that the job file names as its working folder; otherwise the result
-            has no working folder.
+                has no working folder.
 
         Raises:
             SkywardError: If a value is invalid, or no provider of the file is available.

@@ -554,7 +554,7 @@ def script_python(
         python: Interpreter that the user chose, which takes precedence.
         spec: The requested pool.
         launching: Whether the launch has begun. Otherwise no interpreter is run, because it may belong to an untrusted
-        project.
+            project.
 
     Raises:
         SkywardError: If the interpreter cannot be used. The error's ``field`` names the option that selected it.
