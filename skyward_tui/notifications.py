@@ -27,7 +27,7 @@ def message(told: Notification) -> str:
         case "breakpoint":
             said = f"{about} of pool {told.pool} waits at a breakpoint: skyward-tui debug {told.pool}"
         case "hostkey":
-            said = f"the key of {told.what} is unknown, and somebody has to judge it"
+            said = f"the key of {told.what} is unknown. Accept or reject it"
         case "alert":
             said = f"{about} on {told.pool}: {told.detail}"
         case "lost":

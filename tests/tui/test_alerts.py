@@ -114,7 +114,7 @@ async def test_a_question_calls_who_is_away(app: SkywardApp, session: FakeSessio
         screen = app.ask_about_host_key(shown(), lambda answer: None)
         assert isinstance(screen, HostKeyScreen)
         (said,) = written
-        assert "is unknown, and somebody has to judge it" in said
+        assert "is unknown. Accept or reject it" in said
 
 
 async def test_a_project_runs_no_command_and_is_told_so(
