@@ -177,6 +177,36 @@ class Bed:
         action all it was asked for; then it answers InternalError."""
         self._ask("add", rule="half", value=action)
 
+    def require_policy(self) -> None:
+        """From now on, only what the documentation's policy allows, with its conditions on tags."""
+        text = (_REPOSITORY / "docs" / "where" / "aws.md").read_text(encoding="utf-8")
+        self._ask("set", policy=json.loads(text.partition("```json\n")[2].partition("```")[0]))
+
+    def lag(self, seed: int | None = None, **seconds: float) -> None:
+        """Let queries show the past: ``lag(instance=300)``, with ``_`` for the hyphen of a kind (``aging.KINDS``).
+
+        Args:
+            seed: Seed of random lags up to those given; None for exactly those.
+            seconds: Seconds by kind of resource.
+        """
+        self._ask("lag", seed=seed, seconds={kind.replace("_", "-"): each for kind, each in seconds.items()})
+
+    def forget_ended(self, seconds: float) -> None:
+        """Set how long a terminated instance is known; EC2 forgets it after about an hour."""
+        self._ask("set", forgets=seconds)
+
+    def fail_launches(self, count: int, code: str = "Server.InternalError") -> None:
+        """Let the next instances end instead of running, after the answer that names them."""
+        self._ask("set", fails_after=count, fail_code=code)
+
+    def fail(self, action: str, times: int) -> None:
+        """Let the next calls fail with InternalError, without any effect."""
+        self._ask("put", rule="failing", key=action, value=times)
+
+    def reboot(self, instance_id: str) -> None:
+        """Restart its operating system: processes and /run are lost; its home, host key and user-data's files stay."""
+        self._ask("reboot", instance_id=instance_id)
+
     def slow(self, action: str, seconds: float) -> None:
         """It begins to act so much later, whether or not somebody still waits for the answer."""
         self._ask("put", rule="slow", key=action, value=seconds)
@@ -201,9 +231,13 @@ class Bed:
         """From now on every call is refused."""
         self._ask("set", expired=True)
 
+    def expire_credentials_after(self, calls: int) -> None:
+        """Refuse every call after that number of calls."""
+        self._ask("set", expires_after=calls)
+
     def renew_credentials(self) -> None:
         """The same keys are good again."""
-        self._ask("set", expired=False)
+        self._ask("set", expired=False, expires_after=None)
 
     def never_boots(self, count: int) -> None:
         """The next instances run and never answer."""

@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
+from .aging import Past
 from .answers import Answer
 from .machine import Machine
 from .rules import NoCapacity
@@ -83,6 +84,16 @@ class Control:
     def do_rebalance(self, instance_id: str) -> None:
         with self._world.lock:
             self._machine(instance_id).rebalance = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def do_reboot(self, instance_id: str) -> None:
+        with self._world.lock:
+            self._machine(instance_id).reboot()
+
+    def do_lag(self, seconds: dict[str, float], seed: int | None) -> None:
+        """Let queries lag behind, by kind of resource."""
+        with self._world.lock:
+            self._world.rules.lag, self._world.past = seconds, Past(seed)
+            self._world.past.note(self._world)
 
     def do_take_back(self, instance_id: str, seconds: float) -> None:
         with self._world.lock:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from . import iam
 from .agreed import CONTROL, KEY
 from .answers import STATUS, Answer, Refused, error
 from .control import Control
@@ -55,11 +56,12 @@ class Front:
         with world.lock:
             try:
                 self._refuse(call)
+                self._fail(call)
                 world.call = call
-                if ours := MORE.get((call.service, call.action)):
-                    answer = ours(world, call)
-                else:
-                    answer = self._ask_once(call, environ, body)
+                with world.past.shown(world, call):
+                    answer = self._ask(call, environ, body)
+                if not call.action.startswith(("Describe", "Get", "List")):
+                    world.past.note(world)
                 if call.action in world.rules.half:
                     world.rules.half.discard(call.action)
                     raise Refused("InternalError", "An internal error has occurred")
@@ -70,22 +72,33 @@ class Front:
             except Refused as refused:
                 return error(call, refused.code, refused.message)
 
+    def _ask(self, call: Call, environ: dict[str, Any], body: bytes) -> Answer:
+        ours = MORE.get((call.service, call.action))
+        return ours(self._world, call) if ours else self._ask_once(call, environ, body)
+
+    def _fail(self, call: Call) -> None:
+        """Fail a call without any effect, if a test asked for that."""
+        failing = self._world.rules.failing
+        if failing.get(call.action, 0) > 0:
+            failing[call.action] -= 1
+            raise Refused("InternalError", "An internal error has occurred")
+
     def _refuse(self, call: Call) -> None:
         """What EC2 refuses before it looks at what is asked."""
         rules = self._world.rules
         if call.key != KEY:
             raise Refused(*_UNKNOWN_KEY.get(call.service, _UNKNOWN_KEY["others"]))
+        if rules.expires_after is not None:
+            rules.expires_after -= 1
+            rules.expired = rules.expired or rules.expires_after < 0
         if rules.expired:
             raise Refused(*_EXPIRED.get(call.service, _EXPIRED["others"]))
         if rules.throttle is not None and not self._world.bucket.take(rules.throttle):
             code = "RequestLimitExceeded" if call.service == "ec2" else "ThrottlingException"
             raise Refused(code, "Request limit exceeded.")
         if call.action in rules.denied:
-            who = f"arn:aws:iam::123456789012:user/bed is not authorized to perform: {call.service}:{call.action}"
-            if call.service == "ec2":
-                raise Refused("UnauthorizedOperation", f"You are not authorized to perform this operation. User: {who}")
-            code = "AccessDenied" if call.service in ("sts", "iam") else "AccessDeniedException"
-            raise Refused(code, f"User: {who}")
+            raise iam.denied(call)
+        iam.check(self._world, call)
         if call.service == "ec2" and call.params.get("DryRun") == "true":
             raise Refused("DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
 

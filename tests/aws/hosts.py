@@ -6,6 +6,7 @@ import shlex
 import shutil
 import threading
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,7 +77,7 @@ class Box:
         self._swallows = False
         self._metadata: Metadata | None = None
         image = IMAGES[machine.order.ami]
-        wish = read(machine.order.user_data)
+        wish = self._wish = read(machine.order.user_data)
         self.host: Host = lab.add()
         self.address = self.host.address
         if wish.host_key and not other_key:
@@ -94,7 +95,7 @@ class Box:
             host_key_file=_KEY_FILE,
             sshd=("AuthorizedKeysFile .ssh/authorized_keys",),
             variables=gpus,
-            before_sshd=self._before_sshd(image.user, wish, has_gpus=bool(gpus)),
+            before_sshd=self._before_sshd(image.user, wish, has_gpus=bool(gpus), is_first=True),
         )
         if gpus:
             shutil.copy(library(lab.folder), self._etc / "nvml")
@@ -129,6 +130,18 @@ class Box:
                     self.host.run(_SOFTLY)
             self.host.power_off()
 
+    def shut_down(self) -> None:
+        """End everything that runs, for a reboot. Of the disk, the home and the host key stay."""
+        self.host.key = asyncssh.import_private_key(self.host.run(f"cat {_KEY_FILE}"))
+        self.power_off(soft=True)
+
+    def boot_again(self) -> None:
+        """Boot after a reboot: of user-data, only boot commands, files and scripts for each boot count."""
+        user, has_gpus = IMAGES[self._machine.order.ami].user, bool(self.host.options.variables)
+        lines = self._before_sshd(user, self._wish, has_gpus=has_gpus, is_first=False)
+        self.host.options = replace(self.host.options, before_sshd=lines)
+        self.power_on()
+
     def let_in(self, allowed: bool) -> None:
         """Whether this machine's packets reach the host."""
         if allowed and self._swallows and not self._is_silent:
@@ -156,12 +169,13 @@ class Box:
         file = self._etc / "cloud-init.state"
         return file.read_text().strip() if file.exists() else None
 
-    def _before_sshd(self, user: str, wish: Wish, has_gpus: bool) -> str:
+    def _before_sshd(self, user: str, wish: Wish, *, has_gpus: bool, is_first: bool) -> str:
         """What runs as root before sshd, the last of it beside sshd. Nothing of user-data stops the boot."""
         folder = self._etc / "cloud-init"
+        shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         (folder / "early").write_text("\n".join(wish.early) + "\n")
-        for number, script in enumerate(wish.scripts, start=1):
+        for number, script in enumerate(wish.scripts if is_first else (), start=1):
             (folder / f"part-{number:03}").write_bytes(script)
         (folder / "final").write_text(_final(wish))
         home = f"/run/home/{user}"
@@ -197,6 +211,9 @@ def _final(wish: Wish) -> str:
     said = f"error: {'; '.join(wish.problems)}" if wish.problems else "done"
     return f"""until grep -q ':0016 00000000:0000 0A' /proc/net/tcp; do sleep 0.02; done
 state={shlex.quote(said)}
+for script in /var/lib/cloud/scripts/per-boot/*; do
+    [ ! -x "$script" ] || "$script" || state="error: ${{script##*/}} ended with $?"
+done
 for part in /run/lab/cloud-init/part-*; do
     [ -e "$part" ] || continue
     script={_INSTANCE}/scripts/${{part##*/}}

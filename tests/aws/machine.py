@@ -85,6 +85,8 @@ class Machine:
         self._waits: _Wait | None = None
         self._is_gone = False
         self.lacks_gpus = False
+        self._fails: tuple[str, str] | None = None  # why it ends instead of running
+        self._ended_at: float | None = None
 
     @property
     def id(self) -> str:
@@ -98,8 +100,10 @@ class Machine:
 
     @property
     def is_visible(self) -> bool:
-        """Whether look-ups find it: what is new takes a while to be known everywhere."""
-        return time.time() >= self.launched + self._world.rules.invisible
+        """Whether look-ups find it: a new machine takes a while to be known everywhere, an ended one is forgotten."""
+        rules, now = self._world.rules, time.time()
+        is_forgotten = self._ended_at is not None and now >= self._ended_at + rules.forgets
+        return now >= self.launched + rules.invisible and not is_forgotten
 
     @property
     def vcpus(self) -> int:
@@ -119,6 +123,9 @@ class Machine:
         """Pending; it has an address already. Under the world's lock."""
         rules = self._world.rules
         self._set("pending")
+        if rules.fails_after > 0:
+            rules.fails_after -= 1
+            self._fails = rules.fail_code, "The instance failed to launch"
         nic = self.instance.nics[0]
         if not rules.simulated:
             silent, other_key = rules.never_boots > 0, rules.wrong_host_key > 0
@@ -146,6 +153,18 @@ class Machine:
             self._stop_clock()
             self._set("stopping", reason)
             self._timers.after(0, self._halt)
+
+    def reboot(self) -> None:
+        """Restart the operating system. EC2 calls the machine running all the time."""
+        self._timers.after(0, self._reboot)
+
+    def _reboot(self) -> None:
+        with self._switch:
+            if self._is_gone or self.state != "running" or self.box is None:
+                return
+            self.box.shut_down()
+            self.disarm()  # ``shutdown`` remembers its time in /run
+            self.box.boot_again()
 
     def arm(self, minutes: int) -> None:
         """``shutdown`` in the machine: the last one counts."""
@@ -255,6 +274,14 @@ class Machine:
             at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S GMT")
             self.instance.state_reason = StateReason(f"{code}: {words}", code)
             self.instance._reason = f"User initiated ({at})" if reason == BY_USER else f"{code}: {words}"
+        self._world.past.note(self._world)
+
+    def show(self, state: str, reason: Any, text: str) -> None:
+        """Give the instance an earlier state, or the present one again, without any other effect."""
+        from moto.ec2.models.instances import InstanceState
+
+        self.instance._state = InstanceState(state, _CODES[state])
+        self.instance.state_reason, self.instance._reason = reason, text
 
     def _stop_clock(self) -> None:
         if self.ran and self.ran[-1][1] is None:
@@ -265,6 +292,9 @@ class Machine:
         with self._switch:
             with self._world.lock:
                 if self._is_gone or self.state != "pending":
+                    return
+                if self._fails is not None:
+                    self.terminate(self._fails)
                     return
                 self.ran.append([time.time(), None])
                 self._set("running")
@@ -307,6 +337,7 @@ class Machine:
         nics = list(self.instance.nics.values())
         self.instance.terminate()
         self.instance._state.code, self.instance._state.name = _CODES["terminated"], "terminated"
+        self._ended_at = time.time()
         self.instance.state_reason, self.instance._reason = code, reason
         for nic in nics:
             nic.public_ip = None
@@ -322,3 +353,4 @@ class Machine:
             self._wait("lingers", drop)
         else:
             drop()
+        self._world.past.note(self._world)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(slots=True)
@@ -42,6 +43,13 @@ class Rules:
         half: actions, next call of which acts on the first half alone and says InternalError.
         slow: action to seconds before it acts.
         expired: whether the credentials are.
+        expires_after: Number of calls after which the credentials expire; None for never.
+        policy: The account's IAM policy; None to allow everything.
+        lag: Seconds by which queries lag behind, by kind of resource (``aging.KINDS``).
+        forgets: Seconds after its end for which a terminated machine is known.
+        fails_after: Number of machines to come that fail to launch after the answer.
+        fail_code: Reason of that failure.
+        failing: Action to the number of its calls that fail without acting.
     """
 
     simulated: bool = False
@@ -61,3 +69,10 @@ class Rules:
     half: set[str] = field(default_factory=set)
     slow: dict[str, float] = field(default_factory=dict)
     expired: bool = False
+    expires_after: int | None = None
+    policy: dict[str, Any] | None = None
+    lag: dict[str, float] = field(default_factory=dict)
+    forgets: float = 3600.0
+    fails_after: int = 0
+    fail_code: str = ""
+    failing: dict[str, int] = field(default_factory=dict)

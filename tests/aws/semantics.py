@@ -51,11 +51,22 @@ def install(world: World) -> None:
             machine.terminate(hard=hard)
         return before
 
+    def is_shown(name: str) -> bool:
+        if world.seen is not None:
+            return name in world.seen
+        return name not in world.machines or world.machines[name].is_visible
+
+    def reboot_instances(self: Any, instance_ids: list[str]) -> list[Any]:
+        machines = _find(world, instance_ids)
+        for machine in machines:
+            machine.reboot()
+        return [machine.instance for machine in machines]
+
     def all_reservations(self: Any, filters: Any = None) -> list[Any]:
         """Without the machines that cannot be seen yet."""
         found = []
         for reservation in moto_reservations(self, filters):
-            seen = [i for i in reservation.instances if i.id not in world.machines or world.machines[i.id].is_visible]
+            seen = [each for each in reservation.instances if is_shown(each.id)]
             if seen:
                 reservation.instances = seen
                 found.append(reservation)
@@ -79,6 +90,7 @@ def install(world: World) -> None:
     EC2Backend.run_instances = run_instances
     EC2Backend.terminate_instances = terminate_instances
     EC2Backend.all_reservations = all_reservations
+    EC2Backend.reboot_instances = reboot_instances
 
 
 def _is_held(backend: Any, group: Any) -> bool:

@@ -261,3 +261,72 @@ def test_others_keys_are_not_known(bed: Bed) -> None:
         aws_secret_access_key="none",
     )
     assert refused(stranger.describe_instances) == "AuthFailure"
+
+
+# EC2 at its strictest: conditions on tags, ended instances forgotten, queries of the past, launches that fail late.
+
+OURS: Any = {"TagSpecifications": [{"ResourceType": "instance", "Tags": [{"Key": "skyward:pool", "Value": "p"}]}]}
+
+
+def test_policy_allows_changes_of_tagged_resources_that_exist_only(bed: Bed, ec2: Any) -> None:
+    (plain,) = launch(ec2)
+    (ours,) = launch(ec2, **OURS)
+    bed.require_policy()
+    assert refused(ec2.terminate_instances, InstanceIds=[plain]) == "UnauthorizedOperation"
+    assert refused(ec2.terminate_instances, InstanceIds=[ours, plain]) == "UnauthorizedOperation"
+    assert refused(ec2.terminate_instances, InstanceIds=["i-00000000000000000"]) == "UnauthorizedOperation"
+    assert refused(ec2.delete_key_pair, KeyName="gone") == "UnauthorizedOperation"
+    assert refused(ec2.delete_security_group, GroupId="sg-00000000000000000") == "UnauthorizedOperation"
+    assert refused(ec2.stop_instances, InstanceIds=[ours]) == "UnauthorizedOperation"
+    assert refused(ec2.create_tags, Resources=[plain], Tags=[{"Key": "a", "Value": "b"}]) == "UnauthorizedOperation"
+    ec2.create_tags(Resources=[ours], Tags=[{"Key": "a", "Value": "b"}])
+    ec2.terminate_instances(InstanceIds=[ours])
+    until_state(bed, [ours], "terminated")
+
+
+def test_ended_instance_is_forgotten_after_its_time(bed: Bed, ec2: Any) -> None:
+    ids = launch(ec2, 2)
+    ec2.terminate_instances(InstanceIds=ids[:1])
+    until_state(bed, ids[:1], "terminated")
+    assert shown(ec2) == {ids[0]: "terminated", ids[1]: "running"}
+    bed.forget_ended(0.0)
+    assert shown(ec2) == {ids[1]: "running"}
+    assert refused(ec2.terminate_instances, InstanceIds=ids) == "InvalidInstanceID.NotFound"
+
+
+def test_query_that_lags_behind_shows_the_past_of_its_kind(bed: Bed, ec2: Any) -> None:
+    (before,) = launch(ec2)
+    until_state(bed, [before], "running")
+    bed.lag(instance=3600.0, security_group=3600.0)
+    group = ec2.create_security_group(GroupName="late", Description="-")["GroupId"]
+    key = ec2.create_key_pair(KeyName="now")["KeyName"]
+    (new,) = launch(ec2)
+    ec2.terminate_instances(InstanceIds=[before])
+    until_state(bed, [before], "terminated")
+    assert shown(ec2) == {before: "running"}
+    assert ec2.describe_key_pairs()["KeyPairs"][0]["KeyName"] == key
+    assert group not in [each["GroupId"] for each in ec2.describe_security_groups()["SecurityGroups"]]
+    bed.lag()
+    until_state(bed, [new], "running")
+    assert shown(ec2) == {before: "terminated", new: "running"}
+    assert group in [each["GroupId"] for each in ec2.describe_security_groups()["SecurityGroups"]]
+
+
+def shown(ec2: Any) -> dict[str, str]:
+    """Instances and their states, as EC2 describes them."""
+    found = ec2.describe_instances()["Reservations"]
+    return {each["InstanceId"]: each["State"]["Name"] for one in found for each in one["Instances"]}
+
+
+def test_launch_may_fail_after_the_answer_with_a_reason(bed: Bed, ec2: Any) -> None:
+    bed.fail_launches(1, "Server.InsufficientInstanceCapacity")
+    ids = launch(ec2, 2)
+    (failed,) = until_state(bed, ids[:1], "terminated")
+    assert failed["reason"] == "Server.InsufficientInstanceCapacity" and failed["seconds"] == 0
+    until_state(bed, ids[1:], "running")
+
+
+def test_call_may_fail_some_times_without_effect(bed: Bed, ec2: Any) -> None:
+    bed.fail("RunInstances", 2)
+    assert [refused(launch, ec2) for _ in range(2)] == ["InternalError"] * 2
+    assert bed.instances() == [] and len(launch(ec2)) == 1

@@ -116,6 +116,29 @@ def test_a_shutdown_from_inside_terminates(bed: Bed, key: Path) -> None:
     assert found["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
 
 
+def test_reboot_keeps_home_and_host_key_and_loses_armed_shutdown(bed: Bed, key: Path) -> None:
+    config = {
+        "write_files": [
+            {
+                "path": "/var/lib/cloud/scripts/per-boot/count",
+                "content": "#!/bin/sh\necho boot >> /run/home/ubuntu/boots\n",
+                "permissions": "0755",
+            }
+        ],
+        "runcmd": [["shutdown", "-P", "+60"]],
+    }
+    name, address = one_host(bed, UserData=f"#cloud-config\n{json.dumps(config)}")
+    wait_until(lambda: bed.instances()[0]["ends_at"] is not None, "the deadman")
+    before = subprocess.run(["ssh-keyscan", "-t", "ed25519", address], capture_output=True, text=True).stdout
+    bed.reboot(name)
+    wait_until(lambda: bed.instances()[0]["ends_at"] is None, "the loss of the deadman")
+    counted = "cloud-init status --wait >/dev/null; cat ~/boots"
+    wait_until(lambda: ssh(address, key, counted).stdout.split() == ["boot", "boot"], "the second boot")
+    after = subprocess.run(["ssh-keyscan", "-t", "ed25519", address], capture_output=True, text=True).stdout
+    assert before == after and [each["state"] for each in bed.instances()] == ["running"]
+    assert bed.instances()[0]["ends_at"] is None, "runcmd runs once"
+
+
 def test_what_runs_is_told_of_the_end(bed: Bed, key: Path) -> None:
     """SIGTERM at a termination, and none where the system is not to be shut down."""
     with socket.create_server((bed.client_address(), 0)) as server:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from .aging import Past
 from .bucket import Bucket
 from .hosts import Hosts
 from .machine import Machine
@@ -27,6 +28,8 @@ class World:
         groups: placement groups by region and name.
         offerings: of capacity blocks, by id.
         reservations: capacity reservations by region and id.
+        past: Earlier states, for queries that lag behind.
+        seen: Machines that the present query shows; None for all that are visible.
     """
 
     def __init__(self, simulated: bool, boot: float, forget: Callable[[], None]) -> None:
@@ -40,6 +43,8 @@ class World:
 
     def _clear(self) -> None:
         self.bucket = Bucket()
+        self.past = Past()
+        self.seen: set[str] | None = None
         self.rules = Rules(simulated=self._first_rules[0], boot=self._first_rules[1])
         self.machines: dict[str, Machine] = {}
         self.tokens: dict[tuple[str, str | None, str], Any] = {}
