@@ -1,4 +1,4 @@
-"""The catalogue's data, its factories, the strings, and the stub file that editors read."""
+"""Accelerator catalogue, its factories and texts, the stub file for editors, and the choice of free GPUs of hosts."""
 
 from __future__ import annotations
 
@@ -34,35 +34,35 @@ FIGURES = ("bandwidth_gbs", "fp16_tflops", "bf16_tflops")
 
 
 class TestCatalogue:
-    def test_names_and_aliases_are_told_apart(self) -> None:
+    def test_catalogue_names_and_aliases_are_unique_identifiers(self) -> None:
         keys = [key(n) for e in ENTRIES for n in (e.name, *e.aliases)]
         assert len(keys) == len(set(keys))
         assert all(e.identifier.isidentifier() for e in ENTRIES)
 
-    def test_every_entry_names_its_sources(self) -> None:
+    def test_every_catalogue_entry_names_its_sources(self) -> None:
         for entry in ENTRIES:
             assert entry.sources, entry
             assert all(re.match(r"(NVIDIA|AMD|Google|AWS|Intel)\b.{10}", s) for s in entry.sources), entry
 
-    def test_variants_are_sorted_by_memory(self) -> None:
+    def test_catalogue_variants_are_sorted_by_memory(self) -> None:
         for entry in ENTRIES:
             sizes = [variant.memory_gb for variant in entry.variants]
             assert sizes and sizes == sorted(set(sizes)), entry
 
-    def test_cuda_belongs_to_nvidia(self) -> None:
+    def test_only_nvidia_entries_have_cuda_versions(self) -> None:
         for entry in ENTRIES:
             has_cuda = entry.capability is not None
             assert has_cuda == (entry.maker == "NVIDIA") == (entry.cuda is not None), entry
             if entry.cuda and entry.cuda.max:
                 assert version(entry.cuda.min) < version(entry.cuda.max), entry
 
-    def test_newer_cuda_parts_need_newer_toolkits(self) -> None:
+    def test_gpus_of_higher_capability_need_newer_cuda_toolkits(self) -> None:
         spans = sorted({(version(e.capability), version(e.cuda.min)) for e in ENTRIES if e.capability and e.cuda})
         late = {(3, 7), (10, 3), (12, 1)}  # came out after parts of a higher capability
         lowest = [toolkit for capability, toolkit in spans if capability not in late]
         assert lowest == sorted(lowest)
 
-    def test_mig_profiles_fit_the_gpu(self) -> None:
+    def test_mig_profiles_fit_into_the_gpu(self) -> None:
         for entry, variant in VARIANTS:
             for profile, count in variant.mig.items():
                 found = re.fullmatch(r"(\d)g\.(\d+)gb", profile)
@@ -76,7 +76,7 @@ class TestCatalogue:
                 counts = list(variant.mig.values())
                 assert counts == sorted(counts, reverse=True) and counts[-1] == 1, entry
 
-    def test_figures_are_plausible(self) -> None:
+    def test_catalogue_throughput_and_memory_values_are_plausible(self) -> None:
         for entry, variant in VARIANTS:
             for figure in FIGURES:
                 value = getattr(variant, figure)
@@ -84,12 +84,12 @@ class TestCatalogue:
             if variant.fp16_tflops and variant.bf16_tflops:
                 assert variant.bf16_tflops <= variant.fp16_tflops, entry
 
-    def test_older_gpus_have_no_bf16(self) -> None:
+    def test_gpus_before_capability_8_have_no_bf16_throughput(self) -> None:
         old = [v for e, v in VARIANTS if e.capability and version(e.capability) < (8, 0)]
         assert old
         assert all(variant.bf16_tflops is None for variant in old)
 
-    def test_every_row_of_the_file_is_used(self) -> None:
+    def test_every_table_row_of_the_catalogue_file_is_referenced(self) -> None:
         data = json.loads(Path(accelerators.__file__).with_name("catalogue.json").read_text(encoding="utf-8"))
         rows = data["accelerators"]
         assert {row["capability"] for row in rows} - {None} == set(data["cuda"])
@@ -128,17 +128,17 @@ class TestParse:
             ("Gaudi HL-205", Accelerator("Gaudi")),
         ],
     )
-    def test_understands(self, text: str, expected: Accelerator) -> None:
+    def test_parse_accepts_accelerator_text(self, text: str, expected: Accelerator) -> None:
         assert accelerators.parse(text) == expected
 
-    def test_takes_back_what_str_gives(self) -> None:
+    def test_parse_reverses_str_for_every_catalogue_entry(self) -> None:
         for entry in ENTRIES:
             for variant in entry.variants:
                 asked = Accelerator(entry.name, 8, variant.memory_gb, next(iter(variant.mig), None))
                 assert accelerators.parse(str(asked)) == asked
             assert accelerators.parse(str(Accelerator(entry.name))) == Accelerator(entry.name)
 
-    def test_str(self) -> None:
+    def test_str_of_accelerator_has_memory_and_count(self) -> None:
         assert str(Accelerator("a100", 8, 80)) == "A100-80GB:8"
         assert str(Accelerator("A100")) == "A100"
 
@@ -161,13 +161,13 @@ class TestParse:
             ("MI300X/1g.5gb", "no MIG"),
         ],
     )
-    def test_refuses_and_says_what_is_near(self, text: str, message: str) -> None:
+    def test_parse_rejects_invalid_text_and_suggests_alternatives(self, text: str, message: str) -> None:
         with pytest.raises(sky.UsageError, match=re.escape(message)):
             accelerators.parse(text)
 
 
 class TestAccelerator:
-    def test_looks_up_the_catalogue(self) -> None:
+    def test_accelerator_has_properties_of_its_catalogue_entry(self) -> None:
         a100 = Accelerator("A100", 8, 80)
         assert (a100.maker, a100.architecture, a100.has_cuda, a100.capability) == (
             "NVIDIA",
@@ -185,20 +185,20 @@ class TestAccelerator:
         assert not Accelerator("MI300X").has_cuda
         assert Accelerator("K80").cuda == accelerators.CudaRange("6.5", "11.8")
 
-    def test_promises_the_least_of_what_fits(self) -> None:
+    def test_accelerator_of_unknown_variant_has_the_smallest_matching_values(self) -> None:
         assert Accelerator("A100").bandwidth_gbs == 1555
         assert Accelerator("A100").min_memory_gb == 40
         assert Accelerator("A100", mig="3g.40gb").min_memory_gb == 80
         assert Accelerator("RTX-3080").bf16_tflops is None  # known for one size only
         assert Accelerator("RTX-3080", memory_gb=10).bf16_tflops == 59.5
 
-    def test_counts_what_ranks_see(self) -> None:
+    def test_slices_count_gpus_or_mig_instances(self) -> None:
         assert Accelerator("A100", 8).slices == 8
         assert Accelerator("A100", 2, mig="1g.10gb").slices == 8  # four per GPU of 40 GB, seven of 80 GB
         for profile, per_gpu in {"1g.10gb": 7, "2g.20gb": 3, "3g.40gb": 2}.items():
             assert Accelerator("A100", 1, 80, profile).slices == per_gpu
 
-    def test_is_a_value(self) -> None:
+    def test_accelerator_is_an_immutable_hashable_value(self) -> None:
         one = Accelerator("a100", 8)
         assert one == Accelerator("A100", 8)
         assert len({one, Accelerator("A100", 8)}) == 1
@@ -207,32 +207,32 @@ class TestAccelerator:
             one.count = 2  # type: ignore[misc]
 
     @pytest.mark.parametrize("count", [0, -1, 1.5, True, "8"])
-    def test_refuses_a_count_that_is_none(self, count: object) -> None:
+    def test_accelerator_rejects_invalid_count(self, count: object) -> None:
         with pytest.raises(sky.UsageError, match="whole number"):
             Accelerator("A100", count)  # type: ignore[arg-type]
 
 
 class TestFactories:
-    def test_make_accelerators(self) -> None:
+    def test_factories_make_accelerators_with_count_memory_and_mig(self) -> None:
         assert sky.accelerators.H100(count=8, memory="80GB") == Accelerator("H100", 8, 80)
         assert accelerators.A100(memory=80) == accelerators.A100(memory="80") == Accelerator("A100", 1, 80)  # type: ignore[arg-type]
         assert accelerators.A100(mig="3g.40gb") == Accelerator("A100", mig="3g.40gb")
         assert accelerators.RTX_4090() == Accelerator("RTX-4090")
 
-    def test_there_is_one_for_each(self) -> None:
+    def test_every_catalogue_entry_has_a_factory(self) -> None:
         for entry in ENTRIES:
             made = getattr(accelerators, entry.identifier)
             assert made() == Accelerator(entry.name)
             assert entry.identifier in dir(accelerators)
             assert accelerators.factories(entry.maker)[entry.identifier] == made == accelerators.factory(entry.name)
 
-    def test_a_typo_gets_a_suggestion(self) -> None:
+    def test_misspelled_factory_or_memory_gets_a_suggestion(self) -> None:
         with pytest.raises(AttributeError, match=r"did you mean .*RTX_4090"):
             accelerators.RTX_4900  # type: ignore[attr-defined]  # noqa: B018
         with pytest.raises(sky.UsageError, match="80GB"):
             accelerators.A100(memory="lots")  # type: ignore[arg-type]
 
-    def test_resolve_takes_what_people_write(self) -> None:
+    def test_resolve_accepts_names_factories_and_accelerators(self) -> None:
         expected = Accelerator("A100")
         for given in ("A100", accelerators.A100, accelerators.A100(), expected):
             assert accelerators.resolve(given) == expected  # type: ignore[arg-type]
@@ -242,7 +242,7 @@ class TestFactories:
 
 
 class TestSearch:
-    def test_finds_by_any_word(self) -> None:
+    def test_search_matches_every_word_of_the_query(self) -> None:
         assert accelerators.search("") == list(ENTRIES)
         assert [e.name for e in accelerators.search("h100")] == ["H100", "H100-PCIe", "H100-NVL"]
         assert {e.architecture for e in accelerators.search("hopper")} == {"Hopper"}
@@ -251,20 +251,20 @@ class TestSearch:
         assert {e.maker for e in accelerators.search("amd")} == {"AMD"}
         assert accelerators.search("nothing like it") == []
 
-    def test_names_that_start_with_the_text_come_first(self) -> None:
+    def test_search_lists_names_with_the_prefix_first(self) -> None:
         assert accelerators.search("a4")[0].name == "A40"
 
 
 class TestPackage:
-    def test_stub_file_is_in_step_with_the_catalogue(self) -> None:
+    def test_stub_file_matches_the_catalogue(self) -> None:
         stub = Path(accelerators.__file__).with_suffix(".pyi").read_text(encoding="utf-8")
         assert stub == stubs(), "run: python -m tests.accelerator_stubs"
 
-    def test_stub_file_names_what_there_is(self) -> None:
+    def test_stub_file_defines_exactly_the_public_names(self) -> None:
         defined = set(re.findall(r"^def (\w+)|as (\w+)$", stubs(), re.MULTILINE))
         assert {a or b for a, b in defined} == set(dir(accelerators))
 
-    def test_the_page_in_the_documentation_is_true(self) -> None:
+    def test_documentation_page_of_accelerators_passes_doctest(self) -> None:
         page = Path(__file__).parents[2] / "docs" / "where" / "accelerators.md"
         session = "".join(
             re.findall(r"^```python\n(>>> .*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
@@ -274,7 +274,7 @@ class TestPackage:
         report: list[str] = []
         assert not doctest.DocTestRunner().run(test, out=report.append).failed, "".join(report)
 
-    def test_importing_reads_no_data_and_only_the_standard_library(self) -> None:
+    def test_import_reads_no_catalogue_and_only_the_standard_library(self) -> None:
         script = """
 import sys, skyward_core
 assert "skyward_core.model.accelerators" not in sys.modules
@@ -289,7 +289,7 @@ assert not heavy, heavy
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
 
-    def test_reads_its_data_from_an_archive(self, tmp_path: Path) -> None:
+    def test_catalogue_is_read_from_a_zip_archive(self, tmp_path: Path) -> None:
         import zipfile
 
         package = Path(importlib.import_module("skyward_core").__file__ or "").parent
@@ -341,11 +341,11 @@ FEW = looks([gpu(0, busy=True), gpu(1)], [gpu(0), gpu(1, holder="pool x of bob")
         ({"nodes": 1, "accelerator": "H100:1"}, {"a": ["GPU-1"]}),
     ],
 )
-def test_hosts_are_taken_in_their_order_by_what_is_free(asked: dict[str, Any], expected: object) -> None:
+def test_hosts_are_chosen_in_order_by_free_gpus(asked: dict[str, Any], expected: object) -> None:
     assert taken(choose_hosts(FEW, spec(**asked))) == expected
 
 
-def test_only_of_the_kind_that_is_asked_for() -> None:
+def test_hosts_are_chosen_only_with_the_requested_gpu_model() -> None:
     mixed = looks([gpu(0, model=A100, total=40 << 30), gpu(1)])
     assert taken(choose_hosts(mixed, spec(nodes=1, accelerator="A100"))) == {"a": ["GPU-0"]}
     assert taken(choose_hosts(mixed, spec(nodes=1, accelerator="H100"))) == {"a": ["GPU-1"]}
@@ -353,7 +353,7 @@ def test_only_of_the_kind_that_is_asked_for() -> None:
         choose_hosts(mixed, spec(nodes=1, accelerator="A100-80GB"))
 
 
-def test_a_host_in_anothers_place_has_to_have_as_many_of_that_kind() -> None:
+def test_replacement_host_needs_as_many_free_gpus_of_the_same_model() -> None:
     take = {"of": ["GPU-7"], "count": 2, "accelerator": "H100"}
     mixed = [gpu(0, model=A100), gpu(1), gpu(2, busy=True), gpu(3)]
     assert free_gpus(HostGpuUsage("b", mixed, "", True), take) == (["GPU-1", "GPU-3"], "")
@@ -364,7 +364,7 @@ def test_a_host_in_anothers_place_has_to_have_as_many_of_that_kind() -> None:
     )
 
 
-def test_where_too_few_are_free_it_is_said_who_has_them() -> None:
+def test_too_few_free_gpus_error_names_their_users() -> None:
     with pytest.raises(NoCapacity) as error:
         choose_hosts([*FEW[:2], HostGpuUsage("c", (), "it does not answer", False)], spec())
     assert str(error.value) == (
@@ -375,7 +375,7 @@ def test_where_too_few_are_free_it_is_said_who_has_them() -> None:
     )
 
 
-def test_a_plan_tells_what_is_taken_and_who_has_the_rest() -> None:
+def test_plan_of_hosts_lists_used_and_skipped_gpus() -> None:
     assert describe_choice(FEW, choose_hosts(FEW, spec(nodes="1:3"))) == [
         f"a: uses 1 of 2 GPUs (1: {H100}); GPU 0 ({H100}) is used by bob (python, 12.0 GB)",
         f"b: uses 1 of 3 GPUs (0: {H100}); GPU 1 ({H100}) is taken by pool x of bob",
@@ -383,7 +383,7 @@ def test_a_plan_tells_what_is_taken_and_who_has_the_rest() -> None:
     ]
 
 
-def test_a_pool_of_free_gpus_has_a_rank_for_each_unless_it_says_how_many() -> None:
+def test_pool_of_free_gpus_defaults_to_one_rank_per_gpu() -> None:
     assert spec().worker.ranks_per_node == "gpu"
     assert spec(worker=Worker(ranks_per_node=2)).worker.ranks_per_node == 2
     assert make_pool_spec("script", provider=SSH("a")).worker.ranks_per_node == 1
@@ -403,13 +403,13 @@ def test_a_pool_of_free_gpus_has_a_rank_for_each_unless_it_says_how_many() -> No
         ({"holder": "pool x of bob", "busy": True}, "taken by pool x of bob; used by bob (python, 12.0 GB)"),
     ],
 )
-def test_what_counts_as_free(told: dict[str, Any], state: str) -> None:
+def test_gpu_state_is_free_used_or_taken(told: dict[str, Any], state: str) -> None:
     found = gpu(0, **told)
     assert found.state == state and found.is_free == (state == "free")
 
 
 @pytest.mark.parametrize("text", ["\x1b]0;title\x07", "a\nb\x1b[2J", "\u202egnp"])
-def test_what_others_call_their_processes_and_pools_reaches_no_terminal(text: str) -> None:
+def test_process_and_pool_names_of_gpu_users_are_sanitized(text: str) -> None:
     process = GpuProcess(7, text, text, None, True)
     shown = str(GpuUse(text, "GPU-0", text, 0, 0, 0, (process,), text))
     assert not re.search("[\x00-\x1f\x7f-\x9f\u202e]", shown)
@@ -422,7 +422,7 @@ def device() -> Iterator[str]:
     gpu_locks.release_gpu(name)
 
 
-def test_a_lock_is_held_once_and_says_by_whom(device: str) -> None:
+def test_gpu_lock_names_its_holder_and_is_exclusive(device: str) -> None:
     assert gpu_locks.acquire_gpu(device) and gpu_locks.acquire_gpu(device), "what is ours stays so"
     assert device not in gpu_locks.locked_by_others(), "by somebody else"
     assert gpu_locks.describe_holder(device).startswith("a pool of "), "nobody answers for it yet"

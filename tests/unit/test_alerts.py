@@ -1,4 +1,4 @@
-"""What is told of a run that goes on: which rank or machine, since when."""
+"""Alerts about running runs: ranks or machines with problems, and since when; storage of rank metrics."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def kinds(alerts: list[Alert]) -> list[tuple[str, str]]:
         ([nan] + [1.0] * RECOVERY_COUNT + [inf], "inf", RECOVERY_COUNT + 1),
     ],
 )
-def test_a_number_that_is_none(values: list[float], word: str | None, place: int) -> None:
+def test_nan_alert_names_the_first_step_that_is_not_finite(values: list[float], word: str | None, place: int) -> None:
     session, view, run = running()
     for step, each in enumerate(values):
         view.metrics.add_values(run.id, 2, session.now - 30 + step / 10, {"step": 100 + step, "loss": each})
@@ -69,7 +69,7 @@ def test_a_number_that_is_none(values: list[float], word: str | None, place: int
         assert found[0].since == session.now - 30 + place / 10
 
 
-def test_without_a_step_its_place_is_told_and_a_run_that_has_ended_tells_it_too() -> None:
+def test_nan_alert_without_step_counts_values_and_outlives_the_run() -> None:
     session, view, run = running()
     for each in (1.0, nan):
         view.metrics.add_values(run.id, 0, session.now - 1, {"grad": each})
@@ -78,7 +78,7 @@ def test_without_a_step_its_place_is_told_and_a_run_that_has_ended_tells_it_too(
 
 
 @given(st.lists(st.floats(), max_size=60))
-def test_a_number_is_bad_as_long_as_one_of_the_last_is(values: list[float]) -> None:
+def test_series_is_bad_while_a_recent_value_is_not_finite(values: list[float]) -> None:
     signs = SeriesDiagnostics("x")
     for at, each in enumerate(values):
         signs.add(float(at), each, None)
@@ -110,7 +110,7 @@ WAVERS = [8.0 + 0.2 * (place * 7 % 11) for place in range((PLATEAU_BLOCKS + 2) *
         ([1.0 + place / 100 for place in range(2000)], 10.0, False),  # it rises: another trouble
     ],
 )
-def test_a_loss_that_gets_no_better(values: list[float], every: float, told: bool) -> None:
+def test_loss_plateau_is_detected(values: list[float], every: float, told: bool) -> None:
     assert (plateau(values, every) is not None) is told
 
 
@@ -122,11 +122,11 @@ def test_a_loss_that_gets_no_better(values: list[float], every: float, told: boo
         ("tokens_per_sec", "rate"), ("throughput", "rate"), ("lr", ""), ("accuracy", ""), ("steps", ""),
     ],
 )  # fmt: skip
-def test_what_a_number_is_by_its_name(name: str, kind: str) -> None:
+def test_metric_is_classified_by_its_name(name: str, kind: str) -> None:
     assert classify_metric(name) == kind
 
 
-def test_a_stall_is_what_silence_says() -> None:
+def test_silent_rank_raises_a_stall_alert() -> None:
     session, view, run = running()
     now = session.now + SILENCE_OF_NEW_RANKS
     for rank in (0, 1, 3):
@@ -150,7 +150,7 @@ def test_a_stall_is_what_silence_says() -> None:
         ("lr", [1.0, 1.0, 1.0, 1.0, 9.0], []),
     ],
 )
-def test_a_rank_whose_pace_lags(name: str, paces: list[float], told: list[int]) -> None:
+def test_slow_rank_raises_a_straggler_alert(name: str, paces: list[float], told: list[int]) -> None:
     session, view, run = running(len(paces))
     for place in range(PACE_SIZE):
         assert find_alerts(view, run, session.now) == []
@@ -170,8 +170,8 @@ def test_a_rank_whose_pace_lags(name: str, paces: list[float], told: list[int]) 
         ((MAX_PACES - 3) * PACE_SIZE, 1.15),
     ],  # thinned before, and meanwhile
 )
-def test_since_when_a_rank_lags_is_the_same_whoever_looks_and_whenever(before: int, pace: float) -> None:
-    """It lags from then on, but for a minute in which it keeps up; the app that looks later has all numbers at once."""
+def test_straggler_start_is_independent_of_when_alerts_are_read(before: int, pace: float) -> None:
+    """The rank keeps up for one minute in between. The later app receives all metrics at once."""
     (session, view, run), (_, later_view, later_run) = running(4), running(4)
     began, watch, told = session.now, AlertWatch(), set()
     slow = [*[False] * before, *[True] * 5 * PACE_SIZE, *[False] * 60, *[True] * 5 * PACE_SIZE]
@@ -188,7 +188,7 @@ def test_since_when_a_rank_lags_is_the_same_whoever_looks_and_whenever(before: i
     assert all(abs(since - began - before) <= of_stretch for since in (*told, later.since))
 
 
-def test_a_rank_lags_from_when_the_others_got_quicker() -> None:
+def test_rank_lags_from_when_other_ranks_get_faster() -> None:
     session, view, run = running(4)
     for place in range(20 * PACE_SIZE):
         for rank in range(4):
@@ -198,7 +198,7 @@ def test_a_rank_lags_from_when_the_others_got_quicker() -> None:
     assert (found.rank, found.since) == (2, session.now + 10 * PACE_SIZE)
 
 
-def test_each_stretch_is_weighed_once_however_often_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_straggler_check_examines_each_interval_once(monkeypatch: pytest.MonkeyPatch) -> None:
     session, view, run = running(4)
     weighed: list[float] = []
     lagging = alerts._lagging_ranks
@@ -219,7 +219,7 @@ def test_each_stretch_is_weighed_once_however_often_somebody_looks(monkeypatch: 
     assert counts[0] > 30 and set(counts[1:]) == {2}, "the last one, and that of now"
 
 
-def test_one_hiccup_is_no_straggler() -> None:
+def test_single_slow_step_raises_no_straggler_alert() -> None:
     session, view, run = running(5)
     for place in range(3 * PACE_SIZE):
         for rank in range(5):
@@ -250,7 +250,9 @@ def test_one_hiccup_is_no_straggler() -> None:
         ),
     ],
 )
-def test_machines(node: dict[str, Any], gpu: dict[str, Any], told: list[tuple[str, str, str]]) -> None:
+def test_machine_metrics_raise_alerts_that_expire(
+    node: dict[str, Any], gpu: dict[str, Any], told: list[tuple[str, str, str]]
+) -> None:
     session, view, run = running()
     view.machines = MachineMetrics()
     view.machines.feed(1, json.dumps({"at": session.now - 1, "node": node, "gpus": [gpu]}).encode())
@@ -259,7 +261,7 @@ def test_machines(node: dict[str, Any], gpu: dict[str, Any], told: list[tuple[st
     assert find_alerts(view, run, session.now + 60) == [], "figures are of now, or none"
 
 
-def test_who_comes_later_sees_since_when_by_what_was_measured() -> None:
+def test_machine_alert_start_comes_from_past_metrics() -> None:
     session, view, run = running()
     view.machines = MachineMetrics()
     full, calm = {"mem_used": 97, "mem_total": 100, "throttle": 0x20}, {"mem_used": 9, "mem_total": 100}
@@ -276,8 +278,8 @@ def test_who_comes_later_sees_since_when_by_what_was_measured() -> None:
     }  # fmt: skip
 
 
-def test_an_error_of_a_gpu_that_was_before_the_run_is_none_of_it() -> None:
-    """As long as the driver has the GPU; and what comes twice is since the first time."""
+def test_gpu_error_before_the_run_raises_no_alert() -> None:
+    """An alert about a lost GPU lasts until the driver has the GPU again, and repeated errors keep their first time."""
     session, view, run = running()
     view.machines = MachineMetrics()
     for at, gpu in ((run.opened_at - 5, {"xid": 31}), (session.now - 2, {"xid": 31})):
@@ -292,7 +294,7 @@ def test_an_error_of_a_gpu_that_was_before_the_run_is_none_of_it() -> None:
     assert found.words == "Xid 79 (the GPU has fallen off the bus)"
 
 
-def test_the_worst_is_first_and_each_is_new_once() -> None:
+def test_alerts_are_sorted_by_severity_and_new_only_once() -> None:
     session, view, run = running()
     watch = AlertWatch()
     view.machines = MachineMetrics()
@@ -322,7 +324,7 @@ def line(run: str, at: float, **values: float) -> bytes:
     return json.dumps({"at": at, "run": run, "values": values}).encode() + b"\n"
 
 
-def test_bytes_may_come_in_any_pieces_and_from_several_files_of_a_rank():
+def test_metric_files_are_parsed_from_arbitrary_chunks():
     book = MetricStore()
     first = b'7, "values": {}}\n' + line("r1", 1.0, loss=2.5, step=1) + line("r1", 2.0, loss=1.5)
     other = line("r2", 1.0, loss=float("nan"), step=9)
@@ -335,7 +337,7 @@ def test_bytes_may_come_in_any_pieces_and_from_several_files_of_a_rank():
     assert (book.ranks("r1"), book.latest("r1", 1), book.history("r3", 0, "loss")) == ([0], {}, [])
 
 
-def test_a_long_history_is_thinned_evenly_and_keeps_its_beginning_and_newest_value():
+def test_long_metric_history_is_thinned_evenly():
     book = MetricStore()
     for step in range(10 * MAX_POINTS):
         book.add_values("r", 0, float(step), {"step": step})
@@ -347,7 +349,7 @@ def test_a_long_history_is_thinned_evenly_and_keeps_its_beginning_and_newest_val
     assert book.latest("r", 0) == {"step": 10 * MAX_POINTS - 1}
 
 
-def test_names_and_runs_are_bounded():
+def test_metric_store_bounds_names_and_runs():
     book = MetricStore()
     for run in range(2 * MAX_RUNS):
         book.add_values(f"r{run}", 0, 0.0, {f"n{i}": i for i in range(MAX_NAMES + 9)})
@@ -356,7 +358,7 @@ def test_names_and_runs_are_bounded():
     assert len(book.latest(f"r{MAX_RUNS}", 0)) == MAX_NAMES
 
 
-def test_dicts_of_numbers_that_a_generator_yields_are_numbers_too():
+def test_numeric_dicts_yielded_by_a_generator_are_metrics():
     view = PoolView("p")
     apply(view, events.PoolOpened(pool="p", spec={"nodes": 2, "worker": {"ranks_per_node": 1}}, created_at=0.0))
     apply(view, events.RunOpened(pool="p", run="r", function="f", kind="broadcast", total=2, at=0.0))
@@ -367,12 +369,12 @@ def test_dicts_of_numbers_that_a_generator_yields_are_numbers_too():
     assert view.metrics.ranks("r") == [1]
 
 
-def test_numbers_in_a_line():
+def test_metrics_are_formatted_in_one_line():
     values = {"step": 1234.0, "loss": 2.31449, "lr": 3e-5, "x": float("nan"), "y": float("inf")}
     assert format_metrics(values) == "step 1,234  loss 2.314  lr 3e-05  x nan  y inf"
 
 
-def test_what_a_rank_wrote_to_its_file_itself_may_be_anything() -> None:
+def test_invalid_lines_of_a_metrics_file_are_skipped() -> None:
     book, good = MetricStore(), b'{"run": "r", "at": 17.5, "values": {"loss": 1.0}}'
 
     def but(part: bytes, other: bytes) -> bytes:
@@ -401,7 +403,7 @@ def odd_ranks(values: list[list[float]]) -> list[int]:
     return book.outlier_ranks("r", "loss")
 
 
-def test_a_rank_is_odd_by_its_last_values_and_not_before_there_are_enough_of_them() -> None:
+def test_odd_rank_is_found_by_its_recent_values() -> None:
     alike = [[1.0] * PACE_SIZE for _ in range(4)]
     assert odd_ranks([*alike, [9.0] * (PACE_SIZE - 1)]) == []
     assert odd_ranks([*alike, [9.0] * PACE_SIZE]) == [4]
@@ -410,8 +412,8 @@ def test_a_rank_is_odd_by_its_last_values_and_not_before_there_are_enough_of_the
     assert odd_ranks([*alike, [9.0] * PACE_SIZE + [1.0] * PACE_SIZE]) == [], "it was"
 
 
-def test_noise_is_not_odd() -> None:
-    """Of four that are alike one is far from the others by its deviation every seventh time."""
+def test_noise_makes_no_rank_odd() -> None:
+    """Of four equal ranks, one deviates from the others in every seventh sample by chance."""
     rng, many = random.Random(7), 400
     noisy = [[[rng.gauss(1.0, 0.3) for _ in range(PACE_SIZE)] for _ in range(4)] for _ in range(many)]
     assert sum(map(bool, map(odd_ranks, noisy))) < many / 50
@@ -419,7 +421,7 @@ def test_noise_is_not_odd() -> None:
     assert sum(odd_ranks(ranks)[:1] == [3] for ranks in apart) > many * 0.9
 
 
-def test_a_number_that_is_none_is_told_at_once_and_until_one_comes() -> None:
+def test_rank_is_odd_while_its_latest_value_is_not_finite() -> None:
     alike = [[1.0] * PACE_SIZE for _ in range(4)]
     assert odd_ranks([*alike, [float("nan")]]) == [4]
     assert odd_ranks([*alike, [1.0] * PACE_SIZE + [float("inf")]]) == [4]

@@ -1,4 +1,4 @@
-"""Any text in each field of the launch form, argument, option and variable: an answer, never a traceback."""
+"""Any text in form fields, arguments, options and variables: accepted or rejected, never a traceback."""
 
 from __future__ import annotations
 
@@ -105,13 +105,13 @@ def form_has_an_answer(field: str, text: str) -> None:
 
 @TRIES
 @given(st.sampled_from([*FIELDS, "plugin", *(f"{one}.{two}" for one, two in SETTINGS)]), TEXT)
-def test_a_field_of_the_form_may_hold_any_text(field: str, text: str) -> None:
+def test_launch_form_field_accepts_or_rejects_any_text(field: str, text: str) -> None:
     form_has_an_answer(field, text)
 
 
 @pytest.mark.proof("3 s of a processor", after=1)
 @pytest.mark.parametrize("field", ["script", "python", "packages", "arguments", "outputs", "image"])
-def test_a_path_in_the_form_may_be_anything(field: str) -> None:
+def test_launch_form_path_field_accepts_or_rejects_any_path(field: str) -> None:
     def each() -> None:
         for text in ODD:
             form_has_an_answer(field, f"data={text}" if field == "arguments" else text)
@@ -169,12 +169,12 @@ LINES = dict(lines())
 
 @TRIES
 @given(st.sampled_from(sorted(LINES)), TEXT)
-def test_a_command_line_may_hold_any_text(place: str, text: str) -> None:
+def test_command_line_accepts_or_rejects_any_text(place: str, text: str) -> None:
     command_has_an_answer(place, text)
 
 
 @pytest.mark.parametrize("place", ["run target 0", "launch file 0", "run --python", "replay record 0", "cp source 0"])
-def test_a_path_on_a_command_line_may_be_anything(place: str) -> None:
+def test_command_line_accepts_or_rejects_any_path(place: str) -> None:
     def each() -> None:
         for text in ODD:
             command_has_an_answer(place, text)
@@ -195,7 +195,7 @@ VARIABLES = (
 )
 
 
-def test_a_variable_may_hold_any_text() -> None:
+def test_environment_variable_may_hold_any_text() -> None:
     def each() -> None:
         for name in VARIABLES:
             for text in ODD:
@@ -210,7 +210,7 @@ def test_a_variable_may_hold_any_text() -> None:
     as_ordinary_user(each)
 
 
-def test_an_import_path_may_have_folders_that_the_user_may_not_read(folder: Path) -> None:
+def test_import_path_may_contain_unreadable_folders(folder: Path) -> None:
     def work() -> None:
         entries = [
             "",

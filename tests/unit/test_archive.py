@@ -1,4 +1,4 @@
-"""What the client keeps of a pool: logs byte for byte, the events, and where a run's part of them is."""
+"""Client-side folder of a pool: logs, the event journal, and the log ranges of runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def archive() -> Iterator[PoolFolder]:
     archive.close()
 
 
-def test_log_bytes_land_where_they_belong(archive: PoolFolder, world: Path) -> None:
+def test_pool_folder_saves_log_bytes_and_cursors(archive: PoolFolder, world: Path) -> None:
     data = random.Random(5).randbytes(300_000)
     for at in range(0, len(data), 7919):
         archive.write_log("r003.out", at, data[at : at + 7919])
@@ -49,7 +49,7 @@ def test_log_bytes_land_where_they_belong(archive: PoolFolder, world: Path) -> N
     assert archive.read_log_tail("r003.err", 1000) == b"oops\n"
 
 
-def test_whoever_comes_next_goes_on_at_the_cursor(archive: PoolFolder) -> None:
+def test_next_client_continues_log_at_the_cursor(archive: PoolFolder) -> None:
     archive.write_log("r000.out", 0, b"first half, ")
     with_two = PoolFolder("p.t1")
     assert with_two.cursors == {"r000.out": 12}
@@ -59,14 +59,14 @@ def test_whoever_comes_next_goes_on_at_the_cursor(archive: PoolFolder) -> None:
     with_two.close()
 
 
-def test_a_log_cannot_leave_its_folder(archive: PoolFolder, world: Path) -> None:
+def test_log_name_outside_the_log_folder_is_rejected(archive: PoolFolder, world: Path) -> None:
     for name in ("../../escaped.out", "r0./../../../x", "escaped.out"):
         with pytest.raises(ValueError, match="is not the name of a log file"):
             archive.write_log(name, 0, b"x")
     assert not list(world.rglob("escaped*")) and not list(world.rglob("x"))
 
 
-def test_a_disk_that_is_full_is_an_error_and_the_cursor_stays_at_what_it_took(archive: PoolFolder) -> None:
+def test_full_disk_raises_and_cursor_counts_only_written_bytes(archive: PoolFolder) -> None:
     archive.write_log("r000.out", 0, b"x" * 10)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -99,7 +99,7 @@ def test_flushed_events_are_read_in_order(archive: PoolFolder) -> None:
     assert list(read_events(archive.folder)) == EVENTS
 
 
-def test_one_client_writes_the_journal_until_it_leaves(world: Path) -> None:
+def test_only_one_client_writes_the_event_journal_at_a_time(world: Path) -> None:
     first, second = PoolFolder("p.t2"), PoolFolder("p.t2")
     second.add_event(EVENTS[1])
     first.add_event(EVENTS[0])
@@ -112,7 +112,7 @@ def test_one_client_writes_the_journal_until_it_leaves(world: Path) -> None:
     assert list(read_events(first.folder)) == [EVENTS[0], EVENTS[2]]
 
 
-def test_what_a_crash_cut_short_is_left_out_and_what_follows_is_not(world: Path) -> None:
+def test_truncated_journal_line_is_skipped_and_later_events_are_read(world: Path) -> None:
     folder = ensure_pool_folder("p.t2")
     lines = [json.dumps(events.to_json(event)) + "\n" for event in EVENTS]
     (folder / "events.jsonl").write_text(lines[0] + lines[1][:25])
@@ -163,8 +163,8 @@ def test_invalid_journal_lines_are_skipped(reader: str, world: Path, monkeypatch
         (2, "outcome", {"index": "0"}), (2, "outcome", None), (2, "run", "../x"),
     ],
 )  # fmt: skip
-def test_damaged_events_do_not_change_the_recalled_pool(world: Path, event: int, field: str, value: object) -> None:
-    """The file may be damaged, or of somebody else."""
+def test_damaged_events_do_not_change_the_loaded_pool(world: Path, event: int, field: str, value: object) -> None:
+    """The journal may be damaged or forged by another user."""
     ledger = Ledger()
     row = ledger.record_intent("token", "p", {"provider": "local"}, {"provider": "local", "nodes": 1})
     written = [
@@ -184,7 +184,7 @@ def test_damaged_events_do_not_change_the_recalled_pool(world: Path, event: int,
     assert view.runs["r"].total == 1 and view.runs["r"].tasks[0].state == "returned"
 
 
-def test_news_after_the_end_is_passed_over(world: Path) -> None:
+def test_events_after_close_are_not_written(world: Path) -> None:
     client = PoolFolder("p.t2")
     client.add_event(EVENTS[0])
     client.close()
@@ -193,7 +193,7 @@ def test_news_after_the_end_is_passed_over(world: Path) -> None:
     assert list(read_events(client.folder)) == EVENTS[:1]
 
 
-def test_a_pool_without_a_journal_has_no_events(world: Path) -> None:
+def test_reading_events_of_pool_without_journal_raises(world: Path) -> None:
     with pytest.raises(FileNotFoundError):
         list(read_events(world / "nowhere"))
 
@@ -225,7 +225,7 @@ def ledger(archive: PoolFolder) -> Iterator[Ledger]:
     ledger.close()
 
 
-def test_what_a_rank_printed_in_a_run(ledger: Ledger) -> None:
+def test_read_log_returns_output_of_one_rank_in_one_run(ledger: Ledger) -> None:
     assert read_log(ledger, "r1", 0) == b"one\n"
     assert read_log(ledger, "r1", 0, "err") == b"warning\n"
     assert read_log(ledger, "r1", 1) == b"ONE\n"
@@ -233,27 +233,27 @@ def test_what_a_rank_printed_in_a_run(ledger: Ledger) -> None:
     assert read_log(ledger, "r1", 7) == b""
 
 
-def test_tasks_that_ran_side_by_side_are_not_doubled(ledger: Ledger) -> None:
+def test_output_of_concurrent_tasks_is_not_duplicated(ledger: Ledger) -> None:
     assert read_log(ledger, "r2", 0) == b"two and three\n"
 
 
-def test_a_node_that_tells_of_more_than_it_sent_takes_no_memory(ledger: Ledger) -> None:
+def test_log_range_beyond_received_bytes_takes_no_memory(ledger: Ledger) -> None:
     record_runs(ledger, outcomes=[("r2", Outcome(2, 0, 0, "returned"), {"r000.out": [10, 1 << 52]})])
     assert read_log(ledger, "r2", 0) == b"two and three\n"
 
 
-def test_files_that_were_removed_leave_what_is_there(ledger: Ledger, archive: PoolFolder) -> None:
+def test_read_log_of_removed_file_is_empty(ledger: Ledger, archive: PoolFolder) -> None:
     (archive.logs / "r000.out").unlink()
     assert read_log(ledger, "r1", 0) == b""
 
 
-def test_an_unknown_run_is_a_clear_error(ledger: Ledger) -> None:
+def test_read_log_of_unknown_run_is_a_usage_error(ledger: Ledger) -> None:
     with pytest.raises(UsageError, match="No run 'nope' in the ledger; ") as caught:
         read_log(ledger, "nope", 0)
     assert caught.value.hint == Hint("list-all")
 
 
-def test_what_was_said_of_a_node_stands_once_for_each_phase() -> None:
+def test_repeated_node_phase_is_listed_once_per_phase() -> None:
     view = PoolView("p")
     apply(view, events.PoolOpened(pool="p", spec={"nodes": 1}, created_at=1.0, at=1.0))
     synced = events.NodePhase(pool="p", node=0, phase="synced", detail="wheels", at=2.0)
@@ -262,7 +262,7 @@ def test_what_was_said_of_a_node_stands_once_for_each_phase() -> None:
     assert view.nodes[0].said == ((2.0, "synced", "wheels"), (2.0, "ready", "wheels"))
 
 
-def test_what_was_said_of_nodes_is_told_to_who_comes_later(archive: PoolFolder) -> None:
+def test_past_node_phases_are_loaded_for_a_later_client(archive: PoolFolder) -> None:
     def said(node: int, detail: str, at: float) -> events.NodePhase:
         return events.NodePhase(pool="p", node=node, phase="installed", detail=detail, at=at)
 

@@ -1,4 +1,4 @@
-"""What a form asks for each parameter of a function, told by the script's source alone."""
+"""Form fields for function arguments, images, sweeps and plugin parameters."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def fields(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ArgumentField]
     return {each.name: each for each in argument_fields(find_function(script, None))}
 
 
-def test_each_parameter_has_a_field_of_its_kind(fields: dict[str, ArgumentField]) -> None:
+def test_each_function_parameter_has_a_field_of_matching_kind(fields: dict[str, ArgumentField]) -> None:
     assert {name: (each.kind, each.choices) for name, each in fields.items()} == {
         "epochs": ("text", ()),
         "data": ("text", ()),
@@ -90,7 +90,7 @@ def test_each_parameter_has_a_field_of_its_kind(fields: dict[str, ArgumentField]
     assert fields["force"].is_on and not fields["resume"].is_on
 
 
-def test_the_docstring_says_what_they_are(fields: dict[str, ArgumentField]) -> None:
+def test_field_help_comes_from_the_docstring(fields: dict[str, ArgumentField]) -> None:
     said = {name: each.help for name, each in fields.items() if each.help}
     assert said == {
         "epochs": "how often all data is seen,",
@@ -117,16 +117,20 @@ def test_the_docstring_says_what_they_are(fields: dict[str, ArgumentField]) -> N
         ("rest", "x", "must be int | float, got 'x'"),
     ],
 )
-def test_a_text_is_checked_as_typed(fields: dict[str, ArgumentField], name: str, text: str, why: str) -> None:
+def test_field_text_is_validated_by_the_parameter_type(
+    fields: dict[str, ArgumentField], name: str, text: str, why: str
+) -> None:
     assert fields[name].validation_error(text) == why
 
 
-def test_a_choice_is_found_by_its_value_too(fields: dict[str, ArgumentField]) -> None:
+def test_choice_field_matches_names_and_values(fields: dict[str, ArgumentField]) -> None:
     assert [fields["mode"].match_choice(text) for text in ("FAST", "e", "x")] == ["FAST", "EXACT", None]
     assert fields["check"].match_choice("yes") == "true"
 
 
-def test_missing_path_error(fields: dict[str, ArgumentField], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_field_reports_a_missing_path(
+    fields: dict[str, ArgumentField], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.csv").touch()
     data, script = fields["data"], tmp_path / "train.py"
@@ -136,7 +140,7 @@ def test_missing_path_error(fields: dict[str, ArgumentField], tmp_path: Path, mo
     assert fields["out"].missing_path_error("None", script) == "" == fields["epochs"].missing_path_error("3", script)
 
 
-def test_what_cannot_be_shown_is_not_offered(tmp_path: Path) -> None:
+def test_choice_with_unprintable_value_becomes_a_text_field(tmp_path: Path) -> None:
     script = tmp_path / "odd.py"
     script.write_text(
         "import skyward_core as sky\nfrom typing import Literal\n@sky.function\n"
@@ -151,7 +155,7 @@ def test_what_cannot_be_shown_is_not_offered(tmp_path: Path) -> None:
 ORDER = ("epochs", "lr", "note")
 
 
-def test_what_a_line_gives() -> None:
+def test_parse_arguments_splits_a_line_like_a_shell() -> None:
     assert parse_arguments("epochs=3 note='a b' lr= x epochs=4") == {"epochs": "3", "note": "a b", "lr": ""}
     assert parse_arguments("note='a b") is None
 
@@ -169,13 +173,13 @@ def test_what_a_line_gives() -> None:
         ("note='a", "lr", "1", "note='a"),
     ],
 )
-def test_one_argument_is_otherwise_and_the_rest_as_it_was(line: str, name: str, text: str | None, made: str) -> None:
+def test_set_argument_changes_only_that_argument(line: str, name: str, text: str | None, made: str) -> None:
     assert set_argument(line, name, text, ORDER) == made
 
 
 @settings(max_examples=examples(60))
 @cases(st.dictionaries(st.sampled_from(ORDER), st.text(max_size=8)), st.sampled_from(ORDER), st.text(max_size=8))
-def test_any_text_is_read_back_as_it_is(before: dict[str, str], name: str, text: str) -> None:
+def test_set_argument_round_trips_any_text(before: dict[str, str], name: str, text: str) -> None:
     line = shlex.join(f"{key}={value}" for key, value in before.items())
     assert parse_arguments(set_argument(line, name, text, ORDER)) == before | {name: text}
 
@@ -192,7 +196,7 @@ TEXTS = st.one_of(
 
 @settings(max_examples=examples(100))
 @given(st.lists(TEXTS), st.lists(VALUES, max_size=1))
-def test_fields_say_what_the_texts_do(texts: list[str], setup: list[str]) -> None:
+def test_image_texts_round_trip_through_form_fields(texts: list[str], setup: list[str]) -> None:
     texts += [f"setup={each}" for each in setup]
     said = split_by_field(texts)
     assert said.keys() <= FIELDS.keys()
@@ -200,7 +204,7 @@ def test_fields_say_what_the_texts_do(texts: list[str], setup: list[str]) -> Non
     assert sorted(again) == sorted(texts)
 
 
-def test_commands_of_a_setup_are_one_line() -> None:
+def test_setup_commands_are_joined_in_one_line() -> None:
     assert split_by_field(["setup=make one", "setup=make two"]) == {"setup": "make one && make two"}
 
 
@@ -220,20 +224,20 @@ def test_commands_of_a_setup_are_one_line() -> None:
         ("secrets", "MY-TOKEN", "'MY-TOKEN' is not a variable name"),
     ],
 )
-def test_what_is_amiss_is_told_of_its_field(name: str, text: str, words: str) -> None:
+def test_image_field_validation_error_names_the_cause(name: str, text: str, words: str) -> None:
     said = FIELDS[name].validation_error(text)
     assert said.startswith(words) if words.startswith(("env.", "'", "No", "MY")) else words in said
     assert bool(said) == bool(words)
 
 
-def test_words_are_as_a_shell_has_them() -> None:
+def test_field_texts_are_split_like_shell_words() -> None:
     assert field_texts("pip", shlex.join(["a b", "c"])) == ["pip=a b", "pip=c"]
 
 
 # Arguments that are given several values, as texts.
 
 
-def test_each_value_of_one_goes_with_each_of_the_others_and_the_last_changes_first() -> None:
+def test_sweep_combinations_vary_the_last_argument_first() -> None:
     assert expand_combinations(["lr=0.1,0.01", "seed=1..2", "note=x"]) == [
         ("lr=0.1", "seed=1", "note=x"),
         ("lr=0.1", "seed=2", "note=x"),
@@ -259,7 +263,7 @@ def test_each_value_of_one_goes_with_each_of_the_others_and_the_last_changes_fir
         ("1..x", ["1..x"]),
     ],
 )
-def test_values(text: str, values: list[str]) -> None:
+def test_sweep_argument_text_expands_to_values(text: str, values: list[str]) -> None:
     assert argument_values("n", text) == values
 
 
@@ -276,13 +280,13 @@ def test_values(text: str, values: list[str]) -> None:
         (["n"], "Write name=value"),
     ],
 )
-def test_what_makes_no_sense_is_refused(pairs: list[str], said: str) -> None:
+def test_invalid_sweep_arguments_are_rejected(pairs: list[str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         expand_combinations(pairs)
 
 
 @given(st.text(max_size=30))
-def test_any_text_is_values_or_refused(text: str) -> None:
+def test_any_sweep_text_expands_or_is_rejected(text: str) -> None:
     with suppress(UsageError):
         assert argument_values("n", text)
 
@@ -315,7 +319,7 @@ def mine(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"{module}.factory", lambda name: Mine if name == "mine" else usual(name))
 
 
-def test_every_parameter_has_a_field_that_takes_its_default_and_secrets_have_none() -> None:
+def test_every_plugin_parameter_but_secrets_has_a_field() -> None:
     fields = {each.name: each for each in parameter_fields(NAMES)}
     for info in available_plugins():
         for name in info.parameters:
@@ -336,7 +340,7 @@ def test_every_parameter_has_a_field_that_takes_its_default_and_secrets_have_non
     assert parameter_fields(["nothing"]) == []
 
 
-def test_what_nobody_may_give_has_no_field(mine: None) -> None:
+def test_plugin_parameters_that_cannot_be_text_have_no_field(mine: None) -> None:
     assert {each.name: each.default for each in parameter_fields(["mine"])} == {
         "mine.word": None,
         "mine.pace": "'slow'",
@@ -360,7 +364,7 @@ def test_what_nobody_may_give_has_no_field(mine: None) -> None:
         ("dask.memory_limit", "1000", 1000),
     ],
 )
-def test_a_text_is_a_value_of_the_parameter_s_type(key: str, text: str, value: Any) -> None:
+def test_plugin_field_text_is_converted_to_the_parameter_type(key: str, text: str, value: Any) -> None:
     name, _, parameter = key.partition(".")
     assert parse_parameters([name], {key: text}) == {name: {parameter: value}}
     made = by_name(name, **{parameter: value})
@@ -379,7 +383,7 @@ def test_a_text_is_a_value_of_the_parameter_s_type(key: str, text: str, value: A
         ({"word": "a"}, "word is not a parameter of a plugin of this launch \\(mine"),
     ],
 )
-def test_what_it_does_not_take_is_refused_in_words(mine: None, texts: Mapping[str, str], words: str) -> None:
+def test_invalid_plugin_parameter_text_is_rejected(mine: None, texts: Mapping[str, str], words: str) -> None:
     with pytest.raises(UsageError, match=words) as caught:
         parse_parameters(["mine"], texts)
     assert caught.value.field == "plugin_settings"

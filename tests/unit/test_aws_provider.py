@@ -1,4 +1,4 @@
-"""The provider of AWS: its images, placement, calls, sessions, tags and policy."""
+"""AWS provider: images, placement, calls, sessions, tags and policy."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def market(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({}, 100, 100),
     ],
 )
-async def test_the_volumes_are_priced_as_they_will_be_bought(volumes: dict[str, int], wanted: int, gb: int) -> None:
+async def test_offer_price_includes_volumes_of_the_image(volumes: dict[str, int], wanted: int, gb: int) -> None:
     calls: Any = Calls(**volumes)
     extras = BilledExtras(wanted, True, "ami-1")
     for _ in range(2):
@@ -118,7 +118,7 @@ async def test_the_volumes_are_priced_as_they_will_be_bought(volumes: dict[str, 
     assert max(wanted, image.disk_gb) + volumes.get("sdb", 0) == gb
 
 
-async def test_of_a_published_image_nothing_is_asked_for_a_price() -> None:
+async def test_offer_with_default_image_needs_no_image_lookup() -> None:
     calls: Any = Calls(sda1=300)
     (offer,) = (
         await instance_offers.query_region(calls, "aws", "here", MachineRequirements(), BilledExtras(100, False))
@@ -126,7 +126,7 @@ async def test_of_a_published_image_nothing_is_asked_for_a_price() -> None:
     assert offer.beside_hourly == pytest.approx(1.0) and calls.asked == 0
 
 
-async def test_a_region_without_the_image_is_left_out_where_there_are_others() -> None:
+async def test_region_without_the_image_is_skipped_if_others_have_it() -> None:
     calls: Any = Calls(sda1=300)
     extras = BilledExtras(100, False, "ami-1")
     found = await instance_offers.list_offers(calls, "aws", ["elsewhere", "here"], MachineRequirements(), extras)
@@ -155,11 +155,11 @@ def machines(names: str) -> list[Machine]:
         ({"b": "", "e": "x", "f": "x"}, "abcdef"),
     ],
 )
-def test_those_below_one_node_of_the_network_follow_one_another(paths: dict[str, str], order: str) -> None:
+def test_machines_are_sorted_by_network_topology(paths: dict[str, str], order: str) -> None:
     assert "".join(each.id for each in sort_by_topology(machines("abcdef"), paths)) == order
 
 
-def test_each_layer_s_neighbours_stand_together_however_they_were_launched() -> None:
+def test_topology_order_keeps_neighbors_of_every_layer_adjacent() -> None:
     chance = random.Random(7)
     for _ in range(200):
         names = "abcdefghij"
@@ -209,7 +209,7 @@ def launching(
 
 
 @pytest.mark.parametrize(("has_group", "sent"), [(True, ["skyward-p-t1", None]), (False, [None])])
-async def test_launch_requests(
+async def test_launch_retries_without_placement_group_if_not_permitted(
     has_group: bool, sent: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
@@ -240,7 +240,9 @@ class NotYet(Full):
         return await super().call(service, region, name, **params)
 
 
-async def test_machines_wait_for_what_ec2_does_not_know_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_launch_waits_for_resources_that_ec2_does_not_know_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def made(*_: Any) -> None:
         return None
 
@@ -266,7 +268,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_clients_that_begin_at_once_are_of_one_ledger(home: Path) -> None:
+def test_concurrent_clients_use_one_ledger_id(home: Path) -> None:
     for _ in range(20):
         gate = threading.Barrier(4)
         found: list[str] = []
@@ -284,7 +286,7 @@ def test_clients_that_begin_at_once_are_of_one_ledger(home: Path) -> None:
         (home / "aws" / "ledger-id").unlink()
 
 
-def test_a_user_without_a_name_owns_things_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_owner_tag_of_user_without_a_name_is_the_user_id(monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody() -> str:
         raise KeyError("getpwuid(): uid not found: 1234")
 
@@ -298,12 +300,12 @@ def test_a_user_without_a_name_owns_things_by_its_number(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("said", "node"), [("3", 3), ("\x1b[2J", 1), ("9" * 30, 1), ("-1", 1), ("²", 1)])
-def test_a_node_s_tag_is_believed_where_it_is_a_number(said: str, node: int) -> None:
+def test_invalid_node_tag_falls_back_to_the_launch_index(said: str, node: int) -> None:
     told = {"InstanceId": "i-1", "AmiLaunchIndex": 1, "Tags": [{"Key": instance_tags.NODE, "Value": said}]}
     assert to_machine(told, "r", {}).node == node
 
 
-def test_what_a_full_disk_took_the_half_of_hides_nothing_else() -> None:
+def test_truncated_launch_journal_line_hides_no_other_line() -> None:
     folder = LaunchJournal("p", "t")
     folder.add("begun")
     with (folder.path / "asked.jsonl").open("a") as file:
@@ -312,7 +314,7 @@ def test_what_a_full_disk_took_the_half_of_hides_nothing_else() -> None:
     assert [each["what"] for each in folder.notes()] == ["begun", "answer"]
 
 
-def test_a_folder_that_another_client_removes_too_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launch_journal_removed_concurrently_counts_as_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     folder, really = LaunchJournal("p", "t"), shutil.rmtree
     folder.add("begun")
 
@@ -348,7 +350,7 @@ class Slow:
         return [{"GroupId": "sg-1"}] if self._knows("describe") else []
 
 
-async def test_a_group_that_ec2_does_not_know_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_security_group_is_configured_once_ec2_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ec2_errors, "POLL_PAUSES", (0.0, 0.0))
     calls: Any = Slow()
     place, folder = Zone("r", "r-a", "subnet-1", "vpc-1"), LaunchJournal("p", "t")
@@ -361,7 +363,7 @@ async def test_a_group_that_ec2_does_not_know_yet_is_waited_for(monkeypatch: pyt
     ]  # fmt: skip
 
 
-def test_an_answer_that_is_none_of_aws_s_says_nothing_of_what_was_done() -> None:
+def test_unparsable_aws_reply_is_retryable_and_may_have_succeeded() -> None:
     error = ResponseParserError("Unable to parse response: b'<html>sign in\n</html>'")
     assert ec2_errors.is_retryable(error) and ec2_errors.may_have_succeeded(error)
     said = ec2_errors.translate_error(error, "ec2", "us-east-1", "run_instances")
@@ -378,7 +380,7 @@ class Nowhere:
         return []
 
 
-async def test_a_clock_that_was_set_back_makes_nobody_wait_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_machine_search_ends_although_the_clock_was_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instance_lookup_and_end, "VISIBILITY_TIMEOUT", 0.2)
     monkeypatch.setattr(instance_lookup_and_end, "POLL_PAUSE", 0.01)
     ask = {"what": "ask", "client_token": "c", "count": 1, "region": "r", "pid": os.getpid()}
@@ -391,7 +393,7 @@ async def test_a_clock_that_was_set_back_makes_nobody_wait_an_hour(monkeypatch: 
 # Sessions with AWS.
 
 
-def test_sessions_read_what_describes_a_service_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_sessions_read_service_descriptions_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     (config := tmp_path / "config").write_text("[profile theirs]\nregion = eu-north-1\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
     read: list[str] = []
@@ -415,7 +417,7 @@ def test_sessions_read_what_describes_a_service_once(monkeypatch: pytest.MonkeyP
     assert ours._client("ec2", "eu-west-1") is not theirs._client("ec2", "eu-west-1")
 
 
-def test_a_profile_that_is_not_there_is_named() -> None:
+def test_error_names_unknown_aws_profile() -> None:
     with pytest.raises(UsageError, match="nobodys"):
         AwsCalls(AwsAccount(profile="nobodys")).default_region()
 
@@ -454,12 +456,12 @@ async def buys(*said: Exception) -> None:
 
 
 @pytest.mark.parametrize("code", ["RequestLimitExceeded", "ExpiredToken", "AuthFailure", "UnauthorizedOperation"])
-async def test_who_is_turned_away_at_the_door_does_not_know_what_became_of_a_try_before(code: str) -> None:
+async def test_refused_retry_after_lost_reply_may_have_succeeded(code: str) -> None:
     with pytest.raises(Unreachable, match="an earlier attempt got no answer and may have succeeded"):
         await buys(LOST, refused(code))
 
 
-async def test_what_was_looked_at_or_never_sent_is_told_as_it_is() -> None:
+async def test_refusal_without_unknown_earlier_attempt_is_final() -> None:
     with pytest.raises(CapacityRefused):  # the same token would have brought what the first try made
         await buys(LOST, refused("InsufficientInstanceCapacity"))
     with pytest.raises(CredentialsRefused):
@@ -476,7 +478,7 @@ async def test_what_was_looked_at_or_never_sent_is_told_as_it_is() -> None:
 DOCS = Path(__file__).parents[2] / "docs" / "where" / "aws.md"
 
 
-def test_the_documentation_s_policy_is_what_the_code_needs() -> None:
+def test_documented_iam_policy_matches_the_calls_of_the_code() -> None:
     from tests.aws.policy import policy
 
     (shown,) = re.findall(r"^```json\n(.*?)^```$", DOCS.read_text("utf-8"), re.MULTILINE | re.DOTALL)

@@ -98,7 +98,7 @@ async def started(world: Dear, dollars: float | None, *, asks: bool = False) -> 
     ledger.close()
 
 
-async def test_it_is_said_at_four_fifths_and_ended_at_the_whole(world: Dear) -> None:
+async def test_budget_warns_at_80_percent_and_ends_the_pool_at_100(world: Dear) -> None:
     async with started(world, 20.0) as watched:
         await until(lambda: watched.states == ["near", "spent"])
         near = watched.pool.view.spent(watched.news[0].at)
@@ -109,7 +109,7 @@ async def test_it_is_said_at_four_fifths_and_ended_at_the_whole(world: Dear) -> 
     assert sorted(set(world.ended)) == ["m0", "m1"]
 
 
-async def test_who_is_asked_may_raise_it(world: Dear) -> None:
+async def test_user_who_is_asked_may_raise_the_budget(world: Dear) -> None:
     async with started(world, 1.0, asks=True) as watched:
         await until(lambda: "asked" in watched.states)
         assert watched.pool.view.budget_ends_at is not None and not world.ended
@@ -124,7 +124,9 @@ async def test_who_is_asked_may_raise_it(world: Dear) -> None:
 
 
 @pytest.mark.parametrize("asks", [True, False])
-async def test_what_another_client_allows_holds_here(world: Dear, asks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_budget_raised_by_another_client_applies_here(
+    world: Dear, asks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(budget_and_expiry, "LOOK", 0.01)
     async with started(world, 1e3 if asks else 1e6, asks=asks) as watched:
         pool = watched.pool
@@ -138,7 +140,7 @@ async def test_what_another_client_allows_holds_here(world: Dear, asks: bool, mo
         assert watched.states[-1] in ("within", "near") and not pool.context.leaving and not world.ended
 
 
-async def test_what_cannot_be_written_down_is_not_allowed(world: Dear, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_budget_is_not_raised_if_the_ledger_cannot_save_it(world: Dear, monkeypatch: pytest.MonkeyPatch) -> None:
     async with started(world, 1e6) as watched:
 
         def full(token: str, dollars: float) -> None:
@@ -151,7 +153,9 @@ async def test_what_cannot_be_written_down_is_not_allowed(world: Dear, monkeypat
 
 
 @pytest.mark.parametrize("back", [0.0, 3600.0])
-async def test_where_nobody_answers_it_ends(world: Dear, monkeypatch: pytest.MonkeyPatch, back: float) -> None:
+async def test_pool_ends_if_the_budget_question_is_not_answered(
+    world: Dear, monkeypatch: pytest.MonkeyPatch, back: float
+) -> None:
     monkeypatch.setattr(budget_and_expiry, "ANSWER_TIMEOUT", 0.05)
     real = time.time
     async with started(world, 1.0, asks=True) as watched:
@@ -161,7 +165,9 @@ async def test_where_nobody_answers_it_ends(world: Dear, monkeypatch: pytest.Mon
             await until(lambda: watched.states[-1:] == ["spent"])
 
 
-async def test_spending_is_counted_if_clock_is_set_back(world: Dear, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_spending_is_counted_although_the_clock_was_set_back(
+    world: Dear, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(budget_and_expiry, "LOOK", 0.01)
     real = time.time
     async with started(world, 40.0) as watched:
@@ -171,7 +177,7 @@ async def test_spending_is_counted_if_clock_is_set_back(world: Dear, monkeypatch
             await until(lambda: watched.states[-1:] == ["spent"])
 
 
-async def test_a_price_that_nobody_knows_is_said(world: Dear) -> None:
+async def test_unknown_price_is_reported_as_unenforced_budget(world: Dear) -> None:
     world.hourly = None
     async with started(world, 1.0) as watched:
         await until(lambda: any("the budget is not enforced" in each for each in watched.to_argv))
@@ -179,14 +185,14 @@ async def test_a_price_that_nobody_knows_is_said(world: Dear) -> None:
 
 
 @pytest.mark.parametrize("hourly", [HOURLY, None])
-async def test_without_a_budget_nobody_looks(world: Dear, hourly: float | None) -> None:
+async def test_pool_without_budget_is_not_watched(world: Dear, hourly: float | None) -> None:
     world.hourly = hourly
     async with started(world, None) as watched:
         await asyncio.wait_for(watched.pool.context.limits.budget.watch(), 10)  # it has nothing to wait for
         assert watched.states == [] and not any("budget" in each for each in watched.to_argv)
 
 
-async def test_a_price_may_come_to_nothing(world: Dear) -> None:
+async def test_budget_watch_handles_a_price_of_zero(world: Dear) -> None:
     async with started(world, 1e6) as watched:
         view = watched.pool.view
         view.spent_before, view.price_hourly = 0.9e6, 0.0
@@ -196,7 +202,7 @@ async def test_a_price_may_come_to_nothing(world: Dear) -> None:
         assert any(each.endswith("of its budget of $1,000,000.00") for each in watched.to_argv)
 
 
-def test_the_runs_of_a_real_pool_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spent_budget_stops_the_runs_of_a_real_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
 
     class Dear(sky.Local):
@@ -221,7 +227,7 @@ def test_the_runs_of_a_real_pool_are_told(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("wrong", [0, -1, "much", float("nan"), float("inf"), True])
-def test_what_is_no_budget(wrong: Any) -> None:
+def test_invalid_budget_is_rejected(wrong: Any) -> None:
     with pytest.raises(SpecError, match="budget"):
         Options(budget=wrong)
 
@@ -229,7 +235,7 @@ def test_what_is_no_budget(wrong: Any) -> None:
 # Machines that are rented at a price that nobody says are not shown as free.
 
 
-def test_a_pool_of_rented_machines_is_precious_and_its_price_unknown() -> None:
+def test_rented_pool_needs_confirmation_and_has_unknown_price() -> None:
     spec = PoolSpec(name="p", provider=sky.AWS(region="us-east-1")).describe()
     view = PoolView("p", spec=spec)
     assert view.has_unknown_price and view.needs_confirmation
@@ -281,7 +287,7 @@ def plan_of(folder: Path, region: str, accelerator: str | None = "T4:4", provide
     )
 
 
-def test_the_plan_of_a_launch_on_them_has_their_price(tmp_path: Path, nobody: None) -> None:
+def test_launch_plan_on_aws_shows_prices_and_attempts(tmp_path: Path, nobody: None) -> None:
     told = plan_rows(plan_of(tmp_path, "us-east-1"))
     assert ("cost", "$7.86/h") in told
     assert ("tries", "g4dn.12xlarge in us-east-1, $3.93/h each, by the list of this release") in told
@@ -290,7 +296,7 @@ def test_the_plan_of_a_launch_on_them_has_their_price(tmp_path: Path, nobody: No
     assert not any("nothing is rented" in text for _, text in told)
 
 
-def test_the_command_line_tells_what_it_does_and_not_what_the_app_does(tmp_path: Path, nobody: None) -> None:
+def test_launch_plan_describes_behavior_of_command_or_app(tmp_path: Path, nobody: None) -> None:
     (tmp_path / "train.py").write_text("import skyward_core as sky\n\n@sky.function\ndef train(): ...\n")
     asked = LaunchRequest(
         script=str(tmp_path / "train.py"), provider="aws", settings={"region": "us-east-1"},
@@ -303,19 +309,19 @@ def test_the_command_line_tells_what_it_does_and_not_what_the_app_does(tmp_path:
     assert there["then"] == "pool stays up (skyward-tui down mine: tear down)"
 
 
-def test_a_price_that_nobody_knows_is_not_shown_as_none(tmp_path: Path, nobody: None) -> None:
+def test_launch_plan_shows_unknown_price_as_question_mark(tmp_path: Path, nobody: None) -> None:
     told = plan_rows(plan_of(tmp_path, "eu-west-1"))
     assert ("cost", "$?/h") in told
     assert any(text.startswith("no offer in eu-west-1 fits the request") for _, text in told)
 
 
-def test_machines_that_are_there_are_not_rented(tmp_path: Path, nobody: None) -> None:
+def test_launch_plan_of_existing_machines_has_no_cost(tmp_path: Path, nobody: None) -> None:
     assert "cost" not in dict(plan_rows(plan_of(tmp_path, "", None, "local")))
     plan = sky.Compute(provider=sky.Local(), nodes=2).plan()
     assert (plan.attempts, plan.hourly, str(plan)) == ((), 0.0, "nothing is rented")
 
 
-def test_what_was_left_and_costs_nothing_is_given_no_price() -> None:
+def test_leftover_without_cost_is_shown_without_price() -> None:
     thing = Leftover("instance", "i-1", "here", "p", "t", "led", ours=True, owner="me", is_machine=True, hourly=0.0)
     assert leftovers_amount([JudgedLeftover(thing, "left", 0)]) == "1 machine"
     assert leftovers_amount([JudgedLeftover(replace(thing, hourly=1.5), "left", 0)]) == "1 machine ($1.50/h)"
@@ -334,7 +340,7 @@ def machine(name: str, hourly: float | None, launched: float) -> Machine:
     return Machine(name, 0, "h", "", extra={"hourly": hourly, "launched": launched})
 
 
-def test_a_machine_of_which_nobody_says_when_it_ended_has_when_another_was_in_its_place() -> None:
+def test_machine_without_end_time_ends_when_it_is_replaced() -> None:
     first, second, third = (machine(name, 1.0, at) for name, at in (("a", 10.0), ("b", 50.0), ("c", 90.0)))
     other = Machine("d", 1, "h", "", extra={"launched": 20.0})
     every = [third, second, other, first]
@@ -360,7 +366,7 @@ def pool(ledger: Ledger, name: str, machines: list[Machine], *, hours: float | N
         ledger.record_teardown(token, Receipt(name, len(machines), (0,), (), 1.0, bills=bills))
 
 
-def test_pools_are_added_up(ledger: Ledger) -> None:
+def test_costs_are_summed_over_pools(ledger: Ledger) -> None:
     day, now = 86400.0, time.time()
     pool(ledger, "over", [machine("a", 10.0, now - day), machine("b", 10.0, now - day)], hours=1.5)
     pool(ledger, "up", [machine("c", 4.0, now - 1800)], hours=None, ran="evaluate")
@@ -374,7 +380,7 @@ def test_pools_are_added_up(ledger: Ledger) -> None:
     assert found.by_function["train"] == pytest.approx(30.0)
 
 
-def test_a_start_that_came_to_nothing_cost_nothing(ledger: Ledger) -> None:
+def test_failed_start_without_machines_costs_nothing(ledger: Ledger) -> None:
     now = time.time()
     pool(ledger, "refused", [], hours=1)
     assert costs(now - 60).pools == []
@@ -382,7 +388,7 @@ def test_a_start_that_came_to_nothing_cost_nothing(ledger: Ledger) -> None:
     assert [(each.pool, each.dollars) for each in costs(now - 60).pools] == [("starts", None)]
 
 
-def test_what_cannot_be_reached_has_cost_what_it_costs_since_it_was_made(ledger: Ledger) -> None:
+def test_unreachable_pool_costs_its_hourly_price_since_creation(ledger: Ledger) -> None:
     pool(ledger, "far", [machine("a", 2.0, time.time())], hours=None)
     row = ledger.pool("t-far")
     row.spec["options"] = {"budget": 9.0}
@@ -392,7 +398,7 @@ def test_what_cannot_be_reached_has_cost_what_it_costs_since_it_was_made(ledger:
     assert view.spent(row.created_at + 1800) == pytest.approx(1.0)
 
 
-def test_only_what_was_spent_in_the_time_that_is_asked_about_counts(ledger: Ledger) -> None:
+def test_costs_count_only_the_requested_period(ledger: Ledger) -> None:
     now = time.time()
     pool(ledger, "over", [machine("a", 10.0, now - 7200)], hours=2)
     assert costs(now - 3600).dollars == pytest.approx(10.0, abs=0.01)
@@ -402,7 +408,7 @@ def test_only_what_was_spent_in_the_time_that_is_asked_about_counts(ledger: Ledg
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(TIMES, st.floats(0, 40 * 86400), st.floats(0, 100), TIMES)
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Asia/Kathmandu"])
-def test_days_add_up_to_the_whole(
+def test_daily_costs_sum_to_the_total(
     monkeypatch: pytest.MonkeyPatch, zone: str, at: float, seconds: float, hourly: float, since: float
 ) -> None:
     monkeypatch.setenv("TZ", zone)
@@ -418,7 +424,7 @@ def test_days_add_up_to_the_whole(
         assert ends > max(at, since) and begins < bill.until
 
 
-def test_the_command_line_tells_it(ledger: Ledger) -> None:
+def test_costs_command_prints_totals_and_json(ledger: Ledger) -> None:
     said = CliRunner().invoke(cli, ["costs"])
     assert said.exit_code == 0 and "no costs in that time" in said.output
     noon = datetime.combine(date.today() - timedelta(days=1), clock(12)).timestamp()  # all of it on one day
@@ -447,7 +453,7 @@ def test_the_command_line_tells_it(ledger: Ledger) -> None:
         (5, 1800, 10_000 + 600),  # a run goes on beyond it
     ],
 )
-def test_it_is_the_lease_s_end_or_that_of_the_pool_s_time(ttl: float | None, seconds: float, end: float) -> None:
+def test_expiry_time_depends_on_lease_and_time_to_live(ttl: float | None, seconds: float, end: float) -> None:
     assert expiry_time(10_000, 1000, 600, ttl, seconds) == end + EXPIRY_MARGIN
 
 
@@ -478,7 +484,7 @@ def of(provider: Any, run: str = "done") -> tuple[Expiry, list[str]]:
     return Expiry(context), said
 
 
-async def test_it_is_moved_again_and_again_and_a_refusal_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_expiry_is_renewed_and_refusal_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget_and_expiry, "FIRST_DELAY", 0.0)
     monkeypatch.setattr(budget_and_expiry, "PERIOD", 0.01)
     account = Account(refuses=True)
@@ -489,7 +495,7 @@ async def test_it_is_moved_again_and_again_and_a_refusal_is_told(monkeypatch: py
     assert "in the account: the credentials have expired" in said[0]
 
 
-async def test_who_leaves_gives_runs_that_go_on_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_detaching_client_extends_expiry_for_running_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: 10_000.0)
     for run, told in (
         ("done", []),
@@ -515,7 +521,7 @@ async def test_detaching_client_does_not_wait_for_a_silent_account(monkeypatch: 
     stuck.twice.set()
 
 
-async def test_a_provider_without_such_an_account_is_told_nothing() -> None:
+async def test_provider_without_account_gets_no_expiry_time() -> None:
     keeper, said = of(object(), "running")
     await keeper.renew()
     await keeper.extend_for_runs()

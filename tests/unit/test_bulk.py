@@ -1,4 +1,4 @@
-"""Large files between the client and a node: who may, what is taken, what is kept when a line breaks."""
+"""Transfer of large files between client and nodes: authorization, validation and interrupted connections."""
 
 from __future__ import annotations
 
@@ -114,13 +114,13 @@ def files(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir()]
 
 
-def test_upload(hosts: list[Host], client: Client) -> None:
+def test_uploaded_blob_is_stored_on_the_node(hosts: list[Host], client: Client) -> None:
     client.upload(hosts[0].node)
     assert files(hosts[0].blobs) == [NAME]
     assert (hosts[0].blobs / NAME).read_bytes() == DATA
 
 
-def test_upload_with_wrong_content_fails(hosts: list[Host], client: Client) -> None:
+def test_upload_with_wrong_content_is_rejected(hosts: list[Host], client: Client) -> None:
     with pytest.raises(RefusedByPeer, match="content does not match"):
         client.upload(hosts[0].node, data=b"X" + DATA[1:])
     assert not files(hosts[0].blobs)
@@ -167,19 +167,19 @@ def test_node_may_neither_upload_nor_download_results(hosts: list[Host], authori
     ],
     ids=str,
 )
-def test_invalid_requests_are_refused(hosts: list[Host], client: Client, request_: dict[str, object]) -> None:
+def test_invalid_blob_requests_are_rejected(hosts: list[Host], client: Client, request_: dict[str, object]) -> None:
     with client.connect(hosts[0]) as line, pytest.raises(RefusedByPeer):
         line.request(request_)
     assert not files(hosts[0].blobs)
 
 
-def test_wrong_node_at_the_address_gets_no_blob(hosts: list[Host], client: Client) -> None:
+def test_node_other_than_the_expected_one_gets_no_blob(hosts: list[Host], client: Client) -> None:
     with pytest.raises(TlsConnectionError, match="node 0 answers instead of node 1"):
         client.upload(Endpoint(hosts[0].place, node_name(1)))
     assert not files(hosts[0].blobs)
 
 
-def test_client_of_another_authority_is_refused(hosts: list[Host]) -> None:
+def test_client_with_another_certificate_authority_is_rejected(hosts: list[Host]) -> None:
     with pytest.raises(TlsConnectionError):
         Client(Authority("p")).upload(hosts[0].node)
     assert not files(hosts[0].blobs)
@@ -208,7 +208,7 @@ def arrived(host: Host) -> int:
     return sum(path.stat().st_blocks for path in host.blobs.glob(f".{NAME}.*"))
 
 
-def test_node_fetches_a_blob_that_still_arrives(hosts: list[Host], client: Client) -> None:
+def test_node_fetches_a_blob_that_is_still_arriving(hosts: list[Host], client: Client) -> None:
     half = Half(hosts, client)
     with ThreadPoolExecutor(1) as beside:
         pulling = beside.submit(hosts[1].peers.fetch, NAME, len(DATA), hosts[0].place)
@@ -223,7 +223,7 @@ def test_node_fetches_a_blob_that_still_arrives(hosts: list[Host], client: Clien
         assert (host.blobs / NAME).read_bytes() == DATA
 
 
-def test_interrupted_blob_is_kept_nowhere(hosts: list[Host], client: Client) -> None:
+def test_interrupted_blob_upload_is_stored_nowhere(hosts: list[Host], client: Client) -> None:
     half = Half(hosts, client)
     with ThreadPoolExecutor(1) as beside:
         pulling = beside.submit(hosts[1].peers.fetch, NAME, len(DATA), hosts[0].place)
@@ -235,7 +235,7 @@ def test_interrupted_blob_is_kept_nowhere(hosts: list[Host], client: Client) -> 
     assert not files(hosts[1].blobs)
 
 
-def test_blob_with_wrong_content_is_kept_nowhere(hosts: list[Host], client: Client) -> None:
+def test_blob_with_wrong_content_is_stored_nowhere(hosts: list[Host], client: Client) -> None:
     half = Half(hosts, client)
     with ThreadPoolExecutor(1) as beside:
         pulling = beside.submit(hosts[1].peers.fetch, NAME, len(DATA), hosts[0].place)
@@ -278,7 +278,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[TlsConnection]:
     return made
 
 
-def test_files_share_one_connection(hosts: list[Host], client: Client, target: Path, made: list[TlsConnection]) -> None:
+def test_file_transfers_to_a_node_share_one_connection(
+    hosts: list[Host], client: Client, target: Path, made: list[TlsConnection]
+) -> None:
     assert client.download(hosts[0].node, target) == DATA
     client.upload(hosts[0].node)
     assert (hosts[0].blobs / NAME).read_bytes() == DATA
@@ -288,7 +290,9 @@ def test_files_share_one_connection(hosts: list[Host], client: Client, target: P
     assert len(made) == 2
 
 
-def test_failure_drops_connection(hosts: list[Host], client: Client, target: Path, made: list[TlsConnection]) -> None:
+def test_failed_transfer_closes_its_connection(
+    hosts: list[Host], client: Client, target: Path, made: list[TlsConnection]
+) -> None:
     node = hosts[0].node
     with pytest.raises(RefusedByPeer, match="content does not match"):
         client.upload(node, "0" * 32)
@@ -332,7 +336,7 @@ class Fickle:
 
 
 @pytest.mark.parametrize("in_place", [False, True], ids=["file", "memory"])
-def test_download_survives_broken_idle_line(
+def test_download_survives_a_broken_idle_connection(
     authority: Authority, client: Client, tmp_path: Path, in_place: bool
 ) -> None:
     whole = len(PICKLE)
@@ -357,7 +361,7 @@ def test_new_connection_that_breaks_is_not_retried(authority: Authority, client:
     assert 1_000_000 < landing.at <= 2_000_000
 
 
-def test_stop_prevents_reconnection(
+def test_stopped_transfer_does_not_reconnect(
     authority: Authority, client: Client, target: Path, made: list[TlsConnection]
 ) -> None:
     fickle = Fickle(authority, [len(PICKLE), 0])
@@ -374,7 +378,9 @@ def test_stop_prevents_reconnection(
     assert len(made) == 1
 
 
-def test_idle_line_is_closed(hosts: list[Host], client: Client, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_blob_connection_is_closed(
+    hosts: list[Host], client: Client, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(blob_server, "IDLE_TIMEOUT", 0.001)
     assert client.download(hosts[0].node, target) == DATA
     wait_until(lambda: threads_of_servers() == 0)
@@ -382,7 +388,7 @@ def test_idle_line_is_closed(hosts: list[Host], client: Client, target: Path, mo
     assert client.download(hosts[0].node, target) == DATA
 
 
-def test_idle_streams_are_bounded_in_number_and_age(hosts: list[Host], client: Client) -> None:
+def test_idle_connections_are_bounded_in_number_and_age(hosts: list[Host], client: Client) -> None:
     kept = client.streams
     node, other = hosts[0].node, hosts[1].node
     lines = [client.connect(hosts[0]) for _ in range(3)]
@@ -440,7 +446,7 @@ def test_fetched_blob_with_wrong_content_is_not_kept(hosts: list[Host], head: Ho
     assert not files(hosts[1].blobs)
 
 
-def test_node_of_another_pool_is_refused(tmp_path: Path, head: Host) -> None:
+def test_node_of_another_pool_is_rejected_as_blob_peer(tmp_path: Path, head: Host) -> None:
     stranger = Host(tmp_path / "stranger", 1, Authority("p"))  # the same name, another authority
     for node, name, place in ((stranger, NAME, head.place), (head, "1" * 32, stranger.place)):
         with pytest.raises(OSError, match="fetch from peer"):
@@ -466,7 +472,7 @@ def test_peer_without_certificate_gets_no_byte_of_a_blob(head: Host, speaks_tls:
     assert DATA[:8] not in got and struct.pack("!Q", len(DATA)) not in got
 
 
-def test_closed_server_accepts_no_connection(head: Host) -> None:
+def test_closed_blob_server_accepts_no_connection(head: Host) -> None:
     head.peers.close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(head.place, timeout=10)
@@ -476,7 +482,7 @@ def threads_of_servers() -> int:
     return sum(thread.name.endswith("(_serve)") for thread in threading.enumerate())
 
 
-def test_strangers_cost_few_threads_and_block_no_peer(hosts: list[Host], head: Host) -> None:
+def test_unauthenticated_connections_use_few_threads_and_block_no_peer(hosts: list[Host], head: Host) -> None:
     strangers = []
     try:
         for _ in range(3 * MAX_UNAUTHENTICATED):
@@ -491,7 +497,7 @@ def test_strangers_cost_few_threads_and_block_no_peer(hosts: list[Host], head: H
     wait_until(lambda: threads_of_servers() == 0)
 
 
-def test_slow_handshake_times_out(head: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_tls_handshake_times_out(head: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocking_tls_connection, "HANDSHAKE_TIMEOUT", 0.3)
     record = b"\x16\x03\x01\x02\x00" + bytes(512)  # of a handshake; a byte of it comes now and then
     sent = 0
@@ -502,7 +508,7 @@ def test_slow_handshake_times_out(head: Host, monkeypatch: pytest.MonkeyPatch) -
     wait_until(lambda: threads_of_servers() == 0)
 
 
-def test_server_accepts_again_after_running_out_of_descriptors(hosts: list[Host], head: Host) -> None:
+def test_blob_server_accepts_again_after_running_out_of_descriptors(hosts: list[Host], head: Host) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     waiting = socket.socket()
     highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())

@@ -1,4 +1,4 @@
-"""The bundle: the same for the same content, and enough for a node that has nothing but Python."""
+"""Bundle of node code: reproducible, cached, split in two archives, and importable with plain Python."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
     return folder
 
 
-def test_the_name_follows_the_content() -> None:
+def test_bundle_name_depends_only_on_content() -> None:
     bundle.cache_clear()
     first = bundle()
     bundle.cache_clear()
@@ -88,12 +88,12 @@ def test_the_name_follows_the_content() -> None:
     assert one.archive == same.archive != other.archive
 
 
-def test_it_is_small() -> None:
+def test_bundle_size_is_bounded() -> None:
     assert len(bundle().archive) < 720_000  # what a start waits for
     assert len(bundle().rest) < 750_000  # which nobody waits for
 
 
-def test_bytecode_comes_without_docstrings_and_is_otherwise_the_same() -> None:
+def test_bundle_bytecode_differs_only_by_missing_docstrings() -> None:
     text = """
 def told():
     'told'
@@ -117,7 +117,7 @@ each = list('generator' for _ in 'x')
 
 
 @pytest.mark.parametrize("is_here", [True, False])
-def test_another_python_finds_its_own_bytecode_or_the_sources(
+def test_other_python_version_uses_its_bytecode_or_the_sources(
     is_here: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     other = another_python()
@@ -141,20 +141,20 @@ def test_another_python_finds_its_own_bytecode_or_the_sources(
     assert {name.endswith(".pyc") for name in done.stdout.split()} == {is_here}
 
 
-def test_what_only_app_and_command_line_use_stays_here() -> None:
+def test_bundle_excludes_client_only_modules() -> None:
     there = {path for path, _ in bundle().files if path.startswith(("skyward_core/api/", "skyward_core/client/"))}
     assert "skyward_core/api/compute.py" in there
     assert not any(path.startswith("skyward_core/client/") for path in there)
 
 
-def test_what_asks_an_nvidia_driver_goes_only_where_one_may_be() -> None:
+def test_pynvml_is_only_in_the_bundle_with_nvml() -> None:
     plain, with_nvml = bundle(), bundle_with_nvml()
     assert plain.name != with_nvml.name
     more = [path for path, _ in with_nvml.files if path not in dict(plain.files)]
     assert more == ["pynvml.py"]
 
 
-def test_without_what_asks_an_nvidia_driver_its_absence_is_said() -> None:
+def test_missing_pynvml_is_reported_as_missing_driver() -> None:
     script = (
         "import sys; sys.modules['pynvml'] = None\nfrom skyward_core.runtime.nvml_devices import devices; devices()"
     )
@@ -163,7 +163,7 @@ def test_without_what_asks_an_nvidia_driver_its_absence_is_said() -> None:
     assert done.stderr.strip().endswith("PoolError: this machine has no NVIDIA driver")
 
 
-def test_archive_is_packed_once_and_cached(unpacked: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bundle_archive_is_packed_once_and_cached(unpacked: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle.cache_clear()
     first = bundle().archive
     assert [path.name for path in kept.iterdir()] == ["plain"]
@@ -173,7 +173,7 @@ def test_archive_is_packed_once_and_cached(unpacked: Path, kept: Path, monkeypat
 
 
 @pytest.mark.parametrize("spoilt", ["cut", "changed", "emptied", "of other content", "folder"])
-def test_a_kept_archive_that_is_not_what_was_packed_is_packed_anew(spoilt: str, unpacked: Path, kept: Path) -> None:
+def test_corrupt_cached_archive_is_packed_again(spoilt: str, unpacked: Path, kept: Path) -> None:
     bundle.cache_clear()
     first, file = bundle().archive, kept / "plain"
     data = file.read_bytes()
@@ -193,7 +193,9 @@ def test_a_kept_archive_that_is_not_what_was_packed_is_packed_anew(spoilt: str, 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be a stranger for a moment")
 @pytest.mark.parametrize("left", ["by us", "by who let others write", "by a stranger"])
-def test_archive_writable_by_others_is_ignored(left: str, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_bundle_archive_writable_by_others_is_ignored(
+    left: str, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with tempfile.TemporaryDirectory() as folder:  # which a stranger can enter
         Path(folder).chmod(0o755)
         monkeypatch.setattr(bundle_builder, "_path", lambda variant: f"{folder}/{variant}")
@@ -216,7 +218,7 @@ def test_archive_writable_by_others_is_ignored(left: str, kept: Path, monkeypatc
         assert bundle_builder.load_archive("x", "plain") == (b"ours" if left == "by us" else b"")
 
 
-def test_what_a_killed_process_leaves_of_one_is_gone_with_the_next_packing(unpacked: Path, kept: Path) -> None:
+def test_partial_archive_of_a_killed_process_is_removed_by_next_packing(unpacked: Path, kept: Path) -> None:
     script = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
@@ -235,7 +237,9 @@ def test_what_a_killed_process_leaves_of_one_is_gone_with_the_next_packing(unpac
 
 
 @pytest.mark.parametrize("why", ["no bytecode is written", "none is there", "no folder"])
-def test_no_archive_is_cached_if(why: str, unpacked: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bundle_archive_is_not_cached_without_bytecode_or_folder(
+    why: str, unpacked: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if why == "no bytecode is written":
         monkeypatch.setattr(sys, "dont_write_bytecode", True)
     elif why == "none is there":
@@ -247,7 +251,7 @@ def test_no_archive_is_cached_if(why: str, unpacked: Path, kept: Path, monkeypat
     assert not kept.exists() or not list(kept.iterdir())
 
 
-def test_worker_side_modules_import_with_the_bundle_alone(unpacked: Path) -> None:
+def test_worker_side_modules_import_from_the_bundle_alone(unpacked: Path) -> None:
     script = (
         "import importlib\n"
         "for name in sys.argv[2:]: importlib.import_module(name)\n"
@@ -256,7 +260,7 @@ def test_worker_side_modules_import_with_the_bundle_alone(unpacked: Path) -> Non
     assert not CLIENT_SIDE & set(run_in_bundle(unpacked, script, *WORKER_SIDE).split())
 
 
-def test_any_program_can_read_it_and_all_is_in_one_of_the_two_files(unpacked: Path, tmp_path: Path) -> None:
+def test_bundle_zip_files_are_valid_and_disjoint(unpacked: Path, tmp_path: Path) -> None:
     rest = tmp_path / "rest" / "all.zip"
     host_command_server.unpack(bundle_with_nvml().rest, str(rest))
     with zipfile.ZipFile(unpacked) as first, zipfile.ZipFile(rest) as second:
@@ -288,7 +292,7 @@ def _imports(name: str, first: Path, patience: float) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def test_who_imports_of_the_rest_before_it_is_there_waits_for_it(unpacked: Path) -> None:
+def test_import_of_deferred_module_waits_for_the_second_archive(unpacked: Path) -> None:
     rest = Path(deferred_bundle_path(str(unpacked)))
     with _imports("skyward_core.providers.ssh.provider", unpacked, 60) as process:
         assert process.stdout is not None and process.stdout.readline() == "begins\n"
@@ -303,7 +307,7 @@ def test_who_imports_of_the_rest_before_it_is_there_waits_for_it(unpacked: Path)
         assert "No module named 'skyward_core.providers.no_such'" in process.communicate(timeout=60)[1]
 
 
-def test_a_rest_that_never_comes_is_said(unpacked: Path, tmp_path: Path) -> None:
+def test_deferred_archive_that_never_arrives_is_an_import_error(unpacked: Path, tmp_path: Path) -> None:
     alone = tmp_path / "bundle-1" / "all.zip"
     host_command_server.unpack(bundle_with_nvml().archive, str(alone))
     with _imports("skyward_core.pool.pool", alone, 0.1) as process:
@@ -312,7 +316,7 @@ def test_a_rest_that_never_comes_is_said(unpacked: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to somebody else")
-def test_a_rest_that_a_stranger_put_there_is_not_imported(unpacked: Path, tmp_path: Path) -> None:
+def test_deferred_archive_owned_by_another_user_is_not_imported(unpacked: Path, tmp_path: Path) -> None:
     alone = tmp_path / "bundle-1" / "all.zip"
     host_command_server.unpack(bundle_with_nvml().archive, str(alone))
     rest = Path(deferred_bundle_path(str(alone)))
@@ -323,7 +327,7 @@ def test_a_rest_that_a_stranger_put_there_is_not_imported(unpacked: Path, tmp_pa
     assert f"skyward_core.pool is not on this node: {rest} belongs to another user" in errors
 
 
-def test_who_has_waited_in_vain_does_not_wait_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_import_does_not_wait_again_after_a_timeout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(bundle_importer, "BUNDLE_TIMEOUT", 0.05)
     finder = bundle_importer._DeferredFinder(str(tmp_path / "none"))
     with pytest.raises(ModuleNotFoundError):
@@ -338,7 +342,7 @@ def test_who_has_waited_in_vain_does_not_wait_again(monkeypatch: pytest.MonkeyPa
         finder.find_spec("skyward_core.views", None)
 
 
-def test_one_that_lies_there_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_bundle_on_a_host_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "bundle-0/all.zip"
     for content in (b"first", b"second"):
         archive = zlib.compress(content)
@@ -348,7 +352,7 @@ def test_one_that_lies_there_is_never_replaced(tmp_path: Path, monkeypatch: pyte
     assert list(tmp_path.iterdir()) == [tmp_path / "bundle-0"]
 
 
-def test_writers_with_equal_pids_use_separate_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bundle_writers_with_equal_pids_use_separate_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive, written = zlib.compress(b"whole"), []
     unpack = host_command_server.unpack
 
@@ -367,7 +371,9 @@ def test_writers_with_equal_pids_use_separate_files(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("compiles", [True, False])
-def test_worker_frames_are_hidden_from_users(compiles: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_frames_are_hidden_in_user_tracebacks(
+    compiles: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not compiles:
         monkeypatch.setattr(importlib.util, "cache_from_source", lambda path: f"{path}.none")
     bundle.cache_clear()
@@ -421,8 +427,8 @@ LOADED = (
         ("import skyward_core.plugins.built_in.jax, pynvml", False),
     ],
 )
-def test_modules_that_nodes_load_come_compiled(start: str, by_all: bool, unpacked: Path) -> None:
-    """All nodes load some of them when they start: those are stored without compression."""
+def test_modules_loaded_by_nodes_are_precompiled_in_the_bundle(start: str, by_all: bool, unpacked: Path) -> None:
+    """Modules that all nodes load at startup are stored without compression."""
     loaded = run_in_bundle(unpacked, f"{start}\n{LOADED}").split()
     assert loaded
     assert [path for path in loaded if not (path.startswith(f"{unpacked}/") and path.endswith(".pyc"))] == []
@@ -433,7 +439,7 @@ def test_modules_that_nodes_load_come_compiled(start: str, by_all: bool, unpacke
                 assert entry.compress_type == zipfile.ZIP_STORED, path
 
 
-def test_an_agent_that_listens_has_loaded_nothing_of_that(unpacked: Path, tmp_path: Path) -> None:
+def test_listening_agent_has_loaded_no_deferred_module(unpacked: Path, tmp_path: Path) -> None:
     config = {"pool": "p", "node": 0, "nodes": 1, "folder": str(tmp_path), "socket": str(tmp_path / "s")}
     config |= {"idle_timeout": 600.0, "grace": 5.0}
     script = (
@@ -461,7 +467,7 @@ def test_an_agent_that_listens_has_loaded_nothing_of_that(unpacked: Path, tmp_pa
     assert done.stdout == "set() LazyModule LazyModule\n"
 
 
-def test_an_agent_loads_what_it_has_put_off_when_it_asks_for_it(unpacked: Path) -> None:
+def test_agent_loads_deferred_modules_on_first_use(unpacked: Path) -> None:
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from skyward_core.node.bootstrap import host_command_server as server\n"

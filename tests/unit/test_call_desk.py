@@ -1,4 +1,4 @@
-"""What is told of calls, and to whom; what is written down before and after."""
+"""Calls on an agent: notification of clients, journal, outcomes, preemption notices and metrics sampling."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def judged(desk: Desk, call: Call, killed: str = "", **told: Any) -> Any:
     return desk.desk.finalize_outcome(call, header, killed)
 
 
-async def test_an_outcome_goes_to_its_owner_and_those_who_watch_once(desk: Desk) -> None:
+async def test_outcome_is_sent_once_to_owner_and_watchers(desk: Desk) -> None:
     call = desk.call()
     desk.desk.finish(call, returned(call))
     assert [told["t"] for told in desk.owner.told] == ["outcome"]
@@ -92,7 +92,7 @@ async def test_an_outcome_goes_to_its_owner_and_those_who_watch_once(desk: Desk)
     )
 
 
-async def test_journal_keeps_calls_and_outcomes_until_acknowledged(config: AgentConfig, desk: Desk) -> None:
+async def test_call_journal_keeps_calls_and_outcomes_until_acknowledged(config: AgentConfig, desk: Desk) -> None:
     first, path = desk.call(), config.spool / "journal"
     asked: Any = {}
     second = Call("r2", 0, asked, b"", desk.owner)
@@ -153,7 +153,7 @@ async def test_next_agent_delivers_outcomes_of_a_killed_one(config: AgentConfig)
     assert call.result == b"result"
 
 
-async def test_the_file_of_a_result_goes_with_its_acknowledgement(config: AgentConfig, desk: Desk) -> None:
+async def test_result_file_is_removed_when_its_outcome_is_acknowledged(config: AgentConfig, desk: Desk) -> None:
     call = desk.call()
     (config.spool / "r1.0.result").write_bytes(b"x")
     desk.desk.finish(call, returned(call, file="r1.0.result"))
@@ -169,7 +169,7 @@ async def test_the_file_of_a_result_goes_with_its_acknowledgement(config: AgentC
         ({"kind": "raised"}, b"pickled", 7),
     ],
 )
-async def test_unfetched_size_until_claimed(desk: Desk, outcome: Any, result: bytes, size: int) -> None:
+async def test_result_counts_as_unfetched_until_claimed(desk: Desk, outcome: Any, result: bytes, size: int) -> None:
     call = desk.call()
     desk.desk.on_client_gone(desk.owner)
     desk.desk.finish(call, call.make_outcome(outcome), result)
@@ -178,7 +178,7 @@ async def test_unfetched_size_until_claimed(desk: Desk, outcome: Any, result: by
     assert [told["t"] for told in desk.other.told] == ["outcome"] and desk.desk.unfetched_sizes() == {}
 
 
-async def test_a_call_of_a_gang_that_is_no_more_is_handed_back_and_forgotten(desk: Desk) -> None:
+async def test_call_for_an_outdated_gang_epoch_is_returned_and_dropped(desk: Desk) -> None:
     call = desk.call(gang=True)
     desk.state.gang.epoch, desk.state.gang.broken_reason = 4, "a rank died"
     desk.desk.reject_stale(call)
@@ -195,7 +195,7 @@ async def test_a_call_of_a_gang_that_is_no_more_is_handed_back_and_forgotten(des
         ("the pool is torn down", {}, True, "lost"),
     ],
 )
-async def test_how_the_end_of_a_worker_is_told(
+async def test_outcome_kind_after_worker_death_depends_on_its_cause(
     config: AgentConfig, killed: str, ending: Header, closing: bool, kind: str, desk: Desk
 ) -> None:
     call, process = desk.call(), Process(1)
@@ -207,7 +207,7 @@ async def test_how_the_end_of_a_worker_is_told(
     assert killed or "no such module" in desk.owner.told[0]["error"]["message"]
 
 
-async def test_a_call_that_was_stopped_is_told_as_that_whatever_its_worker_says(desk: Desk) -> None:
+async def test_stopped_call_keeps_its_stop_reason_over_the_worker_report(desk: Desk) -> None:
     call = desk.call(timeout=2.0)
     call.stop_reason = "timeout"
     told = judged(desk, call, kind="raised", error={"type": "OSError", "message": ""})
@@ -226,7 +226,9 @@ async def test_a_call_that_was_stopped_is_told_as_that_whatever_its_worker_says(
         (15, "its gang was replaced", "Stopped"),
     ],
 )
-async def test_outcome_of_worker_death_after_preemption(desk: Desk, status: int, killed: str, kind: str) -> None:
+async def test_outcome_of_worker_death_after_preemption_depends_on_status(
+    desk: Desk, status: int, killed: str, kind: str
+) -> None:
     desk.state.is_preempted = True
     process = Process(1)
     process.kill_reason, process.is_script, process.connection = killed, True, Peer()
@@ -235,7 +237,7 @@ async def test_outcome_of_worker_death_after_preemption(desk: Desk, status: int,
     assert (desk.owner.told[0]["kind"] == "lost") is (kind == "Preempted")
 
 
-async def test_what_its_worker_says_is_believed_unless_it_was_told_to_end(desk: Desk) -> None:
+async def test_worker_report_after_preemption_is_kept_unless_it_was_stopped(desk: Desk) -> None:
     desk.state.is_preempted = True
     call, process = desk.call(), Process(1)
     for told, kind in (
@@ -255,13 +257,13 @@ async def test_what_its_worker_says_is_believed_unless_it_was_told_to_end(desk: 
     assert judged(desk, call, kind="collateral")["error"]["message"] == "stopped because another rank failed"
 
 
-async def test_sigterm_from_elsewhere_is_no_stop_of_ours(desk: Desk) -> None:
+async def test_sigterm_from_outside_is_not_reported_as_teardown(desk: Desk) -> None:
     call = desk.call()
     assert judged(desk, call, kind="collateral")["signal"] == 15
     assert "torn down" in judged(desk, call, "it is torn down", kind="collateral")["error"]["message"]
 
 
-async def test_a_call_that_still_runs_a_moment_later_is_announced(desk: Desk) -> None:
+async def test_call_that_runs_for_a_moment_is_announced_as_begun(desk: Desk) -> None:
     call = desk.call()
     call.started_at = asyncio.get_running_loop().time()
     desk.desk.on_call_started(call, '{"t":"call"}')
@@ -288,7 +290,7 @@ def outcome(index: int, kind: str = "returned") -> Any:
     return {"t": "outcome", "i": index, "kind": kind}
 
 
-def test_calls_are_found_by_run_and_index() -> None:
+def test_call_registry_finds_calls_by_run_and_index() -> None:
     register = CallRegistry()
     a, b, c = call("r1", 0), call("r1", 1), call("r2", 0)
     assert [register.add(each) for each in (a, b, c)] == [True, False, True]
@@ -299,7 +301,7 @@ def test_calls_are_found_by_run_and_index() -> None:
     assert register.active == 3
 
 
-def test_an_ended_call_waits_to_be_acknowledged() -> None:
+def test_ended_call_stays_registered_until_acknowledged() -> None:
     register, one = CallRegistry(), call("r1", 0)
     register.add(one)
     register.records["r1"].began[0] = {"t": "began", "run": "r1", "i": 0, "rank": 0, "node": 0}
@@ -315,7 +317,7 @@ def test_an_ended_call_waits_to_be_acknowledged() -> None:
     assert list(register.records) == ["r1"]
 
 
-def test_a_large_gather_is_remembered_by_its_failures() -> None:
+def test_large_gather_record_saves_only_failures() -> None:
     register = CallRegistry()
     for index in range(5000):
         one = call("r1", index, "gather")
@@ -327,7 +329,7 @@ def test_a_large_gather_is_remembered_by_its_failures() -> None:
     assert record.returned == 4998
 
 
-def test_of_a_sweep_every_outcome_is_remembered_without_what_is_long() -> None:
+def test_sweep_record_saves_short_outcomes_of_all_trials() -> None:
     register = CallRegistry()
     for index in range(4096):
         register.add(call("r1", index, "sweep", total=4096))
@@ -353,7 +355,7 @@ def test_of_a_sweep_every_outcome_is_remembered_without_what_is_long() -> None:
     assert register.records["r2"].to_json()["outcomes"] == [short]
 
 
-def test_only_so_many_runs_are_remembered_and_every_active_one() -> None:
+def test_run_records_are_bounded_except_active_runs() -> None:
     register = CallRegistry()
     busy = call("busy", 0)
     register.add(busy)
@@ -369,8 +371,8 @@ def test_only_so_many_runs_are_remembered_and_every_active_one() -> None:
     register.record_outcome(busy, outcome(0))
 
 
-def test_what_the_journal_says_of_a_call_is_a_frame_with_all_that_the_next_agent_needs() -> None:
-    """Its header is put in as it was encoded for the worker: whatever it holds, the frame around it is whole."""
+def test_journal_frame_of_a_call_has_header_rank_slot_and_log_offsets() -> None:
+    """The call header is embedded as encoded for the worker, and the frame stays valid for any content."""
     one = call("r", 2, i=2, gang=True, name='"}, ü\n', more={"a": [None, "\ud800"]})
     one.rank, one.slot, one.log_start = 5, 1, {"r005.1.out": 77}
     told = {"t": "given", "slot": 1, "rank": 5, "log": {"r005.1.out": 77}, "call": one.header}
@@ -382,7 +384,7 @@ def test_what_the_journal_says_of_a_call_is_a_frame_with_all_that_the_next_agent
     )
 
 
-async def test_a_disarmed_call_has_no_timers() -> None:
+async def test_cancel_timers_of_a_call_stops_its_pending_timers() -> None:
     fired: list[int] = []
     one = call("r", 0)
     one.timers.append(asyncio.get_running_loop().call_later(0, fired.append, 1))
@@ -413,7 +415,7 @@ def node_that_hears(folder: Path, *lines: str) -> tuple[Node, PreemptionNotifier
     return node, desk
 
 
-async def test_only_what_is_a_notice_is_told_and_once(tmp_path: Path) -> None:
+async def test_preemption_monitor_sends_each_valid_notice_once(tmp_path: Path) -> None:
     kind = '{"kind": "terminate", "left": %s}'
     nonsense = [
         "",
@@ -436,7 +438,7 @@ async def test_only_what_is_a_notice_is_told_and_once(tmp_path: Path) -> None:
     desk.stop()
 
 
-async def test_failing_notice_program_is_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failing_preemption_notice_program_is_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preemption_notices, "RESTART_DELAYS", (0.01, 0.02))
     starts = tmp_path / "starts"
     for number, text in enumerate(("raise SystemExit(3)", "while True: print('x' * 9999, end='')")):
@@ -451,7 +453,7 @@ async def test_failing_notice_program_is_restarted(tmp_path: Path, monkeypatch: 
         assert not node.state.is_preempted
 
 
-async def test_ranks_are_told_of_other_nodes_once_as_long_as_it_counts(tmp_path: Path) -> None:
+async def test_ranks_are_notified_once_about_preemption_of_other_nodes(tmp_path: Path) -> None:
     node, desk = node_that_hears(tmp_path)
     file = Path(node.state.config.paths.notices)
 
@@ -486,7 +488,7 @@ def running() -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("sent", [False, True])
-async def test_next_agent_sends_the_signal_that_a_killed_one_owed(tmp_path: Path, sent: bool) -> None:
+async def test_next_agent_sends_pending_preemption_signal_once(tmp_path: Path, sent: bool) -> None:
     node = Node(tmp_path, notices="import sys; sys.stdin.read()")
     file = Path(node.state.config.paths.notices)
     with running() as rank:
@@ -527,7 +529,7 @@ def here(node: int = 0, ends: float | None = None, *, mine: bool = True) -> Pree
     return PreemptionNotice(node, mine, monotonic() + 60 if ends is None else ends, (os.getpid(),) if mine else ())
 
 
-def test_callbacks_are_called_in_order_with_what_they_require(told: Any, capfd: Any) -> None:
+def test_on_preempt_callbacks_run_in_order_with_accepted_arguments(told: Any, capfd: Any) -> None:
     heard: list[Any] = []
 
     class Saves:
@@ -553,14 +555,14 @@ def test_callbacks_are_called_in_order_with_what_they_require(told: Any, capfd: 
 
 
 @pytest.mark.parametrize("callback", [lambda a, b, c: None, lambda *, into: None, "save"], ids=range(3))
-def test_what_cannot_be_called_is_refused(callback: Any) -> None:
+def test_on_preempt_rejects_callback_with_unsupported_signature(callback: Any) -> None:
     before = list(preemption._callbacks)
     with pytest.raises(TypeError, match="on_preempt"):
         on_preempt(callback)
     assert preemption._callbacks == before
 
 
-def test_what_a_callback_raises_stops_no_other(told: Any, capfd: Any) -> None:
+def test_failing_on_preempt_callback_stops_no_other_callback(told: Any, capfd: Any) -> None:
     heard: list[int] = []
     told(here())
 
@@ -580,7 +582,7 @@ def test_what_a_callback_raises_stops_no_other(told: Any, capfd: Any) -> None:
     assert (left.value.code, heard) == (7, [1])
 
 
-def test_the_first_sigterm_that_was_announced_is_the_notice_s(told: Any) -> None:
+def test_first_announced_sigterm_counts_as_preemption(told: Any) -> None:
     assert not preemption.is_preemption_sigterm() and not preemption.is_sigterm_pending()
     told(here(2, mine=False), PreemptionNotice(0, True, monotonic() + 60, (1,)))
     assert not preemption.is_preemption_sigterm() and not preemption.is_sigterm_announced(), "it was started since"
@@ -593,7 +595,7 @@ def test_the_first_sigterm_that_was_announced_is_the_notice_s(told: Any) -> None
     )
 
 
-def test_callbacks_of_a_call_end_with_it_and_those_of_plugins_stay(told: Any) -> None:
+def test_on_preempt_callbacks_of_a_call_end_with_the_call(told: Any) -> None:
     heard: list[str] = []
     on_preempt(lambda: heard.append("plugin"))
     preemption.keep_callbacks()
@@ -603,13 +605,13 @@ def test_callbacks_of_a_call_end_with_it_and_those_of_plugins_stay(told: Any) ->
     assert preemption.run_callbacks() and heard == ["plugin"]
 
 
-def test_garbage_is_no_notice(told: Any, tmp_path: Path) -> None:
+def test_invalid_notice_file_yields_no_preemption_notices(told: Any, tmp_path: Path) -> None:
     for text in ("", "[", "7", "[7]", '[{"a": 1}]', "[[1, 2]]", "[[0, true, 1, 7, false]]"):
         (tmp_path / "notices.json").write_text(text)
         assert preemption.pending_notices() == []
 
 
-async def test_nothing_is_started_where_nobody_takes_machines_back(tmp_path: Path) -> None:
+async def test_preemption_monitor_is_not_started_without_a_notice_source(tmp_path: Path) -> None:
     from skyward_core.node.agent.agent_recovery_and_shutdown import Agent
 
     agent = Agent(Node(tmp_path).state.config)
@@ -665,7 +667,7 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SamplerProcess, "ensure_running", lambda self: None)
 
 
-async def test_who_comes_later_sees_the_past_and_goes_on_where_it_was(meter_node: Metered, idle: None) -> None:
+async def test_late_metrics_reader_gets_past_samples_and_resumes_at_its_cursor(meter_node: Metered, idle: None) -> None:
     for n in range(3):
         meter_node.record.append({"n": n})
     reader = Reader(meter_node.meter)
@@ -679,7 +681,7 @@ async def test_who_comes_later_sees_the_past_and_goes_on_where_it_was(meter_node
     await until(lambda: again.values() == [0, 1, 2, 3, 4])
 
 
-async def test_dropped_samples_and_foreign_cursors_are_skipped(meter_node: Metered, idle: None) -> None:
+async def test_metrics_reader_skips_dropped_samples_and_foreign_cursors(meter_node: Metered, idle: None) -> None:
     for n in range(100):
         meter_node.record.append({"n": n})
     late = Reader(meter_node.meter)
@@ -691,7 +693,7 @@ async def test_dropped_samples_and_foreign_cursors_are_skipped(meter_node: Meter
     await until(lambda: other.values() == late.values())
 
 
-async def test_a_process_that_ends_is_started_again_and_readers_are_told(meter_node: Metered) -> None:
+async def test_exited_metrics_sampler_is_restarted_and_reported(meter_node: Metered) -> None:
     reader = Reader(meter_node.meter)
     await until(lambda: reader.frames)
     (pid,) = meter_node.processes
@@ -701,7 +703,7 @@ async def test_a_process_that_ends_is_started_again_and_readers_are_told(meter_n
     await until(lambda: reader.frames[-1][1])
 
 
-async def test_one_that_is_stopped_is_replaced(meter_node: Metered) -> None:
+async def test_frozen_metrics_sampler_is_replaced_and_reported(meter_node: Metered) -> None:
     reader = Reader(meter_node.meter)
     await until(lambda: reader.frames)
     (pid,) = meter_node.processes
@@ -712,13 +714,15 @@ async def test_one_that_is_stopped_is_replaced(meter_node: Metered) -> None:
     await until(lambda: not meter_node.processes)
 
 
-async def test_sampler_that_cannot_start_is_given_up(meter_node: Metered, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_metrics_sampler_that_cannot_start_is_given_up(
+    meter_node: Metered, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     reader = Reader(meter_node.meter)
     await until(lambda: [why for why in reader.whys() if why.endswith("; it will not be restarted")])
 
 
-async def test_nothing_is_measured_before_somebody_asks(meter_node: Metered) -> None:
+async def test_metrics_sampler_starts_only_with_the_first_reader(meter_node: Metered) -> None:
     told: Header = {}
     assert (meter_node.processes, told) == ([], {})
     meter_node.meter.stop()
@@ -726,7 +730,9 @@ async def test_nothing_is_measured_before_somebody_asks(meter_node: Metered) -> 
     assert meter_node.processes == []
 
 
-async def test_package_folder_with_colon(meter_node: Metered, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_metrics_sampler_runs_from_a_package_folder_with_a_colon(
+    meter_node: Metered, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ours = Path(metrics_sampler_supervisor.__file__).parents[2]
     folder = tmp_path / "14:55"
     folder.mkdir()
@@ -754,7 +760,7 @@ def sent_call(index: int) -> Call:
     return Call("r", index, ASKED, b"", None)
 
 
-def test_of_many_calls_those_that_still_run_are_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_calls_among_many_are_announced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[int, int]] = []
 
     async def story() -> None:
@@ -777,7 +783,7 @@ def test_of_many_calls_those_that_still_run_are_told_of_once(monkeypatch: pytest
     assert told == [(index % 4, index) for index in range(0, 100, 10) if index != 50] + [(0, 100)]
 
 
-def test_quick_calls_set_no_timer_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quick_calls_share_one_announcement_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_outcomes, "ANNOUNCE_DELAY", 0.01)
     looks = 0
 

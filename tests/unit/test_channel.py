@@ -1,4 +1,4 @@
-"""The worker's end of its connection: what an agent may not have taken goes to the next one."""
+"""Connection of a worker to its agents, and requests of clients to an agent."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Agent:
         self._connection.close()
 
 
-def test_an_agent_that_has_spoken_has_not_seen_all_that_was_sent(tmp_path: Path) -> None:
+def test_worker_resends_frames_that_a_dead_agent_had_not_seen(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     agent = Agent(path)
     channel = AgentChannel(str(path), lambda: ({"t": "hello"}, b""), 30)
@@ -75,8 +75,8 @@ def test_an_agent_that_has_spoken_has_not_seen_all_that_was_sent(tmp_path: Path)
     last.die()
 
 
-def test_what_an_agent_said_before_it_died_is_heard(tmp_path: Path) -> None:
-    """Also where the worker was at something else meanwhile: the next agent believes that it knows."""
+def test_frames_of_a_dead_agent_are_received_before_reconnection(tmp_path: Path) -> None:
+    """The next agent assumes that the worker has received these frames, even if the worker was busy."""
     path = tmp_path / "socket"
     agent = Agent(path)
     channel = AgentChannel(str(path), lambda: ({"t": "hello"}, b""), 30)
@@ -161,7 +161,7 @@ def node(tmp_path: Path) -> Served:
     return Served(tmp_path)
 
 
-async def test_who_greets_is_told_what_the_node_is_and_what_it_remembers(node: Served) -> None:
+async def test_welcome_describes_the_node_and_its_known_runs(node: Served) -> None:
     first = node.client(watch=True)
     first.add_note(REQUESTS_CALL)
     (welcome,) = Speaker(node.requests.accept()).add_note({"t": "hello", "version": VERSION})
@@ -171,7 +171,7 @@ async def test_who_greets_is_told_what_the_node_is_and_what_it_remembers(node: S
 
 
 @pytest.mark.parametrize("short", ["joining", "running", ""])
-async def test_a_phase_too_short_to_be_told_is_in_no_welcome(node: Served, short: str) -> None:
+async def test_short_rank_phase_is_not_in_the_welcome(node: Served, short: str) -> None:
     client = node.client(watch=True)
     node.phases.set_phase(3, "importing")
     await until(client.told)
@@ -194,14 +194,14 @@ async def test_a_phase_too_short_to_be_told_is_in_no_welcome(node: Served, short
     assert [header["phase"] for header in client.told()] == ["joining"]
 
 
-async def test_who_only_looks_keeps_no_lease_until_it_uses_the_pool(node: Served) -> None:
+async def test_observer_holds_the_lease_only_after_using_the_pool(node: Served) -> None:
     watcher = node.client(observer=True)
     assert not node.audience.is_in_use
     assert watcher.add_note({"t": "use"}) == []
     assert node.audience.is_in_use
 
 
-async def test_a_call_that_is_sent_again_is_the_same_call(node: Served) -> None:
+async def test_repeated_call_frame_starts_one_call_for_the_last_sender(node: Served) -> None:
     client, other = node.client(), node.client()
     for speaker in (client, client, other):
         speaker.add_note(REQUESTS_CALL)
@@ -210,7 +210,7 @@ async def test_a_call_that_is_sent_again_is_the_same_call(node: Served) -> None:
     assert call.owner is other.connection, "who asked last gets the result"
 
 
-async def test_those_that_watch_hear_of_a_run_and_of_its_record(node: Served) -> None:
+async def test_watching_clients_are_notified_of_a_new_run(node: Served) -> None:
     client, watcher, deaf = node.client(watch=True), node.client(watch=True), node.client()
     assert client.add_note(REQUESTS_CALL) == []
     (run,) = watcher.told()
@@ -226,12 +226,12 @@ async def test_call_for_a_rank_of_another_node_ends_the_connection(node: Served)
     assert not node.state.registry.calls
 
 
-async def test_what_is_no_request_is_refused_and_said(node: Served) -> None:
+async def test_unknown_request_is_answered_with_an_error(node: Served) -> None:
     (error,) = Speaker(node.requests.accept()).add_note({"t": "nonsense"})
     assert error == {"t": "error", "message": "unknown request 'nonsense'"}
 
 
-async def test_a_run_is_stopped_where_it_waits(node: Served) -> None:
+async def test_waiting_calls_of_a_run_are_stopped_by_index_or_all(node: Served) -> None:
     client = node.client()
     for index in range(3):
         client.add_note(REQUESTS_CALL | {"i": index, "total": 3})
@@ -243,7 +243,7 @@ async def test_a_run_is_stopped_where_it_waits(node: Served) -> None:
 
 
 @pytest.mark.parametrize("header", [{"kind": "map", "items": 1}, {"kind": "gather"}, {"kind": "sweep"}])
-async def test_no_call_of_a_cancelled_run_begins_later(node: Served, header: Header) -> None:
+async def test_call_arriving_after_its_run_was_cancelled_is_not_started(node: Served, header: Header) -> None:
     client, other = node.client(), node.client()
     other.add_note({"t": "stop", "run": "aa11", "why": "cancel"})  # before a call has come, or between two
     (outcome,) = client.add_note(REQUESTS_CALL | header)
@@ -254,14 +254,14 @@ async def test_no_call_of_a_cancelled_run_begins_later(node: Served, header: Hea
     assert sum(slot.load for slot in node.slots.slots) == 1
 
 
-async def test_a_run_of_which_a_call_was_stopped_goes_on(node: Served) -> None:
+async def test_run_with_some_stopped_calls_continues(node: Served) -> None:
     client = node.client()
     client.add_note({"t": "stop", "run": "aa11", "why": "fail-fast"})
     client.add_note({"t": "stop", "run": "aa11", "i": 7, "why": "cancel"})
     assert client.add_note(REQUESTS_CALL) == []
 
 
-async def test_a_run_of_a_client_that_has_gone_is_claimed_with_what_came_of_it(node: Served) -> None:
+async def test_claim_of_an_orphaned_run_returns_its_outcomes(node: Served) -> None:
     first = node.client()
     first.add_note(REQUESTS_CALL)
     first.add_note({"t": "stop", "run": "aa11"})
@@ -271,7 +271,7 @@ async def test_a_run_of_a_client_that_has_gone_is_claimed_with_what_came_of_it(n
     assert [(header["t"], header["i"]) for header in told[1:]] == [("outcome", 0)]
 
 
-async def test_what_is_acknowledged_is_forgotten(node: Served) -> None:
+async def test_acknowledged_call_is_removed_from_the_registry(node: Served) -> None:
     client = node.client()
     client.add_note(REQUESTS_CALL)
     client.add_note({"t": "stop", "run": "aa11"})
@@ -294,13 +294,13 @@ async def test_dropped_blobs_stay_while_a_client_or_call_needs_them(node: Served
     assert {path.name for path in node.state.config.blobs.iterdir()} == {used}
 
 
-async def test_a_shutdown_says_who_asked_and_what_is_given_up(node: Served) -> None:
+async def test_shutdown_request_names_client_and_dropped_results(node: Served) -> None:
     node.client(who="process 7 on here").add_note({"t": "shutdown", "drop": ["aa11"], "keep": 60.0})
     assert node.life.ends == [("process 7 on here", "")]
     assert (node.life.given_up, node.life.keep) == (["aa11"], 60.0)
 
 
-async def test_the_lock_of_a_client_that_vanishes_goes_on_with_a_warning(node: Served) -> None:
+async def test_lock_of_a_vanished_client_is_granted_as_unclean(node: Served) -> None:
     first, second = node.client(who="one"), node.client(who="two")
     assert [header["t"] for header in first.add_note({"t": "lock"})] == ["granted"]
     assert second.add_note({"t": "lock"}) == [{"t": "held", "by": "one"}]
@@ -308,13 +308,13 @@ async def test_the_lock_of_a_client_that_vanishes_goes_on_with_a_warning(node: S
     assert second.told() == [{"t": "granted", "unclean": True}]
 
 
-async def test_the_next_epoch_has_a_place_to_meet(node: Served) -> None:
+async def test_form_request_returns_the_head_port(node: Served) -> None:
     (formed,) = node.client().add_note({"t": "form", "id": 3})
     assert (formed["t"], formed["id"]) == ("formed", 3)
     assert formed["head_port"] > 0
 
 
-async def test_epochs_have_numbers_above_all_that_were_and_no_two_the_same(node: Served) -> None:
+async def test_new_epoch_numbers_are_unique_and_increasing(node: Served) -> None:
     node.state.epochs.save(4)
     one, other = node.client(), node.client()
     asked = [(one, 1), (other, 1), (one, 9), (other, 9)]
@@ -323,7 +323,7 @@ async def test_epochs_have_numbers_above_all_that_were_and_no_two_the_same(node:
     assert EpochFile(Path(node.state.config.paths.epoch)).latest == 10, "the next agent knows them, too"
 
 
-async def test_where_tells_of_gang_runs_alone(node: Served) -> None:
+async def test_where_request_lists_only_gang_runs(node: Served) -> None:
     client = node.client()
     client.add_note(
         REQUESTS_CALL | {"run": "bb22", "rank": 2, "gang": True, "kind": "broadcast", "total": 4, "epoch": 1}

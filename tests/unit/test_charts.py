@@ -1,4 +1,4 @@
-"""What a chart of numbers draws and tells."""
+"""Metric charts: smoothing, scales, bands of many ranks, outliers, repaint timing and colors."""
 
 from __future__ import annotations
 
@@ -37,30 +37,30 @@ def trace(*values: float, since: float = 0.0) -> Trace:
     return Trace(array("d", [since + place for place in range(len(values))]), array("d", values))
 
 
-def test_the_value_at_an_instant_is_the_last_one_before_it() -> None:
+def test_value_at_returns_the_last_value_before_a_time() -> None:
     line = trace(5.0, 6.0, 7.0, since=10.0)
     assert [value_at(line, at) for at in (9.9, 10.0, 11.5, 99.0, None)] == [None, 5.0, 6.0, 7.0, 7.0]
     assert value_at(trace(), None) is None
 
 
-def test_smoothing_begins_at_the_first_value_and_passes_over_what_is_no_number() -> None:
+def test_smoothing_starts_at_the_first_value_and_skips_nan() -> None:
     line = smooth_line([(0.0, 4.0), (1.0, nan), (2.0, 4.0), (3.0, 0.0)])
     assert line[0] == (0.0, pytest.approx(4.0)) and isnan(line[1][1]) and line[2] == (2.0, pytest.approx(4.0))
     assert 0 < line[3][1] < 4.0
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1))
-def test_what_is_smoothed_stays_within_its_values(values: list[float]) -> None:
+def test_smoothed_line_stays_within_the_range_of_its_values(values: list[float]) -> None:
     line = smooth_line(list(enumerate(values)))
     assert all(min(values) - 1e-3 <= value <= max(values) + 1e-3 for _, value in line)
 
 
-def test_logarithms_have_a_gap_for_what_has_none() -> None:
+def test_log_scale_is_nan_for_non_positive_values() -> None:
     found = [value for _, value in log_scale([(0, 100.0), (1, 0.0), (2, -5.0), (3, 0.01), (4, inf)])]
     assert found[0] == 2.0 and found[3] == -2.0 and all(map(isnan, (found[1], found[2], found[4])))
 
 
-def test_a_chart_of_one_rank_has_the_others_behind_and_tells_what_all_span() -> None:
+def test_chart_of_one_rank_draws_others_behind_and_has_their_range() -> None:
     chart = make_chart({0: trace(1.0, 2.0), 1: trace(5.0, 9.0)}, 0, columns=10)
     assert list(chart.front) == [(0.0, 1.0), (1.0, 2.0)] and [line[-1] for line in chart.behind] == [(1.0, 9.0)]
     assert (chart.value, chart.low, chart.high) == (2.0, 2.0, 9.0)
@@ -68,7 +68,7 @@ def test_a_chart_of_one_rank_has_the_others_behind_and_tells_what_all_span() -> 
     assert (then.value, then.low, then.high) == (1.0, 1.0, 5.0)
 
 
-def test_of_many_ranks_a_band_stands_behind_so_that_none_is_invisible() -> None:
+def test_chart_of_many_ranks_draws_a_band_behind() -> None:
     many = {rank: trace(1.0, 900.0 if rank == 5 else 1.0) for rank in range(RANKS_DRAWN + 1)}
     merged = make_chart(many, None, columns=4)
     assert merged.front[-1][1] == 1.0 and max(value for line in merged.behind for _, value in line) == 900.0
@@ -77,7 +77,7 @@ def test_of_many_ranks_a_band_stands_behind_so_that_none_is_invisible() -> None:
     assert len(one.behind) == 3, "least, greatest and median"
 
 
-def test_of_many_ranks_a_band_is_kept_while_they_send() -> None:
+def test_chart_of_many_ranks_updates_its_band_incrementally() -> None:
     few, many = ({rank: trace(3.0, 1.0, 2.0) for rank in range(count)} for count in (2, RANKS_ANEW + 1))
     kept = IncrementalBand()
     assert make_chart(few, None, columns=10, kept=kept) == make_chart(few, None, columns=10)
@@ -88,24 +88,24 @@ def test_of_many_ranks_a_band_is_kept_while_they_send() -> None:
     assert drawn == make_chart(many, None, columns=10, kept=kept)
 
 
-def test_a_smoothed_chart_keeps_the_raw_line_behind_and_tells_raw_values() -> None:
+def test_smoothed_chart_draws_the_raw_line_and_returns_raw_values() -> None:
     chart = make_chart({0: trace(0.0, 10.0, 0.0, 10.0)}, 0, columns=4, smooth=True)
     assert [list(line) for line in chart.behind] == [[(0.0, 0.0), (1.0, 10.0), (2.0, 0.0), (3.0, 10.0)]]
     assert chart.value == 10.0 and chart.front[-1][1] < 10.0
 
 
-def test_a_logarithmic_chart_draws_logarithms_and_tells_values() -> None:
+def test_log_chart_draws_logarithms_and_returns_values() -> None:
     chart = make_chart({0: trace(1000.0, 10.0)}, None, columns=4, log=True)
     assert [value for _, value in chart.front] == [3.0, 1.0] and chart.value == 10.0
 
 
-def test_a_chart_without_anything_is_one() -> None:
+def test_chart_without_data_has_no_value_and_no_span() -> None:
     chart = make_chart({}, 0, columns=4, log=True, smooth=True)
     assert chart.value is None and time_span([chart]) is None
     assert make_chart({}, None, columns=4).value is None
 
 
-def test_charts_have_one_time_and_columns_of_it() -> None:
+def test_charts_share_one_time_span_and_its_columns() -> None:
     charts = [
         make_chart({0: trace(1.0, 2.0)}, 0, columns=4),
         make_chart({0: trace(1.0, 2.0, since=9.0)}, 0, columns=4),
@@ -131,11 +131,11 @@ def test_charts_have_one_time_and_columns_of_it() -> None:
         ("flat", (5.0,) * 9, False),
     ],
 )
-def test_what_grows_by_the_same_whole_number_only_counts(name: str, values: tuple[float, ...], counts: bool) -> None:
+def test_metric_with_constant_integer_steps_is_a_counter(name: str, values: tuple[float, ...], counts: bool) -> None:
     assert is_counter(name, trace(*values)) is counts
 
 
-def test_what_only_counts_stands_apart_but_where_all_does() -> None:
+def test_counters_are_listed_apart_unless_all_metrics_are_counters() -> None:
     book = MetricStore()
     book.add_values("r", 3, 0.0, {"epoch": 1, "step": 10})
     assert sort_names(book, "r") == (["epoch", "step"], [])
@@ -165,7 +165,7 @@ def traces(points: Points, until: float = inf) -> dict[int, Trace]:
 @example([[(0.0, 1.0), (1.0, nan)], [(0.0, 5.0)]], 4, [0.0])
 @example([[(0.0, 1.0), (2.0, 3.0), (4.0, 2.0)], [(3.0, 7.0)]], 4, [0.0, 2.0, 3.0])
 @example([[(0.0, 9.0)], [(at, 1.0) for at in (0.0, 4.0, 8.0, 9.0, 10.0, 11.0, 12.0)]], 24, [8.0])
-def test_what_has_come_bit_by_bit_is_as_if_it_came_at_once(points: Points, columns: int, looks: list[float]) -> None:
+def test_incremental_band_equals_a_full_computation(points: Points, columns: int, looks: list[float]) -> None:
     kept = IncrementalBand()
     for until in sorted(looks):
         assert kept.update(traces(points, until), columns) == IncrementalBand().update(traces(points, until), columns)
@@ -173,7 +173,7 @@ def test_what_has_come_bit_by_bit_is_as_if_it_came_at_once(points: Points, colum
 
 
 @given(st.lists(st.lists(st.tuples(st.floats(0, 1000), numbers), max_size=30), max_size=5), st.integers(1, 40))
-def test_it_holds_every_finite_value(points: Points, columns: int) -> None:
+def test_incremental_band_covers_every_finite_value(points: Points, columns: int) -> None:
     found = IncrementalBand().update(traces(points), columns)
     values = [value for each in points for _, value in each if isfinite(value)]
     assert bool(found.at) == bool(values)
@@ -184,12 +184,12 @@ def test_it_holds_every_finite_value(points: Points, columns: int) -> None:
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 8), numbers), max_size=20), max_size=5))
-def test_where_columns_are_the_same_it_is_the_band(points: Points) -> None:
+def test_incremental_band_equals_compute_band_for_equal_columns(points: Points) -> None:
     points = [*points, [(0.0, 1.0), (8.0, 2.0)]]  # so that eight columns are a second each
     assert IncrementalBand().update(traces(points), 8) == compute_band(list(traces(points).values()), 8)
 
 
-def test_lines_that_are_thinned_or_gone_are_looked_at_anew() -> None:
+def test_incremental_band_recomputes_thinned_or_removed_series() -> None:
     points: Points = [[(float(at), at + rank / 4) for at in range(100)] for rank in range(3)]
     kept = IncrementalBand()
     kept.update(traces(points, 90.0), 32)
@@ -202,7 +202,7 @@ def test_lines_that_are_thinned_or_gone_are_looked_at_anew() -> None:
     assert kept.update({}, 32) == ([], [], [], [])
 
 
-def test_only_what_has_come_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incremental_band_computes_only_columns_with_new_data(monkeypatch: pytest.MonkeyPatch) -> None:
     points: Points = [[(at + rank / 8, 1.0) for at in range(900)] for rank in range(8)]
     kept = IncrementalBand()
     kept.update(traces(points, 700.0), 100)
@@ -229,7 +229,7 @@ def line(*points: tuple[float, float]) -> Trace:
     return Trace(array("d", [at for at, _ in ordered]), array("d", [value for _, value in ordered]))
 
 
-def test_a_line_counts_with_its_last_value_until_a_pause_after_its_end() -> None:
+def test_series_counts_in_the_band_until_a_pause_after_its_end() -> None:
     seldom, often = line((0.0, 5.0), (4.0, 7.0)), line(*((float(at), 1.0) for at in range(11)))
     found = compute_band([seldom, often], 10)
     assert found.high == [5.0] * 3 + [7.0] * 5 + [1.0, 1.0]
@@ -237,13 +237,13 @@ def test_a_line_counts_with_its_last_value_until_a_pause_after_its_end() -> None
     assert found.at[-1] == 10.0
 
 
-def test_ranks_that_send_one_after_the_other_are_no_change_of_all() -> None:
+def test_band_median_is_stable_if_ranks_send_in_turn() -> None:
     lines = [line(*((step + rank / 5, float(rank)) for step in range(9))) for rank in range(4)]
     assert set(compute_band(lines, 80).middle) == {1.5}
     assert set(compute_band([line((rank / 5, float(rank))) for rank in range(4)], 80).middle) == {1.5}, "one each"
 
 
-def test_between_two_values_nothing_is_made_up() -> None:
+def test_band_has_no_points_between_two_values() -> None:
     found = compute_band([line((0.0, 9.0), (5.0, 4.0), (10.0, 1.0))], 100)
     assert found.middle == [9.0, 4.0, 1.0], "a line, and no steps"
 
@@ -252,12 +252,12 @@ def test_between_two_values_nothing_is_made_up() -> None:
     ("lines", "columns"),
     [([], 5), ([line()], 5), ([line((0.0, 1.0))], 0), ([line((0.0, nan), (1.0, inf))], 4)],
 )
-def test_no_number_no_band(lines: list[Trace], columns: int) -> None:
+def test_band_without_finite_values_is_empty(lines: list[Trace], columns: int) -> None:
     assert compute_band(lines, columns) == ([], [], [], [])
 
 
 @given(st.lists(st.lists(st.tuples(st.floats(0, 1e9), spread_numbers), max_size=20), max_size=6), st.integers(1, 40))
-def test_a_band_holds_every_finite_value(points: list[list[tuple[float, float]]], columns: int) -> None:
+def test_band_covers_every_finite_value_in_order(points: list[list[tuple[float, float]]], columns: int) -> None:
     found = compute_band([line(*each) for each in points], columns)
     values = [value for each in points for _, value in each if isfinite(value)]
     assert len(found.at) == len(found.low) == len(found.middle) == len(found.high) <= columns
@@ -270,7 +270,7 @@ def test_a_band_holds_every_finite_value(points: list[list[tuple[float, float]]]
 
 
 @given(st.lists(finite, min_size=1))
-def test_half_lie_on_either_side_of_the_median(values: list[float]) -> None:
+def test_median_has_at_most_half_of_values_on_each_side(values: list[float]) -> None:
     middle = median(values)
     assert sum(value < middle for value in values) <= len(values) / 2
     assert sum(value > middle for value in values) <= len(values) / 2
@@ -298,19 +298,19 @@ def test_half_lie_on_either_side_of_the_median(values: list[float]) -> None:
         ([1.0, 1.1, 0.9, 1.05, 50.0, 9000.0, 1.0, 0.95], [5, 4]),
     ],
 )
-def test_who_is_far_from_all_others_is_named(values: list[float], odd: list[int]) -> None:
+def test_find_outliers_returns_keys_far_from_all_others(values: list[float], odd: list[int]) -> None:
     assert find_outliers(dict(enumerate(values))) == odd
 
 
-def test_who_differs_by_less_than_matters_is_no_outlier() -> None:
-    """A processor at 94 % where all others are at 97 % was said to be unlike them."""
+def test_deviation_below_the_minimum_is_no_outlier() -> None:
+    """A processor at 94 % was reported as an outlier among others at 97 %."""
     busy = dict(enumerate([97.0, 97.2, 96.9, 97.1, 94.0]))
     assert find_outliers(busy, 10.0) == []
     assert find_outliers(busy | {4: 86.0}, 10.0) == [4]
 
 
 @given(st.dictionaries(st.integers(), spread_numbers, max_size=30))
-def test_outliers_never_are_most(values: dict[int, float]) -> None:
+def test_outliers_are_never_the_majority(values: dict[int, float]) -> None:
     found = find_outliers(values)
     good = [key for key, value in values.items() if isfinite(value)]
     assert len(found) == len(set(found)) and set(found) <= set(values)
@@ -321,7 +321,7 @@ def test_outliers_never_are_most(values: dict[int, float]) -> None:
 # A key is painted for twice at most, and not each of many keys that come together.
 
 
-def test_a_key_is_painted_for_soon_and_not_too_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_press_requests_a_bounded_number_of_immediate_paints(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(screen_refresh_timing, "monotonic", lambda: now)
     asked = ImmediateRepaint()
@@ -386,7 +386,7 @@ def seen(color: Color, eyes: tuple[Triple, Triple, Triple]) -> Triple:
 
 @pytest.mark.parametrize("eyes", SEEN_BY)
 @pytest.mark.parametrize("theme", OWN_THEMES, ids=lambda theme: theme.name)
-def test_no_two_states_look_alike(theme: Theme, eyes: str) -> None:
+def test_state_colors_differ_for_every_theme_and_color_vision(theme: Theme, eyes: str) -> None:
     made = ensure_contrast({**theme.to_color_system().generate(), "muted": muted(theme)}, ansi=False)
     looks = {name: seen(Color.parse(made[name]), SEEN_BY[eyes]) for name in STATES}
     apart = {

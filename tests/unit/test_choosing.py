@@ -1,4 +1,4 @@
-"""Machines that somebody chooses: what a pool is asked for by it, and who cannot choose so."""
+"""Choice of machines by requirements, offers and providers, and choice of SSH hosts."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def wanted(*specs: sky.Spec, **said: Any) -> sky.PoolSpec:
     return make_pool_spec("train.py", *specs, **said)
 
 
-def test_what_is_said_of_machines_is_a_wish() -> None:
+def test_pool_options_become_machine_requirements() -> None:
     spec = wanted(
         provider=sky.AWS(), accelerator="T4:4", vcpus=8, memory_gb=32, region=["us-east-1", "us-west-2"],
         max_hourly_cost=4, allocation="spot_if_available", selection="first", nodes=2,
@@ -112,12 +112,12 @@ def test_what_is_said_of_machines_is_a_wish() -> None:
         ({"provider": AWS, "architecture": "sparc"}, SpecError, "architecture: should be"),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_refused(said: dict[str, Any], kind: type[SkywardError], words: str) -> None:
+def test_invalid_machine_requirements_are_rejected(said: dict[str, Any], kind: type[SkywardError], words: str) -> None:
     with pytest.raises(kind, match=words):
         wanted(**said)
 
 
-def test_several_specs_that_do_not_go_together_are_refused() -> None:
+def test_incompatible_specs_of_one_pool_are_rejected() -> None:
     one = sky.Spec(provider=AWS, accelerator="T4")
     with pytest.raises(UsageError, match="accelerator cannot be combined with Spec values"):
         wanted(one, accelerator="T4")
@@ -132,7 +132,7 @@ def test_several_specs_that_do_not_go_together_are_refused() -> None:
     assert wanted(one, nodes=2).provider is AWS, "one alone is what it says"
 
 
-def test_what_is_kept_of_several_makes_them_again() -> None:
+def test_multi_provider_round_trips_through_json() -> None:
     spec = wanted(sky.Spec(provider=AWS), sky.Spec(provider=sky.AWS(region="us-west-2")))
     again = providers.provider_from_json(spec.provider.to_json())
     assert isinstance(again, MultiProvider) and again.to_json() == spec.provider.to_json()
@@ -145,7 +145,7 @@ def tried(selection: str, *shops: Any, **said: Any) -> tuple[sky.PoolSpec, Multi
     return spec, spec.provider
 
 
-async def test_the_cheapest_comes_first_over_providers_and_each_says_why_it_has_none() -> None:
+async def test_cheapest_selection_sorts_offers_of_all_providers() -> None:
     left, right = Shop("left", {"a": 1.0, "c": 3.0}, ("a",)), Shop("right", {"b": 2.0}, ("b",))
     spec, several = tried("cheapest", left, right)
     plan = await several.plan(spec)
@@ -161,7 +161,7 @@ async def test_the_cheapest_comes_first_over_providers_and_each_says_why_it_has_
     assert str(caught.value) == "spec 1 (left): sold out; spec 2 (right): sold out; spec 1 (left): sold out"
 
 
-async def test_the_first_comes_first_whatever_it_costs() -> None:
+async def test_first_selection_ignores_prices_of_later_providers() -> None:
     dear, cheap = Shop("dear", {"a": 9.0}), Shop("cheap", {"b": 1.0})
     spec, several = tried("first", dear, cheap)
     assert [each.instance_type for each in (await several.plan(spec)).attempts] == ["a", "b"]
@@ -175,7 +175,7 @@ async def test_the_first_comes_first_whatever_it_costs() -> None:
         await several.plan(spec)
 
 
-async def test_each_machine_is_its_own_provider_s() -> None:
+async def test_each_machine_is_ended_by_its_own_provider() -> None:
     left, right = Shop("left", {"a": 1.0}, ("a",)), Shop("right", {"b": 2.0})
     spec, several = tried("cheapest", left, right)
     made = await several.create(spec, "t")
@@ -192,8 +192,8 @@ async def test_each_machine_is_its_own_provider_s() -> None:
     assert right.torn_down == 1, "the others are torn down all the same"
 
 
-def test_several_can_do_for_a_pool_what_one_of_them_can() -> None:
-    """Whoever adds a capability of rented machines has it passed on."""
+def test_multi_provider_forwards_every_capability_of_its_providers() -> None:
+    """A new capability of rented machines must be forwarded as well."""
     of_no_pool = {
         provider_capabilities.HasSettings,
         provider_capabilities.NeedsPython,
@@ -211,7 +211,7 @@ def test_several_can_do_for_a_pool_what_one_of_them_can() -> None:
     assert {each for each in alone if not isinstance(MultiProvider([AWS, AWS]), each)} == set()
 
 
-async def test_what_a_provider_is_at_is_told_with_its_name() -> None:
+async def test_progress_of_a_provider_is_reported_with_its_name() -> None:
     class Talker(Shop):
         async def create(self, spec: sky.PoolSpec, token: str) -> list[Machine]:
             from skyward_core.providers.provider_calls import report_progress
@@ -226,7 +226,7 @@ async def test_what_a_provider_is_at_is_told_with_its_name() -> None:
     assert heard == ["spec 1 (left): looking", "spec 1 (left): sold out; spec 2 (right): looking"]
 
 
-def test_a_sweep_looks_through_the_accounts_of_all(tmp_path: Path) -> None:
+def test_account_search_covers_regions_of_all_providers(tmp_path: Path) -> None:
     spec = wanted(sky.Spec(provider=AWS), sky.Spec(provider=sky.AWS(region="us-west-2")))
     ledger = Ledger(tmp_path / "ledger.db")
     ledger.record_intent("t", "p", spec.provider.to_json(), spec.describe())
@@ -252,7 +252,7 @@ class Remembering(Shop):
 
 
 @pytest.mark.parametrize("error", [sky.CredentialsRefused("no key"), sky.Unreachable("no way")])
-async def test_another_provider_is_tried_where_one_refuses_or_does_not_answer(error: SkywardError) -> None:
+async def test_next_provider_is_tried_if_one_refuses_or_does_not_answer(error: SkywardError) -> None:
     spec, several = tried("first", Remembering("left", {"a": 1.0}, error), Shop("right", {"b": 2.0}))
     heard: list[str] = []
     with progress_listener(heard.append):
@@ -265,7 +265,7 @@ async def test_another_provider_is_tried_where_one_refuses_or_does_not_answer(er
 
 
 @pytest.mark.parametrize("made", [[Machine("a-0", 0, "", "")], sky.Unreachable("nobody can tell")])
-async def test_none_is_tried_where_the_one_before_may_have_made_machines(made: Any) -> None:
+async def test_no_other_provider_is_tried_if_machines_may_exist(made: Any) -> None:
     error = sky.Unreachable("no answer")
     right = Shop("right", {"b": 2.0})
     spec, several = tried("first", Remembering("left", {"a": 1.0}, error, made), right)
@@ -273,7 +273,7 @@ async def test_none_is_tried_where_the_one_before_may_have_made_machines(made: A
         await several.create(spec, "t")
 
 
-async def test_a_provider_that_cannot_even_plan_is_left_out_and_named() -> None:
+async def test_provider_whose_plan_fails_is_skipped_and_named() -> None:
     class Closed(Shop):
         async def plan(self, spec: sky.PoolSpec) -> RentalPlan:
             raise sky.CredentialsRefused("no key")
@@ -313,7 +313,7 @@ def hosts_of(nodes: Any) -> tuple[list[str], list[str]]:
     return [each.id for each in made], told
 
 
-def test_the_first_that_answer_are_taken_and_the_others_named(away: set[str]) -> None:
+def test_unreachable_hosts_are_skipped_and_named(away: set[str]) -> None:
     assert hosts_of("2:3") == (["a", "b", "c"], [])
     away.add("a")
     assert hosts_of("2:3") == (["b", "c", "d"], ["3 of 4 hosts answer: a: no route to it"])
@@ -322,7 +322,7 @@ def test_the_first_that_answer_are_taken_and_the_others_named(away: set[str]) ->
     assert hosts_of(2) == (["a", "b"], []), "a number takes the first, whoever answers"
 
 
-def test_too_few_are_refused(away: set[str]) -> None:
+def test_too_few_reachable_hosts_are_an_error(away: set[str]) -> None:
     away |= {"a", "b", "d"}
     with pytest.raises(NoCapacity, match="at least 2 nodes are needed, but only 1 of 4 hosts answer: a: no route"):
         hosts_of("2:3")
@@ -352,7 +352,7 @@ async def number(calls: AwsCalls, action: str = "describe_images", region: str =
     return int((await calls.call("ec2", region, action, **params))["number"])
 
 
-async def test_only_who_may_remember_is_answered_by_what_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cached_answers_are_used_only_on_request_and_until_expiry(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = CountedCalls()
     with use_cached_answers():
         assert [await number(calls), await number(calls)] == [1, 1]
@@ -365,7 +365,7 @@ async def test_only_who_may_remember_is_answered_by_what_was_said(monkeypatch: p
         assert await number(calls) == 7
 
 
-async def test_errors_and_other_accounts_are_not_remembered() -> None:
+async def test_errors_and_answers_of_another_session_are_not_cached() -> None:
     calls = CountedCalls()
     with use_cached_answers():
         assert await number(calls) == 1
@@ -378,7 +378,7 @@ async def test_errors_and_other_accounts_are_not_remembered() -> None:
     assert len(calls.asked) == 4
 
 
-def test_what_is_kept_is_bounded() -> None:
+def test_answer_cache_is_bounded() -> None:
     kept = AnswerCache()
     for question in range(2 * provider_calls.MAX_CACHED_ANSWERS):
         kept.put(question, question + 1)
@@ -425,11 +425,11 @@ T4 = Offer(
         (MachineRequirements(accelerator=Accelerator("T4", 4), max_hourly=3.92), "costs $3.93/h"),
     ],
 )
-def test_an_offer_is_refused_for_what_it_lacks(wish: MachineRequirements, why: str) -> None:
+def test_offer_mismatch_reason_names_the_missing_property(wish: MachineRequirements, why: str) -> None:
     assert mismatch_reason(T4, wish) == why
 
 
-def test_a_machine_of_unknown_price_is_below_no_limit() -> None:
+def test_offer_of_unknown_price_fails_any_price_limit() -> None:
     unknown = replace(T4, hourly=None)
     assert mismatch_reason(unknown, MachineRequirements(accelerator=Accelerator("T4", 4))) == ""
     assert "no known price" in mismatch_reason(
@@ -437,7 +437,7 @@ def test_a_machine_of_unknown_price_is_below_no_limit() -> None:
     )
 
 
-def test_memory_is_compared_as_makers_round_it() -> None:
+def test_offered_gpu_memory_matches_its_rounded_size() -> None:
     large = replace(T4, accelerator="A100", count=8, memory_each_gb=79.6)
     assert mismatch_reason(large, MachineRequirements(accelerator=Accelerator("A100", 8, memory_gb=80.0))) == ""
     assert "of 79.6 GB" in mismatch_reason(
@@ -445,7 +445,7 @@ def test_memory_is_compared_as_makers_round_it() -> None:
     )
 
 
-def test_spot_comes_first_where_it_is_to_be_had() -> None:
+def test_spot_offers_come_first_if_spot_is_preferred() -> None:
     spot = replace(T4, market="spot", zone="us-east-1b", hourly=9.0)
     wish = MachineRequirements(accelerator=Accelerator("T4", 4), allocation="spot-if-available")
     assert matching_offers([T4, spot], wish) == [spot, T4]
@@ -454,7 +454,7 @@ def test_spot_comes_first_where_it_is_to_be_had() -> None:
     assert matching_offers([T4, spot], replace(wish, allocation="on-demand")) == [T4]
 
 
-def test_of_equal_prices_the_region_that_was_named_first_comes_first() -> None:
+def test_offers_of_equal_price_are_sorted_by_region_order() -> None:
     there = replace(T4, region="eu-west-1", zone="eu-west-1a")
     wish = MachineRequirements(accelerator=Accelerator("T4", 4), regions=("us-east-1", "eu-west-1"))
     assert matching_offers([there, T4], wish) == [T4, there]
@@ -481,8 +481,10 @@ WISHES = st.builds(
 
 
 @given(st.lists(OFFERS, max_size=12), WISHES, st.randoms())
-def test_the_order_is_the_offers_own(offers: list[Offer], wish: MachineRequirements, dice: object) -> None:
-    """However they come, they are tried in one order, none that is refused, and no dearer one before a cheaper one."""
+def test_offer_order_is_independent_of_input_order(
+    offers: list[Offer], wish: MachineRequirements, dice: object
+) -> None:
+    """The order contains no rejected offer and no dearer offer before a cheaper one."""
     order = matching_offers(offers, wish)
     dice.shuffle(offers)  # type: ignore[attr-defined]
     assert matching_offers(offers, wish) == order

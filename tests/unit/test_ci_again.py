@@ -38,7 +38,7 @@ BROKEN = "def test_broken():\n    assert 1 == 2\n"
         (3, False, 1, "3 tests failed, 3 of them passed alone"),
     ],
 )
-def test_rerun_tells_flaky_tests_from_broken_ones(
+def test_rerun_distinguishes_flaky_from_broken_tests(
     tmp_path: Path, flaky: int, broken: bool, status: int, said: str
 ) -> None:
     for number in range(flaky):

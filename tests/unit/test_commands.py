@@ -1,4 +1,4 @@
-"""Commands without pools: what they print, and what they end with when a teardown cannot be verified."""
+"""Commands without pools: printed output, exit codes, signals and live status."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ from tests.support.fake_session import FakeSession, failed_run, logged
 # What is printed
 
 
-def test_every_commands_summary_is_whole_at_80_columns() -> None:
+def test_command_summaries_fit_into_80_columns() -> None:
     said = CliRunner().invoke(cli, ["--help"], terminal_width=80).output
     lines = said.partition("Commands:\n")[2].splitlines()
     assert [line.split(maxsplit=1) for line in lines] == [
@@ -75,7 +75,7 @@ def test_every_commands_summary_is_whole_at_80_columns() -> None:
         assert len(line) <= 80 and line.endswith(".") and not line.endswith("..."), line
 
 
-def test_what_a_command_says_is_safe(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_output_is_sanitized(capsys: pytest.CaptureFixture[str]) -> None:
     evil = "a\x1b[\x002J\x1b]0;t\x07\x9b2J\x1b[31mb\n\u202ec\x7f"
     console = Console()
     console.print_line(evil, 1)
@@ -90,7 +90,7 @@ def test_what_a_command_says_is_safe(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @given(st.text(), st.sampled_from(["utf-8", "ascii", "latin-1", "cp437", "utf-16-le", "shift-jis"]))
-def test_any_text_goes_out_in_any_encoding(text: str, encoding: str) -> None:
+def test_standard_stream_prints_any_text_in_any_encoding(text: str, encoding: str) -> None:
     with (
         tempfile.TemporaryFile("w+", encoding=encoding, newline="") as file,
         pytest.MonkeyPatch.context() as patch,
@@ -108,7 +108,7 @@ def test_any_text_goes_out_in_any_encoding(text: str, encoding: str) -> None:
             assert character in written
 
 
-def test_output_stops_after_its_first_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_output_stops_after_its_first_write_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with open(writing, "w") as file:
@@ -138,7 +138,7 @@ def returned(rank: int, value: Any) -> Outcome:
 FAILED = Outcome(1, 1, 0, "raised", 0.25, error=ErrorInfo("ValueError", "bad\nvery", "Traceback:\n  here\n"))
 
 
-def test_a_value_that_is_no_json_is_summarised() -> None:
+def test_run_json_summarizes_values_that_are_not_json() -> None:
     tensor = Outcome(0, 0, 0, "returned", 1.0, Summary("Tensor", "tensor(3)", size=99))
     waiting = RunView("r1", "p", "train", "broadcast", 2, 0.0)
     waiting.tasks = {0: TaskView(0, 0, 0, "returned", outcome=tensor), 1: TaskView(1, 1, 0, "running")}
@@ -149,7 +149,7 @@ def test_a_value_that_is_no_json_is_summarised() -> None:
     }  # fmt: skip
 
 
-def test_tables_and_failures_in_words() -> None:
+def test_run_table_and_failure_lines_are_formatted() -> None:
     run = a_run(returned(0, {"loss": 1.0}), FAILED, state="failed", cause=RootCause.from_outcome(FAILED))
     assert [line for line, _ in run_table(run)] == [
         "rank  node  outcome     time    result",
@@ -177,7 +177,7 @@ def test_tables_and_failures_in_words() -> None:
         (RunError("x", run="r", function="f", outcomes={}, root_cause=RootCause(0, "raised", "", "")), 1),
     ],
 )
-def test_exit_status_of_errors(error: BaseException, status: int) -> None:
+def test_exit_code_of_each_error_type(error: BaseException, status: int) -> None:
     assert errors.error_exit_code(error) == status
 
 
@@ -315,7 +315,7 @@ def execute(
         return job.execute(SPEC if ours else None, [TASK], LaunchRequest(script="train.py", detach=detach), None)
 
 
-def test_a_launch_that_cannot_be_kept_is_told_and_the_run_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_launch_that_cannot_be_saved_is_reported_and_run_continues(capsys: pytest.CaptureFixture[str]) -> None:
     session = Session(a_run(state="done"), GONE)
     session.unkept = OSError(28, "No space left on device")
     assert execute(session, console=Console(as_json=False)) == errors.OK
@@ -337,13 +337,13 @@ def test_a_launch_that_cannot_be_kept_is_told_and_the_run_goes_on(capsys: pytest
         (PoolError("nobody is there"), ["cannot list the files of the ranks of pool p: nobody is there"]),
     ],
 )
-def test_the_question_before_a_teardown_names_files_that_nobody_has_fetched(left: Any, said: list[str]) -> None:
+def test_teardown_question_lists_unfetched_files(left: Any, said: list[str]) -> None:
     row: Any = SimpleNamespace(key="p.t", name="p")
     session: Any = SimpleNamespace(unfetched_files=lambda key: done(left))
     assert list(cancel_down_prune._unfetched_files(session, [row])) == said
 
 
-def test_an_unverified_teardown_outranks_the_run(capfd: pytest.CaptureFixture[str]) -> None:
+def test_unverified_teardown_overrides_exit_code_of_the_run(capfd: pytest.CaptureFixture[str]) -> None:
     session = Session(a_run(returned(0, 1)), LEFT)
     assert execute(session) == 3
     out, err = capfd.readouterr()
@@ -352,7 +352,7 @@ def test_an_unverified_teardown_outranks_the_run(capfd: pytest.CaptureFixture[st
     assert json.loads(out)["receipt"]["unaccounted"] == ["i-0abc"]
 
 
-def test_a_teardown_that_fails_is_unverified(capfd: pytest.CaptureFixture[str]) -> None:
+def test_failed_teardown_exits_as_unverified(capfd: pytest.CaptureFixture[str]) -> None:
     assert execute(Session(a_run(returned(0, 1)), PoolError("no answer"))) == 3
     assert "error: no answer" in capfd.readouterr().err
 
@@ -378,7 +378,7 @@ def test_failed_start_tears_down_a_pool_that_was_to_be_kept(capfd: pytest.Captur
     ],
     ids=["none", "while starting", "of a name in use", "while running", "twice"],
 )  # fmt: skip
-def test_calls_of_a_run_by_signals(
+def test_signal_during_a_command_decides_session_calls_and_exit_code(
     state: Any, created: Any, signals: dict[str, signal.Signals], keep: bool, status: int, calls: list[str]
 ) -> None:
     session = Session(a_run(returned(0, 1), state=state) if state else None, GONE, created=created, signals=signals)
@@ -386,7 +386,7 @@ def test_calls_of_a_run_by_signals(
     assert session.calls == calls
 
 
-def test_pool_of_another_client_stays_up() -> None:
+def test_pool_of_another_client_stays_up_after_a_run() -> None:
     session = Session(a_run(returned(0, 1)), GONE)
     assert execute(session, ours=False) == 0
     assert session.calls == ["launch", "wait"]
@@ -409,7 +409,7 @@ class Terminal(Console):
         ),
     ],
 )
-def test_who_detaches_is_told_what_becomes_of_the_run(
+def test_detaching_user_is_told_whether_the_run_continues(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], waits: bool, asked: str, told: str
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("d\n"))
@@ -421,7 +421,7 @@ def test_who_detaches_is_told_what_becomes_of_the_run(
     assert "tear down the pool: skyward-tui down p" in said
 
 
-def test_a_run_that_ended_before_we_left_does_not_go_on(capfd: pytest.CaptureFixture[str]) -> None:
+def test_detach_after_the_end_of_a_run_names_the_results_command(capfd: pytest.CaptureFixture[str]) -> None:
     session = Session(a_run(returned(0, 1)))
     assert execute(session, detach=True) == 0
     assert session.calls == ["create", "launch", "leave"]
@@ -429,7 +429,9 @@ def test_a_run_that_ended_before_we_left_does_not_go_on(capfd: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("price", [1.0, 0.0])
-def test_who_leaves_rented_machines_is_told_when_they_end(capfd: pytest.CaptureFixture[str], price: float) -> None:
+def test_detach_from_rented_machines_reports_their_shutdown_time(
+    capfd: pytest.CaptureFixture[str], price: float
+) -> None:
     session = Session(a_run(state="running"))
     session.shown.price_hourly, session.shown.spec = price, {"options": {"idle_timeout": 600.0}}
     session.run.tasks = {0: TaskView(0, 0, 0)}  # type: ignore[union-attr]
@@ -439,7 +441,7 @@ def test_who_leaves_rented_machines_is_told_when_they_end(capfd: pytest.CaptureF
     assert (told in capfd.readouterr().err) == bool(price)
 
 
-def test_a_signal_does_not_cut_a_teardown_short(capfd: pytest.CaptureFixture[str]) -> None:
+def test_signal_during_teardown_does_not_interrupt_it(capfd: pytest.CaptureFixture[str]) -> None:
     session = Session(a_run(returned(0, 1)), GONE, signals={"down": signal.SIGINT})
     assert execute(session) == 0
     out, err = capfd.readouterr()
@@ -456,7 +458,7 @@ def test_ignored_signals_stay_ignored(capfd: pytest.CaptureFixture[str]) -> None
         signal.signal(signal.SIGHUP, before)
 
 
-def test_that_a_machine_is_taken_back_is_said_at_once(capfd: pytest.CaptureFixture[str]) -> None:
+def test_preemption_notice_is_printed_and_in_pool_json(capfd: pytest.CaptureFixture[str]) -> None:
     follower = Follower(Console())
     said = describe_notice(1, {"kind": "terminate", "left": 119.6})
     follower.on_event(NodeNotice(pool="p", node=1, kind="terminate", ends_at=1.0))
@@ -469,7 +471,7 @@ def test_that_a_machine_is_taken_back_is_said_at_once(capfd: pytest.CaptureFixtu
     assert pool_json(view)["notices"] == [{"node": 1, "kind": "terminate", "ends_at": 7.0}]
 
 
-def test_attempts_that_fail_alike_are_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+def test_repeated_node_failures_are_printed_once(capfd: pytest.CaptureFixture[str]) -> None:
     follower = Follower(Console())
     for detail in ("connection refused", "connection refused", "no answer", "connection refused"):
         for node in (0, 1):
@@ -483,7 +485,7 @@ def test_attempts_that_fail_alike_are_told_once(capfd: pytest.CaptureFixture[str
     assert capfd.readouterr().err == "".join(said)
 
 
-def test_why_a_start_fails_is_left_to_its_error(capfd: pytest.CaptureFixture[str]) -> None:
+def test_reason_of_a_failed_start_is_printed_once(capfd: pytest.CaptureFixture[str]) -> None:
     for failure, said in ((PoolError("no host"), ""), (PoolError("worse"), "pool p starting: no host\n")):
         follower, start = Follower(Console()), Future[None]()
         follower.on_event(PoolState(pool="p", state="starting", detail="no host"))
@@ -500,8 +502,8 @@ def test_why_a_start_fails_is_left_to_its_error(capfd: pytest.CaptureFixture[str
     assert capfd.readouterr().err == "pool p starting: .env stays here\nn0 link down: no answer\n"
 
 
-def test_no_line_waits_behind_news_that_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a pipe, where Python gathers what is printed."""
+def test_log_line_is_flushed_although_a_silent_event_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python buffers printed lines if stdout is a pipe."""
     reading, writing = os.pipe()
     with open(reading, "rb", buffering=0) as reader, open(writing, "w") as out:
         monkeypatch.setattr(sys, "stdout", out)
@@ -532,7 +534,7 @@ def test_ls_reports_a_pool_found_ended(monkeypatch: pytest.MonkeyPatch, capfd: p
 
 
 @pytest.mark.parametrize("receipt, status", [(GONE, 0), (LEFT, 3), (PoolError("no answer"), 3)])
-def test_down_ends_with_the_truth(
+def test_down_exits_with_the_verified_teardown_result(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], receipt: Any, status: int
 ) -> None:
     monkeypatch.setattr(pool_and_run_lookup, "Session", lambda: Session(receipt=receipt))
@@ -558,7 +560,7 @@ def test_down_ends_with_the_truth(
         (["cancel", "over"], "'over' is a pool, not a run. List the ids of runs with: skyward-tui ls --all"),
     ],
 )
-def test_what_is_wrong_names_what_was_written(
+def test_command_error_quotes_the_invalid_argument(
     arguments: list[str],
     message: str,
     tmp_path: Path,
@@ -575,18 +577,18 @@ def test_what_is_wrong_names_what_was_written(
     assert f"error: {message}" in capfd.readouterr().err
 
 
-def test_the_help_of_run_writes_values_as_they_are_taken() -> None:
+def test_run_help_shows_placeholders_for_values() -> None:
     said = CliRunner().invoke(cli, ["run", "--help"], terminal_width=80).output
     assert "--ranks-per-node N|gpu" in said
     assert "such as ssh" in said and "such as torch" in said
 
 
-def test_an_older_command_name_works_and_names_the_newer_one() -> None:
+def test_deprecated_command_name_works_and_names_its_replacement() -> None:
     done = CliRunner().invoke(cli, ["sweep", "--help"])
     assert done.exit_code == 0 and "Use `leftovers`" in done.stderr and "--all-regions" in done.stdout
 
 
-def test_leftovers_without_a_cloud_account_are_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_without_a_cloud_account_exits_with_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [each for each in os.environ if each.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -602,7 +604,9 @@ def test_leftovers_without_a_cloud_account_are_no_failure(tmp_path: Path, monkey
 # Packaged examples as the command line shows, copies and names them.
 
 
-def test_examples_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_examples_command_lists_prints_and_copies_examples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli.main(["examples"], standalone_mode=False) == 0
     listed = capfd.readouterr().out
@@ -621,7 +625,7 @@ def test_examples_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
     assert Path("hello.py").read_text() == "mine"
 
 
-def test_an_example_has_a_name_for_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_example_name_is_accepted_as_script_argument(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = form.FOLDER / "ddp.py"
     assert form.expand_example("example:ddp") == str(path)
@@ -649,7 +653,7 @@ def printed(*chunks: tuple[int, str, bytes], **options: Any) -> bytes:
     return sink.getvalue()
 
 
-def test_a_progress_bar_is_drawn_in_place_on_a_terminal() -> None:
+def test_progress_bar_is_redrawn_in_place_on_a_terminal() -> None:
     screen, sink = pyte.Screen(24, 6), io.BytesIO()
     terminal = pyte.ByteStream(screen)
     printer = LogPrinter(sink, terminal=True, live=LiveLines(lambda: os.terminal_size((24, 6))))
@@ -680,7 +684,7 @@ def test_a_progress_bar_is_drawn_in_place_on_a_terminal() -> None:
     assert shown() == ["r001| a line", "r000| 100%", "r001| next one"]
 
 
-def test_lines_are_whole_whatever_the_chunks() -> None:
+def test_log_printer_prints_whole_lines_from_any_chunks() -> None:
     chunks = [
         (0, "out", b"a"),
         (1, "out", b"x\ny"),
@@ -692,13 +696,13 @@ def test_lines_are_whole_whatever_the_chunks() -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, 12))
-def test_no_byte_is_lost_or_changed_on_the_way_to_a_pipe(cut: int) -> None:
+def test_log_printer_writes_every_byte_unchanged_to_a_pipe(cut: int) -> None:
     data = b"\x1b]0;t\x07\r\x00\xff\n\n" + bytes(range(256)) + b"\ntail"
     chunks = [(7, "out", data[i : i + cut]) for i in range(0, len(data), cut)]
     assert printed(*chunks) == b"".join(b"r007| " + line + b"\n" for line in data.split(b"\n"))
 
 
-def test_prefixes_are_coloured_by_rank_and_can_be_left_out() -> None:
+def test_log_prefixes_are_coloured_by_rank_and_optional() -> None:
     assert printed((1, "out", b"x\n"), color=True) == b"\x1b[33mr001| \x1b[0mx\n"
     assert printed((1, "out", b"x\ny"), prefix=False) == b"x\ny\n"
 
@@ -718,13 +722,13 @@ def test_prefixes_are_coloured_by_rank_and_can_be_left_out() -> None:
         (b"done\r", b"done"),
     ],
 )
-def test_what_reaches_a_terminal_is_safe(line: bytes, safe: bytes) -> None:
+def test_log_printer_sanitizes_lines_for_a_terminal(line: bytes, safe: bytes) -> None:
     expected = b"r000| " + safe + (b"\x1b[0m\n" if b"\x1b" in safe else b"\n")
     assert printed((0, "out", line + b"\n"), terminal=True) == expected
     assert printed((0, "out", line), terminal=True) == expected
 
 
-def test_an_endless_line_is_cut_on_a_terminal_only() -> None:
+def test_endless_line_is_cut_only_on_a_terminal() -> None:
     cut = printed((0, "out", b"x" * 70_000), terminal=True)
     assert cut.endswith(" … [4,464 more bytes in the log file]\n".encode())
     assert len(printed((0, "out", b"x" * 70_000))) == 70_007
@@ -737,7 +741,7 @@ def texts(found: list[Row]) -> list[str]:
     return [text for text, _ in found]
 
 
-def test_it_tells_of_a_start_a_run_and_a_failure() -> None:
+def test_status_rows_show_start_run_and_failure() -> None:
     session = FakeSession()
     starting = session.pool("fresh", 4, state="starting", phase="requested", price=2.0)
     assert texts(status_rows(starting, None, "", session.now)) == [
@@ -782,7 +786,7 @@ def shown(screen: pyte.Screen) -> list[str]:
     return [line.rstrip() for line in screen.display if line.strip()]
 
 
-def test_what_is_printed_stands_above_it_and_nothing_of_it_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_status_stays_below_printed_lines_and_is_erased(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = terminal_in_place(monkeypatch)
     console = Console()
     told: list[Row] = [("one", 1), ("x" * 60, None)]
@@ -832,7 +836,9 @@ def test_live_status_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         (["torchrun", "t.py"], "--watch needs a terminal on stderr"),
     ],
 )
-def test_watch_is_refused_if(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], said: str) -> None:
+def test_watch_is_rejected_with_json_detach_or_without_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], said: str
+) -> None:
     monkeypatch.setenv("SKYWARD_HOME", f"{tmp_path}/home")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t.yaml").write_text("run: echo hello\n")
@@ -856,13 +862,13 @@ def test_watch_is_refused_if(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, op
         ("é" * LAST_LINE_BYTES + "z", "é" * (LAST_LINE_BYTES // 2 - 1) + "z"),
     ],
 )
-def test_it_is_the_last_with_something_in_it(tmp_path: Path, text: str, line: str) -> None:
+def test_last_line_skips_blank_lines_and_is_bounded(tmp_path: Path, text: str, line: str) -> None:
     path = tmp_path / "log"
     path.write_text(text)
     assert last_line(path).lstrip("\N{REPLACEMENT CHARACTER}") == line
 
 
-def test_a_large_log_is_not_read_for_it(tmp_path: Path) -> None:
+def test_last_line_of_a_large_log_reads_only_its_end(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with path.open("wb") as log:
         log.truncate(1 << 30)

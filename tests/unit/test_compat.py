@@ -1,4 +1,4 @@
-"""The older names: each does what it did, and warns once, naming the new one."""
+"""Deprecated API names: each works as before and warns once, naming its replacement."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ def fresh(monkeypatch):
     monkeypatch.setattr(older_api_names, "_warned", set())
 
 
-def test_compute_is_function_bare_and_with_arguments():
+def test_deprecated_compute_decorator_works_bare_and_with_arguments():
     with pytest.warns(FutureWarning, match=r"sky\.compute is deprecated: use @sky\.function") as caught:
 
         @sky.compute
@@ -35,12 +35,12 @@ def test_compute_is_function_bare_and_with_arguments():
 
 
 @pytest.mark.parametrize("first", ["sky.compute", "sky.Compute", "import skyward_core.api.compute"])
-def test_compute_works_whatever_was_imported_first(first):
+def test_deprecated_compute_decorator_works_in_any_import_order(first):
     code = f"import skyward_core as sky\n{first}\nassert sky.compute(len).local([1]) == 1\nassert sky.Compute"
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
 
 
-def test_a_pools_pip_goes_into_its_image():
+def test_deprecated_pip_and_env_of_a_pool_become_its_image():
     image = sky.Image(pip=["a"], env={"A": "1"})
     with pytest.warns(FutureWarning) as caught:
         pool = older_api_names.ComputePool(nodes=2, pip=["b"], env={"B": "2"}, image=image, accelerator="A100:2")
@@ -54,14 +54,14 @@ def test_a_pools_pip_goes_into_its_image():
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_an_accelerator_cut_by_mig_brings_a_rank_for_each_slice():
+def test_deprecated_mig_accelerator_adds_one_rank_per_slice():
     pool = older_api_names.ComputePool(accelerator=sky.Accelerator.NVIDIA.A100(mig="3g.40gb"))
     assert [plugin.name for plugin in pool.spec.plugins] == ["automatic", "mig"]
     assert pool.spec.ranks_per_node == 2
     assert older_api_names.ComputePool(accelerator="A100").spec.ranks_per_node == 1
 
 
-def test_accelerators_by_maker():
+def test_deprecated_accelerators_by_maker_warn_and_work():
     with pytest.warns(FutureWarning, match=r"use sky\.accelerators\.A100\(\)"):
         assert sky.NVIDIA.A100 == sky.accelerators.A100
     with pytest.warns(FutureWarning, match=r"sky\.Accelerator\.NVIDIA\.H100"):
@@ -76,7 +76,7 @@ def test_accelerators_by_maker():
 
 
 @pytest.mark.parametrize("name", ["torch", "keras", "jax", "tensorflow", "transformers"])
-def test_integrations_off_a_pool_do_no_harm(name):
+def test_deprecated_integrations_keep_functions_unchanged(name):
     with pytest.warns(FutureWarning, match=rf"sky\.integrations\.{name} .*sky\.plugins\."):
         decorate = getattr(sky.integrations, name)()
     task = decorate(sky.function(lambda: 7))

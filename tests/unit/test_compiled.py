@@ -1,4 +1,4 @@
-"""What is compiled before the processes of a run begin is what they would compile."""
+"""Bytecode cache of rewritten test modules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.compiled import keep_rewritten
 HEADER = 16  # bytes before the code
 
 
-def test_pytest_s_own_is_kept_and_nothing_of_it_runs(pytestconfig: pytest.Config, tmp_path: Path) -> None:
+def test_rewritten_test_module_is_cached_without_running_it(pytestconfig: pytest.Config, tmp_path: Path) -> None:
     loader: Any = pytestconfig.pluginmanager.rewrite_hook
     source = tmp_path / "test_it.py"
     source.write_text(f'"""Its words."""\nopen({str(tmp_path / "ran")!r}, "w").close()\nassert 1 + 1 == 3\n')
@@ -32,7 +32,7 @@ def test_pytest_s_own_is_kept_and_nothing_of_it_runs(pytestconfig: pytest.Config
     assert (kept.stat().st_ino, kept.stat().st_mtime_ns) == (was.st_ino, was.st_mtime_ns), "and taken as it is"
 
 
-def test_a_mistake_is_told_by_who_loads_it(pytestconfig: pytest.Config, tmp_path: Path) -> None:
+def test_test_module_with_a_syntax_error_is_not_cached(pytestconfig: pytest.Config, tmp_path: Path) -> None:
     source = tmp_path / "test_it.py"
     source.write_text("def (:\n")
     keep_rewritten(pytestconfig.pluginmanager.rewrite_hook, source)

@@ -1,4 +1,4 @@
-"""Where things are kept, and who may look into them."""
+"""State folder, socket folder and settings files: locations, permissions and trust."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_home_that_others_could_enter_is_closed_and_somebody_elses_things_are_let_be(world: Path) -> None:
+def test_state_folder_with_only_own_files_is_made_private(world: Path) -> None:
     ours = ("ledger.db", "ledger.db-wal", "pools", "environments", "recent.json", "known_hosts", "skyward-0")
     for content, kept in ((), False), (ours, False), (("thesis.tex",), True), ((*ours, "thesis.tex"), True):
         world.mkdir()
@@ -51,7 +51,7 @@ def test_a_home_that_others_could_enter_is_closed_and_somebody_elses_things_are_
         shutil.rmtree(world)
 
 
-def test_a_folder_that_holds_other_things_keeps_its_mode_for_ever(world: Path) -> None:
+def test_state_folder_with_foreign_files_keeps_its_mode(world: Path) -> None:
     world.mkdir()
     world.chmod(0o755)
     (world / "thesis.tex").touch()
@@ -64,8 +64,8 @@ def test_a_folder_that_holds_other_things_keeps_its_mode_for_ever(world: Path) -
 @pytest.mark.parametrize(
     ("bits", "holds"), [(0o777, "theirs"), (0o1777, "theirs"), (0o757, "theirs"), (0o1777, "pools")]
 )
-def test_a_home_in_which_others_may_put_things_is_none(world: Path, bits: int, holds: str) -> None:
-    """As /tmp is: a ledger, a pool or an environment could be there before ours."""
+def test_state_folder_writable_by_others_is_rejected(world: Path, bits: int, holds: str) -> None:
+    """In a folder like /tmp, another user could create a ledger, a pool or an environment first."""
     world.mkdir()
     (world / holds).touch()
     world.chmod(bits)
@@ -77,7 +77,9 @@ def test_a_home_in_which_others_may_put_things_is_none(world: Path, bits: int, h
 @AS_ROOT
 @pytest.mark.parametrize("named", [True, False], ids=["by SKYWARD_HOME", "by default"])
 @pytest.mark.parametrize("bits", [0o700, 0o755, 0o777])
-def test_foreign_home(world: Path, tmp_path: Path, bits: int, named: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_folder_of_another_user_is_rejected(
+    world: Path, tmp_path: Path, bits: int, named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not named:
         monkeypatch.delenv("SKYWARD_HOME")
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
@@ -90,7 +92,7 @@ def test_foreign_home(world: Path, tmp_path: Path, bits: int, named: bool, monke
     assert mode(place) == bits and not list(place.iterdir())
 
 
-def test_skyward_home_overrides_and_is_private(world: Path) -> None:
+def test_skyward_home_variable_selects_a_private_state_folder(world: Path) -> None:
     assert state_folder.state_home() == world
     assert mode(world) == 0o700
     assert state_folder.state_home() == world, "a second time finds it"
@@ -98,7 +100,7 @@ def test_skyward_home_overrides_and_is_private(world: Path) -> None:
     assert mode(world / "pools" / "p.t1") == 0o700
 
 
-def test_home_is_absolute_wherever_one_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_and_tilde_skyward_home_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", "rel")
     assert state_folder.state_home() == tmp_path / "rel"
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
@@ -106,7 +108,7 @@ def test_home_is_absolute_wherever_one_goes(tmp_path: Path, monkeypatch: pytest.
     assert state_folder.state_home() == tmp_path / "me" / "sky"
 
 
-def test_without_it_the_platform_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_state_folder_is_the_platform_location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SKYWARD_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
@@ -114,7 +116,7 @@ def test_without_it_the_platform_says_where(tmp_path: Path, monkeypatch: pytest.
     assert state_folder.state_home().name == "skyward"
 
 
-def test_a_home_that_cannot_be_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_folder_that_is_a_file_is_a_usage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
         monkeypatch.setenv("SKYWARD_HOME", str(place))
@@ -122,7 +124,7 @@ def test_a_home_that_cannot_be_is_a_clear_error(tmp_path: Path, monkeypatch: pyt
             state_folder.state_home()
 
 
-def test_a_socket_folder_is_short_private_and_one_per_owner(tmp_path: Path, runtime: Path) -> None:
+def test_socket_folder_is_private_and_unique_per_state_folder(tmp_path: Path, runtime: Path) -> None:
     deep = tmp_path / ("d" * 60) / ("e" * 60)
     first = state_folder.ensure_socket_folder(deep)
     assert first == state_folder.ensure_socket_folder(deep) != state_folder.ensure_socket_folder(tmp_path)
@@ -130,7 +132,9 @@ def test_a_socket_folder_is_short_private_and_one_per_owner(tmp_path: Path, runt
     assert mode(first) == mode(first.parent) == 0o700
 
 
-def test_a_socket_can_be_bound_there_however_deep_the_base_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_socket_path_stays_bindable_below_a_deep_runtime_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     deep = tmp_path / ("x" * 50) / ("y" * 50)
     deep.mkdir(parents=True, mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
@@ -141,7 +145,7 @@ def test_a_socket_can_be_bound_there_however_deep_the_base_is(tmp_path: Path, mo
     folder.rmdir()
 
 
-def test_a_runtime_folder_that_is_not_there_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_runtime_folder_is_not_used_for_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "gone"))  # as after su, or in a container
     folder = state_folder.ensure_socket_folder(tmp_path)
     assert folder.is_dir()
@@ -149,7 +153,7 @@ def test_a_runtime_folder_that_is_not_there_is_done_without(tmp_path: Path, monk
     folder.rmdir()
 
 
-def test_a_runtime_folder_in_which_others_can_rename_is_done_without(tmp_path: Path, runtime: Path) -> None:
+def test_runtime_folder_writable_by_others_is_not_used_for_sockets(tmp_path: Path, runtime: Path) -> None:
     runtime.chmod(0o777)
     folder = state_folder.ensure_socket_folder(tmp_path)
     assert not folder.is_relative_to(runtime)
@@ -186,8 +190,10 @@ TAKEN = [_open_to_others, _a_link, Path.touch, pytest.param(_somebody_elses, mar
 
 
 @pytest.mark.parametrize("take", TAKEN)
-def test_socket_folder_of_strangers(bases: Path, runtime: Path, tmp_path: Path, take: Callable[[Path], None]) -> None:
-    """Whoever has made a folder of our name in /tmp keeps us from nothing."""
+def test_socket_folder_taken_by_another_user_is_avoided(
+    bases: Path, runtime: Path, tmp_path: Path, take: Callable[[Path], None]
+) -> None:
+    """A folder of our name in /tmp, created by another user, must not prevent the start."""
     root = runtime / f"skyward-{os.getuid()}"
     take(root)
     folder = state_folder.ensure_socket_folder(tmp_path)
@@ -201,7 +207,7 @@ def test_socket_folder_of_strangers(bases: Path, runtime: Path, tmp_path: Path, 
         state_folder.ensure_socket_folder(tmp_path)
 
 
-def test_settings_of_the_working_folder_come_before_those_at_home(world: Path, tmp_path: Path) -> None:
+def test_settings_of_the_working_folder_override_those_of_the_home(world: Path, tmp_path: Path) -> None:
     assert state_folder.host_groups() == {}
     state_folder.state_home()
     (world / "skyward.toml").write_text('[hosts]\nlab = ["a", "b"]\none = "c"\n[theirs]\nx = 1\n')
@@ -211,7 +217,7 @@ def test_settings_of_the_working_folder_come_before_those_at_home(world: Path, t
 
 
 @pytest.mark.parametrize("content", [b"nodes = ", b"\xff\xfe", b"a = 1\na = 2\n"])
-def test_settings_that_do_not_parse_are_a_clear_error(content: bytes, tmp_path: Path) -> None:
+def test_settings_with_a_syntax_error_are_a_usage_error(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "skyward.toml").write_bytes(content)
     with pytest.raises(UsageError, match=r"Cannot parse .*skyward\.toml: "):
         state_folder.host_groups()
@@ -225,7 +231,7 @@ def test_settings_that_do_not_parse_are_a_clear_error(content: bytes, tmp_path: 
         ('[hosts]\nlab = ["a", 7]', r"hosts\.lab\.1"),
     ],
 )
-def test_settings_that_make_no_sense_are_named(content: str, where: str, tmp_path: Path) -> None:
+def test_invalid_settings_error_names_the_key(content: str, where: str, tmp_path: Path) -> None:
     (tmp_path / "skyward.toml").write_text(content)
     with pytest.raises(UsageError, match=rf"Invalid settings in .*skyward\.toml: {where}: Input should be"):
         state_folder.host_groups()
@@ -235,8 +241,8 @@ def test_settings_that_make_no_sense_are_named(content: str, where: str, tmp_pat
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to somebody else")
 @pytest.mark.parametrize("theirs", ["skyward.toml", "."])
-def test_settings_that_a_stranger_may_have_left_are_not_believed(theirs: str, tmp_path: Path) -> None:
-    """A host of such a group, with a login of theirs, would be given our code and what it is told."""
+def test_settings_writable_by_another_user_are_not_read(theirs: str, tmp_path: Path) -> None:
+    """A forged host group would send our code and its arguments to a host of another user."""
     (tmp_path / "skyward.toml").write_text('[hosts]\nlab = ["mallory@gpu1"]\n')
     os.chown(tmp_path / theirs, 65534, 65534)
     for ask in (state_folder.host_groups, lambda: sky.SSH(hosts="lab")):
@@ -249,13 +255,13 @@ def test_settings_that_a_stranger_may_have_left_are_not_believed(theirs: str, tm
         state_folder.host_groups()
 
 
-def test_settings_that_cannot_be_read_are_a_clear_error(tmp_path: Path) -> None:
+def test_unreadable_settings_are_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "skyward.toml").mkdir()
     with pytest.raises(UsageError, match=r"Cannot read .*skyward\.toml: "):
         state_folder.host_groups()
 
 
-def test_a_home_that_cannot_be_is_told_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_state_folder_error_says_how_to_fix_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "file"))
     with pytest.raises(UsageError) as caught:

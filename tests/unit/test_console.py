@@ -1,4 +1,4 @@
-"""A script's view of its ranks: whole lines, each with its rank, whatever becomes of the terminal."""
+"""Printing of rank output by scripts: whole lines with rank prefixes, progress bars and broken terminals."""
 
 from __future__ import annotations
 
@@ -81,7 +81,9 @@ class Broken(io.StringIO):
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_stream_recovers_from_a_failure(console: Opens, monkeypatch: pytest.MonkeyPatch, closed: bool) -> None:
+def test_rank_output_stream_recovers_from_a_write_failure(
+    console: Opens, monkeypatch: pytest.MonkeyPatch, closed: bool
+) -> None:
     shown, news = console(out := io.StringIO())
     other = Broken()
     if closed:
@@ -105,7 +107,9 @@ def test_stream_recovers_from_a_failure(console: Opens, monkeypatch: pytest.Monk
         ([(1, "out", b"no newline"), (2, "err", b"\r50%\r100%")], "r001| no newline\nr002| 100%\n"),
     ],
 )
-def test_whole_lines_until_the_end(console: Opens, chunks: list[tuple[int, str, bytes]], printed: str) -> None:
+def test_rank_output_is_printed_as_whole_lines_until_close(
+    console: Opens, chunks: list[tuple[int, str, bytes]], printed: str
+) -> None:
     shown, news = console(out := io.StringIO())
     for chunk in chunks:
         news.print(*chunk)
@@ -114,7 +118,7 @@ def test_whole_lines_until_the_end(console: Opens, chunks: list[tuple[int, str, 
     assert out.getvalue() == printed
 
 
-def test_each_stream_goes_to_the_script_s_own_of_that_moment(console: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_output_follows_redirection_of_stdout(console: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
     first, later, err = io.StringIO(), io.StringIO(), io.StringIO()
     shown, news = console(first)
     monkeypatch.setattr(sys, "stderr", err)
@@ -150,7 +154,7 @@ def test_ended_call_does_not_wait_for_a_stuck_terminal(console: Opens, monkeypat
     assert out.getvalue().splitlines() == [f"r000| {number}" for number in range(100)]
 
 
-def test_a_terminal_that_is_gone_is_no_trouble_and_takes_no_memory(console: Opens) -> None:
+def test_output_for_a_closed_terminal_is_dropped_without_error(console: Opens) -> None:
     readable, writable = os.pipe()
     shown, news = console(out := open(writable, "w", buffering=1))  # noqa: SIM115
     os.close(readable)
@@ -164,7 +168,7 @@ def test_a_terminal_that_is_gone_is_no_trouble_and_takes_no_memory(console: Open
         out.close()
 
 
-def test_closed_stream_is_no_error(console: Opens) -> None:
+def test_rank_output_to_a_closed_stream_is_no_error(console: Opens) -> None:
     shown, news = console(out := io.StringIO())
     out.close()
     news.print(0, "out", b"x\n")
@@ -177,7 +181,7 @@ class Full(io.StringIO):
 
 
 @pytest.mark.parametrize("stderr", [None, Broken(), object(), Full()])
-def test_a_standard_error_that_fails_keeps_no_pool_from_its_end(monkeypatch: pytest.MonkeyPatch, stderr: Any) -> None:
+def test_print_safely_survives_a_failing_stderr(monkeypatch: pytest.MonkeyPatch, stderr: Any) -> None:
     monkeypatch.setattr(sys, "stderr", stderr)
     assert not print_safely("pool p is down")
     monkeypatch.setattr(sys, "stderr", raw := io.TextIOWrapper(io.BytesIO(), encoding="cp437", newline=""))
@@ -185,7 +189,7 @@ def test_a_standard_error_that_fails_keeps_no_pool_from_its_end(monkeypatch: pyt
     assert raw.buffer.getvalue() == b"\\xa9 \\u2717 \xa4\n"  # type: ignore[attr-defined]
 
 
-def test_a_terminal_that_cannot_show_a_character_shows_the_rest(console: Opens) -> None:
+def test_characters_missing_from_the_encoding_are_escaped(console: Opens) -> None:
     shown, news = console(io.TextIOWrapper(raw := io.BytesIO(), encoding="latin-1"))
     news.print(0, "out", "fünf 🚀\n".encode())
     news.print(0, "out", b"\xff and on\n")
@@ -213,7 +217,7 @@ class Screen(io.StringIO):
         return [line.rstrip() for line in self._screen.display if line.strip()]
 
 
-def test_progress_bars_are_drawn_only_while_waiting(
+def test_progress_bars_are_drawn_only_during_a_blocking_call(
     console: Opens, patient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rank_output_printer, "get_terminal_size", lambda: os.terminal_size((30, 8)))
@@ -246,7 +250,7 @@ def test_progress_bars_are_drawn_only_while_waiting(
     assert "owned" not in out.getvalue() and "[2J" not in out.getvalue()
 
 
-def test_a_call_on_a_terminal_that_takes_nothing_ends(console: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_ends_although_the_terminal_accepts_no_output(console: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stdout_whole_lines, "LOCK_TIMEOUT", 0.01)
     monkeypatch.setenv("TERM", "xterm")
     gate, stuck = threading.Event(), threading.Event()
@@ -268,7 +272,9 @@ def test_a_call_on_a_terminal_that_takes_nothing_ends(console: Opens, monkeypatc
 
 
 @pytest.mark.parametrize("which", ["stdout", "stderr", "TERM"])
-def test_no_bar_without_a_terminal(console: Opens, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
+def test_progress_bars_are_not_drawn_without_a_terminal(
+    console: Opens, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
     monkeypatch.setenv("TERM", "dumb" if which == "TERM" else "xterm")
     shown, news = console(out := Screen())
     if which != "TERM":
@@ -292,7 +298,7 @@ class Watched(io.StringIO):
         self.flushed.set()
 
 
-def test_no_rank_cuts_a_line_of_the_script_in_two(console: Opens, patient: None) -> None:
+def test_rank_output_does_not_split_a_line_of_the_script(console: Opens, patient: None) -> None:
     shown, news = console(out := Watched())
     sys.stdout.write("[1, 2]")  # as print([1, 2], 3) does, piece by piece
     news.print(0, "out", b"zero\n")
@@ -304,7 +310,7 @@ def test_no_rank_cuts_a_line_of_the_script_in_two(console: Opens, patient: None)
     assert out.getvalue() == "[1, 2] 3\nr000| zero\n"
 
 
-def test_a_line_that_the_script_does_not_end_holds_nothing_up(console: Opens) -> None:
+def test_unfinished_line_of_the_script_does_not_delay_rank_output(console: Opens) -> None:
     shown, news = console(out := Watched())
     print("training ... ", end="")
     news.print(0, "out", b"zero\n")
@@ -314,7 +320,7 @@ def test_a_line_that_the_script_does_not_end_holds_nothing_up(console: Opens) ->
     assert out.getvalue() == "training ... \nr000| zero\ndone\n"
 
 
-def test_many_threads_and_ranks_print_whole_lines_only(console: Opens, patient: None) -> None:
+def test_concurrent_threads_and_ranks_print_whole_lines(console: Opens, patient: None) -> None:
     shown, news = console(out := io.StringIO())
 
     def script() -> None:
@@ -332,7 +338,7 @@ def test_many_threads_and_ranks_print_whole_lines_only(console: Opens, patient: 
     assert [line for line in lines if line[0] == "r"] == [f"r001| rank {n}" for n in range(300)]
 
 
-def test_consoles_that_end_in_any_order_leave_the_script_its_own_stdout(console: Opens) -> None:
+def test_consoles_closed_in_any_order_restore_stdout(console: Opens) -> None:
     out = io.StringIO()
     first, _ = console(out)
     second = ScriptConsole(news := News())  # type: ignore[arg-type]
@@ -343,14 +349,14 @@ def test_consoles_that_end_in_any_order_leave_the_script_its_own_stdout(console:
     assert out.getvalue() == "r000| still shown\n"
 
 
-def test_a_stdout_that_the_script_put_in_its_place_stays(console: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stdout_replaced_by_the_script_is_not_restored(console: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
     shown, _ = console(io.StringIO())
     monkeypatch.setattr(sys, "stdout", mine := io.StringIO())
     shown.close()
     assert sys.stdout is mine
 
 
-def test_a_forked_child_can_print_whatever_the_console_was_doing(console: Opens) -> None:
+def test_forked_child_prints_although_console_holds_its_lock(console: Opens) -> None:
     class Slow(Watched):
         def write(self, text: str) -> int:
             if text.startswith("r000"):
@@ -372,7 +378,7 @@ def test_a_forked_child_can_print_whatever_the_console_was_doing(console: Opens)
     shown.close()
 
 
-def test_functions_that_hold_stdout_travel_while_ranks_print() -> None:
+def test_function_holding_stdout_is_pickled_while_console_is_open() -> None:
     own = io.TextIOWrapper(io.BytesIO(), write_through=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdout", own)

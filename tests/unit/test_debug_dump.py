@@ -1,4 +1,4 @@
-"""The file for a bug report: what is in it, and that no secret is."""
+"""Debug dump for bug reports: its parts, without secrets."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def fill(home: Path) -> None:
     (home / "debug" / "debug.log.1").write_text(f"before that {lines}")
 
 
-def test_everything_is_in_it_and_no_secret(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_debug_dump_has_every_part_and_no_secret(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     fill(world)
     parts = dump()
     assert list(parts) == ["versions.json", "doctor.json", "ledger.json", "debug.log.1", "debug.log"]
@@ -91,7 +91,9 @@ def test_everything_is_in_it_and_no_secret(world: Path, capfd: pytest.CaptureFix
     assert stat.S_IMODE(Path("out.zip").stat().st_mode) == 0o600
 
 
-def test_no_overwrite(world: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_debug_dump_overwrites_no_existing_file(
+    world: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     Path("out.zip").write_text("mine")
     Path("link.zip").symlink_to("nowhere.zip")
     for name in ("out.zip", "link.zip", "."):
@@ -104,14 +106,14 @@ def test_no_overwrite(world: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytes
     assert Path("out.zip").read_text() == "mine" and not Path("nowhere.zip").exists()
 
 
-def test_without_a_name_it_gets_one(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_debug_dump_without_a_path_gets_a_default_name(world: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["debug-dump", "--json"], standalone_mode=False) == 0
     (made,) = Path().glob("skyward-debug-*.zip")
     said = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert said["path"] == made.name and "ledger.json" in said["files"]
 
 
-def test_a_ledger_that_cannot_be_read_keeps_nothing_else_back(world: Path) -> None:
+def test_debug_dump_without_readable_ledger_has_the_other_parts(world: Path) -> None:
     world.mkdir()
     (world / "ledger.db").mkdir()
     parts = dump()
@@ -119,7 +121,7 @@ def test_a_ledger_that_cannot_be_read_keeps_nothing_else_back(world: Path) -> No
     assert [c["state"] for c in json.loads(parts["doctor.json"]) if c["subject"] == "ledger"] == ["fail"]
 
 
-def test_how_many_tokens_a_training_has_read_is_no_secret() -> None:
+def test_token_counts_are_not_redacted_as_secrets() -> None:
     clean = bug_report.make_cleaner()
     said = "tokens=4096 num_tokens: 2.1M"
     assert clean(said) == said

@@ -27,7 +27,7 @@ PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{page}" for page in _navigatio
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_the_reference_describes_all_commands_and_options(name: str) -> None:
+def test_cli_reference_covers_command_and_its_options_have_help(name: str) -> None:
     page = (DOCS / "reference" / "cli.md").read_text("utf-8")
     assert "::: mkdocs-click\n    :module: skyward_tui.cli.main\n    :command: cli\n" in page
     options = [each for each in COMMANDS[name].params if isinstance(each, click.Option)]
@@ -35,13 +35,13 @@ def test_the_reference_describes_all_commands_and_options(name: str) -> None:
     assert [each.name for each in options if not each.help and not each.hidden] == []
 
 
-def test_every_page_is_in_the_navigation() -> None:
+def test_every_documentation_page_is_in_the_navigation() -> None:
     pages = [str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")]
     assert sorted(_navigation()) == sorted(pages), "add the page to `nav` of .ci/mkdocs.yml"
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_and_pictures_exist(page: str) -> None:
+def test_links_and_images_of_a_page_exist(page: str) -> None:
     path = ROOT / page
     targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", _prose(path)) if "://" not in target]
     missing = []
@@ -72,7 +72,7 @@ def _anchors(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_commands_and_their_options_exist(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_quoted_on_a_page_parse(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_LOG", "")  # parsing --debug sets it
     blocks = re.findall(r"^```(?:sh|console)?\n(.*?)^```$", (ROOT / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
     lines = re.findall(r"^(?:\$ )?(?:\w+=\S+ )*(skyward-tui.*)$", "\n".join(blocks), re.MULTILINE)
@@ -84,13 +84,13 @@ def test_commands_and_their_options_exist(page: str, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("matrix", ["failure-matrix", "attack-matrix"])
-def test_matrices_name_tests_that_exist(matrix: str) -> None:
+def test_test_matrices_name_existing_test_files(matrix: str) -> None:
     page = (DOCS / "internals" / f"{matrix}.md").read_text("utf-8")
     named = set(re.findall(r"`(test_\w+\.py)`", page))
     assert named and named <= {path.name for path in (ROOT / "tests").rglob("test_*.py")}
 
 
-def test_quoted_ssh_messages_exist() -> None:
+def test_ssh_messages_quoted_in_the_documentation_exist() -> None:
     table = (DOCS / "where" / "ssh.md").read_text("utf-8").partition("## Troubleshooting")[2]
     quoted = re.findall(r'^\| "([^"]+)"', table, re.MULTILINE)
     sources = "".join(path.read_text("utf-8") for path in (ROOT / "skyward_core").rglob("*.py"))
@@ -99,13 +99,13 @@ def test_quoted_ssh_messages_exist() -> None:
         assert fixed in sources, message
 
 
-def test_contributing_tells_how_to_add_what_can_be_added() -> None:
+def test_contributing_explains_how_to_add_each_kind_of_part() -> None:
     contributing = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     for part in ("provider", "plugin", "panel", "screen", "frame"):
         assert re.search(rf"^## Add a {part}\b", contributing, re.MULTILINE), part
 
 
-def test_the_readers_tour_names_functions_that_exist() -> None:
+def test_readers_tour_names_existing_functions() -> None:
     page = (DOCS / "internals" / "architecture.md").read_text("utf-8")
     tour = page.partition("## A reader's tour")[2].partition("\n## ")[0]
     trips = [re.findall(r"^\d+\. `(\S+)`: `(\S+)`", trip, re.MULTILINE) for trip in tour.split("\n### ")[1:]]
@@ -116,7 +116,7 @@ def test_the_readers_tour_names_functions_that_exist() -> None:
             assert function in _functions(ROOT / file), f"{file} has no {function}"
 
 
-def test_the_architecture_names_modules_and_members_that_exist() -> None:
+def test_architecture_page_names_existing_modules_and_members() -> None:
     page = (DOCS / "internals" / "architecture.md").read_text("utf-8")
     roots = (ROOT, ROOT / "skyward_core", ROOT / "skyward_tui")
     modules = set(re.findall(r"`([\w/]+/\w+\.py)`", page))

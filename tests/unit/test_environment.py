@@ -1,4 +1,4 @@
-"""Image environments: skipped, made once, reused, rebuilt after a half-made one; real installers, no network."""
+"""Image environments: creation, reuse, repair and installers; real installers without network."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ def no_other_uv(monkeypatch: pytest.MonkeyPatch) -> None:
     "requirement",
     ["skytiny", "cloudpickle<1", "cloudpickle @ https://example.org/x.whl", "not a requirement !"],
 )
-def test_what_it_lacks_is_seen(requirement: str) -> None:
+def test_unmet_requirement_of_an_image_is_found(requirement: str) -> None:
     assert image_environment.find_unmet_requirements(sys.executable, [requirement]) == [requirement]
 
 
-def test_extras_are_looked_into() -> None:
+def test_extras_of_a_requirement_are_checked() -> None:
     assert (
         image_environment.find_unmet_requirements(sys.executable, ["pytest-asyncio", "pydantic[no-such-extra]"]) == []
     )
@@ -86,7 +86,7 @@ def test_extras_are_looked_into() -> None:
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("uv", [pytest.param(True, marks=NEEDS_UV), False], ids=["uv", "venv and pip"])
-def test_made_once_and_reused(tmp_path: Path, wheels: dict[str, str], uv: bool) -> None:
+def test_image_environment_is_created_once_and_reused(tmp_path: Path, wheels: dict[str, str], uv: bool) -> None:
     env = wheels if uv else without_uv(wheels, tmp_path)
     image = {"pip": ["skytiny==1.0"], "setup": ['echo done >> "$HOME_OF_TEST/setup.txt"; echo said by setup']}
     env |= {"HOME_OF_TEST": str(tmp_path)}
@@ -108,10 +108,10 @@ def test_made_once_and_reused(tmp_path: Path, wheels: dict[str, str], uv: bool) 
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("uv", [pytest.param(True, marks=NEEDS_UV), False], ids=["uv", "venv and pip"])
-def test_installer_ignores_cwd(
+def test_installer_ignores_modules_and_settings_of_working_folder(
     tmp_path: Path, wheels: dict[str, str], uv: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A project has modules named like the standard library's, and who writes above it settings of uv's."""
+    """The project has modules named like standard modules, and its parent folder has uv settings."""
     project = tmp_path / "project"
     project.mkdir()
     for name in ("shutil", "random", "email"):
@@ -127,8 +127,8 @@ def test_installer_ignores_cwd(
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_an_environment_whose_interpreter_is_gone_is_made_anew(tmp_path: Path, wheels: dict[str, str]) -> None:
-    """Its Python was updated away below it."""
+def test_environment_with_missing_interpreter_is_created_again(tmp_path: Path, wheels: dict[str, str]) -> None:
+    """A system update removed the Python of the environment."""
     image, env = {"pip": ["skytiny==1.0"]}, without_uv(wheels, tmp_path)
     root = tmp_path / "root"
     root.mkdir()
@@ -141,8 +141,10 @@ def test_an_environment_whose_interpreter_is_gone_is_made_anew(tmp_path: Path, w
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_interpreter_is_checked_again(tmp_path: Path, wheels: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the image asks for was there beside the client, and was removed since."""
+def test_reused_interpreter_is_checked_for_its_packages_again(
+    tmp_path: Path, wheels: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The requested packages were in the client's environment and were removed later."""
     image, env = {"pip": ["skytiny"], "setup": ["echo set up"]}, without_uv(wheels, tmp_path)
     root = tmp_path / "root"
     root.mkdir()
@@ -153,7 +155,7 @@ def test_interpreter_is_checked_again(tmp_path: Path, wheels: dict[str, str], mo
     assert version_in(ensure(image, root, env)[0]) == "2.0"
 
 
-def test_a_link_in_an_environment_s_place_is_replaced_and_what_it_leads_to_is_left(tmp_path: Path) -> None:
+def test_link_in_place_of_an_environment_is_replaced_not_followed(tmp_path: Path) -> None:
     image = {"setup": ["true"]}
     folder = tmp_path / f"env-{image_environment.environment_key(image, sys.executable)}"
     (tmp_path / "theirs").mkdir()
@@ -168,7 +170,9 @@ def test_a_link_in_an_environment_s_place_is_replaced_and_what_it_leads_to_is_le
     assert (tmp_path / "theirs" / "thesis.tex").exists()
 
 
-def test_half_an_environment_that_cannot_be_removed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_incomplete_environment_that_cannot_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     image = {"setup": ["true"]}
     folder = tmp_path / f"env-{image_environment.environment_key(image, sys.executable)}"
     (folder / "kept").mkdir(parents=True)
@@ -185,7 +189,7 @@ def test_half_an_environment_that_cannot_be_removed_is_named(tmp_path: Path, mon
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="mounts a small disk, which takes root")
-def test_a_full_disk_is_named(tmp_path: Path) -> None:
+def test_full_disk_during_environment_setup_is_reported(tmp_path: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)], check=True)
     try:
         fills = f"head -c 1000000 /dev/zero > {tmp_path}/all; true"
@@ -195,12 +199,12 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
         subprocess.run(["umount", str(tmp_path)], check=True)
 
 
-def test_setup_alone_keeps_the_interpreter(tmp_path: Path) -> None:
+def test_image_with_only_setup_commands_keeps_the_interpreter(tmp_path: Path) -> None:
     python, _ = ensure({"setup": [f"echo hi > {tmp_path}/file"]}, tmp_path, {})
     assert python == sys.executable and (tmp_path / "file").read_text() == "hi\n"
 
 
-def test_the_key_follows_the_content_and_no_secret() -> None:
+def test_environment_key_depends_on_content_but_not_on_secrets() -> None:
     one = image_environment.environment_key({"pip": ["a"], "env": {"TOKEN": "x"}}, "/usr/bin/python")
     assert one == image_environment.environment_key({"pip": ["a"], "env": {"TOKEN": "y"}}, "/usr/bin/python")
     assert (
@@ -210,7 +214,7 @@ def test_the_key_follows_the_content_and_no_secret() -> None:
     )
 
 
-def test_a_failing_install_says_what_the_installer_said(tmp_path: Path, wheels: dict[str, str]) -> None:
+def test_failed_install_error_quotes_the_installer(tmp_path: Path, wheels: dict[str, str]) -> None:
     with pytest.raises(image_environment.EnvironmentFailed, match=r"(?s)install failed with exit code .*skytiny"):
         ensure({"pip": ["skytiny==9.9"]}, tmp_path, wheels)
     assert not list(tmp_path.glob("env-*/.made"))
@@ -222,7 +226,7 @@ PRETENDED = (
 )
 
 
-def test_addresses_of_indexes_are_on_no_command_line(tmp_path: Path, wheels: dict[str, str]) -> None:
+def test_package_index_urls_are_not_on_command_lines(tmp_path: Path, wheels: dict[str, str]) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
     seen = tmp_path / "seen"
@@ -245,7 +249,7 @@ def test_addresses_of_indexes_are_on_no_command_line(tmp_path: Path, wheels: dic
     assert '"skytiny" = { index = "image0" }' in seen.read_text()
 
 
-def test_where_a_script_has_packages_looked_for(tmp_path: Path) -> None:
+def test_index_settings_of_a_script_reach_the_installer(tmp_path: Path) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
     (tools / "uv").write_text(f'#!/bin/sh\n{PRETENDED}echo "$@" >> {tmp_path}/said\nenv > {tmp_path}/env\n')
@@ -274,7 +278,7 @@ def test_where_a_script_has_packages_looked_for(tmp_path: Path) -> None:
     assert "token" not in (tmp_path / "said").read_text()
 
 
-def test_what_is_alone_has_nothing_of_its_interpreter_s(tmp_path: Path, wheels: dict[str, str]) -> None:
+def test_isolated_environment_excludes_packages_of_its_interpreter(tmp_path: Path, wheels: dict[str, str]) -> None:
     python, _ = ensure({"pip": [], "alone": True}, tmp_path, wheels)
     assert Path(python).is_relative_to(tmp_path)
     code = "import importlib.util as u; print(u.find_spec('cloudpickle'))"
@@ -282,7 +286,7 @@ def test_what_is_alone_has_nothing_of_its_interpreter_s(tmp_path: Path, wheels: 
     assert done.stdout == "None\n"
 
 
-def test_apt_needs_a_host_that_has_it(tmp_path: Path) -> None:
+def test_apt_packages_need_debian_or_ubuntu(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     with pytest.raises(image_environment.EnvironmentFailed, match="Debian or Ubuntu"):
@@ -367,7 +371,9 @@ PASSWORD = 'hush "hush" \\ hush'
 
 @pytest.mark.proof("2 s of a processor", after=1)
 @pytest.mark.parametrize("uv", [pytest.param(True, marks=NEEDS_UV), False])
-def test_index_credentials_hide(tmp_path: Path, private_index: str, uv: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_credentials_are_neither_printed_nor_saved(
+    tmp_path: Path, private_index: str, uv: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX"):
         monkeypatch.delenv(name, raising=False)
     empty = tmp_path / "empty"
@@ -399,14 +405,14 @@ def test_index_credentials_hide(tmp_path: Path, private_index: str, uv: bool, mo
     )
 
 
-def test_host_secrets_in_setup_output_are_blanked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_secrets_in_setup_output_are_redacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REGISTRY_TOKEN", "of-this-host-alone")
     _, lines = ensure({"setup": ['echo "login with $REGISTRY_TOKEN"']}, tmp_path, {})
     assert f"login with {'*' * 18}" in lines
 
 
-def test_a_bare_name_can_be_told_by_any_interpreter(tmp_path: Path) -> None:
-    """Of an environment without pip nothing else is known of what it has."""
+def test_requirements_are_checked_without_packaging_and_pip(tmp_path: Path) -> None:
+    """An environment without pip offers no other information about its packages."""
     code = (
         "import sys; sys.path[:0] = sys.argv[1:]; sys.modules |= {'packaging': None, 'pip': None}\n"
         "from skyward_core.node.bootstrap.missing_requirements import unmet_requirements as lacking\n"
@@ -434,5 +440,5 @@ def test_a_bare_name_can_be_told_by_any_interpreter(tmp_path: Path) -> None:
         ("(" * 50, None),
     ],
 )
-def test_markers_are_told_without_a_package_that_knows_them(marker: str, held: bool | None) -> None:
+def test_environment_markers_are_evaluated_without_packaging(marker: str, held: bool | None) -> None:
     assert is_marker_true(marker) is held

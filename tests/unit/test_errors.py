@@ -51,7 +51,7 @@ def every_error() -> list[type[Exception]]:
     return [kind for _, kind in found]
 
 
-def test_all_have_one_root_and_those_of_the_api_are_exported() -> None:
+def test_all_errors_derive_from_skyward_error_and_are_exported() -> None:
     for name in errors.__dict__:
         if name.endswith("Error") and name[0] != "_":
             assert issubclass(getattr(errors, name), errors.SkywardError)
@@ -81,7 +81,7 @@ OUTCOME = Outcome(0, 0, 0, "exited", signal=9)
     ],
     ids=lambda error: type(error).__name__,
 )  # fmt: skip
-def test_an_error_travels_whole(error: Exception) -> None:
+def test_error_is_unchanged_by_pickling(error: Exception) -> None:
     back = pickle.loads(pickle.dumps(error))
     assert type(back) is type(error)
     assert str(back) == str(error)
@@ -99,7 +99,7 @@ def with_hint(kind: type[errors.SkywardError]) -> bool:
 
 
 @pytest.mark.parametrize("kind", [*filter(with_hint, every_error())], ids=lambda kind: kind.__name__)  # type: ignore[arg-type]
-def test_a_hint_travels_with_its_error(kind: type[errors.SkywardError]) -> None:
+def test_hint_is_kept_when_its_error_is_pickled_or_copied(kind: type[errors.SkywardError]) -> None:
     error = kind("no pool is up.", hint=Hint("down", "p"))
     for back in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
         assert (back.hint, back.args, str(back)) == (error.hint, error.args, str(error))
@@ -107,7 +107,7 @@ def test_a_hint_travels_with_its_error(kind: type[errors.SkywardError]) -> None:
     assert str(error).startswith("no pool is up; tear it down with: ")
 
 
-def test_causes_can_be_told_apart_and_are_all_caught_as_before() -> None:
+def test_error_causes_are_distinct_subclasses_of_pool_error() -> None:
     kinds = (sky.Unreachable, sky.CredentialsRefused, sky.NoCapacity, sky.HostKeyError, sky.PoolExistsError)
     for kind in kinds:
         assert [other for other in kinds if issubclass(kind, other)] == [kind]
@@ -115,17 +115,17 @@ def test_causes_can_be_told_apart_and_are_all_caught_as_before() -> None:
     assert issubclass(sky.TooFewHosts, sky.NoCapacity) and issubclass(sky.TooFewHosts, sky.UsageError)
 
 
-def test_a_hint_is_safe_to_print() -> None:
+def test_error_hint_is_sanitized_for_printing() -> None:
     said = str(sky.PoolError("no", hint=Hint("down", "p\x1b[2J\u202e\x07")))
     assert not any(is_harmful(character) for character in said)
 
 
-def test_a_stand_in_says_what_it_stands_for() -> None:
+def test_remote_error_names_the_original_type() -> None:
     assert str(errors.RemoteError("mine.Odd", "broke")) == "mine.Odd: broke"
     assert str(errors.RemoteError("mine.Odd", "")) == "mine.Odd"
 
 
-def test_a_remote_traceback_prints_where_the_cause_belongs() -> None:
+def test_remote_traceback_is_printed_as_the_cause() -> None:
     error: Any = ValueError("mine")
     error.__cause__ = errors.RemoteTraceback("Traceback (most recent call last):\n  File far away")
     printed = "".join(traceback.format_exception(error))
@@ -133,7 +133,7 @@ def test_a_remote_traceback_prints_where_the_cause_belongs() -> None:
     assert printed.rstrip().endswith("ValueError: mine")
 
 
-def test_what_an_error_quotes_is_safe_to_print() -> None:
+def test_error_message_is_sanitized_for_printing() -> None:
     said = "the host said: \x1b]52;c;aGk=\x07\x1b[\x002J\x9b2J\u202e\r\nline two"
     for error in (sky.PoolError(said), errors.SpecError(said, "hosts"), errors.RemoteError("E", said)):
         printed = "".join(traceback.format_exception(error))
@@ -193,7 +193,7 @@ OURS = [each for each in vars(errors).values() if isinstance(each, type) and iss
 
 
 @pytest.mark.parametrize("kind", [*dict.fromkeys(BUILT_IN), *OURS], ids=lambda kind: kind.__name__)
-def test_of_every_type_that_there_is(kind: type[BaseException]) -> None:
+def test_run_error_inherits_any_exception_type_of_its_cause(kind: type[BaseException]) -> None:
     cause = made(kind)
     if cause is None:
         cause = kind.__new__(kind, "no")
@@ -204,7 +204,7 @@ def test_of_every_type_that_there_is(kind: type[BaseException]) -> None:
     assert isinstance(pickle.loads(pickle.dumps(error)), kind)
 
 
-def test_what_more_a_cause_says_is_said() -> None:
+def test_run_error_has_the_attributes_of_its_cause() -> None:
     error = check(FileNotFoundError(errno.ENOENT, "gone", "a.pt"), OSError)
     for each in (error, pickle.loads(pickle.dumps(error)), copy.copy(error)):
         assert isinstance(each, OSError)
@@ -219,7 +219,7 @@ def test_what_more_a_cause_says_is_said() -> None:
     assert getattr(check(misspelt, AttributeError), "name", "") is None
 
 
-def test_whatever_a_rank_raised_is_a_runtime_error_as_older_scripts_have_it() -> None:
+def test_run_error_is_always_a_runtime_error() -> None:
     assert isinstance(run_error(), RuntimeError)
     cause = RuntimeError("no")
     cause.step = 3  # type: ignore[attr-defined]
@@ -355,7 +355,7 @@ class Down(errors.PoolGone, ValueError):
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
-def test_of_types_that_scripts_make(
+def test_run_error_inherits_exception_types_of_scripts(
     cause: BaseException, kinds: tuple[type[BaseException], ...], not_this: type[BaseException] | None
 ) -> None:
     error = check(cause, *kinds)
@@ -366,7 +366,7 @@ def test_of_types_that_scripts_make(
         assert isinstance(again, Field) and (again.name, again.value) == ("lr", 3)
 
 
-def test_a_type_that_nobody_else_finds_is_a_plain_error_there() -> None:
+def test_unpicklable_cause_type_becomes_a_plain_run_error() -> None:
     class Here(ValueError):
         pass
 
@@ -378,7 +378,7 @@ def test_a_type_that_nobody_else_finds_is_a_plain_error_there() -> None:
     assert getattr(copy.copy(error), "lock", None) is cause.lock  # type: ignore[attr-defined]
 
 
-def test_an_error_of_a_pool_within_a_rank_is_of_what_that_one_raised() -> None:
+def test_nested_run_error_inherits_the_inner_cause_type() -> None:
     inner = error_of_cause_type(run_error("inner failed"), ZeroDivisionError("by zero"))
     assert type(check(inner, ZeroDivisionError)) is type(inner)
 
@@ -390,7 +390,9 @@ def test_an_error_of_a_pool_within_a_rank_is_of_what_that_one_raised() -> None:
     # Names that any such error has already are its own.
     st.dictionaries(st.text(min_size=1).filter(lambda name: not hasattr(run_error(), name)), st.integers() | st.text()),
 )
-def test_of_any_mixture(first: Any, others: list[Any], slots: bool, attributes: dict[str, Any]) -> None:
+def test_run_error_inherits_any_combination_of_cause_types(
+    first: Any, others: list[Any], slots: bool, attributes: dict[str, Any]
+) -> None:
     space = {"__slots__": ("kept",)} if slots else {}
     kind = type("Mixed", (first, *others), space)
     cause = kind("no")
@@ -500,7 +502,7 @@ def culprit(*arrived: Outcome) -> int:
 
 
 @pytest.mark.parametrize(("type_", "message"), ECHOES, ids=range(len(ECHOES)))
-def test_an_echo_that_came_first_is_not_the_cause(type_: str, message: str) -> None:
+def test_symptom_that_arrived_first_is_not_the_root_cause(type_: str, message: str) -> None:
     echo = raised(0, type_, message)
     assert is_failure(echo)
     assert is_symptom(echo)
@@ -516,7 +518,7 @@ def test_an_echo_that_came_first_is_not_the_cause(type_: str, message: str) -> N
 
 
 @pytest.mark.parametrize(("type_", "message"), REAL, ids=range(len(REAL)))
-def test_what_a_users_code_says_is_no_echo(type_: str, message: str) -> None:
+def test_error_of_user_code_is_no_symptom(type_: str, message: str) -> None:
     real = raised(1, type_, message)
     assert not is_symptom(real)
     for echo in (
@@ -529,29 +531,29 @@ def test_what_a_users_code_says_is_no_echo(type_: str, message: str) -> None:
     assert culprit(KILLED, real) == KILLED.rank
 
 
-def test_in_any_order_the_real_one_is_found() -> None:
+def test_root_cause_is_independent_of_outcome_order() -> None:
     outcomes = [raised(0, *ECHOES[0]), raised(1, *ECHOES[6]), ABORTED, STOPPED, RETURNED, KILLED]
     assert {culprit(*order) for order in itertools.permutations(outcomes)} == {KILLED.rank}
 
 
-def test_where_all_are_echoes_the_first_counts() -> None:
+def test_first_symptom_is_root_cause_if_all_are_symptoms() -> None:
     assert culprit(raised(2, *ECHOES[1]), raised(1, *ECHOES[0])) == 2
     assert culprit(ABORTED, exited(1, number=signal.SIGABRT)) == ABORTED.rank
     assert culprit(ABORTED) == ABORTED.rank
 
 
-def test_a_connection_of_the_users_own_may_be_a_cause() -> None:
+def test_connection_error_of_user_code_may_be_the_root_cause() -> None:
     own = raised(1, "ConnectionResetError", "[Errno 104] Connection reset by peer")
     assert is_symptom(own)
     assert culprit(raised(0, *ECHOES[0]), own) == 1
 
 
-def test_without_a_failure_there_is_no_cause() -> None:
+def test_root_cause_is_none_without_a_failure() -> None:
     assert root_cause([]) is None
     assert root_cause([RETURNED, STOPPED]) is None
 
 
-def test_the_cause_carries_what_a_command_should_exit_with() -> None:
+def test_root_cause_has_the_exit_code_for_the_command() -> None:
     assert root_cause([KILLED]) == RootCause(9, "exited", "RankExit", "gone", 137)
     assert root_cause([exited(1, code=3)]) == RootCause(1, "exited", "RankExit", "gone", 3)
     assert root_cause([raised(1, "ValueError", "mine")]) == RootCause(1, "raised", "ValueError", "mine", None)
@@ -608,11 +610,11 @@ def not_public(text: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("hint", HINTS, ids=lambda hint: hint.action)
-def test_advice_names_public_things_only(hint: Hint) -> None:
+def test_hints_name_only_public_api_and_commands(hint: Hint) -> None:
     assert list(not_public(python_hint(hint))) == list(not_public(advice(hint))) == []
 
 
-def test_errors_name_public_things_only() -> None:
+def test_raised_messages_name_only_public_api_and_commands() -> None:
     found = []
     for path in (path for package in (CORE, CORE.with_name("skyward_tui")) for path in sorted(package.rglob("*.py"))):
         nodes = nodes_of(path)
@@ -622,7 +624,7 @@ def test_errors_name_public_things_only() -> None:
     assert not found
 
 
-def test_names_that_are_not_public_are_found() -> None:
+def test_check_finds_names_that_are_not_public() -> None:
     said = (
         "skyward_core.client.session.Session() has them; sky.pools() has them; sky.Image(pips=['x']) has them; "
         "skyward-tui pools has them; skyward-tui ls --everything has them; sky.Image(pip=['x']); skyward-tui ls --all"
@@ -637,7 +639,7 @@ def test_names_that_are_not_public_are_found() -> None:
 NAMING_COMMANDS = ("errors.py", "breakpoints.py", "machine_metrics.py", "leftover_verdicts.py")
 
 
-def test_no_text_of_the_library_but_advice_names_the_command() -> None:
+def test_library_texts_name_no_command_outside_hints() -> None:
     found = [
         f"{path.relative_to(CORE)}: {text}"
         for path in sorted(CORE.rglob("*.py"))
@@ -649,7 +651,7 @@ def test_no_text_of_the_library_but_advice_names_the_command() -> None:
 
 
 @pytest.mark.parametrize("hint", HINTS, ids=lambda hint: hint.action)
-def test_the_command_line_is_told_commands_that_it_has(hint: Hint) -> None:
+def test_command_hints_name_existing_commands(hint: Hint) -> None:
     words = format_error(PoolError("no.", hint=hint))
     assert words == f"no; {advice(hint)}"
     commands = re.findall(r"skyward-tui (\w+)", words)
@@ -657,18 +659,18 @@ def test_the_command_line_is_told_commands_that_it_has(hint: Hint) -> None:
     assert commands or "pip install -U skyward-tui" in words
 
 
-def test_a_command_can_be_pasted() -> None:
+def test_command_in_a_hint_is_quoted_for_the_shell() -> None:
     said = advice(Hint("trust-host-key", "me@gpu 1;reboot", "/my keys/known"))
     words = shlex.split(said.partition("skyward-tui ")[2])
     assert words == ["trust", "me@gpu 1;reboot", "--known-hosts", "/my keys/known"]
 
 
-def test_words_for_people_are_safe_whatever_the_name() -> None:
+def test_formatted_error_with_hint_is_sanitized() -> None:
     said = format_error(PoolError("no", hint=Hint("down", "p\x1b[2J\x07\u202e")))
     assert not any(is_harmful(character) for character in said)
 
 
-def test_a_failed_command_says_the_hint_in_its_own_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_command_prints_hint_as_command(capsys: pytest.CaptureFixture[str]) -> None:
     Console(as_json=True).report_error(PoolError("no pool named 'p' is up", hint=Hint("list")))
     told = capsys.readouterr()
     expected = "no pool named 'p' is up; list running pools with: skyward-tui ls"
@@ -676,12 +678,12 @@ def test_a_failed_command_says_the_hint_in_its_own_words(capsys: pytest.CaptureF
     assert json.loads(told.out) == {"error": {"type": "PoolError", "message": expected}}
 
 
-def test_other_errors_stay_as_they_are() -> None:
+def test_errors_without_a_hint_are_formatted_unchanged() -> None:
     assert format_error(OSError("disk full")) == "disk full"
     assert format_error(UsageError("no such plugin.")) == "no such plugin."
 
 
-def test_a_view_keeps_the_hint_of_its_latest_detail() -> None:
+def test_pool_view_shows_the_hint_of_its_latest_detail() -> None:
     view = PoolView("p")
     apply(
         view,
@@ -692,7 +694,7 @@ def test_a_view_keeps_the_hint_of_its_latest_detail() -> None:
     assert format_detail(view) == "all is well."
 
 
-def test_a_secret_in_a_hint_reaches_no_view_and_no_journal() -> None:
+def test_secret_in_a_hint_is_redacted_in_view_and_journal() -> None:
     written: list[events.Event] = []
     view = PoolView("p")
     news: Any = SimpleNamespace(
@@ -710,7 +712,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_errors_of_the_api_carry_hints(home: Path) -> None:
+def test_api_errors_have_hints(home: Path) -> None:
     with pytest.raises(PoolError, match="no pool named 'never' is up") as caught:
         sky.attach("never")
     assert caught.value.hint == Hint("list")

@@ -1,4 +1,4 @@
-"""Values that a client feeds a rank: each once and in order, whatever is lost on the way."""
+"""Streaming of iterator arguments to ranks and of yielded values to clients: each once and in order."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ class Line:
     readers=st.integers(1, 3),
     piece=st.integers(3, 20),
 )
-def test_readers_get_values_once_in_order(values: list[bytes], losses: set[int], readers: int, piece: int) -> None:
+def test_readers_get_iterator_values_once_in_order(
+    values: list[bytes], losses: set[int], readers: int, piece: int
+) -> None:
     taken = iter(range(1_000_000))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "MAX_INLINE_BYTES", piece)
@@ -83,7 +85,7 @@ def test_readers_get_values_once_in_order(values: list[bytes], losses: set[int],
     assert got == [values] * readers
 
 
-def test_no_more_is_read_than_is_wanted_and_the_source_is_closed() -> None:
+def test_source_iterator_is_read_on_demand_and_closed() -> None:
     read: list[int] = []
     closed = threading.Event()
 
@@ -102,7 +104,7 @@ def test_no_more_is_read_than_is_wanted_and_the_source_is_closed() -> None:
     assert len(read) <= MAX_READ_AHEAD + 5
 
 
-def test_a_slow_reader_bounds_how_far_another_is_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_rank_bounds_the_read_ahead_of_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "MAX_KEPT_VALUES", 8)
     read: list[int] = []
     line = Line(2, (read.append(n) or n for n in range(10**9)))  # type: ignore[func-returns-value]
@@ -116,7 +118,7 @@ def test_a_slow_reader_bounds_how_far_another_is_ahead(monkeypatch: pytest.Monke
     line.feeding.close()
 
 
-def test_what_the_source_raises_and_what_cannot_travel_are_raised_by_the_reader() -> None:
+def test_source_error_and_unpicklable_value_are_raised_in_the_rank() -> None:
     def broken() -> Iterator[int]:
         yield 1
         raise LookupError("the source broke")
@@ -130,7 +132,7 @@ def test_what_the_source_raises_and_what_cannot_travel_are_raised_by_the_reader(
         next(line.items[0])
 
 
-def test_values_of_a_call_that_has_ended_are_an_error() -> None:
+def test_reading_values_of_an_ended_call_is_an_error() -> None:
     line = Line(1, iter([1, 2]))
     line.items[0].close()
     with pytest.raises(RuntimeError, match="has no more values, because its call"):
@@ -151,14 +153,14 @@ def numbers(frames: list[bytes]) -> list[int]:
     return [header["seq"] for data in frames for header, _ in Decoder().feed(data)]
 
 
-def test_what_a_worker_sends_again_is_taken_once(tmp_path: Path) -> None:
+def test_generator_buffer_ignores_repeated_values(tmp_path: Path) -> None:
     kept = GeneratorBuffer(tmp_path / "values")
     assert [kept.add(n, None, value(n)) for n in (0, 1, 1, 0, 2)] == [True, True, False, False, True]
     assert numbers(kept.pop_sendable()) == [0, 1, 2]
     assert kept.pop_sendable() == []
 
 
-def test_a_reader_gets_no_more_than_its_window(tmp_path: Path) -> None:
+def test_generator_buffer_sends_no_more_than_its_window(tmp_path: Path) -> None:
     kept = GeneratorBuffer(tmp_path / "values")
     for n in range(WINDOW + 5):
         kept.add(n, None, value(n))
@@ -169,7 +171,7 @@ def test_a_reader_gets_no_more_than_its_window(tmp_path: Path) -> None:
     assert numbers(kept.pop_sendable()) == list(range(3, WINDOW + 3))
 
 
-def test_the_next_agent_finds_what_the_last_one_kept(tmp_path: Path) -> None:
+def test_generator_buffer_is_restored_by_the_next_agent(tmp_path: Path) -> None:
     kept = GeneratorBuffer(tmp_path / "values")
     for n in range(4):
         kept.add(n, None, value(n))
@@ -181,7 +183,7 @@ def test_the_next_agent_finds_what_the_last_one_kept(tmp_path: Path) -> None:
     assert numbers(found.pop_sendable()) == [0, 1, 2, 3, 4]
 
 
-def test_files_of_large_values_end_when_they_are_taken(tmp_path: Path) -> None:
+def test_files_of_large_values_are_removed_when_acknowledged(tmp_path: Path) -> None:
     kept = GeneratorBuffer(tmp_path / "values")
     for n in range(3):
         (tmp_path / f"{n}.item").touch()
@@ -192,7 +194,7 @@ def test_files_of_large_values_end_when_they_are_taken(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_value_that_no_disk_took_is_missing_and_no_other(tmp_path: Path) -> None:
+def test_value_that_the_disk_refused_is_skipped(tmp_path: Path) -> None:
     kept = GeneratorBuffer(tmp_path / "no folder" / "values")
     assert kept.add(0, None, value(0))
     assert numbers(kept.pop_sendable()) == []
@@ -202,7 +204,7 @@ def test_a_value_that_no_disk_took_is_missing_and_no_other(tmp_path: Path) -> No
 
 @settings(max_examples=examples(60))
 @given(st.lists(st.sampled_from(("add", "take", "die")), max_size=80))
-def test_whatever_happens_the_reader_gets_the_rest(tmp_path_factory, steps: list[str]) -> None:  # type: ignore[no-untyped-def]
+def test_generator_buffer_delivers_all_values_across_restarts(tmp_path_factory, steps: list[str]) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path_factory.mktemp("yields") / "values"
     room, few = generator_values.COMPACT_THRESHOLD, generator_values.MAX_COMPACT_BYTES
     generator_values.COMPACT_THRESHOLD, generator_values.MAX_COMPACT_BYTES = 100, 200

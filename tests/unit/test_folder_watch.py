@@ -1,4 +1,4 @@
-"""What happens to files is known without a look at each of them."""
+"""Detection of edited source files by inotify or polling."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def folder_replaced(file: Path) -> None:
 
 
 @pytest.mark.parametrize("happens", [in_place, replaced, restored, gone, folder_replaced])
-def test_a_change_is_told_once(watch: FolderWatch, file: Path, happens: Callable[[Path], None]) -> None:
+def test_folder_watch_notices_each_kind_of_file_change(
+    watch: FolderWatch, file: Path, happens: Callable[[Path], None]
+) -> None:
     watch.watch([str(file)])
     assert watch.is_quiet and watch.is_quiet
     happens(file)
@@ -67,7 +69,7 @@ def test_a_change_is_told_once(watch: FolderWatch, file: Path, happens: Callable
     assert not watch.is_quiet, "a folder that is another one now is watched as well"
 
 
-def test_what_a_link_leads_to_is_watched(watch: FolderWatch, file: Path, tmp_path: Path) -> None:
+def test_folder_watch_follows_links(watch: FolderWatch, file: Path, tmp_path: Path) -> None:
     link = tmp_path / "elsewhere" / "model.py"
     link.symlink_to(file)
     watch.watch([str(link)])
@@ -76,7 +78,9 @@ def test_what_a_link_leads_to_is_watched(watch: FolderWatch, file: Path, tmp_pat
     assert not watch.is_quiet
 
 
-def test_unwatched_files_are_never_quiet(watch: FolderWatch, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwatched_files_always_count_as_changed(
+    watch: FolderWatch, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert not watch.is_quiet, "nothing is watched yet"
     watch.watch([str(file)])
     assert watch.is_quiet
@@ -92,7 +96,7 @@ def test_unwatched_files_are_never_quiet(watch: FolderWatch, file: Path, monkeyp
     assert not many.is_quiet
 
 
-def test_nothing_stays_open(file: Path) -> None:
+def test_closed_folder_watch_leaves_no_open_descriptor(file: Path) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     watch = FolderWatch()
     watch.watch([str(file)])
@@ -156,7 +160,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return looked
 
 
-def test_where_the_kernel_tells_of_nothing_no_file_is_looked_at(project: Project, looks: list[str]) -> None:
+def test_unchanged_folder_needs_no_file_checks(project: Project, looks: list[str]) -> None:
     for _ in range(MANY):
         assert not project.modules.has_edits
     looks.clear()
@@ -166,7 +170,7 @@ def test_where_the_kernel_tells_of_nothing_no_file_is_looked_at(project: Project
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_next_run_sees_edit_of_unloaded_file(project: Project, looks: list[str], which: int) -> None:
+def test_edit_of_a_file_not_yet_loaded_is_seen_by_the_next_run(project: Project, looks: list[str], which: int) -> None:
     for edit in range(3):
         for _ in range(MANY):
             assert not project.modules.has_edits

@@ -47,7 +47,7 @@ def told(env: dict[str, str], folder: Path, *words: str, session: bool = False) 
     return process.returncode, json.loads(out) if out else {}, drawn
 
 
-def test_it_is_as_if_it_was_started(tmp_path: Path) -> None:
+def test_forked_process_equals_a_started_one(tmp_path: Path) -> None:
     env = {name: value for name, value in os.environ.items() if name != "HOME"} | {"OWN": "é\udcff"}
     forked = [told(env, tmp_path, "3", session=session) for session in (False, True)]
     # An interpreter begins anew where its own variables are others.
@@ -63,7 +63,7 @@ def test_it_is_as_if_it_was_started(tmp_path: Path) -> None:
     assert len({drawn for _, _, drawn in (*forked, *started)}) == 4, "each draws other numbers"
 
 
-def test_it_looks_for_modules_where_one_would_that_was_started(tmp_path: Path) -> None:
+def test_forked_process_has_the_import_path_of_a_started_one(tmp_path: Path) -> None:
     env = os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path / "a"), str(tmp_path / "b")))}
     _, forked, _ = told(env, tmp_path, "0")
     _, started, _ = told(env | {"PYTHONOWN": "1"}, tmp_path, "0")
@@ -73,7 +73,7 @@ def test_it_looks_for_modules_where_one_would_that_was_started(tmp_path: Path) -
     assert "SEEN" in told(env, tmp_path, "0")[1]["env"], "what is for its start is started"  # type: ignore[operator]
 
 
-def test_its_end_is_told(tmp_path: Path) -> None:
+def test_signal_that_killed_a_forked_process_is_its_status(tmp_path: Path) -> None:
     assert told(dict(os.environ), tmp_path, "0", str(int(signal.SIGKILL)))[0] == -signal.SIGKILL
 
 
@@ -98,7 +98,7 @@ def test_forked_loader_has_modules_of_a_started_one(tmp_path: Path, monkeypatch:
     assert {*started} <= {*forked}
 
 
-def test_a_client_is_as_python_runs_its_script(tmp_path: Path) -> None:
+def test_forked_client_script_runs_as_python_runs_it(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("WORD = 'beside'\n")
     script = tmp_path / "client.py"
     script.write_text(
@@ -113,7 +113,7 @@ def test_a_client_is_as_python_runs_its_script(tmp_path: Path) -> None:
         assert forked.returncode == 0
 
 
-def test_packages_are_as_little_to_be_found_as_where_it_is_started(tmp_path: Path) -> None:
+def test_hidden_packages_are_not_importable_in_forked_processes(tmp_path: Path) -> None:
     finds = Loaded([sys.executable], "import importlib.util, sys\n", "print(importlib.util.find_spec('rich'))\n")
     env = {"PYTHONPATH": os.pathsep.join(filter(None, (str(FOLDER), os.environ.get("PYTHONPATH"))))}
     for hidden in ("rich", "numpy", "rich"):
@@ -171,7 +171,7 @@ def run(folder: Path, tests: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_each_test_is_run_in_processes_that_had_it_imported(tmp_path: Path) -> None:
+def test_test_processes_are_forked_with_modules_imported(tmp_path: Path) -> None:
     said = run(tmp_path, TESTS)
     assert "2 failed, 2 passed" in said, said
     assert "assert [1, 2] == [1, 3]" in said and "At index 1 diff: 2 != 3" in said, said
@@ -181,6 +181,6 @@ def test_each_test_is_run_in_processes_that_had_it_imported(tmp_path: Path) -> N
     assert (tmp_path / "report.xml").read_text().count("<testcase ") == 4
 
 
-def test_where_an_import_begins_a_thread_they_are_started(tmp_path: Path) -> None:
+def test_modules_that_start_threads_are_run_in_started_processes(tmp_path: Path) -> None:
     said = run(tmp_path, THREADED + "import os\ndef test_it():\n    assert len(os.listdir('/proc/self/task')) > 2\n")
     assert "1 passed" in said, said

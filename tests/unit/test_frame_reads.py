@@ -1,7 +1,6 @@
-"""Keys of frames are read where type checkers know which kind of frame it is: a misspelt one is an error then.
+"""Typed access to frame keys outside ``protocol/``.
 
-Outside of ``protocol/`` nothing that is annotated as a header of no type, or comes from what is, has a key read or set.
-And what type checkers let pass, a ``get`` or an ``in`` with a key that frames of that kind have not, stands nowhere.
+No untyped header has a key read or set, and no ``get`` or ``in`` names a key that frames of its kind do not have.
 """
 
 from __future__ import annotations
@@ -176,7 +175,7 @@ def trees() -> dict[str, Nodes]:
     return {str(path.relative_to(ROOT)): nodes_of(path) for path in sorted(ROOT.rglob("*.py"))}
 
 
-def test_keys_are_read_of_frames_that_have_a_type() -> None:
+def test_frame_keys_are_read_only_from_typed_frames() -> None:
     all_of_it = trees()
     giving = sources(all_of_it.values())
     found = {
@@ -192,7 +191,7 @@ def found_in(text: str) -> list[int]:
     return sorted(reads(module(nodes), sources([nodes]) | {"feed"}))
 
 
-def test_what_is_found() -> None:
+def test_check_finds_reads_from_untyped_frames() -> None:
     assert found_in("def f(header: Header):\n header['t']\n") == [2]
     assert found_in("def f(header: AnyHeader):\n def g():\n  return header['t']\n") == [3]
     assert found_in("for header, _ in decoder.feed(data):\n header['t']\n") == [2]
@@ -202,7 +201,7 @@ def test_what_is_found() -> None:
     assert found_in("def f(header: Header):\n if told := header:\n  told['t']\n") == [3]
 
 
-def test_what_is_not() -> None:
+def test_check_ignores_reads_from_typed_frames() -> None:
     assert found_in("def f(header: FromAgent):\n header['t']\n") == []
     assert found_in("header: FromAgent\nfor header, _ in decoder.feed(data):\n header['t']\n") == []
     assert found_in("def f(tell: Callable[[Header], dict]):\n tell()['t']\n") == []
@@ -293,7 +292,7 @@ def unknown_keys(tree: ast.Module, held: dict[str, set[str]]) -> Iterator[tuple[
     yield from look(tree, {})
 
 
-def test_no_frame_is_asked_for_a_key_that_its_kind_has_not() -> None:
+def test_no_frame_is_read_for_a_key_that_its_kind_lacks() -> None:
     all_of_it = trees()
     held = fields(all_of_it.values())
     assert held.keys() >= {"welcome", "header"}
@@ -311,6 +310,6 @@ def test_no_frame_is_asked_for_a_key_that_its_kind_has_not() -> None:
         ("answer: PeersAnswer\nanswer.get('error')\nanswer.get('errors')\n", [(3, "errors")]),
     ],
 )
-def test_what_is_a_key_of_another_kind(text: str, found: list[tuple[int, str]]) -> None:
+def test_check_finds_keys_that_the_frame_kind_lacks(text: str, found: list[tuple[int, str]]) -> None:
     nodes = tuple(ast.walk(ast.parse(text)))
     assert list(unknown_keys(module(nodes), fields([nodes]))) == found

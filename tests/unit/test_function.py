@@ -1,4 +1,4 @@
-"""A call as a value, and the operators that send it somewhere."""
+"""Function calls, operators, groups, map chunks and the cache of pickled functions."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def count(n: int) -> Iterator[int]:
 POOL = Pool()
 
 
-def test_a_call_runs_nothing_and_keeps_its_arguments() -> None:
+def test_calling_a_function_keeps_arguments_without_running_it() -> None:
     ran: list[int] = []
     pending = sky.function(ran.append)(1)
     assert ran == []
@@ -81,14 +81,14 @@ def test_a_call_runs_nothing_and_keeps_its_arguments() -> None:
     assert add(1, b=2).kwargs == {"b": 2}
 
 
-def test_operators() -> None:
+def test_operators_dispatch_calls_to_a_pool() -> None:
     assert add(1) >> POOL == ("one", 11)
     assert add(1) @ POOL == ["all", 11]
     assert (add(1) > POOL).result() == 11
     assert (add(1) & slow()) >> POOL == ((11, "slow"), False, True)
 
 
-def test_groups_grow_from_either_side_and_stay_in_order() -> None:
+def test_gather_groups_keep_order_of_their_calls() -> None:
     one, two, three = add(1, 0), add(2, 0), add(3, 0)
     for group in ((one & two) & three, one & (two & three), sky.gather(one, two, three)):
         assert group >> POOL == ((1, 2, 3), False, True)
@@ -97,19 +97,19 @@ def test_groups_grow_from_either_side_and_stay_in_order() -> None:
     assert (sky.gather(one, stream=True) & two) >> POOL == ((1, 2), True, True)
 
 
-def test_a_function_stays_what_it_was() -> None:
+def test_decorated_function_keeps_name_doc_and_local_call() -> None:
     assert (add.__name__, add.__doc__, add.__module__) == ("add", "Adds.", __name__)  # type: ignore[attr-defined]
     assert add.local(1, b=1) == 2
     assert repr(add) == "<sky.function add>"
     assert repr(add(1)) == "<add(…), not sent: use >> or @ with a pool>"
 
 
-def test_names_of_things_that_have_none() -> None:
+def test_function_without_name_gets_a_default_name() -> None:
     assert sky.function(functools.partial(add.local, 1))().name == "partial"
     assert sky.function(lambda: 0)().name == "<lambda>"
 
 
-def test_generator_functions_are_seen_through_decorators() -> None:
+def test_generator_function_is_recognized_behind_decorators() -> None:
     @functools.wraps(count.fn)
     def wrapped(*args: Any) -> Any:
         return count.fn(*args)
@@ -119,7 +119,7 @@ def test_generator_functions_are_seen_through_decorators() -> None:
     assert not add(1).streams
 
 
-def test_time_limits() -> None:
+def test_with_timeout_returns_a_changed_copy() -> None:
     assert slow().timeout == 60
     pending = add(1).with_timeout(0.5)
     assert pending.timeout == 0.5
@@ -129,7 +129,7 @@ def test_time_limits() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, -1, -0.5, float("nan"), "10"])
-def test_time_limits_that_make_no_sense(seconds: Any) -> None:
+def test_invalid_timeout_is_rejected(seconds: Any) -> None:
     with pytest.raises(ValueError, match="timeout must be more than 0 seconds"):
         sky.function(timeout=seconds)(add.fn)
     with pytest.raises(ValueError, match="timeout must be more than 0 seconds"):
@@ -150,7 +150,7 @@ UNCALLED = [
 
 
 @pytest.mark.parametrize(("operate", "write"), UNCALLED, ids=[write for _, write in UNCALLED])
-def test_a_function_without_its_call(operate: Any, write: str) -> None:
+def test_operator_on_uncalled_function_explains_the_call(operate: Any, write: str) -> None:
     def f() -> None: ...
 
     with pytest.raises(TypeError) as raised:
@@ -158,13 +158,13 @@ def test_a_function_without_its_call(operate: Any, write: str) -> None:
     assert str(raised.value) == f"f is a function, not a call. Call the function: {write}"
 
 
-def test_a_function_that_is_decorated_twice_is_one() -> None:
+def test_function_decorated_twice_is_one_function() -> None:
     twice: Any = sky.function(slow)
     assert twice().local() == "slow" and twice().timeout == 60 and repr(twice) == "<sky.function slow>"
     assert sky.function(timeout=5)(slow)().timeout == 5  # type: ignore[arg-type]
 
 
-def test_a_call_that_nobody_sent_has_no_value() -> None:
+def test_using_the_value_of_an_undispatched_call_is_an_error() -> None:
     call: Any = add(1)
     said = (
         r"^add\(\.\.\.\) has not run and has no value yet. Send it to a pool, value = add\(\.\.\.\) >> pool, "
@@ -189,19 +189,19 @@ def test_a_call_that_nobody_sent_has_no_value() -> None:
     assert not hasattr(call, "_repr_html_") and copy.copy(call).args == (1,)
 
 
-def test_a_list_of_calls_is_no_group() -> None:
+def test_gather_of_a_list_suggests_unpacking() -> None:
     with pytest.raises(TypeError, match=r"number 0 is list. Unpack it: sky.gather\(\*calls\)"):
         sky.gather([add(1), add(2)])  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("operate", [lambda p, x: p >> x, lambda p, x: p @ x, lambda p, x: p > x])
-def test_something_else_than_a_pool_is_a_clear_error(operate: Any) -> None:
+def test_dispatch_to_something_other_than_a_pool_is_an_error(operate: Any) -> None:
     for wrong in (4, None, add, functools):
         with pytest.raises(TypeError, match=r"must be a pool \(with sky.Compute"):
             operate(add(1), wrong)
 
 
-def test_groups_of_something_else_are_clear_errors() -> None:
+def test_group_of_something_other_than_calls_is_an_error() -> None:
     with pytest.raises(TypeError, match="add is a function, not a call"):
         sky.gather(add(1), add)  # type: ignore[call-overload]
     with pytest.raises(TypeError):
@@ -212,7 +212,7 @@ def test_groups_of_something_else_are_clear_errors() -> None:
         sky.function(5)  # type: ignore[call-overload]
 
 
-def test_decorators_of_ours_may_stand_above_or_below() -> None:
+def test_plugin_decorator_may_wrap_a_function_object() -> None:
     def loud(fn: Any) -> Any:
         return lambda *args: str(fn(*args)).upper()
 
@@ -240,7 +240,7 @@ class Trainer:
     smallest = sky.function(min)
 
 
-def test_a_method_has_its_object() -> None:
+def test_method_call_keeps_its_object() -> None:
     pending = Trainer(2.0).train(3)
     assert (pending.name, pending.timeout, pending.local()) == ("train", 5, 6.0)
     assert pickle.loads(cloudpickle.dumps(pending)).local() == 6.0, "and takes it along"
@@ -250,7 +250,7 @@ def test_a_method_has_its_object() -> None:
         check_call(Trainer(2.0).train(1, 2), Trainer(2.0).train.fn)  # type: ignore[call-arg]
 
 
-def test_an_argument_too_much_is_refused_at_the_call() -> None:
+def test_surplus_argument_is_rejected_at_the_call() -> None:
     @sky.function
     @sky.stdout(only="head")
     def fit(a: int, /, b: int = 2, *, c: int = 3) -> int:
@@ -283,7 +283,7 @@ def test_an_argument_too_much_is_refused_at_the_call() -> None:
             call()
 
 
-def test_what_is_missing_may_be_given_by_a_decorator() -> None:
+def test_missing_argument_may_be_supplied_by_a_decorator() -> None:
     def inject(fn: Any) -> Any:
         return functools.wraps(fn)(lambda *args: fn(*args, rank=7))
 
@@ -320,11 +320,11 @@ def of(seconds: float, size: int = 8, *, left: int | None = None, single: bool =
     ("seconds", "size", "expected"),
     [(0, 8, 256), (1e-6, 8, 256), (0.01, 8, 5), (0.2, 8, 1), (0, 16 << 10, 2), (0, 1 << 20, 1)],
 )
-def test_quick_and_small_ones_travel_together(seconds: float, size: int, expected: int) -> None:
+def test_map_chunk_size_depends_on_duration_and_size(seconds: float, size: int, expected: int) -> None:
     assert of(seconds, size) == pytest.approx(expected, abs=1)
 
 
-def test_the_last_ones_are_spread_and_with_a_time_limit_each_travels_alone() -> None:
+def test_last_map_chunks_are_small_and_timed_calls_are_single() -> None:
     assert of(0, left=20) == 1
     assert of(0, single=True) == 1
     sizes = ChunkSizer(4, single=False, remaining=None)
@@ -364,7 +364,7 @@ class Answering:
         self.closed = True
 
 
-def test_what_waits_for_a_slow_first_call_is_bounded() -> None:
+def test_calls_waiting_for_a_slow_first_map_call_are_bounded() -> None:
     ranks: Any = Answering()
     got = queue.SimpleQueue[int]()
     values = MapOperation(ranks, PendingFunction(abs), itertools.count(), ordered=True, single=False).values()
@@ -429,7 +429,9 @@ class Pickles:
 
 
 @pytest.mark.parametrize("by_value", [False, True])
-def test_function_with_modules_is_kept(script: dict[str, Any], package: types.ModuleType, by_value: bool) -> None:
+def test_pickled_function_using_modules_is_cached(
+    script: dict[str, Any], package: types.ModuleType, by_value: bool
+) -> None:
     if by_value:  # a module that the function does not use
         cloudpickle.register_pickle_by_value(package)
     try:
@@ -447,7 +449,7 @@ def pickles() -> Pickles:
     return Pickles()
 
 
-def test_what_a_function_does_not_use_may_change(script: dict[str, Any], pickles: Pickles) -> None:
+def test_cached_pickle_survives_changes_to_unused_globals(script: dict[str, Any], pickles: Pickles) -> None:
     first = pickles.of(script["plain"])
     script["unused"].append(1)
     script["more"] = 1
@@ -475,7 +477,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_it_is_pickled_anew_when_anything_of_it_has_changed(
+def test_changed_function_is_pickled_again(
     script: dict[str, Any], change: Callable[[dict[str, Any]], object], pickles: Pickles
 ) -> None:
     before = pickles.of(script["work"])
@@ -486,14 +488,16 @@ def test_it_is_pickled_anew_when_anything_of_it_has_changed(
     assert after != before  # else the change was none
 
 
-def test_changed_argv_is_pickled(script: dict[str, Any], monkeypatch: pytest.MonkeyPatch, pickles: Pickles) -> None:
+def test_function_is_pickled_again_after_argv_changed(
+    script: dict[str, Any], monkeypatch: pytest.MonkeyPatch, pickles: Pickles
+) -> None:
     for words in (["a"], ["a"], ["a", "b"], ["c"]):
         monkeypatch.setattr(sys, "argv", [*words])
         pickles.of(script["plain"])
     assert pickles.made == 3
 
 
-def test_what_it_encloses_counts(script: dict[str, Any], pickles: Pickles) -> None:
+def test_changed_closure_value_is_pickled_again(script: dict[str, Any], pickles: Pickles) -> None:
     double, halves = script["made"](2), script["made"]([0.5])
     pickles.of(double)
     pickles.of(double)
@@ -505,7 +509,7 @@ def test_what_it_encloses_counts(script: dict[str, Any], pickles: Pickles) -> No
     assert pickle.loads(pickles.of(halves))(1) == [4]
 
 
-def test_a_cell_that_is_empty_yet(script: dict[str, Any], pickles: Pickles) -> None:
+def test_function_with_an_empty_closure_cell_is_pickled(script: dict[str, Any], pickles: Pickles) -> None:
     inside = script["made"](2)
     del inside.__closure__[0].cell_contents
     pickles.of(inside)
@@ -516,7 +520,9 @@ def test_a_cell_that_is_empty_yet(script: dict[str, Any], pickles: Pickles) -> N
 @pytest.mark.parametrize(
     "value", [[1], {"a": 1}, {1}, lambda: 1, int, types.SimpleNamespace(a=1), types.ModuleType("made_up")]
 )
-def test_mutable_value_is_pickled_each_time(script: dict[str, Any], value: object, pickles: Pickles) -> None:
+def test_function_using_a_mutable_global_is_pickled_each_time(
+    script: dict[str, Any], value: object, pickles: Pickles
+) -> None:
     script["scale"] = value
     pickles.of(script["work"])
     pickles.of(script["work"])
@@ -534,7 +540,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.M
         del sys.modules[name]
 
 
-def test_submodule_loaded_later_is_pickled(script: dict[str, Any], package: types.ModuleType, pickles: Pickles) -> None:
+def test_function_is_pickled_again_after_a_submodule_was_loaded(
+    script: dict[str, Any], package: types.ModuleType, pickles: Pickles
+) -> None:
     exec("def reaches():\n    return package.part.value", script)
     script["package"] = package
     pickles.of(script["reaches"])
@@ -544,7 +552,9 @@ def test_submodule_loaded_later_is_pickled(script: dict[str, Any], package: type
     assert after == cloudpickle.dumps(script["reaches"], protocol=5)
 
 
-def test_module_pickled_by_value(script: dict[str, Any], package: types.ModuleType, pickles: Pickles) -> None:
+def test_module_registered_by_value_is_pickled_with_the_function(
+    script: dict[str, Any], package: types.ModuleType, pickles: Pickles
+) -> None:
     script["math"] = package
     pickles.of(script["work"])
     cloudpickle.register_pickle_by_value(package)
@@ -559,7 +569,7 @@ def test_module_pickled_by_value(script: dict[str, Any], package: types.ModuleTy
         cloudpickle.unregister_pickle_by_value(package)
 
 
-def test_concurrent_import_is_harmless(
+def test_concurrent_import_does_not_break_function_pickling(
     script: dict[str, Any], monkeypatch: pytest.MonkeyPatch, pickles: Pickles
 ) -> None:
     class Changing(dict[str, Any]):
@@ -571,14 +581,14 @@ def test_concurrent_import_is_harmless(
     assert pickle.loads(pickles.of(script["work"]))(2.5) == 2 + 3 * 2
 
 
-def test_others_than_functions_of_a_script(pickles: Pickles) -> None:
+def test_callables_other_than_script_functions_are_not_cached(pickles: Pickles) -> None:
     for thing in (math.floor, json.dumps, Pickles.of, len):
         pickles.of(thing)
         pickles.of(thing)
     assert pickles.made == 8
 
 
-def test_what_is_large_is_not_kept(script: dict[str, Any]) -> None:
+def test_large_pickled_function_is_not_cached(script: dict[str, Any]) -> None:
     pickles = Pickles(keeps=lambda made: False)
     pickles.of(script["work"])
     pickles.of(script["work"])

@@ -73,7 +73,7 @@ class Client:
         ),
     ],
 )
-def test_gang_lock(steps: str, sent: str) -> None:
+def test_gang_lock_is_granted_in_order_of_requests(steps: str, sent: str) -> None:
     log: list[str] = []
     lock, clients = GangLock(), {name: Client(name, log) for name in "abc"}
     for step in steps.split(", "):
@@ -88,7 +88,7 @@ def test_gang_lock(steps: str, sent: str) -> None:
     assert ", ".join(log) == sent
 
 
-def test_a_gang_tells_its_state() -> None:
+def test_gang_status_frame_has_epoch_and_broken_reason() -> None:
     assert Gang().status_frame() == {"t": "gang", "epoch": 0, "broken": ""}
     broken = {"t": "gang", "epoch": 3, "broken": "rank 1 ended"}
     assert Gang(3, broken="rank 1 ended").status_frame() == broken
@@ -126,7 +126,7 @@ def free(number: int) -> bool:
         return True
 
 
-def test_ports_in_a_row_are_kept_for_the_plugins_after_the_first() -> None:
+def test_consecutive_ports_are_reserved_for_further_plugins() -> None:
     port = ReservedPorts("127.0.0.1", 12)
     row = range(port.number, port.number + 12)
     others = [ReservedPorts("127.0.0.1", 12) for _ in range(20)]
@@ -138,18 +138,18 @@ def test_ports_in_a_row_are_kept_for_the_plugins_after_the_first() -> None:
     assert any(free(number) for number in row)  # the others may be somebody's already
 
 
-def test_rows_of_two_agents_do_not_overlap() -> None:
+def test_reserved_port_ranges_of_two_agents_do_not_overlap() -> None:
     ours, others = ReservedPorts("127.0.0.1", 12), ReservedPorts("127.0.0.1")
     others.number = ours.number - 1  # a row that begins before ours, and would reach into it
     assert not others._reserve_following(2)
 
 
-def test_where_no_row_is_free_the_first_port_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_port_is_reserved_if_no_range_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReservedPorts, "_reserve_following", lambda self, count: False)
     assert listens_at(ReservedPorts("127.0.0.1", 12).number)
 
 
-def test_a_port_of_an_address_of_the_newer_kind() -> None:
+def test_port_is_reserved_on_an_ipv6_address() -> None:
     try:
         port = ReservedPorts("::1")
     except OSError as error:
@@ -157,7 +157,7 @@ def test_a_port_of_an_address_of_the_newer_kind() -> None:
     assert port.number > 0
 
 
-def test_the_number_of_an_epoch_outlives_the_agent(tmp_path: Path) -> None:
+def test_latest_epoch_number_survives_the_agent(tmp_path: Path) -> None:
     epochs = EpochFile(tmp_path / "epoch")
     assert epochs.latest == 0
     for number in (1, 12, 7):
@@ -185,7 +185,7 @@ def pool() -> PoolView:
     return view
 
 
-def test_a_pool_at_rest_changes_every_ten_seconds_and_one_with_a_run_each_second(pool: PoolView) -> None:
+def test_idle_pool_repaints_every_10_seconds_and_running_every_second(pool: PoolView) -> None:
     assert beats(pool) == 1 and beats(pool, 20) == 2
     apply(pool, events.RunOpened(pool="p", run="r", function="f", kind="broadcast", total=1, at=T))
     assert beats(pool) == 10
@@ -194,12 +194,12 @@ def test_a_pool_at_rest_changes_every_ten_seconds_and_one_with_a_run_each_second
 
 
 @pytest.mark.parametrize("state", ["starting", "stopping"])
-def test_what_begins_or_ends_is_timed_by_the_second(pool: PoolView, state: str) -> None:
+def test_starting_or_stopping_pool_repaints_every_second(pool: PoolView, state: str) -> None:
     apply(pool, events.PoolState(pool="p", state=state))  # type: ignore[arg-type]
     assert beats(pool) == 10
 
 
-def test_a_machine_on_its_way_or_about_to_go_counts_and_one_that_is_gone_does_not(pool: PoolView) -> None:
+def test_pool_with_connecting_or_preempted_node_repaints_every_second(pool: PoolView) -> None:
     apply(pool, events.NodePhase(pool="p", node=0, phase="gone"))
     assert beats(pool) == 1
     apply(pool, events.NodePhase(pool="p", node=0, phase="connected"))
@@ -209,14 +209,14 @@ def test_a_machine_on_its_way_or_about_to_go_counts_and_one_that_is_gone_does_no
     assert beats(pool) == 10
 
 
-def test_a_lease_counts_in_its_last_minutes(pool: PoolView) -> None:
+def test_lease_countdown_repaints_every_second_only_near_its_end(pool: PoolView) -> None:
     apply(pool, events.LeaseNews(pool="p", ends_at=T + 3600))
     assert beats(pool) == 1
     apply(pool, events.LeaseNews(pool="p", ends_at=T + 300))
     assert beats(pool) == 10
 
 
-def test_what_is_over_is_at_rest_whatever_it_was_at(pool: PoolView) -> None:
+def test_ended_pool_repaints_every_10_seconds(pool: PoolView) -> None:
     apply(pool, events.RunOpened(pool="p", run="r", function="f", kind="broadcast", total=1, at=T))
     apply(pool, events.PoolEnded(pool="p", receipt={"gone": [0]}, at=T))
     assert beats(pool) == 1
@@ -234,11 +234,11 @@ def test_what_is_over_is_at_rest_whatever_it_was_at(pool: PoolView) -> None:
         (270_000, "3d 03h"),
     ],
 )
-def test_what_is_at_rest_has_an_age_in_minutes(seconds: int, said: str) -> None:
+def test_age_is_formatted_in_minutes(seconds: int, said: str) -> None:
     assert age(seconds) == said
 
 
-def test_only_the_last_minutes_are_counted_down_by_the_second() -> None:
+def test_time_left_shows_seconds_only_in_the_last_minutes() -> None:
     assert (time_left(599), time_left(600), time_left(7500)) == ("9:59", "10m", "2h 05m")
 
 
@@ -260,7 +260,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_idle_time_counts_down_from_the_start(clock: Clock) -> None:
+def test_lease_counts_idle_time_from_the_start(clock: Clock) -> None:
     lease = Lease(600, None)
     assert lease.remaining(in_use=False) == 600
     clock.now += 599
@@ -270,7 +270,7 @@ def test_idle_time_counts_down_from_the_start(clock: Clock) -> None:
     assert lease.reason() == "idle for 600 s"
 
 
-def test_use_stops_the_count_and_its_end_starts_it_anew(clock: Clock) -> None:
+def test_lease_stops_while_in_use_and_restarts_afterwards(clock: Clock) -> None:
     lease = Lease(600, None)
     clock.now += 10_000
     assert lease.remaining(in_use=True) is None
@@ -280,7 +280,7 @@ def test_use_stops_the_count_and_its_end_starts_it_anew(clock: Clock) -> None:
     assert lease.remaining(in_use=False) == 500
 
 
-def test_a_time_to_live_counts_also_in_use(clock: Clock) -> None:
+def test_time_to_live_counts_while_in_use(clock: Clock) -> None:
     lease = Lease(600, 3600)
     assert lease.remaining(in_use=False) == 600
     assert lease.remaining(in_use=True) == 3600
@@ -365,7 +365,7 @@ def told(key: str = KEY, **changed: Any) -> bytes:
     return encode_frame(said)
 
 
-async def test_of_what_went_well_or_was_stopped_nobody_is_told(gang: list[Member]) -> None:
+async def test_returned_or_cancelled_calls_notify_no_peer_agent(gang: list[Member]) -> None:
     gang[1].node.slots.slots[0].queue.clear()
     gang[1].node.desk.finish(gang[1].call, gang[1].call.make_outcome({"kind": "returned"}))
     gang[2].fail_fast._slots.stop_run("r1", "cancel", 1.0, breaks=False)
@@ -375,7 +375,7 @@ async def test_of_what_went_well_or_was_stopped_nobody_is_told(gang: list[Member
     assert [each.fail_fast._notifications for each in gang] == [{}, {}, {}]
 
 
-async def test_a_client_that_is_there_decides_and_where_it_has_gone_they_do(gang: list[Member]) -> None:
+async def test_fail_fast_stops_peers_only_after_their_client_left(gang: list[Member]) -> None:
     gang[0].call.owner = gang[0].node.peer
     gang[1].fail()
     await look_until(gang[1], lambda: gang[2].stopped)
@@ -385,7 +385,9 @@ async def test_a_client_that_is_there_decides_and_where_it_has_gone_they_do(gang
     await look_until(gang[1], lambda: gang[0].stopped)
 
 
-async def test_returning_client_is_left_to_decide(gang: list[Member], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fail_fast_waits_for_a_client_that_may_return(
+    gang: list[Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fail_fast_without_client, "CLIENT_GRACE", 60.0)
     gang[1].call.owner = gang[1].node.peer
     gang[1].fail()
@@ -394,7 +396,7 @@ async def test_returning_client_is_left_to_decide(gang: list[Member], monkeypatc
     assert gang[1].fail_fast._notifications == {}
 
 
-async def test_who_cannot_be_told_is_told_again(gang: list[Member]) -> None:
+async def test_unreachable_peer_agent_is_notified_again(gang: list[Member]) -> None:
     number, address, port = gang[0].place
     line: Any = {"key": KEY, "nodes": [(number, address, 1), gang[2].place]}
     gang[1].fail_fast.set_peers(line)
@@ -404,7 +406,7 @@ async def test_who_cannot_be_told_is_told_again(gang: list[Member]) -> None:
     await look_until(gang[1], lambda: gang[0].stopped)
 
 
-async def test_where_failures_are_to_stop_nobody_they_do_not(gang: list[Member]) -> None:
+async def test_fail_fast_without_peers_stops_no_other_rank(gang: list[Member]) -> None:
     for each in gang:
         each.fail_fast.set_peers(None)
     gang[1].fail()
@@ -434,7 +436,7 @@ async def test_where_failures_are_to_stop_nobody_they_do_not(gang: list[Member])
     ],
     ids=range(14),
 )
-async def test_a_stranger_stops_nothing(gang: list[Member], data: bytes) -> None:
+async def test_unauthenticated_failure_message_stops_no_rank(gang: list[Member], data: bytes) -> None:
     answers = await say(gang[0], data)
     assert "heard" not in {each["t"] for each in answers}
     assert not gang[0].call.stop_reason
@@ -443,7 +445,7 @@ async def test_a_stranger_stops_nothing(gang: list[Member], data: bytes) -> None
     assert gang[0].stopped
 
 
-async def test_silent_strangers_are_dropped(gang: list[Member], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_peer_connections_are_dropped(gang: list[Member], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fail_fast_without_client, "PEER_TIMEOUT", 0.3)
     idle = [
         await asyncio.open_connection(*gang[0].place[1:])
@@ -458,7 +460,7 @@ async def test_silent_strangers_are_dropped(gang: list[Member], monkeypatch: pyt
     await until(lambda: not gang[0].fail_fast._unauthenticated)
 
 
-async def test_connection_to_silent_node_is_closed(gang: list[Member], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connection_to_a_silent_peer_agent_is_closed(gang: list[Member], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fail_fast_without_client, "PEER_TIMEOUT", 0.3)
     closed = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""The app looks through all that there is only while nobody waits for it."""
+"""Deferred garbage collection of the app."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def some_time() -> list[list[int]]:
     return [[] for _ in range(100_000)]
 
 
-def test_what_is_old_is_looked_through_once_nobody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deferred_collection_runs_only_while_no_user_is_active(monkeypatch: pytest.MonkeyPatch) -> None:
     defer_collection()
     gc.collect()
     left = old_garbage()
@@ -55,7 +55,7 @@ def test_what_is_old_is_looked_through_once_nobody_is_there(monkeypatch: pytest.
     assert left() is not None, "it had just looked"
 
 
-def test_what_is_there_when_it_looks_first_is_kept_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_present_at_first_collection_are_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(garbage_collection, "DUE", 4)
     defer_collection()
     thing = Thing()
@@ -70,7 +70,7 @@ def test_what_is_there_when_it_looks_first_is_kept_for_good(monkeypatch: pytest.
     assert later[0]() is None and first() is not None
 
 
-def test_who_has_not_put_it_off_keeps_pythons_own_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collect_if_due_does_nothing_unless_collection_is_deferred(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(garbage_collection, "DUE", 0)
     monkeypatch.setattr(garbage_collection.gc, "get_threshold", lambda: (700, 10, 10))  # type: ignore[attr-defined]
     looks: list[int] = []
@@ -80,7 +80,7 @@ def test_who_has_not_put_it_off_keeps_pythons_own_ways(monkeypatch: pytest.Monke
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_what_is_kept_for_good_is_looked_through_never() -> None:
+def test_objects_created_during_freeze_imports_are_not_collected() -> None:
     with freeze_imports():
         assert not gc.isenabled()
         left = old_garbage()

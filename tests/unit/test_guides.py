@@ -1,4 +1,4 @@
-"""Guides of frameworks: excerpts are lines of the examples, and commands parse."""
+"""Framework guides (excerpts of examples, commands that parse), and dashboard tunnels."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def parse(command: str) -> click.Context:
 
 
 @pages
-def test_excerpts_are_lines_of_the_example(page: str) -> None:
+def test_guide_excerpts_are_lines_of_the_example(page: str) -> None:
     found = excerpts(text_of(page))
     assert len(found) >= 3
     for name, lines in found:
@@ -76,7 +76,7 @@ def test_excerpts_are_lines_of_the_example(page: str) -> None:
 
 
 @pages
-def test_commands_parse(page: str) -> None:
+def test_commands_in_a_guide_parse(page: str) -> None:
     found = commands(text_of(page))
     assert any("--nodes" in command for command in found)
     assert any("--hosts" in command for command in found)
@@ -91,7 +91,7 @@ def test_commands_parse(page: str) -> None:
             parse_arguments(find_function(script, None), values["arguments"])
 
 
-def test_a_stray_line_is_found() -> None:
+def test_check_finds_a_stray_excerpt_line() -> None:
     source = ["a", "b", "c", "d"]
     assert stray_line(["a", "b", "...", "d"], source) is None
     assert stray_line(["a", "c"], source) == "c"
@@ -99,7 +99,7 @@ def test_a_stray_line_is_found() -> None:
     assert stray_line(["d", "e"], source) == "e"
 
 
-def test_a_wrong_command_is_found() -> None:
+def test_check_finds_a_wrong_command() -> None:
     with pytest.raises(click.UsageError):
         parse("skyward-tui run ddp.py --node-count 4")
 
@@ -126,7 +126,7 @@ class Context:
         return host, here
 
 
-async def test_a_way_stays_where_nobody_answers_at_its_end_and_is_made_anew_where_it_is_gone() -> None:
+async def test_dashboard_tunnel_is_kept_and_reopened_after_its_connection_ends() -> None:
     context: Any = Context()
     pages = Dashboards(context)
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Groups of hosts in ``skyward.toml`` are edited where they stand, and all else stays."""
+"""Editing of host groups and tables in ``skyward.toml``, and values of a group of calls."""
 
 # ruff: noqa: RUF005, SIM202, SIM300  # how such a value does as a right and a left side is what is tried
 from __future__ import annotations
@@ -57,7 +57,7 @@ def named(name: str) -> HostGroup:
     return next(group for group in groups() if group.name == name)
 
 
-def test_each_edit_changes_what_it_says_and_no_other_letter(file: Path) -> None:
+def test_host_group_edit_changes_only_its_own_text(file: Path) -> None:
     expected = FILE
 
     def becomes(old: str, new: str) -> None:
@@ -92,7 +92,7 @@ def test_each_edit_changes_what_it_says_and_no_other_letter(file: Path) -> None:
     assert [path.name for path in file.parent.iterdir() if "toml" in path.name] == ["skyward.toml"]
 
 
-def test_the_first_group_makes_the_file_and_the_last_one_takes_the_table(file: Path) -> None:
+def test_first_host_group_creates_the_file_and_last_one_empties_it(file: Path) -> None:
     file.unlink()
     new_group("lab", "gpu1")
     assert file.read_text() == '[hosts]\nlab = ["gpu1"]\n'
@@ -100,7 +100,7 @@ def test_the_first_group_makes_the_file_and_the_last_one_takes_the_table(file: P
     assert file.read_text() == ""
 
 
-def test_the_working_folder_has_its_own_file(file: Path) -> None:
+def test_host_groups_of_the_working_folder_override_the_home(file: Path) -> None:
     Path("skyward.toml").write_text('[hosts]\nlab = ["near"]\n')
     assert named("lab").file == Path("skyward.toml").absolute() and named("lab").hosts == ["near"]
     named("lab").add_host("nearer")
@@ -122,13 +122,13 @@ def test_the_working_folder_has_its_own_file(file: Path) -> None:
         (lambda: resolve_hosts(["@none"], groups()), "no group 'none'"),
     ],
 )
-def test_what_cannot_be_is_refused_in_words_and_nothing_is_written(file: Path, edit: object, said: str) -> None:
+def test_invalid_host_group_edit_is_rejected_and_writes_nothing(file: Path, edit: object, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         edit()  # type: ignore[operator]
     assert file.read_text() == FILE
 
 
-def test_a_file_that_is_written_otherwise_is_left_to_an_editor(file: Path) -> None:
+def test_host_groups_in_unsupported_toml_form_are_not_edited(file: Path) -> None:
     file.write_text('hosts = { lab = ["gpu1"] }\n')
     with pytest.raises(UsageError, match="Edit the file by hand"):
         named("lab").add_host("gpu2")
@@ -141,7 +141,7 @@ def test_a_file_that_is_written_otherwise_is_left_to_an_editor(file: Path) -> No
 # What a group gives is a tuple, and does as a list where scripts of 0.12 take it for one.
 
 
-def test_it_is_a_tuple_wherever_a_tuple_is_wanted() -> None:
+def test_group_values_behave_as_a_tuple() -> None:
     values = GroupValues((1, "two", 3.0))
     one, two, three = values
     assert (one, two, three) == values == GroupValues([1, "two", 3.0]) and isinstance(values, tuple)
@@ -162,7 +162,7 @@ def test_it_is_a_tuple_wherever_a_tuple_is_wanted() -> None:
             pytest.fail("no sequence")
 
 
-def test_it_does_as_a_list_where_that_changes_nothing() -> None:
+def test_group_values_compare_and_add_like_a_list() -> None:
     values = GroupValues((1, 2, 3))
     assert values == [1, 2, 3] and [1, 2, 3] == values and values != [1, 2] and not values != [1, 2, 3]
     assert values[:2] == [1, 2] and values[:2] == (1, 2) and values[-1] == 3
@@ -173,13 +173,13 @@ def test_it_does_as_a_list_where_that_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", ["append", "sort", "extend"])
-def test_what_would_change_it_says_what_to_do(name: str) -> None:
+def test_group_values_list_mutators_explain_conversion(name: str) -> None:
     with pytest.raises(AttributeError, match=rf"no method {name}\. Convert them with list\(values\)"):
         getattr(GroupValues([1]), name)
     assert not hasattr(GroupValues(), "nothing")
 
 
-def test_what_is_saved_of_it_loads_where_this_library_is_not_installed() -> None:
+def test_pickled_group_values_load_without_the_library() -> None:
     values = GroupValues([1, [2]])
     saved = pickle.dumps(values)
     assert pickle.loads(saved) == values and copy.deepcopy(values) == values
@@ -187,7 +187,7 @@ def test_what_is_saved_of_it_loads_where_this_library_is_not_installed() -> None
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_to_jax_it_is_a_tuple_of_leaves() -> None:
+def test_group_values_are_a_jax_pytree() -> None:
     jax = pytest.importorskip("jax")
     doubled = jax.tree.map(lambda each: each * 2, GroupValues([1, (2, 3)]))
     assert doubled == GroupValues([2, (4, 6)]) and type(doubled) is GroupValues
@@ -224,13 +224,13 @@ arguments = [
 PATH = ("presets", "small")
 
 
-def test_a_new_table_stands_at_the_end_and_the_rest_is_as_it_was() -> None:
+def test_set_table_appends_a_new_table_and_keeps_the_rest() -> None:
     made = set_table(THEIRS, ("presets", "large run"), {"script": "a b.py", "nodes": 8, "keep": True})
     assert made == THEIRS + '\n[presets."large run"]\nscript = "a b.py"\nnodes = 8\nkeep = true\n'
     assert remove_table(made, ("presets", "large run")) == THEIRS
 
 
-def test_what_says_the_same_stays_as_it_was_written_and_comments_stay() -> None:
+def test_set_table_keeps_unchanged_values_and_comments() -> None:
     made = set_table(THEIRS, PATH, {"script": "other.py", "arguments": ["epochs=1"], "provider": "local"})
     assert made == THEIRS.replace('"train.py"   # ours', '"other.py"   # ours').replace(
         'nodes = 2\narguments = [\n  "epochs=1",\n]\n',
@@ -238,14 +238,14 @@ def test_what_says_the_same_stays_as_it_was_written_and_comments_stay() -> None:
     )
 
 
-def test_a_table_goes_and_the_comment_of_the_next_one_stays() -> None:
+def test_remove_table_keeps_the_comment_of_the_next_table() -> None:
     made = remove_table(THEIRS, PATH)
     assert "# keys of mine\n[keys]" in made and "script" not in made
     assert tomllib.loads(made).keys() == {"hosts", "keys"}
 
 
 @pytest.mark.parametrize("before", ["", "[hosts]\nlab = 'a'", "a = 1\r\n", "\n\n"])
-def test_a_file_may_be_empty_or_have_no_last_line_end(before: str) -> None:
+def test_set_table_accepts_empty_files_and_any_line_ending(before: str) -> None:
     made = set_table(before, PATH, {"script": "x.py"})
     assert tomllib.loads(made)["presets"] == {"small": {"script": "x.py"}}
     assert tomllib.loads(remove_table(made, PATH)) == tomllib.loads(before)
@@ -263,14 +263,14 @@ def test_a_file_may_be_empty_or_have_no_last_line_end(before: str) -> None:
         "presets = 3\n",
     ],
 )
-def test_a_table_that_is_written_otherwise_is_left_alone(theirs: str) -> None:
+def test_table_in_unsupported_toml_form_is_not_edited(theirs: str) -> None:
     with pytest.raises(UsageError, match="Edit the file by hand"):
         set_table(theirs, PATH, {"script": "b.py"})
     with pytest.raises(UsageError, match="Edit the file by hand"):
         remove_table(theirs, PATH)
 
 
-def test_tables_in_it_are_kept_or_written_anew() -> None:
+def test_set_table_keeps_equal_subtables_and_rewrites_changed_ones() -> None:
     theirs = '[presets.small]\nnodes = 1\n[presets.small.settings]\n# mine\nhosts = "lab"\n\n[z]\na = 1\n'
     same = set_table(theirs, PATH, {"nodes": 1, "settings": {"hosts": "lab"}})
     assert same == theirs
@@ -283,7 +283,7 @@ def test_tables_in_it_are_kept_or_written_anew() -> None:
     assert tomllib.loads(remove_table(theirs, PATH)) == {"z": {"a": 1}}
 
 
-def test_what_no_file_can_hold_is_refused() -> None:
+def test_set_table_rejects_values_that_toml_cannot_hold() -> None:
     with pytest.raises(UsageError, match="cannot be saved"):
         set_table("", PATH, {"script": "\udc80.py"})
 
@@ -301,7 +301,7 @@ VALUES = st.dictionaries(
 
 @settings(max_examples=examples(40), deadline=None)
 @given(TEXT, VALUES, VALUES)
-def test_any_name_and_values_come_back_as_they_were(name: str, values: dict, others: dict) -> None:  # type: ignore[type-arg]
+def test_set_table_round_trips_any_name_and_values(name: str, values: dict, others: dict) -> None:  # type: ignore[type-arg]
     once = set_table(THEIRS, ("presets", name), values)
     twice = set_table(once, ("presets", name), others)
     assert tomllib.loads(once)["presets"][name] == values

@@ -1,4 +1,4 @@
-"""Host keys: what the files say, what is thought of a key, what is written down."""
+"""Host keys: known_hosts files, verdicts, accepted keys, and adaptations of asyncssh."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "known_hosts"
 
 
-def test_a_key_in_the_file_is_known_and_another_is_changed(file: Path) -> None:
+def test_host_key_in_known_hosts_is_known_and_another_is_changed(file: Path) -> None:
     one, other = key(), key()
     file.write_text("# mine\n\n" + line("gpu1,10.0.0.1", one))
     known = known_hosts.look_up([file], "gpu1", 22)
@@ -46,7 +46,7 @@ def test_a_key_in_the_file_is_known_and_another_is_changed(file: Path) -> None:
     assert known_hosts.look_up([file], "10.0.0.1", 22).verdict(one) == "known"
 
 
-def test_a_port_of_its_own_is_another_host(file: Path) -> None:
+def test_host_key_of_another_port_is_a_separate_entry(file: Path) -> None:
     standard, other = key(), key()
     file.write_text(line("gpu1", standard) + line("[gpu2]:2222", other))
     # OpenSSH's rule: the plain name vouches for other ports too, but does not make another key there a change.
@@ -57,19 +57,19 @@ def test_a_port_of_its_own_is_another_host(file: Path) -> None:
     assert known_hosts.look_up([file], "gpu2", 22).verdict(other) == "unknown"
 
 
-def test_a_key_of_another_type_is_a_change_too(file: Path) -> None:
+def test_host_key_of_another_type_counts_as_changed(file: Path) -> None:
     file.write_text(line("gpu1", key("ssh-ed25519")))
     assert known_hosts.look_up([file], "gpu1", 22).verdict(key("ecdsa-sha2-nistp256")) == "changed"
 
 
-def test_markers_are_kept_apart(file: Path) -> None:
+def test_cert_authority_and_revoked_entries_are_separated(file: Path) -> None:
     authority, bad = key(), key()
     file.write_text(line("@cert-authority *.lab", authority) + line("@revoked *", bad))
     known = known_hosts.look_up([file], "gpu1.lab", 22)
     assert (known.trusted, known.authorities, known.revoked) == ((), (authority,), (bad,))
 
 
-def test_hashed_names_and_broken_lines(file: Path) -> None:
+def test_known_hosts_reads_hashed_names_and_skips_broken_lines(file: Path) -> None:
     one = key()
     # What ssh-keygen -H makes of "gpu1".
     import base64
@@ -83,7 +83,7 @@ def test_hashed_names_and_broken_lines(file: Path) -> None:
     assert known_hosts.look_up([file], "gpu1", 22).verdict(one) == "known"
 
 
-def test_a_change_of_the_file_is_seen(file: Path) -> None:
+def test_known_hosts_is_read_again_after_a_change(file: Path) -> None:
     one = key()
     file.write_text("")
     assert known_hosts.look_up([file], "gpu1", 22).verdict(one) == "unknown"
@@ -91,7 +91,7 @@ def test_a_change_of_the_file_is_seen(file: Path) -> None:
     assert known_hosts.look_up([file], "gpu1", 22).verdict(one) == "known"
 
 
-def test_accepting_writes_one_private_line_also_after_a_missing_newline(file: Path) -> None:
+def test_accepted_key_is_appended_as_one_line_to_a_private_file(file: Path) -> None:
     one, two = key(), key()
     known_hosts.accept_key(known_hosts.ServerKey("gpu1", "gpu1", 22, one, file))
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -100,7 +100,7 @@ def test_accepting_writes_one_private_line_also_after_a_missing_newline(file: Pa
     assert [text.split()[0] for text in file.read_text().splitlines()] == ["gpu1", "[10.0.0.2]:2222"]
 
 
-def test_a_key_is_accepted_once_and_a_file_that_takes_none_is_named(file: Path) -> None:
+def test_key_is_accepted_once_and_unwritable_file_is_named(file: Path) -> None:
     one = known_hosts.ServerKey("gpu1", "gpu1", 2222, key(), file)
     for _ in range(2):
         known_hosts.accept_key(one)
@@ -111,12 +111,12 @@ def test_a_key_is_accepted_once_and_a_file_that_takes_none_is_named(file: Path) 
         known_hosts.accept_key(nowhere)
 
 
-def test_an_unreadable_file_is_an_error_and_not_an_empty_one(tmp_path: Path) -> None:
+def test_unreadable_known_hosts_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(HostKeyError, match="cannot be read"):
         known_hosts.look_up([tmp_path], "gpu1", 22)  # a folder: reading it fails for root, too
 
 
-def test_errors_name_fingerprints_place_and_command(file: Path) -> None:
+def test_host_key_errors_name_fingerprint_file_and_trust_command(file: Path) -> None:
     old, new = key(), key("ecdsa-sha2-nistp256")
     shown = known_hosts.ServerKey("gpu1", "gpu1", 22, new, file)
     unknown = format_error(known_hosts.unknown_key_error(shown))
@@ -134,7 +134,7 @@ def test_errors_name_fingerprints_place_and_command(file: Path) -> None:
 # What we put in the place of asyncssh's own: tests that fail as soon as that place is gone, or nobody asks it.
 
 
-def test_it_is_pinned_below_the_next_major_version() -> None:
+def test_asyncssh_is_pinned_below_its_next_major_version() -> None:
     import importlib.metadata
 
     required = [Requirement(line) for line in importlib.metadata.requires("skyward-tui") or ()]
@@ -143,7 +143,7 @@ def test_it_is_pinned_below_the_next_major_version() -> None:
     assert asyncssh.__version__ in asked and f"{major + 1}.0" not in asked
 
 
-async def test_an_option_that_it_does_not_know_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_revoked_host_keys_option_of_ssh_config_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     config = tmp_path / ".ssh" / "config"
     config.parent.mkdir(mode=0o700)
@@ -153,7 +153,7 @@ async def test_an_option_that_it_does_not_know_is_read(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize(("before", "level"), [("", "WARNING"), ("INFO", "INFO")])
-def test_a_script_that_sets_up_logging_is_not_told_each_command(before: str, level: str) -> None:
+def test_import_quiets_asyncssh_logging_unless_a_level_is_set(before: str, level: str) -> None:
     script = (
         "import logging\nlogging.basicConfig(level=logging.INFO)\nlogger = logging.getLogger('asyncssh')\n"
         f"logger.setLevel({before!r} or logging.NOTSET)\n"
@@ -164,7 +164,7 @@ def test_a_script_that_sets_up_logging_is_not_told_each_command(before: str, lev
     assert done.stdout.strip() == level
 
 
-def test_it_comes_without_what_takes_long_and_leaves_no_trace_of_that() -> None:
+def test_asyncssh_import_skips_slow_parts_and_restores_patches() -> None:
     script = (
         "import ctypes.util, sys; search = ctypes.util.find_library\n"
         "asked = []; ctypes.util.find_library = lambda name: asked.append(name)\n"
@@ -194,7 +194,7 @@ class Connection:
 
 
 @pytest.mark.parametrize(("cipher", "sent"), [(next(iter(connect.AEAD)), [94]), ("aes128-cbc", [MSG_IGNORE, 94])])
-def test_fillers_are_left_out_where_the_cipher_needs_none(cipher: str, sent: list[int]) -> None:
+def test_ssh_ignore_packets_are_dropped_only_for_aead_ciphers(cipher: str, sent: list[int]) -> None:
     connection: Any = Connection(cipher)
     connect._disable_ignore_packets(connection)
     for kind in (MSG_IGNORE, 94):
@@ -202,8 +202,8 @@ def test_fillers_are_left_out_where_the_cipher_needs_none(cipher: str, sent: lis
     assert connection.sent == sent
 
 
-async def test_it_still_sends_fillers_by_the_method_that_is_replaced() -> None:
-    """Against a server of its own: without ours a filler goes ahead of data, with ours none does."""
+async def test_asyncssh_still_sends_ignore_packets_without_the_patch() -> None:
+    """The server records packets: without the patch an ignore packet precedes data, with the patch none does."""
     key = asyncssh.generate_private_key("ssh-ed25519")
 
     async def echo(process: Any) -> None:
@@ -232,7 +232,7 @@ async def test_it_still_sends_fillers_by_the_method_that_is_replaced() -> None:
     assert not fillers[True]
 
 
-async def test_a_cipher_is_made_once_for_all_packets_of_a_connection() -> None:
+async def test_ssh_cipher_object_is_created_once_per_connection() -> None:
     from asyncssh.crypto import cipher
 
     made = vars(cipher)["AESGCM"]
@@ -262,7 +262,7 @@ def _count(ssh: Any, counted: list[int]) -> None:
 
 
 @pytest.mark.parametrize("before", ["", "import typing_extensions\n"])
-def test_of_typing_extensions_it_asks_what_python_has(before: str) -> None:
+def test_asyncssh_import_does_not_load_typing_extensions(before: str) -> None:
     script = (
         f"import sys, typing\n{before}"
         "from skyward_core.transport.ssh.asyncssh_import_patches import asyncssh\n"
@@ -308,7 +308,7 @@ class Machine:
         await self.key.rotate(self.shows, self.as_root, self.shown)
 
 
-async def test_the_first_key_is_refused_once_there_is_another(tmp_path: Path) -> None:
+async def test_first_host_key_of_an_instance_is_replaced_and_refused(tmp_path: Path) -> None:
     machine = Machine(tmp_path / "known")
     await machine.login()
     assert machine.key.keys == [OWN] and machine.shows == OWN
@@ -317,7 +317,7 @@ async def test_the_first_key_is_refused_once_there_is_another(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("cut", ["before", "after"])
-async def test_whoever_comes_after_one_that_was_cut_off_goes_on(tmp_path: Path, cut: str) -> None:
+async def test_next_client_completes_interrupted_host_key_rotation(tmp_path: Path, cut: str) -> None:
     machine = Machine(tmp_path / "known", cut)
     with pytest.raises(Killed):
         await machine.login()
@@ -327,7 +327,7 @@ async def test_whoever_comes_after_one_that_was_cut_off_goes_on(tmp_path: Path, 
     assert machine.key.keys == [OWN]
 
 
-async def test_what_is_no_key_is_not_believed(tmp_path: Path) -> None:
+async def test_invalid_output_of_host_key_generation_is_rejected(tmp_path: Path) -> None:
     machine = Machine(tmp_path / "known", says="sudo: a password is required\x1b[2J")
     with pytest.raises(PoolError, match="generated no host key, but printed"):
         await machine.login()

@@ -1,4 +1,4 @@
-"""No circle of imports anywhere in the tree, imports for types alone left out."""
+"""Rules for imports, dependencies and unused code of the whole tree."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def circles() -> list[set[str]]:
     return found
 
 
-def test_no_modules_import_each_other() -> None:
+def test_no_import_cycles_exist() -> None:
     assert circles() == []
 
 
@@ -100,7 +100,7 @@ def test_no_modules_import_each_other() -> None:
         "util",
     ],
 )
-def test_nothing_below_a_pool_knows_it(package: str) -> None:
+def test_lower_package_does_not_import_the_pool_module(package: str) -> None:
     for name in MODULES:
         if name.startswith(f"skyward_core.{package}") and name != "skyward_core.pool.pool":
             assert "skyward_core.pool.pool" not in imported(name), name
@@ -120,12 +120,12 @@ MAY_IMPORT_A_TEST = re.compile(r"\b(?:from|import)\b(?:[^\n(]|\\\n)*(?:\([^)]*)?
         "from .test_a import b",
     ],
 )
-def test_where_a_test_may_import_another_is_seen(text: str) -> None:
+def test_check_finds_every_import_form_of_a_test_module(text: str) -> None:
     assert MAY_IMPORT_A_TEST.search(text)
 
 
-def test_no_test_imports_another() -> None:
-    """What two of them need stands in ``tests/support/``."""
+def test_no_test_module_imports_another() -> None:
+    """Code shared by two test modules belongs in ``tests/support/``."""
     found = [
         f"{path.relative_to(ROOT)}: {name}"
         for path in (ROOT / "tests").rglob("*.py")
@@ -143,7 +143,7 @@ def test_no_test_imports_another() -> None:
     assert found == []
 
 
-def test_the_extra_of_the_test_command_holds_what_the_groups_hold() -> None:
+def test_test_extra_equals_the_dependency_groups() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     groups = project["dependency-groups"]
     parts = [*groups["dev"], *groups["frameworks"], *groups["bench"]]
@@ -163,8 +163,8 @@ NAMING = {
 }
 
 
-def test_nothing_but_a_provider_s_own_folder_knows_its_name() -> None:
-    """What there is to know of a provider it declares; nobody asks which one it is."""
+def test_provider_names_appear_only_in_provider_packages() -> None:
+    """A provider declares its properties, and no other module compares provider names."""
     own = ("skyward_core/providers/local/", "skyward_core/providers/ssh/", "skyward_core/transport/ssh/")
     found = {
         str(path.relative_to(ROOT))
@@ -175,8 +175,8 @@ def test_nothing_but_a_provider_s_own_folder_knows_its_name() -> None:
     assert {name for name in found if not name.startswith(own)} == set(NAMING)
 
 
-def test_nobody_guesses_what_a_provider_can_do() -> None:
-    """Ask by a capability (``model/provider_capabilities.py``), not by the name of an attribute."""
+def test_provider_capabilities_are_not_guessed_by_attribute() -> None:
+    """Check for a capability (``model/provider_capabilities.py``), not for an attribute name."""
     guessed = [
         f"{name}:{node.lineno}"
         for name, path in MODULES.items()
@@ -191,8 +191,8 @@ def test_nobody_guesses_what_a_provider_can_do() -> None:
 CALLED_BY_PYTHON = {"create_module"}  # of loaders
 
 
-def test_nothing_is_there_for_tests_alone() -> None:
-    """What only a test calls is not what runs, so the test proves nothing of it."""
+def test_no_library_function_is_used_only_by_tests() -> None:
+    """A test of a function that only tests call proves nothing about the program."""
     words = Counter(word for path in MODULES.values() for word in re.findall(r"\w+", text_of(path)))
     told = set(re.findall(r"\w+", "".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))))
     tested = {word for path in (ROOT / "tests").rglob("*.py") for word in re.findall(r"\w+", path.read_text())}
@@ -217,7 +217,7 @@ CALLED_BY_OTHERS = (
 )
 
 
-def test_no_option_is_there_that_nobody_gives() -> None:
+def test_every_optional_parameter_is_passed_by_some_caller() -> None:
     calls = [node for path in MODULES.values() for node in nodes_of(path) if isinstance(node, ast.Call)]
     named = {keyword.arg for call in calls for keyword in call.keywords}
     most: Counter[str] = Counter()  # by position, to a function of that name
@@ -251,8 +251,8 @@ def test_no_option_is_there_that_nobody_gives() -> None:
     assert spare == []
 
 
-def test_nothing_that_travels_to_nodes_imports_what_stays() -> None:
-    """Of the folders that travel, a few modules stay here, which app and command line alone use."""
+def test_bundled_modules_import_no_client_only_module() -> None:
+    """The bundled folders contain a few modules that only the app and the command line use."""
     paths = {path for path, _ in bundle().files}
     there = [name for name, path in MODULES.items() if path.relative_to(ROOT).as_posix() in paths]
     stay = {name for name, path in MODULES.items() if path.relative_to(ROOT).as_posix() in CLIENT_FILES}
@@ -310,8 +310,8 @@ def bare_questions(node: ast.AST, caught: bool = False) -> int:
     return (asks and not caught) + sum(bare_questions(each, caught) for each in ast.iter_child_nodes(node))
 
 
-def test_paths_of_users_and_projects_are_asked_about_by_one_helper() -> None:
-    """``util/user_files.py`` answers where pathlib raises, and reads regular files up to a bound."""
+def test_user_paths_are_checked_only_by_user_files_helpers() -> None:
+    """``util/user_files.py`` handles paths for which pathlib raises, and reads regular files up to a limit."""
     found = {
         name: number
         for path in MODULES.values()

@@ -1,4 +1,4 @@
-"""What ``--image-set`` and its like say is heeded, or refused in words that say what to write."""
+"""Image options of the command line, and launch presets."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_is_refused(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_image_option_is_rejected(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHORT_ONE", "abc")
     monkeypatch.setenv("SHELL_TOKEN", "hf_0123456789")
     texts, words = REFUSED[case]
@@ -85,25 +85,25 @@ def test_what_cannot_be_is_refused(case: str, monkeypatch: pytest.MonkeyPatch) -
         "setup=read -p 'Password: ' x", "env.HF_HOME=/root/abc", "includes=token=*",
     ],
 )  # fmt: skip
-def test_what_only_names_a_secret_or_looks_like_one_is_heeded(text: str) -> None:
+def test_image_option_that_only_resembles_a_secret_is_accepted(text: str) -> None:
     parse_image_options([text])
 
 
 @pytest.mark.parametrize("text", ["includes=train.py", "excludes=*.ckpt"])
-def test_files_are_named_where_they_travel_only(text: str) -> None:
+def test_includes_and_excludes_are_rejected_for_local_pools(text: str) -> None:
     assert make_plan(asked(text, **ELSEWHERE))
     with pytest.raises(UsageError, match=f"Remove {text.partition('=')[0]}"):
         make_plan(asked(text))
 
 
-def test_the_command_refuses_in_a_line_and_begins_nothing(tmp_path: Path) -> None:
+def test_run_command_rejects_missing_secret_without_side_effects(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["run", "train.py", "--image-set", "secret=NOBODY_HAS_IT"])
     assert done.exit_code == 2 and "Run export " in done.stderr and "Traceback" not in done.stderr
     assert not list(tmp_path.glob("home/pools/*"))
 
 
 def test_plan_checks_only_files_named_by_patterns(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan is made at each key."""
+    """The launch form makes a plan after every key press."""
     for number in range(50):
         (folder / f"f{number}").mkdir()
         for name in range(4):
@@ -123,7 +123,7 @@ def test_plan_checks_only_files_named_by_patterns(folder: Path, monkeypatch: pyt
     assert len(opened) <= 2 and all(path.endswith("data") for path in opened), opened
 
 
-def test_presets_keep_no_secret_and_say_what_they_cannot_understand(folder: Path) -> None:
+def test_presets_save_no_secret_and_explain_invalid_values(folder: Path) -> None:
     with pytest.raises(UsageError, match="MY_TOKEN has the name of a secret"):
         save("mine", asked("env.MY_TOKEN=abcdefgh"))
     with pytest.raises(UsageError, match="pip contains a password or token"):
@@ -140,7 +140,7 @@ def test_presets_keep_no_secret_and_say_what_they_cannot_understand(folder: Path
     assert request.image_settings == () and "unprintable characters" in said[0]
 
 
-def test_a_preset_with_a_field_that_an_image_has_no_more_is_refused_by_the_plan(folder: Path) -> None:
+def test_preset_with_unknown_image_option_is_rejected_by_the_plan(folder: Path) -> None:
     entry = {"script": "train.py", "function": "train", "image_settings": ["conda=numpy"]}
     request, said = Preset("mine", folder, entry).request()
     assert not said
@@ -160,7 +160,7 @@ FULL = LaunchRequest(
 )  # fmt: skip
 
 
-def test_what_is_saved_comes_back_and_the_file_says_it_in_words(folder: Path) -> None:
+def test_saved_preset_is_loaded_unchanged(folder: Path) -> None:
     file = folder / "skyward.toml"
     file.write_text("# mine\n[hosts]\nlab = 'gpu1'\n")
     file.chmod(0o640)
@@ -176,7 +176,7 @@ def test_what_is_saved_comes_back_and_the_file_says_it_in_words(folder: Path) ->
     assert sorted(each.name for each in folder.iterdir()) == ["skyward.toml", "train.py"]
 
 
-def test_a_person_has_some_for_all_folders_and_those_of_the_folder_come_first(folder: Path, tmp_path: Path) -> None:
+def test_presets_of_the_working_folder_override_those_of_the_home(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "home").mkdir(mode=0o700)
     own = tmp_path / "home" / "skyward.toml"
     own.write_text('[presets.a]\nscript = "own.py"\n[presets.b]\nscript = "own.py"\n')
@@ -189,7 +189,7 @@ def test_a_person_has_some_for_all_folders_and_those_of_the_folder_come_first(fo
     assert "presets.b" not in own.read_text() and "presets.a" in own.read_text()
 
 
-def test_what_there_is_not_any_more_is_told_and_the_rest_is_there() -> None:
+def test_preset_with_unknown_values_reports_them_and_keeps_the_rest() -> None:
     entry = {
         "script": "train.py", "provider": "cupboard", "settings": {"shelf": 3}, "nodes": True, "colour\x1b[2J": "red",
         "plugins": ["torch", "magic"], "keep": True,
@@ -216,7 +216,7 @@ def test_what_there_is_not_any_more_is_told_and_the_rest_is_there() -> None:
     assert Preset("p", Path(), 3).request()[1] == ["preset p is not a table"]
 
 
-def test_functions_and_arguments_that_the_script_lost_are_told(folder: Path) -> None:
+def test_preset_reports_functions_and_arguments_missing_in_script(folder: Path) -> None:
     asked = LaunchRequest(script="train.py", function="train", arguments=["epochs=3", "warmup=2"])
     left, said = drop_unknown(asked)
     assert left.arguments == ("epochs=3",) and said == ["train no longer has argument warmup"]
@@ -227,12 +227,12 @@ def test_functions_and_arguments_that_the_script_lost_are_told(folder: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["", "  ", "a\nb", "x" * 61])
-def test_a_name_that_nobody_could_read_is_refused(name: str) -> None:
+def test_invalid_preset_name_is_rejected(name: str) -> None:
     with pytest.raises(UsageError, match="a preset's name"):
         save(name, FULL)
 
 
-def test_a_file_that_is_no_toml_or_could_be_anybodys_is_not_touched(folder: Path) -> None:
+def test_preset_file_that_is_invalid_or_insecure_is_not_changed(folder: Path) -> None:
     file = folder / "skyward.toml"
     file.write_text("[hosts\n")
     for do in (presets, lambda: save("a", FULL)):
@@ -246,7 +246,7 @@ def test_a_file_that_is_no_toml_or_could_be_anybodys_is_not_touched(folder: Path
             do()
 
 
-def test_a_link_stays_one_and_a_file_that_cannot_be_written_stays_as_it_was(folder: Path, tmp_path: Path) -> None:
+def test_preset_file_link_is_kept_and_failed_save_changes_nothing(folder: Path, tmp_path: Path) -> None:
     real = tmp_path / "dotfiles.toml"
     real.write_text("# mine\n")
     (folder / "skyward.toml").symlink_to(real)

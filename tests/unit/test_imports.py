@@ -1,4 +1,4 @@
-"""What the programs of a node may import. The time that imports take is measured by the benchmark `startup`."""
+"""Imports and memory of node programs, open-file limits, forks, and garbage collection during imports."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def run_with_standard_library(code: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_an_agent_needs_nothing_but_the_standard_library() -> None:
+def test_agent_imports_only_the_standard_library() -> None:
     run_with_standard_library(
         "import skyward_core.node.agent.__main__, skyward_core.node.agent.agent_recovery_and_shutdown"
     )
 
 
-def test_a_worker_starts_with_nothing_but_the_standard_library() -> None:
+def test_worker_imports_only_the_standard_library() -> None:
     run_with_standard_library("import skyward_core.node.worker.worker, skyward_core.runtime.instance_info")
 
 
-def test_every_name_of_the_api_is_there() -> None:
+def test_every_public_api_name_exists() -> None:
     import skyward_core
 
     for name in skyward_core.__all__:
@@ -58,7 +58,7 @@ def test_every_name_of_the_api_is_there() -> None:
         skyward_core.nonsense  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_the_stub_of_the_package_is_current() -> None:
+def test_package_stub_is_current() -> None:
     from tests.public_names import STUB, stub
 
     assert STUB.read_text() == stub(), "run python -m tests.public_names"
@@ -73,7 +73,7 @@ def lives(process: Path) -> bool:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="by /proc")
-def test_an_agent_stays_small(tmp_path: Path) -> None:
+def test_agent_memory_is_bounded(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="sky") as short:
         folder, socket = tmp_path / "node-0", f"{short}/0.sock"
         config = {
@@ -117,8 +117,8 @@ pool = sky.Compute(provider=sky.Local(), nodes=2, image=image, options=options, 
 """
 
 
-def test_what_a_scripts_module_asks_for_needs_nothing_but_the_standard_library() -> None:
-    """Nodes import such modules, too."""
+def test_names_used_by_script_modules_need_only_the_standard_library() -> None:
+    """Nodes import such script modules, too."""
     run_with_standard_library(ASKED_FOR_AT_THE_TOP)
     in_a_rank = (
         "from skyward_core.runtime import instance_info as info\ninfo.set_current(info.InstanceInfo(pool='p'))\n"
@@ -129,7 +129,7 @@ def test_what_a_scripts_module_asks_for_needs_nothing_but_the_standard_library()
 
 
 @pytest.mark.parametrize("part", ["node", "protocol", "runtime"])
-def test_nothing_of_a_nodes_own_asks_for_a_logger(part: str) -> None:
+def test_node_side_packages_import_no_logging(part: str) -> None:
     for path in (ROOT / "skyward_core" / part).rglob("*.py"):
         words = re.findall(r"^\s*(?:import|from)\s.*$", path.read_text(encoding="utf-8"), re.MULTILINE)
         assert not [line for line in words if re.search(r"\blogg", line)], path
@@ -162,12 +162,14 @@ def after(soft: int, hard: int, nodes: int, least: int) -> str:
         (60, 70, 100, 30, 70),  # for as many as can be had
     ],
 )
-def test_soft_limit_is_raised_as_needed(soft: int, hard: int, nodes: int, least: int, is_after: int | range) -> None:
+def test_file_descriptor_soft_limit_is_raised_as_needed(
+    soft: int, hard: int, nodes: int, least: int, is_after: int | range
+) -> None:
     now, then = map(int, after(soft, hard, nodes, least).strip("()").split(","))
     assert then == hard and (now == is_after if isinstance(is_after, int) else now in is_after)
 
 
-def test_a_hard_limit_that_is_too_low_is_told_before_anything_is_made() -> None:
+def test_low_hard_limit_is_reported_before_anything_is_created() -> None:
     said = after(64, 64, 100, 100)
     assert "100 nodes need at least" in said and "this process is limited to 64" in said and "ulimit -Hn" in said
 
@@ -185,7 +187,7 @@ print(Ledger().live_pools())
 """
 
 
-def test_a_pool_of_a_hundred_nodes_looks_first(tmp_path: Path) -> None:
+def test_pool_of_100_nodes_checks_file_limit_before_creation(tmp_path: Path) -> None:
     environ = os.environ | {"SKYWARD_HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, env=environ)
     assert done.stdout.startswith("refused 100 nodes need at least") and done.stdout.endswith("[]\n"), done.stderr
@@ -238,7 +240,7 @@ def _run(folder: Path, *, before: str, child: str, until: str) -> subprocess.Com
     )
 
 
-def test_a_child_can_import_what_a_thread_was_importing_at_the_fork(tmp_path: Path) -> None:
+def test_forked_child_can_import_a_module_whose_import_was_running(tmp_path: Path) -> None:
     # The import ends once the fork waits for it: never, where no fork does.
     done = _run(
         tmp_path,
@@ -249,7 +251,7 @@ def test_a_child_can_import_what_a_thread_was_importing_at_the_fork(tmp_path: Pa
     assert done.stdout == "child ended with 7\n", done.stderr
 
 
-def test_an_import_that_does_not_end_does_not_hold_up_a_fork_for_ever(tmp_path: Path) -> None:
+def test_fork_waits_only_briefly_for_a_running_import(tmp_path: Path) -> None:
     done = _run(tmp_path, before="fork_after_imports.PATIENCE = 0.05", child="", until="True")
     assert done.stdout == "child ended with 7\n", done.stderr
 
@@ -279,7 +281,7 @@ def searches() -> Iterator[list[int]]:
     gc.enable()
 
 
-def test_nothing_is_searched_while_it_loads_nor_later(searches: list[int]) -> None:
+def test_pause_gc_collects_nothing_and_freezes_loaded_objects(searches: list[int]) -> None:
     with pause_gc():
         searches.clear()
         loaded = [[] for _ in range(100_000)]  # type: ignore[var-annotated]
@@ -289,7 +291,7 @@ def test_nothing_is_searched_while_it_loads_nor_later(searches: list[int]) -> No
     assert not any(each is loaded for each in gc.get_objects())
 
 
-def test_garbage_from_before_is_freed_all_the_same(searches: list[int]) -> None:
+def test_pause_gc_frees_earlier_garbage(searches: list[int]) -> None:
     node = weakref.ref(Node())
     assert node() is not None
     with pause_gc():
@@ -297,13 +299,13 @@ def test_garbage_from_before_is_freed_all_the_same(searches: list[int]) -> None:
     assert node() is None
 
 
-def test_a_load_that_fails_leaves_the_search_on(searches: list[int]) -> None:
+def test_failed_import_in_pause_gc_reenables_collection(searches: list[int]) -> None:
     with pytest.raises(ImportError), pause_gc():
         raise ImportError("no such library")
     assert gc.isenabled()
 
 
-def test_who_has_switched_the_search_off_has_it_as_it_was(searches: list[int]) -> None:
+def test_pause_gc_keeps_a_disabled_collector_disabled(searches: list[int]) -> None:
     gc.disable()
     node, frozen = weakref.ref(Node()), gc.get_freeze_count()
     with pause_gc():
@@ -335,7 +337,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def test_a_large_library_is_loaded_so_and_is_otherwise_as_ever(library: Path) -> None:
+def test_large_library_is_imported_with_gc_paused(library: Path) -> None:
     peft = importlib.import_module("peft")
     assert (peft.seen, gc.isenabled()) == (False, True)
     assert importlib.import_module("peft.tuners").seen is False, "what it loads later, too"
@@ -348,7 +350,7 @@ def test_a_large_library_is_loaded_so_and_is_otherwise_as_ever(library: Path) ->
     assert gc.isenabled()
 
 
-def test_finders_of_others_are_asked_as_ever(library: Path) -> None:
+def test_gc_import_hook_calls_finders_of_other_libraries(library: Path) -> None:
     class Others:
         @staticmethod
         def find_spec(name: str, path: object, target: object = None) -> object:
@@ -363,7 +365,7 @@ def test_finders_of_others_are_asked_as_ever(library: Path) -> None:
     assert found == ["peft"]
 
 
-def test_one_loader_of_many_modules_may_be_asked_for_and_not_used(library: Path, tmp_path: Path) -> None:
+def test_gc_import_hook_works_with_zip_imports(library: Path, tmp_path: Path) -> None:
     archive = tmp_path / "all.zip"
     with zipfile.ZipFile(archive, "w") as zipped:
         for file in (library / "__init__.py", library / "tuners.py"):
@@ -377,7 +379,7 @@ def test_one_loader_of_many_modules_may_be_asked_for_and_not_used(library: Path,
     assert (peft.seen, importlib.import_module("peft.tuners").seen) == (False, False)
 
 
-def test_small_libraries_are_none_of_its_business(library: Path) -> None:
+def test_small_library_is_imported_with_gc_enabled(library: Path) -> None:
     (library.parent / "small_one.py").write_text("import gc\nseen = gc.isenabled()\n")
     assert importlib.import_module("small_one").seen is True
     del sys.modules["small_one"]
@@ -404,7 +406,7 @@ exec(sys.argv[1])
         ("kept = type('Own', (), {'__del__': lambda self: None, '__module__': '__main__'})()", "thaws"),
     ],
 )
-def test_objects_are_thawed_at_exit_only_if_needed(tmp_path: Path, left: str, ends: str) -> None:
+def test_frozen_objects_are_thawed_at_exit_only_if_needed(tmp_path: Path, left: str, ends: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", AT_THE_END, left], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )

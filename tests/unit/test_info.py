@@ -1,4 +1,4 @@
-"""A rank's place in its pool."""
+"""Instance info of a rank: content, JSON, immutability and inheritance by child processes."""
 
 import copy
 import dataclasses
@@ -30,7 +30,7 @@ def off_a_pool():
     set_current(InstanceInfo())
 
 
-def test_off_a_pool_is_a_pool_of_one():
+def test_instance_info_off_a_pool_describes_a_pool_of_one():
     info = instance_info()
     assert (info.node, info.total_nodes, info.rank, info.world_size) == (0, 1, 0, 1)
     assert (info.local_rank, info.ranks_per_node) == (0, 1)
@@ -40,7 +40,7 @@ def test_off_a_pool_is_a_pool_of_one():
     assert info.pool == info.run == ""
 
 
-def test_one_head_per_gang_however_many_ranks_the_head_node_has():
+def test_only_rank_0_is_head_of_a_gang():
     gang = [
         InstanceInfo(node=rank // 2, total_nodes=2, rank=rank, world_size=4, local_rank=rank % 2, ranks_per_node=2)
         for rank in range(4)
@@ -48,28 +48,28 @@ def test_one_head_per_gang_however_many_ranks_the_head_node_has():
     assert [info.is_head for info in gang] == [True, False, False, False]
 
 
-def test_address_is_the_nodes_own():
+def test_address_of_instance_info_is_that_of_its_own_node():
     peers = (Peer(0, "10.0.0.1"), Peer(1, "10.0.0.2"))
     assert InstanceInfo(node=1, head_addr="10.0.0.1", peers=peers).address == "10.0.0.2"
     assert InstanceInfo(node=1, head_addr="10.0.0.1", peers=()).address == "10.0.0.1"
 
 
-def test_json_keeps_everything():
+def test_instance_info_round_trips_through_json():
     info = InstanceInfo(3, 4, 7, 8, 1, 2, "10.0.0.1", 4242, 1, (Peer(0, "10.0.0.1"), Peer(3, "10.0.0.4")), "p", "r1")
     assert InstanceInfo.from_json(info.to_json()) == info
 
 
-def test_json_of_a_newer_version_is_read():
+def test_instance_info_json_ignores_unknown_keys():
     text = json.dumps(json.loads(InstanceInfo(rank=2, world_size=3).to_json()) | {"altitude": 9})
     assert InstanceInfo.from_json(text) == InstanceInfo(rank=2, world_size=3)
 
 
-def test_json_that_is_no_place_is_refused():
+def test_instance_info_rejects_json_that_is_no_object():
     with pytest.raises(ValueError, match="JSON object"):
         InstanceInfo.from_json("[1]")
 
 
-def test_the_worker_sets_it_for_all_threads():
+def test_instance_info_is_visible_to_all_threads():
     set_current(InstanceInfo(rank=5, world_size=8))
     seen = []
     thread = threading.Thread(target=lambda: seen.append(instance_info().rank))
@@ -102,13 +102,13 @@ def test_concurrent_tasks_see_their_own_run():
 @pytest.mark.parametrize(
     "held", ["STREAMLIT_POOL", "[]", "{", '{"peers": [1]}', '{"peers": 1}', '{"network": {}}', "3"]
 )
-def test_a_variable_of_others_by_that_name_is_no_place(held, monkeypatch):
+def test_unrelated_compute_pool_variable_is_ignored(held, monkeypatch):
     monkeypatch.setenv("COMPUTE_POOL", held)
     monkeypatch.setattr(runtime_info, "_current", None)
     assert instance_info() == InstanceInfo()
 
 
-def test_what_a_rank_starts_is_told_its_place(monkeypatch):
+def test_child_process_of_a_rank_inherits_instance_info(monkeypatch):
     peers = [{"node": n, "address": f"10.0.0.{n}", "ports": list(range(40000, 40008))} for n in range(3000)]
     place = {"rank": 7, "peers": peers[:4], "network": {"interface": "eth0", "gbps": 25.0}, "hostname": "n0"}
     for told in (place, place | {"peers": peers}):
@@ -132,7 +132,7 @@ PLACE = InstanceInfo(
 )
 
 
-def test_a_place_is_a_frozen_dataclass_to_who_asks():
+def test_instance_info_behaves_as_a_dataclass():
     assert dataclasses.is_dataclass(PLACE) and dataclasses.is_dataclass(Peer)
     fields = dataclasses.fields(InstanceInfo)
     assert [each.name for each in fields] == list(InstanceInfo.__match_args__)
@@ -154,7 +154,7 @@ def test_a_place_is_a_frozen_dataclass_to_who_asks():
     assert (other.rank, other.peers) == (4, PLACE.peers) and other != PLACE
 
 
-def test_a_place_is_shown_by_its_fields():
+def test_instance_info_repr_lists_its_fields():
     assert repr(Peer(0, "a")) == "Peer(node=0, address='a', ports=())"
     assert repr(Network()) == "Network(interface='', gbps=None)"
     assert repr(InstanceInfo(hostname="h")) == (
@@ -167,7 +167,7 @@ def test_a_place_is_shown_by_its_fields():
 
 
 @pytest.mark.parametrize("place", [PLACE, PLACE.network, *PLACE.peers])
-def test_nobody_changes_a_place(place):
+def test_instance_info_is_immutable(place):
     name = dataclasses.fields(place)[0].name
     before = repr(place)
     with pytest.raises(dataclasses.FrozenInstanceError, match=f"^cannot assign to field '{name}'$"):
@@ -179,7 +179,7 @@ def test_nobody_changes_a_place(place):
     assert repr(place) == before and not hasattr(place, "__dict__")
 
 
-def test_a_place_is_equal_hashed_copied_and_sent_by_its_fields():
+def test_instance_info_is_equal_hashed_and_pickled_by_its_fields():
     same = InstanceInfo.from_json(PLACE.to_json())
     assert same == PLACE and hash(same) == hash(PLACE) and len({same, PLACE, InstanceInfo()}) == 2
     assert Peer(0, "a") != Peer(0, "b") and Peer(0, "a") != (0, "a", ())
@@ -189,7 +189,7 @@ def test_a_place_is_equal_hashed_copied_and_sent_by_its_fields():
     assert PLACE.__reduce_ex__(4)[2][:4] == [0, 1, 3, 8]  # as versions before this one have it, too
 
 
-def test_others_add_to_a_place():
+def test_instance_info_can_be_subclassed():
     class More(InstanceInfo):
         def __init__(self, altitude):
             super().__init__(rank=5)
@@ -209,7 +209,7 @@ def test_others_add_to_a_place():
     assert dataclasses.replace(whole, rank=3).rank == 3
 
 
-def test_a_rank_makes_no_dataclass_to_know_its_place():
+def test_instance_info_in_a_rank_imports_no_dataclasses():
     code = (
         "import sys\nfrom skyward_core.runtime import instance_info as info\n"
         "info.set_place({'rank': 1, 'peers': [], 'pool': 'p'})\n"

@@ -1,4 +1,4 @@
-"""A script's own word on its packages (PEP 723), and what is said of one that makes no sense."""
+"""Inline metadata of scripts (PEP 723), Python locks, and arguments of whole scripts and modules."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def asked(tmp_path: Path, toml: str) -> Any:
     return found.environment
 
 
-def test_what_a_script_says(tmp_path: Path) -> None:
+def test_inline_metadata_block_is_parsed(tmp_path: Path) -> None:
     toml = 'requires-python = ">=3.12"\ndependencies = [\n  "torch>=2; python_version > \'3.8\'",\n\n  "rich",\n]\n'
     found = read(tmp_path, toml)
     assert found == InlineMetadata(">=3.12", {"pip": ["torch>=2; python_version > '3.8'", "rich"]})
@@ -72,23 +72,23 @@ def test_what_a_script_says(tmp_path: Path) -> None:
         "    # /// script\n    # dependencies = 1\n    # ///\n",
     ],
 )
-def test_what_is_no_block_says_nothing(tmp_path: Path, text: str) -> None:
+def test_script_without_a_valid_block_has_no_inline_metadata(tmp_path: Path, text: str) -> None:
     (tmp_path / "train.py").write_text(text)
     assert read_inline_metadata(tmp_path / "train.py") is None
 
 
-def test_what_is_no_text_or_not_there_says_nothing(tmp_path: Path) -> None:
+def test_binary_or_missing_script_has_no_inline_metadata(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_bytes(b"\xff\xfe# /// script\n")
     assert read_inline_metadata(tmp_path / "train.py") is None
     assert read_inline_metadata(tmp_path / "none.py") is None
 
 
-def test_lines_may_end_as_on_windows_and_the_block_holds_its_like(tmp_path: Path) -> None:
+def test_inline_metadata_accepts_windows_line_ends_and_bom(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_bytes(b'\xef\xbb\xbf# /// script\r\n# dependencies = ["a"]\r\n# ///\r\n')
     assert read_inline_metadata(tmp_path / "train.py") == InlineMetadata("", {"pip": ["a"]})
 
 
-def test_where_packages_come_from(tmp_path: Path) -> None:
+def test_inline_metadata_reads_package_indexes_and_sources(tmp_path: Path) -> None:
     toml = """dependencies = ["torch", "mine"]
 [tool.uv]
 extra-index-url = ["https://extra.example/simple"]
@@ -147,12 +147,12 @@ x = 1
         ("[[tool.uv.index]]\nname = 'x'", "needs a url"),
     ],
 )
-def test_what_makes_no_sense_is_named(tmp_path: Path, toml: str, why: str) -> None:
+def test_error_names_invalid_inline_metadata(tmp_path: Path, toml: str, why: str) -> None:
     with pytest.raises(ScriptError, match=f"inline metadata of .*train.py .* cannot be used: .*{why}"):
         read(tmp_path, toml)
 
 
-def test_two_blocks_are_one_too_many(tmp_path: Path) -> None:
+def test_script_with_two_metadata_blocks_is_rejected(tmp_path: Path) -> None:
     block = "# /// script\n# dependencies = []\n# ///\n"
     (tmp_path / "train.py").write_text(f"{block}\n{block}")
     with pytest.raises(ScriptError, match="it has 2 blocks"):
@@ -177,7 +177,7 @@ def test_python_versions_are_matched_as_by_packaging(version: str, clauses: list
 
 
 @pytest.mark.parametrize("wanted", [f">={'9' * 5000}", "3.12", ">=3.*", "~=3", "=>3.1", ">=3.12 or so"])
-def test_what_is_no_version_is_refused(wanted: str) -> None:
+def test_invalid_version_specifier_is_rejected(wanted: str) -> None:
     with pytest.raises(VersionError, match="is not a Python version specifier"):
         satisfies("3.12.1", wanted)
 
@@ -190,14 +190,14 @@ LINES = st.sampled_from(["# /// script", "# /// other", "# ///", "#", "# a = 1",
 @example(["# /// script", "# ///", "# ///"])
 @example(["# /// other", "# a = 1", "# /// script", "# a = 1", "# ///"])
 @example(["# /// script", "# /// script", "# ///"])
-def test_blocks_are_those_of_the_specification(lines: list[str]) -> None:
+def test_inline_blocks_match_the_reference_expression(lines: list[str]) -> None:
     text = "\n".join(lines)
     wanted = [found["content"] for found in REFERENCE.finditer(text) if found["type"] == "script"]
     assert ["\n".join([*block, ""]) for block in find_blocks(text)] == wanted
 
 
-def test_a_script_of_nothing_but_beginnings_is_read_at_once(tmp_path: Path) -> None:
-    """The specification's expression takes hours for it, in which the app stands still."""
+def test_script_of_unclosed_blocks_is_read_in_linear_time(tmp_path: Path) -> None:
+    """The reference expression would take hours and block the app."""
     (tmp_path / "x.py").write_text("# /// script\n" * 200_000)
     assert read_inline_metadata(tmp_path / "x.py") is None
 
@@ -226,7 +226,7 @@ def launch(project: Path, **asked: str) -> LaunchRequest:
     return LaunchRequest(script=str(project / "train.py"), function="f", **asked)  # type: ignore[arg-type]
 
 
-def test_a_lock_for_another_python_is_given_one_that_is_here(project: Path) -> None:
+def test_lock_for_another_python_selects_an_installed_one(project: Path) -> None:
     other = another_python()
     wanted = f"=={other.version}"
     (project / "uv.lock").write_text(LOCK.format(wanted))
@@ -248,7 +248,7 @@ def test_a_lock_for_another_python_is_given_one_that_is_here(project: Path) -> N
         "nothing was installed for pool p: its ranks had Python {version} at /p/python (.venv of project train), with",
     ],
 )
-def test_a_lock_that_was_kept_of_a_run_has_that_run_s_python(project: Path, heading: str) -> None:
+def test_lock_saved_of_a_run_selects_the_python_of_that_run(project: Path, heading: str) -> None:
     other = another_python()
     minor = ".".join(other.version.split(".")[:2])
     first = f"# {heading.format(minor=minor, version=other.version)}\n"
@@ -262,7 +262,7 @@ def test_a_lock_that_was_kept_of_a_run_has_that_run_s_python(project: Path, head
     assert make_plan(launch(project, lock="run.lock")).interpreter.version == OWN
 
 
-def test_an_environment_of_another_version_than_the_lock_is_for_is_passed_over(project: Path) -> None:
+def test_project_environment_with_wrong_python_for_lock_is_skipped(project: Path) -> None:
     (project / "uv.lock").write_text(LOCK.format(f"!={OWN}"))
     other = another_python()
     program = project / ".venv" / "bin" / "python"
@@ -276,7 +276,7 @@ def test_an_environment_of_another_version_than_the_lock_is_for_is_passed_over(p
         make_plan(launch(project, lock="uv.lock", python=str(program)))
 
 
-def test_where_there_is_none_of_that_version_the_lock_is_named(project: Path) -> None:
+def test_error_names_lock_whose_python_is_missing(project: Path) -> None:
     (project / "uv.lock").write_text(LOCK.format(">=3.19"))
     with pytest.raises(ScriptError, match=r'uv\.lock requires Python ">=3\.19", but only ') as caught:
         make_plan(launch(project, lock="uv.lock"))
@@ -292,7 +292,7 @@ class Brings(Plugin):
         return replace(image, pip=(*image.pip, "nowhere-to-be-found==1.0"))
 
 
-def test_what_plugins_bring_loads_a_script_that_needs_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plugin_packages_are_installed_to_load_the_script(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = project / "train.py"
     spec = PoolSpec(name="p", provider=Local(), plugins=[Brings()])
     assert not script_python(script, None, spec)[0].chosen, "nobody knows what that module is"
@@ -308,7 +308,7 @@ def test_what_plugins_bring_loads_a_script_that_needs_it(project: Path, monkeypa
 
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("[!_]*.py")), ids=lambda path: path.stem)
-def test_an_installation_without_frameworks_has_what_each_example_needs_made(example: Path) -> None:
+def test_plugins_of_an_example_provide_its_imports(example: Path) -> None:
     names = re.findall(r"--plugin (\w+)", example.read_text(encoding="utf-8"))
     spec = PoolSpec(name="p", provider=Local(), plugins=[by_name(name) for name in names])
     brought = transform_image(spec.plugins, Image(), spec).describe()["pip"]
@@ -372,7 +372,7 @@ def script_words_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked
         ("two.py:train --fast no --epochs 1 --other 7", ["fast=no", "epochs=1", "other=7"]),
     ],
 )
-def test_flags_of_a_function(script_words_asked, line, arguments):
+def test_run_options_become_arguments_of_the_function(script_words_asked, line, arguments):
     request = script_words_asked(f"run {line}")
     assert isinstance(request, LaunchRequest), request
     assert (list(request.arguments), request.script_args) == (arguments, None)
@@ -394,7 +394,7 @@ def test_flags_of_a_function(script_words_asked, line, arguments):
         ("plain.py -a n=5 -- 5", "takes no --arg"),
     ],
 )
-def test_what_no_function_takes_is_refused(script_words_asked, line, says):
+def test_run_option_unknown_to_the_function_is_rejected(script_words_asked, line, says):
     assert says in script_words_asked(f"run {line}")
 
 
@@ -408,13 +408,13 @@ def test_what_no_function_takes_is_refused(script_words_asked, line, says):
         ("-n 2 -- -odd.py a", "-odd.py", ("a",)),
     ],
 )
-def test_a_script_is_run_as_a_whole(script_words_asked, line, script, own):
+def test_whole_script_gets_arguments_after_double_dash(script_words_asked, line, script, own):
     request = script_words_asked(f"run {line}")
     assert isinstance(request, LaunchRequest), request
     assert (request.script, request.script_args) == (script, own)
 
 
-def test_the_help_of_run_shows_what_a_scripts_function_takes(script_words_asked):
+def test_run_help_lists_parameters_of_the_script_function(script_words_asked):
     said = " ".join(script_words_asked("run one.py --help").split())
     assert "Arguments of train:" in said and "--epochs INT [required]" in said
     assert "--fast / --no-fast [default: False]" in said and "--run-name STR [default: 'x']" in said
@@ -431,7 +431,7 @@ def test_the_help_of_run_shows_what_a_scripts_function_takes(script_words_asked)
     )
 
 
-def test_a_module_is_run_as_python_runs_it(script_words_asked):
+def test_module_option_runs_a_module_as_script(script_words_asked):
     request = script_words_asked("run -m package.train -n 2 -- --epochs 3")
     assert isinstance(request, LaunchRequest), request
     assert (request.module, request.script, request.script_args, request.nodes) == (
@@ -452,7 +452,7 @@ def test_a_module_is_run_as_python_runs_it(script_words_asked):
         run._make_plan(LaunchRequest(script="."), launching=False)
 
 
-def test_torchruns_options(script_words_asked):
+def test_torchrun_options_become_a_launch_request(script_words_asked):
     request = script_words_asked(
         "torchrun --nnodes=2 --nproc_per_node 4 --max-restarts 3 --tee 3 plain.py --nnodes 7 -m"
     )
@@ -490,7 +490,7 @@ def test_torchruns_options(script_words_asked):
         assert says in script_words_asked(f"torchrun {line}"), line
 
 
-def test_every_option_of_the_torchrun_that_is_installed_is_known():
+def test_torchrun_command_knows_every_option_of_installed_torchrun():
     import re
     from importlib.util import find_spec
 
@@ -504,7 +504,7 @@ def test_every_option_of_the_torchrun_that_is_installed_is_known():
     assert theirs and theirs <= ours
 
 
-def test_torchrun_says_as_run_does_what_machines_may_cost(script_words_asked):
+def test_torchrun_accepts_the_cost_options_of_run(script_words_asked):
     words = "--max-hourly 3 --budget 25 --allocation spot --selection first --wait-for-capacity 2h"
     by_run, by_torchrun = (
         script_words_asked(f"{command} --provider aws --set region=us-east-1 {words} plain.py")
@@ -514,7 +514,7 @@ def test_torchrun_says_as_run_does_what_machines_may_cost(script_words_asked):
         assert getattr(by_torchrun, name) == getattr(by_run, name) is not None, name
 
 
-def test_a_dry_run_of_commands_is_refused_as_it_would_run_the_script(tmp_path: Path) -> None:
+def test_dry_run_of_a_script_with_commands_is_rejected(tmp_path: Path) -> None:
     script = tmp_path / "app.py"
     script.write_text("import skyward as sky\nopen('mark', 'w')\n\n\n@sky.app\ndef train() -> None: ...\n")
     done = CliRunner().invoke(cli, ["run", str(script), "--dry-run"])
@@ -533,11 +533,11 @@ def inline(version: str = f"{MINOR}.1", **environment: Any) -> dict[str, Any]:
     return found.describe()
 
 
-def test_what_nobody_asks_for_changes_nothing() -> None:
+def test_image_without_inline_metadata_is_unchanged_for_hosts() -> None:
     assert image_for_hosts(IMAGE, None) == image_for_hosts(IMAGE, own_interpreter().describe()) == IMAGE
 
 
-def test_what_a_script_asks_for_is_there_too() -> None:
+def test_image_for_hosts_includes_inline_metadata_packages() -> None:
     index = {"url": "https://i", "packages": ["torch"]}
     asked = inline(pip=["torch"], pip_indexes=[index], index="https://d", find_links=["https://f"], alone=True)
     assert image_for_hosts(IMAGE, asked) == {
@@ -549,14 +549,14 @@ def test_what_a_script_asks_for_is_there_too() -> None:
     }
 
 
-def test_a_folder_of_this_machine_is_refused_in_words() -> None:
+def test_package_folder_of_this_machine_is_rejected_for_hosts() -> None:
     with pytest.raises(
         UsageError, match=r"inline metadata of t\.py requires packages from file:///w, a folder of this machine"
     ):
         image_for_hosts(IMAGE, inline(find_links=["file:///w"]))
 
 
-def test_an_image_s_python_is_that_of_the_script() -> None:
+def test_image_python_must_equal_the_python_of_the_script() -> None:
     check_python({"python": "3.99"}, inline("3.99.1"))
     check_python({"python": MINOR}, None)
     with pytest.raises(UsageError, match=rf"the one that runs here, {MINOR}\. Start skyward from Python 3\.99"):
@@ -579,7 +579,7 @@ OTHER = WantedPython(minor=LACKS, here="")
 OWN_PYTHON = WantedPython()
 
 
-def test_what_a_host_says_is_read_as_numbers_and_nothing_else() -> None:
+def test_python_versions_printed_by_a_host_are_parsed() -> None:
     said = b"word Python 3.9.18; Python 3.11.2; Python 3.10.13; Python 3.11.2; uv; Python 3.14.0rc1+ (odd);"
     assert parse_pythons(said) == HostPythons(("3.14.0", "3.11.2", "3.10.13", "3.9.18"), has_uv=True)
     assert parse_pythons(said).usable == ("3.14.0", "3.11.2")
@@ -604,7 +604,7 @@ def test_what_a_host_says_is_read_as_numbers_and_nothing_else() -> None:
         (HostPythons(("3.9.18",)), OWN_PYTHON, None, "fail", "it has Python 3.9.18: install"),
     ],
 )  # fmt: skip
-def test_a_check_up_says_which_it_has_and_for_which_scripts_they_do(
+def test_doctor_reports_whether_host_python_fits_the_scripts(
     there: HostPythons, wanted: WantedPython, runs: tuple[str, str] | None, state: str, words: str
 ) -> None:
     told = check_line("gpu1", there, wanted, runs)
@@ -612,7 +612,7 @@ def test_a_check_up_says_which_it_has_and_for_which_scripts_they_do(
     assert words in told.detail
 
 
-def test_a_plan_says_which_one_machines_need() -> None:
+def test_plan_names_the_python_that_machines_need() -> None:
     assert SSH(["gpu1"]).needs_python("3.12") == "Python 3.12 on each host, or uv there, which fetches it"
     assert SSH(["gpu1"], python="/p").needs_python("3.12") == "Python 3.12 on each host: /p"
     assert Slurm().needs_python("3.12").startswith("Python 3.12 on each node, or uv there")
@@ -625,7 +625,9 @@ CHOSEN = Interpreter("/p/.venv/bin/python", "/p/.venv", "3.99.1", ".venv of proj
 
 
 @pytest.mark.parametrize("provider", [SSH(["gpu1"]), AWS(region="us-east-1"), Slurm()])
-def test_transport_python_minor(provider: SSH | AWS | Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transport_uses_the_python_version_recorded_for_a_machine(
+    provider: SSH | AWS | Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     known = {"host": "gpu1", "folder": "p.0", "token": "t", "user": "me", "port": 22, "launched": time.time()}
     extra = known | {"loaded_with": CHOSEN.for_hosts}

@@ -1,4 +1,4 @@
-"""What packages an interpreter has is its own to say: one that says nothing, or nonsense, holds nobody up."""
+"""Package lists of interpreters, and errors about missing integration packages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ from skyward_core.plugins.redis_dict_queue_lock import SharedStateConnection
         ("exit 0", "cannot list the installed packages"),
     ],
 )
-def test_package_list_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, words: str) -> None:
+def test_package_list_failure_of_an_interpreter_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, words: str
+) -> None:
     monkeypatch.setattr(
         image_environment, "ANSWER_TIMEOUT", 0.2 if "sleep" in says else image_environment.ANSWER_TIMEOUT
     )
@@ -72,7 +74,9 @@ def at_a_client_without_redis() -> None:
         (at_a_client_without_redis, r"the package redis is not installed on this machine\. Run pip install redis"),
     ],
 )
-def test_it_is_said_with_what_to_do(needed: Callable[[], None], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_integration_package_error_says_how_to_install_it(
+    needed: Callable[[], None], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def has_none(name: str) -> str:
         raise PackageNotFoundError(name)
 

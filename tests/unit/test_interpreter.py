@@ -84,13 +84,13 @@ def chosen(
     return resolve_interpreter(script(project), python, environ, ask)
 
 
-def test_where_nobody_says_anything_it_is_our_own(project: Path) -> None:
+def test_own_interpreter_is_used_by_default(project: Path) -> None:
     found = chosen(project)
     assert (found.path, found.prefix, found.source) == (sys.executable, sys.prefix, OWN_SOURCE)
     assert not found.chosen and found.minor == f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
-def test_the_order(project: Path, tmp_path: Path) -> None:
+def test_interpreter_sources_have_an_order_of_precedence(project: Path, tmp_path: Path) -> None:
     conda, shell = environment(tmp_path / "conda"), environment(tmp_path / "shell")
     environ = {"CONDA_PREFIX": str(conda)}
     found = resolve_interpreter(script(project), None, environ, answers)
@@ -115,7 +115,7 @@ def test_the_order(project: Path, tmp_path: Path) -> None:
     assert str(found) == f"Python 3.12.1 at {other}/bin/python (--python)"
 
 
-def test_the_nearest_environment_up_to_the_project_s_root(project: Path) -> None:
+def test_nearest_environment_up_to_the_project_root_is_used(project: Path) -> None:
     environment(project.parent / ".venv")
     assert chosen(project).source == OWN_SOURCE  # that is beyond the project
     (project.parent / ".git").mkdir()
@@ -124,7 +124,7 @@ def test_the_nearest_environment_up_to_the_project_s_root(project: Path) -> None
     assert chosen(project).prefix == str(project / "src" / ".venv")
 
 
-def test_the_person_s_home_is_no_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_folder_is_not_treated_as_a_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "pyproject.toml").unlink()
     venv = environment(project / ".venv")
     assert chosen(project).prefix == str(venv)
@@ -135,20 +135,20 @@ def test_the_person_s_home_is_no_project(project: Path, monkeypatch: pytest.Monk
     assert resolve_interpreter(beside, None, {}, answers).prefix == str(venv)
 
 
-def test_an_environment_that_is_ours_is_used_as_ours(project: Path) -> None:
+def test_project_environment_of_this_program_counts_as_chosen(project: Path) -> None:
     (project / ".venv").symlink_to(sys.prefix)
     found = chosen(project, ask=never)
     assert (found.path, found.source, found.chosen) == (sys.executable, ".venv of project train-it", True)
     assert is_own_environment(found.prefix)
 
 
-def test_a_shell_that_is_ready_for_this_program_says_nothing_of_scripts(project: Path, tmp_path: Path) -> None:
-    """As the documentation has it: ranks are to have what plugins and files bring, as they have without it."""
+def test_active_environment_of_this_program_is_not_a_choice(project: Path, tmp_path: Path) -> None:
+    """As documented, ranks then get the packages of plugins and package files."""
     found = chosen(project, ask=never, VIRTUAL_ENV=sys.prefix, CONDA_PREFIX=str(tmp_path))
     assert (found.source, found.chosen, found.notes) == (OWN_SOURCE, False, ())
 
 
-def test_what_is_installed_is_of_no_project(project: Path) -> None:
+def test_installed_script_belongs_to_no_project(project: Path) -> None:
     environment(project / ".venv")
     example = project / ".venv" / "lib" / "python3.12" / "site-packages" / "examples" / "ddp.py"
     example.parent.mkdir(parents=True)
@@ -161,7 +161,7 @@ def never(path: str) -> PythonInfo:
 
 
 @as_root
-def test_the_environment_of_somebody_else_is_not_believed_and_named(project: Path) -> None:
+def test_environment_of_another_user_is_skipped_and_named(project: Path) -> None:
     venv = environment(project / ".venv")
     os.chown(venv, STRANGER, STRANGER)
     found = chosen(project, ask=never)
@@ -169,7 +169,7 @@ def test_the_environment_of_somebody_else_is_not_believed_and_named(project: Pat
     assert found.notes == (f"{venv} was skipped: {venv} belongs to another user",)
 
 
-def test_nor_is_one_that_others_could_have_put_there(project: Path, tmp_path: Path) -> None:
+def test_environment_in_a_folder_writable_by_others_is_skipped(project: Path, tmp_path: Path) -> None:
     (project / "pyproject.toml").unlink()
     venv = environment(tmp_path / "shared" / ".venv")
     (tmp_path / "shared" / "mine").mkdir()
@@ -182,7 +182,7 @@ def test_nor_is_one_that_others_could_have_put_there(project: Path, tmp_path: Pa
     assert found.notes == (f"{venv} was skipped: {tmp_path}/shared can be written by others",)
 
 
-def test_an_environment_whose_interpreter_is_gone_is_named(project: Path) -> None:
+def test_error_names_environment_with_missing_interpreter(project: Path) -> None:
     venv = project / ".venv"
     (venv / "bin").mkdir(parents=True)
     with pytest.raises(ScriptError, match=r"\.venv of project train-it\) has no bin/python. Recreate"):
@@ -192,7 +192,7 @@ def test_an_environment_whose_interpreter_is_gone_is_named(project: Path) -> Non
         chosen(project)
 
 
-def test_an_environment_that_is_too_old_is_named(project: Path, tmp_path: Path) -> None:
+def test_error_names_environment_with_too_old_python(project: Path, tmp_path: Path) -> None:
     venv = environment(project / ".venv")
     (venv / "bin" / "python").unlink()
     program(venv / "bin" / "python", f'["{venv}/bin/python", "{venv}", [3, 9, 2], "cpython"]')
@@ -202,7 +202,7 @@ def test_an_environment_that_is_too_old_is_named(project: Path, tmp_path: Path) 
         chosen(project, f"{venv}/bin/python", query_python)
 
 
-def test_an_environment_that_a_shell_has_outlived_is_passed_over_in_words(project: Path, tmp_path: Path) -> None:
+def test_missing_virtual_env_folder_is_skipped_and_named(project: Path, tmp_path: Path) -> None:
     found = chosen(project, VIRTUAL_ENV=f"{tmp_path}/gone")
     assert found.source == OWN_SOURCE
     assert found.notes == (f"VIRTUAL_ENV was skipped: folder {tmp_path}/gone does not exist",)
@@ -240,12 +240,12 @@ def test_unusable_python_option_is_an_error(project: Path, tmp_path: Path, monke
         assert str(caught.value).startswith(f"--python {said}") and why in str(caught.value)
 
 
-def test_a_name_is_looked_for_in_the_path(project: Path, tmp_path: Path) -> None:
+def test_python_option_is_searched_on_the_path(project: Path, tmp_path: Path) -> None:
     venv = environment(tmp_path / "venv")
     assert chosen(project, "python", PATH=f"{venv}/bin").path == f"{venv}/bin/python"
 
 
-def test_a_script_gets_a_python_that_it_takes(project: Path) -> None:
+def test_script_gets_the_python_that_its_metadata_requires(project: Path) -> None:
     other = another_python()
     minor = ".".join(other.version.split(".")[:2])
     script(project).write_text(f'# /// script\n# requires-python = "=={minor}.*"\n# ///\n')
@@ -255,7 +255,7 @@ def test_a_script_gets_a_python_that_it_takes(project: Path) -> None:
     assert Path(found.path).parent.parent == Path(found.prefix) and not Path(found.path).exists()
 
 
-def test_its_environment_has_a_name_by_what_it_holds(project: Path) -> None:
+def test_environment_path_depends_on_inline_metadata_content(project: Path) -> None:
     names = set()
     for text in (BLOCK, BLOCK.replace("skytiny", "other"), BLOCK + "# more\n"):
         script(project).write_text(text)
@@ -280,7 +280,7 @@ def test_missing_python_version_names_those_found(project: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("wanted", ["==3.10.*", "<3.11", "==2.7.*", "~=3.9.2"])
-def test_a_script_for_a_python_that_is_too_old_is_told_so_and_not_to_install_it(project: Path, wanted: str) -> None:
+def test_script_that_requires_too_old_python_is_rejected(project: Path, wanted: str) -> None:
     script(project).write_text(f'# /// script\n# requires-python = "{wanted}"\n# ///\n')
     with pytest.raises(ScriptError) as caught:
         chosen(project)
@@ -288,14 +288,14 @@ def test_a_script_for_a_python_that_is_too_old_is_told_so_and_not_to_install_it(
     assert str(caught.value) == f'{asks} "{wanted}", but 3.11 or later is required'
 
 
-def test_it_can_be_written_down_and_what_another_release_adds_is_passed_over(project: Path) -> None:
+def test_interpreter_round_trips_through_json_of_another_release(project: Path) -> None:
     script(project).write_text(BLOCK)
     found = chosen(project)
     data = json.loads(json.dumps(found.describe())) | {"later": 1}
     assert Interpreter.from_json(data) == found
 
 
-def test_credentials_of_its_indexes_are_written_nowhere(project: Path) -> None:
+def test_credentials_of_package_indexes_are_not_saved(project: Path) -> None:
     block = """# /// script
 # [tool.uv]
 # index-url = "https://me:hush-hush@i.example/simple"
@@ -336,12 +336,14 @@ OTHER = Interpreter("/p/bin/python", "/p", "3.99.1", ".venv of project p")
         ),
     ],
 )
-def test_interpreter_incompatibility(task: Interpreter | None, pool: Interpreter | None, here: bool, why: str) -> None:
+def test_incompatible_interpreters_of_task_and_pool_are_explained(
+    task: Interpreter | None, pool: Interpreter | None, here: bool, why: str
+) -> None:
     said = incompatibility(task, pool, here=here)
     assert why in said and bool(said) == bool(why)
 
 
-def test_a_plan_on_a_pool_of_another_python_is_refused_before_anything_is_made(project: Path) -> None:
+def test_plan_on_a_pool_of_another_python_is_rejected(project: Path) -> None:
     minor = ".".join(another_python().version.split(".")[:2])
     block = f'# /// script\n# requires-python = "=={minor}.*"\n# ///\n'
     script(project).write_text(block + "import skyward_core as sky\n@sky.function\ndef f(): ...\n")
@@ -360,7 +362,7 @@ def test_a_plan_on_a_pool_of_another_python_is_refused_before_anything_is_made(p
     assert plan.on_pool(of_its_own).pool is of_its_own and plan.on_pool(older).pool is older
 
 
-def test_a_plan_chooses_it_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_resolves_the_interpreter_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script(project).write_text(BLOCK + "import skyward_core as sky\n@sky.function\ndef f(): ...\n")
     read: list[Path] = []
     plain = inline_metadata.read_inline_metadata
@@ -398,7 +400,9 @@ def test_hanging_interpreter_is_named_and_killed(project: Path, monkeypatch: pyt
         ("no program", "it cannot be run: "),
     ],
 )
-def test_unknown_packages_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, why: str) -> None:
+def test_failed_package_query_of_an_interpreter_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, why: str
+) -> None:
     if "sleep" in text:
         monkeypatch.setattr(bounded_subprocess, "DEFAULT_TIMEOUT", 0.3)
     program = tmp_path / "python"
@@ -409,13 +413,13 @@ def test_unknown_packages_are_an_error(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("python", ["~nobody-of-that-name/python", "/" + "x" * 300, "a\0b", "/a\0b"])
-def test_what_no_file_can_be_called_is_no_interpreter(project: Path, python: str) -> None:
+def test_python_option_with_an_impossible_path_is_rejected(project: Path, python: str) -> None:
     with pytest.raises(UsageError, match=r"--python .* cannot be used|no such program"):
         choose_interpreter(script(project), python)
 
 
 def test_pythons_in_the_working_folder_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody has asked for it: a form only looks for others, and asks each what it is."""
+    """The form lists other interpreters and runs each to get its version, without a request of the user."""
     monkeypatch.chdir(tmp_path)
     for folder in (tmp_path, tmp_path / "bin"):
         folder.mkdir(exist_ok=True)
@@ -429,7 +433,7 @@ def test_pythons_in_the_working_folder_are_ignored(tmp_path: Path, monkeypatch: 
     ]
 
 
-def test_files_say_which_python_it_is(project: Path) -> None:
+def test_python_version_is_read_from_files_without_running_it(project: Path) -> None:
     for known in (another_python(), query_python(sys.executable)):
         assert read_python(known.path) == known
     venv = environment(project / ".venv")
@@ -448,7 +452,9 @@ def test_files_say_which_python_it_is(project: Path) -> None:
         ("", "", ""),
     ],
 )
-def test_the_version_of_an_environment_is_read(tmp_path: Path, config: str, link: str, version: str) -> None:
+def test_environment_version_is_read_from_pyvenv_cfg_or_link(
+    tmp_path: Path, config: str, link: str, version: str
+) -> None:
     (tmp_path / "e" / "bin").mkdir(parents=True)
     (tmp_path / "e" / "pyvenv.cfg").write_text(config)
     real = tmp_path / link.lstrip("/") if link else tmp_path / "e" / "bin" / "python"
@@ -467,7 +473,7 @@ def test_the_version_of_an_environment_is_read(tmp_path: Path, config: str, link
         ("implementation = PyPy", "it is pypy, but CPython"),
     ],
 )
-def test_files_say_that_an_interpreter_cannot_be_used(tmp_path: Path, config: str, why: str) -> None:
+def test_unusable_interpreter_is_recognized_from_files(tmp_path: Path, config: str, why: str) -> None:
     venv = environment(tmp_path / "e")
     (venv / "bin" / "python").unlink()
     program(venv / "bin" / "python", "never run")
@@ -476,7 +482,7 @@ def test_files_say_that_an_interpreter_cannot_be_used(tmp_path: Path, config: st
         read_python(f"{venv}/bin/python")
 
 
-def test_packages_of_an_environment_are_found_in_its_folders(tmp_path: Path) -> None:
+def test_missing_modules_are_found_by_files_of_the_environment(tmp_path: Path) -> None:
     site = tmp_path / "e" / "lib" / "python3.12" / "site-packages"
     (site / "torch").mkdir(parents=True)
     (site / "torch" / "__init__.py").touch()
@@ -499,7 +505,7 @@ def test_packages_of_an_environment_are_found_in_its_folders(tmp_path: Path) -> 
         ("3.12", "!=3.12.*", False),
     ],
 )
-def test_a_version_that_is_known_in_part_fits_if_one_of_it_does(version: str, wanted: str, fits: bool) -> None:
+def test_partial_python_version_matches_if_some_release_does(version: str, wanted: str, fits: bool) -> None:
     assert satisfies(version, wanted) is fits
 
 
@@ -514,17 +520,17 @@ def no_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interpreter_compatibility, "_script_folders", [])
 
 
-def test_what_is_before_the_standard_library_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_path_is_split_at_the_standard_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", ["", "/mine", LIBRARY, "/site"])
     assert interpreter_compatibility.import_path_entries() == (["", "/mine"], [LIBRARY, "/site"])
 
 
-def test_without_a_standard_library_all_of_it_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_path_without_standard_library_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", ["/mine", "/site"])
     assert interpreter_compatibility.import_path_entries() == ([], ["/mine", "/site"])
 
 
-def test_the_latest_script_comes_first_and_our_own_path_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_script_folders_precede_sys_path_newest_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "path", ["/mine", LIBRARY])
     for folder in ("a", "b", "a"):
         interpreter_compatibility.add_script_folder(tmp_path / folder / "script.py")

@@ -1,5 +1,4 @@
-"""What asks EC2's metadata service whether the machine is taken back: the program itself, before a service that may be
-broken in any way."""
+"""The program that asks the EC2 metadata service for interruption notices, also of a faulty service."""
 
 from __future__ import annotations
 
@@ -151,7 +150,7 @@ def looked(service: Service, times: int = 3) -> None:
     wait_until(lambda: service.asked >= until)
 
 
-def test_a_notice_is_told_once_with_what_is_left_by_the_service_s_clock(service: Service) -> None:
+def test_preemption_notice_is_reported_once_with_remaining_time(service: Service) -> None:
     asking = Asking(service.endpoint)
     looked(service)
     assert asking.said_nothing()
@@ -185,7 +184,7 @@ def test_a_notice_is_told_once_with_what_is_left_by_the_service_s_clock(service:
     ],
     ids=range(10),
 )
-def test_what_is_no_notice_is_none_and_said_so_once(service: Service, said: bytes) -> None:
+def test_invalid_metadata_answer_is_reported_once_as_an_error(service: Service, said: bytes) -> None:
     service.says[ACTION] = said
     asking = Asking(service.endpoint)
     told = asking.next()
@@ -197,7 +196,7 @@ def test_what_is_no_notice_is_none_and_said_so_once(service: Service, said: byte
     assert asking.end() == 0
 
 
-def test_a_service_that_fails_or_hangs_is_asked_again(service: Service) -> None:
+def test_failing_or_hanging_metadata_service_is_polled_again(service: Service) -> None:
     service.status = 503
     service.says[ACTION] = json.dumps({"action": "terminate", "time": SOON}).encode()
     asking = Asking(service.endpoint)
@@ -219,14 +218,14 @@ def test_a_service_that_fails_or_hangs_is_asked_again(service: Service) -> None:
         ("terminated", "Client.InstanceInitiatedShutdown", False),
     ],
 )
-def test_ec2_says_of_a_machine_that_it_took_it_back(state: str, code: str, preempted: bool) -> None:
+def test_ec2_state_reason_marks_a_machine_as_preempted(state: str, code: str, preempted: bool) -> None:
     machine = Machine("i-1", 0, "h", "h", extra={"launched": time.time()})
     seen = instance_lookup_and_end._update_state(machine, {"State": {"Name": state}, "StateReason": {"Code": code}})
     assert seen.extra.get("preempted") == (f"EC2 took it back ({code})" if preempted else None)
     assert bool(seen.extra["why"]) is (code == "Client.InstanceInitiatedShutdown"), "that may end a whole pool"
 
 
-def test_endless_answer_ends_the_program() -> None:
+def test_endless_metadata_answer_ends_the_program() -> None:
     """The agent restarts the program."""
 
     def drip(connection: socket.socket) -> None:
@@ -261,15 +260,15 @@ T4 = OrderedHardware("T4", 4, 16.0)
         (MeasuredHardware(disk=None, offset=3600.0, rate=0.0), ""),
     ],
 )
-def test_what_is_a_lie_is_told_with_its_figure(arrived: MeasuredHardware, said: str) -> None:
+def test_mismatch_with_ordered_hardware_names_the_measured_value(arrived: MeasuredHardware, said: str) -> None:
     assert find_mismatch(T4, arrived).startswith(said) and bool(find_mismatch(T4, arrived)) == bool(said)
 
 
-def test_a_machine_without_gpus_is_held_to_none() -> None:
+def test_machine_ordered_without_gpus_needs_none() -> None:
     assert find_mismatch(OrderedHardware(), MeasuredHardware(gpus=[], disk=50.0)) == ""
 
 
-def test_what_was_found_in_words() -> None:
+def test_measured_hardware_is_formatted() -> None:
     found = MeasuredHardware(
         gpus=[("Tesla T4", 15.0)] * 4,
         disk=120.4,
@@ -295,7 +294,7 @@ def told(**more: Any) -> Any:
     } | more
 
 
-def test_what_a_host_says_is_filtered_and_only_what_was_bought_is_asked_for() -> None:
+def test_host_benchmark_output_is_sanitized_and_only_ordered_parts_count() -> None:
     found = _parse_probe(told(whys={"matmul": "no\ttorch\x1b]0;x\x07"}), 40.0, T4)
     assert found.gpus is not None and str(found).isprintable() and len(found.gpus) == 1
     assert _parse_probe(told(), 40.0, OrderedHardware()).gpus is None
@@ -313,12 +312,14 @@ def test_what_a_host_says_is_filtered_and_only_what_was_bought_is_asked_for() ->
         ({0: None, 1: 0.0, 2: 0.0, 3: 0.0}, set()),
     ],
 )
-def test_isolated_node_differs_from_a_blocked_network(rates: dict[int, float | None], cut_off: set[int]) -> None:
+def test_isolated_node_is_distinguished_from_a_blocked_network(
+    rates: dict[int, float | None], cut_off: set[int]
+) -> None:
     found = {node: MeasuredHardware(neighbour=(node + 1) % len(rates), rate=rate) for node, rate in rates.items()}
     assert MachineVerifier._find_isolated(None, found).keys() == cut_off  # type: ignore[arg-type]
 
 
-def test_host_benchmark_and_transfer_to_neighbor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_benchmark_measures_disk_and_transfer_to_neighbor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware_benchmark, "DISK_BYTES", 8 << 20)
     monkeypatch.setattr(hardware_benchmark, "SEND_SECONDS", 0.1)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -338,7 +339,7 @@ def test_host_benchmark_and_transfer_to_neighbor(tmp_path: Path, monkeypatch: py
     assert sent["rate"] > 0 and sent["why"] == ""
 
 
-def test_who_is_killed_while_it_writes_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_benchmark_file_is_unlinked_before_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[Path]] = []
     monkeypatch.setattr(hardware_benchmark, "DISK_BYTES", 1)
     monkeypatch.setattr(os, "fsync", lambda number: seen.append(list(tmp_path.iterdir())))
@@ -360,7 +361,7 @@ def neighbor(serve: Callable[[socket.socket], None]) -> Iterator[dict[str, Any]]
         yield {"address": "127.0.0.1", "port": server.getsockname()[1], "word": "w"}
 
 
-def test_sent_bytes_are_bounded_on_a_fast_network(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_benchmark_transfer_is_bounded_on_a_fast_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware_benchmark, "MAX_SEND_BYTES", 3 << 20)
     monkeypatch.setattr(hardware_benchmark, "SEND_SECONDS", 60.0)
     taken = []
@@ -375,7 +376,7 @@ def test_sent_bytes_are_bounded_on_a_fast_network(monkeypatch: pytest.MonkeyPatc
     assert sent["rate"] > 0 and sum(taken) == (3 << 20) + 1
 
 
-def test_a_neighbour_that_is_not_there_is_told() -> None:
+def test_unreachable_neighbor_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     assert hardware_benchmark.measure_send({"address": "127.0.0.1", "port": port, "word": "w"})["why"]
@@ -393,7 +394,7 @@ def test_neighbor_that_confirms_nothing_is_reported(monkeypatch: pytest.MonkeyPa
     assert (sent["rate"], sent["why"]) == (0.0, "nothing was received")
 
 
-def test_what_the_driver_says_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvidia_smi_output_is_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware_benchmark, "DRIVER_RETRY_DELAY", 60.0)
     monkeypatch.setattr(hardware_benchmark, "DRIVER", 0.005)
     program = tmp_path / "nvidia-smi"
@@ -421,7 +422,9 @@ def test_what_the_driver_says_is_read(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("first", ["NVIDIA-SMI has failed; exit 9", "No devices were found; exit 6"])
-def test_a_driver_that_still_loads_is_asked_again(first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvidia_smi_is_retried_while_the_driver_loads(
+    first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hardware_benchmark, "DRIVER_RETRY_DELAY", 0.01)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     program = tmp_path / "nvidia-smi"
@@ -431,7 +434,7 @@ def test_a_driver_that_still_loads_is_asked_again(first: str, tmp_path: Path, mo
     assert hardware_benchmark._list_gpus() == ([("Tesla T4", 15360.0)], "")
 
 
-def test_strangers_at_the_listener_do_not_block_the_neighbor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unauthenticated_connections_do_not_block_the_benchmark_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware_benchmark, "SEND_SECONDS", 0.01)
     monkeypatch.setattr(hardware_benchmark, "MAX_UNAUTHENTICATED", 3)
     word = "0123456789abcdef"
@@ -452,7 +455,7 @@ def test_strangers_at_the_listener_do_not_block_the_neighbor(monkeypatch: pytest
     wait_until(lambda: threading.active_count() == before)
 
 
-def test_nobody_is_waited_for_beyond_the_listener_s_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_benchmark_receiver_closes_after_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware_benchmark, "LISTEN_TIMEOUT", 0.05)
     port = hardware_benchmark.start_receiver("127.0.0.1", "w")
     with socket.create_connection(("127.0.0.1", port), 5) as slow:
@@ -481,7 +484,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.mark.parametrize(("minutes", "pause"), [(15, 60.0), (2, 24.0)])
-def test_it_is_put_off_well_before_it_comes(asked: list[str], clock: list[float], minutes: int, pause: float) -> None:
+def test_deadman_switch_is_postponed_well_before_it_fires(
+    asked: list[str], clock: list[float], minutes: int, pause: float
+) -> None:
     man = DeadmanSwitch(minutes)
     man.postpone()
     clock[0] += pause - 1
@@ -494,7 +499,7 @@ def test_it_is_put_off_well_before_it_comes(asked: list[str], clock: list[float]
     assert asked[2:] == ["now"]
 
 
-def test_a_machine_of_one_s_own_is_never_shut_down(asked: list[str], clock: list[float]) -> None:
+def test_deadman_switch_without_minutes_never_shuts_down(asked: list[str], clock: list[float]) -> None:
     man = DeadmanSwitch(0)
     man.postpone()
     man.trigger()

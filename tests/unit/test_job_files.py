@@ -1,4 +1,4 @@
-"""Job files: what their keys come to, and the words for what cannot be used."""
+"""Job files: meaning of their keys, and errors for unsupported content."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def refused(text: str, **said: Any) -> str:
     return str(caught.value)
 
 
-def test_a_whole_file(tmp_path: Path) -> None:
+def test_job_file_with_every_key_is_parsed(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     job = read(
         f"""
@@ -86,7 +86,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
     assert "hf_abcdefgh" not in repr(job)
 
 
-def test_an_empty_file_is_a_job_that_runs_nothing() -> None:
+def test_empty_job_file_has_no_calls() -> None:
     for text in ("", "# nothing\n", "---\n"):
         assert list(read(text).calls()) == []
     assert sky.Task is JobFile
@@ -108,14 +108,14 @@ def test_an_empty_file_is_a_job_that_runs_nothing() -> None:
         ("cpus: 2", [""]),
     ],
 )
-def test_each_way_to_have_the_machines(resources: str, ways: list[str]) -> None:
+def test_each_form_of_accelerators_becomes_alternatives(resources: str, ways: list[str]) -> None:
     inner = resources if resources.startswith("{") else f"{{{resources}}}"
     job = read(f"resources: {inner}")
     assert [way.accelerator for way in job.ways] == ways
     assert job.ordered == ("ordered" in resources or "accelerators: [" in resources)
 
 
-def test_alternatives_replace_what_stands_beside_them() -> None:
+def test_alternatives_override_resources_beside_them() -> None:
     job = read(
         """
         resources:
@@ -201,20 +201,20 @@ def test_alternatives_replace_what_stands_beside_them() -> None:
         ("file_mounts: {/a: 'git@github.com:a/b'}\n", "Clone a repository in setup"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_used_is_said_with_its_line(text: str, words: str) -> None:
+def test_invalid_job_file_error_names_its_line(text: str, words: str) -> None:
     said = refused(text)
     assert said.startswith("train.yaml") and words in said and "\n" not in said
 
 
-def test_a_file_that_would_be_endless_is_refused() -> None:
-    """Aliases of aliases: a thousand million values in ten lines."""
+def test_job_file_that_expands_without_bound_is_rejected() -> None:
+    """Nested aliases expand ten lines to a thousand million values."""
     lines = ["a: &a [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]" for a, b in zip("abcdefgh", "bcdefghi", strict=True)]
     assert "too many or too deeply nested values" in refused("\n".join(lines))
     assert "characters" in refused("#" * (1 << 20) + "\n")
 
 
-def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
+def test_missing_or_binary_job_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
     found = (
         ("none.yaml", "No such file"),
@@ -226,7 +226,7 @@ def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
             sky.Task.from_yaml(tmp_path / name)
 
 
-def test_variables_of_the_command_line_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_the_command_line_override_the_job_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FROM_SHELL", "here")
     text = "envs: {A: 1, B: , FROM_SHELL: }\nsecrets: {KEY: }\n"
     env = parse_variables("--env", ["B=x=y", "FROM_SHELL", "C=new"])
@@ -242,20 +242,20 @@ def test_variables_of_the_command_line_come_first(monkeypatch: pytest.MonkeyPatc
         parse_variables("--env", ["=x"])
 
 
-def test_a_secret_among_the_variables_is_told_of_and_blanked_nevertheless() -> None:
+def test_secret_in_job_variables_is_noted_and_redacted() -> None:
     job = read("envs: {HF_TOKEN: hf_NobodyMayRead, MAX_TOKENS: 4096, TOKENIZER_PATH: ~/tokens}")
     (note,) = job.notes
     assert note == "envs: HF_TOKEN has the name of a secret and is redacted in logs. Move it to secrets"
     assert job.blanked == ("hf_NobodyMayRead",) and "NobodyMayRead" not in repr(job)
 
 
-def test_secrets_stand_in_no_error_and_no_words() -> None:
+def test_job_file_errors_quote_no_secret() -> None:
     key = "sk-NobodyMayRead"
     assert key not in refused(f"secrets: {{KEY: [{key}]}}")
     assert key not in refused(f"secrets: {{KEY: {key}}}\nenvs: {{KEY: {key}}}")
 
 
-def test_what_changes_nothing_is_told_with_its_line() -> None:
+def test_keys_without_effect_are_noted_with_their_line() -> None:
     job = read("resources:\n  ports: 8080\n  any_of:\n  - labels: {a: b}\nrun: x\n")
     assert [note.split(" has no effect")[0] for note in job.notes] == [
         "resources.ports (line 2)",
@@ -263,7 +263,7 @@ def test_what_changes_nothing_is_told_with_its_line() -> None:
     ]
 
 
-def test_each_key_is_used_told_of_or_refused() -> None:
+def test_ignored_keys_are_known_and_unsupported_keys_are_not() -> None:
     for name in IGNORED_KEYS:
         assert name.removeprefix("resources.") in ResourceKeys.model_fields
     for name in UNSUPPORTED_KEYS:
@@ -276,7 +276,7 @@ def test_each_key_is_used_told_of_or_refused() -> None:
     st.text(st.characters(exclude_categories=["Cs"]), max_size=60),
     st.sampled_from(["", "run: ", "resources:\n  "]),
 )
-def test_no_text_does_anything_but_make_a_job_or_an_error_of_ours(text: str, before: str) -> None:
+def test_any_job_file_text_is_parsed_or_rejected(text: str, before: str) -> None:
     try:
         JobFile.from_text(before + text, FILE)
     except JobFileError as error:
@@ -296,7 +296,7 @@ _VALUES = st.recursive(
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.dictionaries(st.sampled_from([*JobKeys.model_fields]), _VALUES, max_size=5))
-def test_no_values_of_known_keys_do_either(values: dict[str, Any]) -> None:
+def test_any_values_of_job_file_keys_are_parsed_or_rejected(values: dict[str, Any]) -> None:
     import json
 
     try:
@@ -306,18 +306,18 @@ def test_no_values_of_known_keys_do_either(values: dict[str, Any]) -> None:
         assert str(error).startswith("train.yaml") and "\n" not in str(error)
 
 
-def test_a_place_in_the_home_of_somebody_whom_only_the_node_knows() -> None:
+def test_file_mount_may_name_a_home_known_only_on_the_node() -> None:
     assert list(read("file_mounts: {~nobody-at-all/x: .}").mounts) == ["~nobody-at-all/x"]
 
 
-def test_files_from_other_systems_and_what_is_written_once_for_two_places() -> None:
+def test_job_file_accepts_bom_windows_line_ends_and_yaml_anchors() -> None:
     job = JobFile.from_text("\ufeffname: a\r\nrun: |\r\n  one\r\n  two\r\n", FILE)
     assert (job.name, job.run) == ("a", "one\ntwo\n")
     job = read("envs: {A: &a here, B: *a}\nsetup: &s |\n  echo\nrun: *s\n...\n")
     assert job.envs == {"A": "here", "B": "here"} and job.setup == job.run == "echo\n"
 
 
-def test_lines_are_those_of_the_nearest_thing() -> None:
+def test_yaml_line_of_a_missing_key_is_that_of_its_parent() -> None:
     document = YamlDocument("a:\n  b:\n  - 1\n  - 2\n", "x")
     places: list[tuple[str | int, ...]] = [("a",), ("a", "b"), ("a", "b", 1), ("a", "c")]
     assert [document.line_of(place) for place in places] == [1, 2, 4, 1]
@@ -326,13 +326,13 @@ def test_lines_are_those_of_the_nearest_thing() -> None:
 # -- the pool ------------------------------------------------------------------------------------------------
 
 
-def test_a_file_without_a_cloud_runs_on_this_machine(tmp_path: Path) -> None:
+def test_job_file_without_cloud_runs_on_this_machine(tmp_path: Path) -> None:
     spec, notes = JobRequest.from_options(read("num_nodes: 2\nresources: {accelerators: A100:8, cpus: 4+}")).spec()
     assert isinstance(spec.provider, RunsHere) and spec.nodes == 2 and str(spec.accelerator) == "A100:8"
     assert notes == ["cpus: ignored by provider local"]
 
 
-def test_a_cloud_that_nobody_has_is_named_with_those_that_are_there() -> None:
+def test_unsupported_cloud_error_lists_available_providers() -> None:
     with pytest.raises(sky.UsageError, match=r"train.yaml needs provider gcp, .* --provider \(aws, "):
         JobRequest.from_options(read("resources: {infra: gcp}")).spec()
     spec, _ = JobRequest.from_options(read("resources: {infra: gcp/us-central1}"), provider="local").spec()
@@ -348,7 +348,7 @@ def test_a_cloud_that_nobody_has_is_named_with_those_that_are_there() -> None:
         (["backend=gloo"], "--plugin-set backend=gloo: invalid plugin parameter. Write PLUGIN.NAME=VALUE"),
     ],
 )
-def test_plugins_of_its_pool_are_given_parameters(texts: list[str], words: str) -> None:
+def test_job_plugins_get_parameters_of_the_command_line(texts: list[str], words: str) -> None:
     said: Any = {"plugins": ("torch",), "plugin_settings": texts}
     if words:
         with pytest.raises(sky.UsageError, match=re.escape(words)):
@@ -359,7 +359,7 @@ def test_plugins_of_its_pool_are_given_parameters(texts: list[str], words: str) 
         assert request.shapes_pool == ["--plugin", "--plugin-set"]
 
 
-def test_ways_on_clouds_that_are_not_here_are_left_out_and_told() -> None:
+def test_alternatives_on_unsupported_clouds_are_ignored_and_noted() -> None:
     spec, notes = JobRequest.from_options(
         read("resources: {any_of: [{infra: gcp}, {infra: aws/us-east-1, accelerators: H100:8}]}")
     ).spec()
@@ -367,7 +367,7 @@ def test_ways_on_clouds_that_are_not_here_are_left_out_and_told() -> None:
     assert notes == ["alternatives on gcp are ignored: no such provider"]
 
 
-def test_what_aws_knows_of_a_machine_reaches_it() -> None:
+def test_aws_resources_of_a_job_file_reach_the_pool_spec() -> None:
     spec, notes = JobRequest.from_options(
         read(
             """
@@ -393,21 +393,21 @@ def test_what_aws_knows_of_a_machine_reaches_it() -> None:
     assert notes == []
 
 
-def test_hosts_of_the_command_line_take_the_place_of_the_files_cloud() -> None:
+def test_hosts_option_overrides_the_cloud_of_the_job_file() -> None:
     job = read("num_nodes: 2\nresources: {infra: aws/us-east-1, use_spot: true, accelerators: A100:8}")
     spec, notes = JobRequest(job=job, options=LaunchRequest.from_options("t.yaml", hosts="a.example,b.example")).spec()
     assert spec.provider.name == "ssh" and spec.nodes == 2
     assert notes == ["region, use_spot: ignored by provider ssh"]
 
 
-def test_a_job_without_a_folder_takes_none_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_without_workdir_sends_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     spec, _ = JobRequest(job=read("run: x"), options=LaunchRequest.from_options("t.yaml", hosts="a.example")).spec()
     folder = Path(spec.image.workdir or "")
     assert folder.is_relative_to(tmp_path) and not list(folder.iterdir())
 
 
-def test_a_repository_is_cloned_to_be_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_git_workdir_of_a_job_is_cloned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import subprocess
 
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
@@ -431,7 +431,7 @@ def test_a_repository_is_cloned_to_be_the_folder(tmp_path: Path, monkeypatch: py
 
 
 def test_repository_password_reaches_only_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not who sees what programs are started with, and not who reads the screen."""
+    """The password appears neither in process arguments nor on the screen."""
     asked: list[str] = []
 
     class Forge(BaseHTTPRequestHandler):
@@ -462,8 +462,8 @@ def test_repository_password_reaches_only_the_server(tmp_path: Path, monkeypatch
     assert "Nobody" not in f"{caught.value} {job.folder} {words.read_text()}"
 
 
-def test_a_pool_that_works_elsewhere_is_refused_by_name(tmp_path: Path) -> None:
-    """What a script launches runs in the folder that the file names, or not at all."""
+def test_job_on_a_pool_with_another_working_folder_is_rejected(tmp_path: Path) -> None:
+    """A job that a script launches runs only in the folder that the job file names."""
     ran = []
 
     class Somewhere:

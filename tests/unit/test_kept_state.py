@@ -1,4 +1,4 @@
-"""What the app keeps of how it was left: told and not used where it makes no sense."""
+"""Saved state of the app: theme and screens, and invalid files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def test_what_is_kept_comes_back(home: Path) -> None:
+def test_saved_app_state_is_loaded_unchanged_from_a_private_file(home: Path) -> None:
     assert load_state() == SavedState()
     state = SavedState(theme="nord", over="skyward")
     settings.save_state("app", state.to_json())
@@ -41,12 +41,12 @@ def test_what_is_kept_comes_back(home: Path) -> None:
         "[" * 100_000, json.dumps({"version": 1, "theme": "x" * 100_000}),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_told(text: str) -> None:
+def test_invalid_app_state_is_reported(text: str) -> None:
     with pytest.raises(InvalidStateFile, match="ignored the saved state of the app"):
         parse_state(text)
 
 
-def test_what_cannot_be_read_is_told(home: Path) -> None:
+def test_unreadable_app_state_file_is_reported(home: Path) -> None:
     settings.save_state("app", "{}")
     (home / "app.json").write_bytes(b"\xff")
     with pytest.raises(InvalidStateFile, match="cannot read"):
@@ -57,7 +57,7 @@ def test_what_cannot_be_read_is_told(home: Path) -> None:
         load_state()
 
 
-def test_what_a_later_release_keeps_beside_it_is_left_alone() -> None:
+def test_unknown_keys_of_app_state_are_ignored() -> None:
     assert parse_state('{"version": 1, "theme": "nord", "more": [1]}') == SavedState(theme="nord")
 
 
@@ -74,11 +74,13 @@ def test_what_a_later_release_keeps_beside_it_is_left_alone() -> None:
         (SavedState("no-more", "skyward"), "skyward", "", "skyward", "theme 'no-more' does not exist"),
     ],
 )
-def test_which_theme_an_app_starts_with(kept: SavedState, wished: str, asked: str, theme: str, wrong: str) -> None:
+def test_theme_option_overrides_setting_and_saved_theme(
+    kept: SavedState, wished: str, asked: str, theme: str, wrong: str
+) -> None:
     assert kept.resolve_theme(wished, asked, THEMES) == (theme, wrong)
 
 
-def test_two_apps_keep_what_each_has_changed() -> None:
+def test_two_apps_save_only_their_own_changes() -> None:
     save_state({"theme": "nord", "over": ""}, {})
     save_state({}, {"run": {"zoom": True, "panel": "log"}})
     save_state({}, {"pools": {"sort": "name"}})
@@ -86,13 +88,13 @@ def test_two_apps_keep_what_each_has_changed() -> None:
     assert load_state() == SavedState("nord", "", screens)
 
 
-def test_what_makes_no_sense_gives_way(home: Path) -> None:
+def test_invalid_app_state_file_is_overwritten(home: Path) -> None:
     settings.save_state("app", "{")
     save_state({"theme": "nord"}, {})
     assert load_state() == SavedState("nord")
 
 
 @pytest.mark.parametrize("screens", ["[]", '{"run": []}', '{"run": {"zoom": 1}}', '{"run": {"zoom": {}}}', "7"])
-def test_screens_that_make_no_sense_are_told(screens: str) -> None:
+def test_invalid_saved_screens_are_reported(screens: str) -> None:
     with pytest.raises(InvalidStateFile):
         parse_state(f'{{"version": 1, "screens": {screens}}}')

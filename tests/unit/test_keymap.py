@@ -1,4 +1,4 @@
-"""The person's own keys: what can be had, and in words what cannot."""
+"""Key bindings of the user: valid, conflicting and invalid ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from skyward_tui.ui.panel_registry import PANELS
         ),  # never there at once
     ],
 )
-def test_keys_that_can_be_had(wished: dict[str, str], keymap: dict[str, str]) -> None:
+def test_valid_key_bindings_are_applied(wished: dict[str, str], keymap: dict[str, str]) -> None:
     assert resolve_keymap(wished) == (keymap, [])
 
 
@@ -50,33 +50,33 @@ def test_keys_that_can_be_had(wished: dict[str, str], keymap: dict[str, str]) ->
         ({"hostkey.accept": "escape"}, "keys.hostkey.accept: escape is already bound to dialog.close"),
     ],
 )
-def test_keys_that_cannot_be_had(wished: dict[str, str], said: str) -> None:
+def test_invalid_key_binding_is_reported_and_ignored(wished: dict[str, str], said: str) -> None:
     keymap, (only,) = resolve_keymap(wished)
     assert keymap == {} and only == said
 
 
-def test_of_two_wishes_for_one_key_the_first_has_it() -> None:
+def test_first_of_two_bindings_for_one_key_is_applied() -> None:
     keymap, said = resolve_keymap({"run.merge": "m", "run.follow": "m", "run.zoom": "Z"})
     assert keymap == {"run.merge": "m", "run.zoom": "Z"}
     assert said == ["keys.run.follow: m is already bound to run.merge"]
 
 
-def test_what_is_refused_can_take_others_with_it() -> None:
-    """Two that would change places, one of which stays: the other stays, too."""
+def test_rejected_binding_also_rejects_one_that_needs_its_key() -> None:
+    """Of two bindings that exchange keys, one is invalid, so both keep their keys."""
     keymap, said = resolve_keymap({"run.merge": "f", "run.follow": "nonsense"})
     assert keymap == {} and len(said) == 2
 
 
-def test_every_action_may_have_the_keys_that_it_has() -> None:
+def test_default_keys_of_every_action_are_a_valid_keymap() -> None:
     keymap, said = resolve_keymap({action.id: action.keys for action in ACTIONS})
     assert said == [] and keymap == {action.id: action.keys for action in ACTIONS}
 
 
-def test_scopes_that_live_at_once_are_scopes() -> None:
+def test_concurrent_scopes_are_known_scopes() -> None:
     assert {scope for pair in CONCURRENT_SCOPES for scope in pair} == set(SCOPES)
 
 
-def test_texts_name_the_person_s_keys() -> None:
+def test_texts_name_the_bound_keys() -> None:
     text = "{run.errors} shows why, {no.such} and {run.merge}"
     assert with_keys(text, {"run.errors": "question_mark,E"}) == "? shows why, {no.such} and a"
     said = with_keys(" ".join(row.empty for row in PANELS), {})

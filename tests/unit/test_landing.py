@@ -1,4 +1,4 @@
-"""Where large results land: what is long in a pickle stays where it came to, and all of it is loaded as it was."""
+"""Downloads of large results and output files, and the commands cp and forward."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def landed(folder: Path, data: bytes) -> ResultDownload:
 @pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.parametrize("piece", [65_521, 1 << 30])
 @pytest.mark.parametrize("name", VALUES)
-def test_a_value_is_loaded_as_it_was(tmp_path: Path, name: str, piece: int, in_place: bool) -> None:
+def test_downloaded_result_is_loaded_unchanged(tmp_path: Path, name: str, piece: int, in_place: bool) -> None:
     value = VALUES[name]
     data = pickled(value)
     landing = ResultDownload(tmp_path / "x.pickle", len(data), in_place=in_place)
@@ -67,7 +67,7 @@ def test_a_value_is_loaded_as_it_was(tmp_path: Path, name: str, piece: int, in_p
 
 
 @pytest.mark.parametrize("in_place", [True, False])
-def test_nobody_else_reads_what_lands(tmp_path: Path, in_place: bool) -> None:
+def test_downloaded_result_file_is_private(tmp_path: Path, in_place: bool) -> None:
     before = os.umask(0o022)
     try:
         landing = ResultDownload(tmp_path / "x.item", 3, in_place=in_place)
@@ -77,14 +77,14 @@ def test_nobody_else_reads_what_lands(tmp_path: Path, in_place: bool) -> None:
     assert landing.path.stat().st_mode & 0o777 == 0o600
 
 
-def test_bytes_come_one_by_one(tmp_path: Path) -> None:
+def test_result_may_arrive_byte_by_byte(tmp_path: Path) -> None:
     data = pickled(VALUES["small"])
     landing = ResultDownload(tmp_path / "x.pickle", len(data), in_place=True)
     land(landing, data, 1)
     assert landing.load() == VALUES["small"]
 
 
-def test_what_is_long_is_in_no_file(tmp_path: Path) -> None:
+def test_long_buffers_of_a_result_stay_out_of_the_file(tmp_path: Path) -> None:
     data = pickled(VALUES["several"])
     landing = landed(tmp_path, data)
     assert landing.path.stat().st_size < 1000
@@ -93,14 +93,14 @@ def test_what_is_long_is_in_no_file(tmp_path: Path) -> None:
     assert room.path.read_bytes() == data
 
 
-def test_what_was_one_object_is_one_again(tmp_path: Path) -> None:
+def test_shared_object_in_a_result_stays_shared(tmp_path: Path) -> None:
     data = pickled([RUN, RUN])
     landing = landed(tmp_path, data)
     first, second = landing.load()
     assert first == RUN and first is second
 
 
-def test_arrays_can_be_written_to(tmp_path: Path) -> None:
+def test_arrays_of_a_downloaded_result_are_writable(tmp_path: Path) -> None:
     numpy = pytest.importorskip("numpy")
     array = numpy.arange(MIN_BUFFER_SIZE, dtype="f8").reshape(-1, 64)
     data = pickled({"a": array, "b": array[:, 0]})
@@ -112,19 +112,19 @@ def test_arrays_can_be_written_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [pickle.dumps([RUN, 1 << 40, "x"], protocol=2), b"no pickle" * MIN_BUFFER_SIZE])
-def test_what_none_of_ours_made_lands_as_it_is(tmp_path: Path, data: bytes) -> None:
+def test_unknown_pickle_data_is_saved_unchanged(tmp_path: Path, data: bytes) -> None:
     landing = landed(tmp_path, data)
     assert landing.path.read_bytes() == data
 
 
-def test_a_length_beyond_the_end_takes_no_memory(tmp_path: Path) -> None:
+def test_announced_length_beyond_the_data_takes_no_memory(tmp_path: Path) -> None:
     data = pickle.PROTO + b"\5" + pickle.BINBYTES8 + (1 << 62).to_bytes(8, "little") + RUN
     landing = landed(tmp_path, data)
     with pytest.raises((pickle.UnpicklingError, EOFError, MemoryError, OverflowError)):
         landing.load()
 
 
-def test_where_memory_is_short_the_file_takes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_result_is_saved_to_a_file_if_memory_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(_: bytes) -> None:
         raise MemoryError
 
@@ -134,7 +134,7 @@ def test_where_memory_is_short_the_file_takes_it(tmp_path: Path, monkeypatch: py
     assert landing.path.read_bytes() == data
 
 
-def test_a_file_that_is_there_is_gone_on_with(tmp_path: Path) -> None:
+def test_partial_result_file_is_continued(tmp_path: Path) -> None:
     data = pickled(RUN)
     (tmp_path / "x.pickle").write_bytes(data[:100_000])
     landing = ResultDownload(tmp_path / "x.pickle", len(data))
@@ -143,7 +143,7 @@ def test_a_file_that_is_there_is_gone_on_with(tmp_path: Path) -> None:
     assert landing.load() == RUN
 
 
-def test_in_place_nothing_earlier_counts(tmp_path: Path) -> None:
+def test_in_place_download_starts_again_at_zero(tmp_path: Path) -> None:
     data = pickled(RUN)
     for _ in range(2):
         landing = ResultDownload(tmp_path / "x.pickle", len(data), in_place=True)
@@ -157,7 +157,7 @@ def test_in_place_nothing_earlier_counts(tmp_path: Path) -> None:
 # Files of ranks on their way here: several come at once, and share the folder of what is not whole yet.
 
 
-def test_one_that_is_done_takes_no_folder_from_one_that_begins(tmp_path: Path) -> None:
+def test_concurrent_output_downloads_do_not_remove_their_folder(tmp_path: Path) -> None:
     def come_and_go(name: str) -> None:
         for _ in range(300):
             IncomingOutput(tmp_path, name, 4, "first").drop()
@@ -168,7 +168,7 @@ def test_one_that_is_done_takes_no_folder_from_one_that_begins(tmp_path: Path) -
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to somebody else")
-def test_a_folder_that_a_stranger_made_first_is_not_used(tmp_path: Path) -> None:
+def test_download_folder_of_another_user_is_rejected(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
     parts = tmp_path / PARTS
     parts.mkdir(mode=0o777)
@@ -201,18 +201,18 @@ def test_a_folder_that_a_stranger_made_first_is_not_used(tmp_path: Path) -> None
         ("file", None),
     ],
 )
-def test_which_word_is_on_a_node(text: str, parts: tuple[str, str | None, str] | None) -> None:
+def test_node_path_is_split_into_pool_rank_and_path(text: str, parts: tuple[str, str | None, str] | None) -> None:
     found = _NODE_PATH.fullmatch(text)
     assert (found and (found["pool"], found["rank"], found["path"])) == parts
 
 
 @pytest.mark.parametrize("words", [("a", "b"), ("p:a", "q:b")])
-def test_one_is_here_and_one_on_a_node(words: tuple[str, str]) -> None:
+def test_cp_needs_exactly_one_path_on_a_node(words: tuple[str, str]) -> None:
     with pytest.raises(sky.UsageError, match="exactly one of SRC and DST must be on a node"):
         copy.function(Console(as_json=True), *words)
 
 
-def test_links_and_what_is_no_file_are_refused_before_anything_is_copied(tmp_path: Path) -> None:
+def test_cp_rejects_links_and_special_files_before_copying(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "file").write_text("12")
     assert [(each.parts, each.size) for each in node_file_copy._local_entries(tmp_path / "a")] == [
@@ -232,7 +232,7 @@ def test_links_and_what_is_no_file_are_refused_before_anything_is_copied(tmp_pat
 
 
 @pytest.mark.parametrize("path", ["..", "../x", "a/../b", "/a/..", "~/../x"])
-def test_no_path_leads_up(path: str) -> None:
+def test_cp_rejects_parent_references_in_node_paths(path: str) -> None:
     with pytest.raises(sky.UsageError, match=r"contains \.\."):
         node_file_copy._check_remote_path(path)
     assert [node_file_copy._check_remote_path(each) for each in ("~", "~/a", "/b", "a..b")] == [
@@ -244,7 +244,7 @@ def test_no_path_leads_up(path: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a/b", "/etc/passwd", ""])
-async def test_a_name_that_leads_elsewhere_is_refused(name: str) -> None:
+async def test_cp_rejects_file_names_with_separators_from_a_node(name: str) -> None:
     class Listed:
         filename = name
 
@@ -256,7 +256,7 @@ async def test_a_name_that_leads_elsewhere_is_refused(name: str) -> None:
         [each async for each in node_file_copy._list_names(Strange(), "/data")]
 
 
-def test_a_place_here_is_a_new_one_or_a_file(tmp_path: Path) -> None:
+def test_cp_target_on_this_machine_is_new_or_a_plain_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to("file")
     assert node_file_copy._local_target(tmp_path, "file", False) == tmp_path / "file"
@@ -269,7 +269,7 @@ def test_a_place_here_is_a_new_one_or_a_file(tmp_path: Path) -> None:
             node_file_copy._local_target(path, "x", is_folder)
 
 
-def test_a_port_of_this_machine_that_is_in_use_is_told_before_any_page_is() -> None:
+def test_forward_reports_a_local_port_in_use_first() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

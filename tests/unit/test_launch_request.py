@@ -1,4 +1,4 @@
-"""One request, however it is said: by a form, on a command line, in Python; nothing of it gets lost between them."""
+"""Launch requests as form, command line and Python snippet, without loss between them."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _shell() -> Iterator[None]:
 
 @settings(max_examples=examples(50))
 @given(request=requests())
-def test_a_command_line_asks_for_the_same(request: LaunchRequest) -> None:
+def test_command_line_of_a_launch_request_parses_to_it(request: LaunchRequest) -> None:
     line = request.command_line("program", "run")
     assert SECRET not in line
     again = said(shlex.split(line)[2:])
@@ -159,7 +159,7 @@ def test_a_command_line_asks_for_the_same(request: LaunchRequest) -> None:
 @example(request=LaunchRequest(script="train_it.py", settings={"a=b": "c"}))
 @example(request=LaunchRequest(script="a" * 300, function="b"))
 @example(request=LaunchRequest(script="a", provider="ssh", settings={"hosts": "--pool", "user": "=\n"}))
-def test_whatever_is_asked_for_is_the_same_or_refused_in_words(request: LaunchRequest) -> None:
+def test_any_launch_request_round_trips_or_is_rejected(request: LaunchRequest) -> None:
     try:
         words = shlex.split(request.command_line())
     except UsageError as error:
@@ -177,8 +177,8 @@ def test_whatever_is_asked_for_is_the_same_or_refused_in_words(request: LaunchRe
     assert repr(again.timeout) == repr(request.timeout)
 
 
-def test_every_field_has_one_option_and_the_command_has_no_other() -> None:
-    """Whoever adds a field adds a row to the table, and an option to the command."""
+def test_every_request_field_has_one_option_of_the_run_command() -> None:
+    """A new field needs a row in the table and an option of the command."""
     assert {each.name for each in fields(LaunchRequest)} == {
         "script",
         "function",
@@ -193,7 +193,7 @@ def test_every_field_has_one_option_and_the_command_has_no_other() -> None:
     assert of_command == {name: each.name for name, each in OPTIONS.items()} | others
 
 
-def test_an_option_that_only_another_program_has_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_provider_setting_without_option_of_run_uses_set(monkeypatch: pytest.MonkeyPatch) -> None:
     shelf = sky.SSH.settings[1]
     monkeypatch.setattr(shelf, "option", "--shelf")
     request = LaunchRequest(script="train_it.py", provider="ssh", settings={"hosts": "a", "user": "me"})
@@ -205,7 +205,7 @@ def test_an_option_that_only_another_program_has_is_not_used(monkeypatch: pytest
 
 @settings(max_examples=examples(50))
 @given(request=requests())
-def test_a_form_asks_for_the_same(request: LaunchRequest) -> None:
+def test_launch_form_round_trips_a_request(request: LaunchRequest) -> None:
     only_of_commands: dict[str, Any] = {"detach": False, "keep": request.keep or request.detach}
     usual = {name: None for name in ("allocation", "selection") if getattr(request, name) in USUAL}
     request = replace(request, **only_of_commands | usual)  # the form says nothing of what holds anyway
@@ -228,7 +228,7 @@ def test_a_form_asks_for_the_same(request: LaunchRequest) -> None:
 
 @settings(max_examples=examples(50))
 @given(request=requests())
-def test_a_form_launches_what_its_command_line_does(request: LaunchRequest) -> None:
+def test_launch_form_and_its_command_line_make_equal_plans(request: LaunchRequest) -> None:
     form = form_from_request(
         replace(
             request,
@@ -264,7 +264,7 @@ def test_a_form_launches_what_its_command_line_does(request: LaunchRequest) -> N
         {"script": " x.py"},
     ],
 )
-def test_what_a_form_cannot_say_it_refuses(more: dict[str, Any]) -> None:
+def test_form_rejects_requests_with_settings_it_has_no_field_for(more: dict[str, Any]) -> None:
     with pytest.raises(
         UsageError,
         match=f"no field for {'user' if 'settings' in more else next(iter(more))}",
@@ -272,13 +272,13 @@ def test_what_a_form_cannot_say_it_refuses(more: dict[str, Any]) -> None:
         form_from_request(LaunchRequest(**({"script": "train_it.py"} | more)))
 
 
-def test_a_form_for_a_pool_that_is_up_says_nothing_of_its_shape() -> None:
+def test_form_for_a_running_pool_omits_pool_shape() -> None:
     form = Form("train_it.py", "train", pool="warm", name="other", nodes="7", ranks_per_node="9", plugins=("torch",))
     assert build_request(form) == LaunchRequest(script="train_it.py", function="train", pool="warm", keep=True)
     assert form_from_request(build_request(form)) == replace(Form("train_it.py", "train", pool="warm", nodes=""))
 
 
-def test_a_form_that_names_no_launch_has_no_command() -> None:
+def test_form_with_invalid_script_shows_no_command() -> None:
     assert command_line(Form("example:nothing")).startswith("# no example is named 'nothing'")
     assert command_line(Form("gone.py:train")).startswith("# on a command line gone.py:train means gone.py and")
     assert command_line(Form("a" * 300, "b")).startswith(f"skyward-tui run {'a' * 300}:b ")
@@ -328,7 +328,7 @@ def executed(snippet: str) -> tuple[PoolSpec, Any, str]:
 
 @settings(max_examples=examples(50))
 @given(request=requests())
-def test_a_snippet_asks_for_the_same(request: LaunchRequest) -> None:
+def test_python_snippet_of_a_request_makes_the_same_launch(request: LaunchRequest) -> None:
     request = replace(request, script="train_it.py")
     plan = make_plan(request)
     assert SECRET not in write_snippet(request)
@@ -356,7 +356,7 @@ def test_a_snippet_asks_for_the_same(request: LaunchRequest) -> None:
         ("pool", [], (), {}),
     ],
 )
-def test_snippet_passes_arguments(function: str, arguments: list[str], args: Any, kwargs: Any) -> None:
+def test_snippet_passes_function_arguments(function: str, arguments: list[str], args: Any, kwargs: Any) -> None:
     request = LaunchRequest(script="train_it.py", function=function, arguments=arguments)
     _, call, _ = executed(write_snippet(request))
     if args is None:
@@ -380,26 +380,26 @@ def test_snippet_passes_arguments(function: str, arguments: list[str], args: Any
         (LaunchRequest(script="train it.py", function="train"), "script", "cannot be imported by name"),
     ],
 )
-def test_what_python_cannot_say_is_refused(request_of_it: LaunchRequest, field: str, words: str) -> None:
+def test_request_that_no_snippet_can_express_is_rejected(request_of_it: LaunchRequest, field: str, words: str) -> None:
     with pytest.raises(UsageError, match=words) as caught:
         write_snippet(request_of_it)
     assert caught.value.field == field
 
 
-def test_a_provider_of_ours_has_its_public_name() -> None:
+def test_built_in_providers_are_public_in_the_api() -> None:
     for name in built_in_names():
         assert getattr(sky, provider_class(name).__name__) is provider_class(name)
 
 
-def test_a_snippet_uses_the_pool_that_is_up() -> None:
+def test_snippet_for_a_running_pool_attaches_to_it() -> None:
     view = PoolView("warm", state="up", spec={"plugins": ["torch"]})
     assert (
         executed(write_snippet(LaunchRequest(script="train_it.py", function="train", pool="warm"), view))[0] == "warm"
     )
 
 
-def test_a_snippet_is_a_script_that_runs(tmp_path: Path) -> None:
-    """On this machine, from another folder than the script's, with what lies beside the script."""
+def test_snippet_runs_as_a_script(tmp_path: Path) -> None:
+    """The snippet runs outside the script's folder and imports modules beside the script."""
     jobs = tmp_path / "jobs"
     jobs.mkdir()
     (jobs / "beside.py").write_text("WORD = 'hi'\n")
@@ -424,13 +424,13 @@ def test_a_snippet_is_a_script_that_runs(tmp_path: Path) -> None:
 # -- the task --------------------------------------------------------------------------------------------
 
 
-def test_a_task_has_the_time_that_is_asked_for() -> None:
+def test_timeout_of_a_request_reaches_its_task() -> None:
     request = LaunchRequest(script="train_it.py", function="train")
     assert make_plan(request).load_tasks()[0].timeout is None
     assert make_plan(replace(request, timeout=1.5)).load_tasks()[0].timeout == 1.5
 
 
-def test_a_list_is_written_with_commas_only_where_it_is_read_so_again() -> None:
+def test_list_setting_with_other_separator_is_not_rewritten() -> None:
     ways = Setting("ways", help="", type=lambda text: text.split(";"))
     assert ways.normalize(" a;b ") == "a;b"
     assert ways.normalize("a") == "a"
@@ -470,14 +470,14 @@ def test_a_list_is_written_with_commas_only_where_it_is_read_so_again() -> None:
         ),
     ],
 )
-def test_an_error_names_the_field(more: dict[str, Any], field: str, words: str) -> None:
+def test_launch_error_names_the_form_field(more: dict[str, Any], field: str, words: str) -> None:
     with pytest.raises(SkywardError) as caught:
         make_plan(LaunchRequest(**({"script": "train_it.py", "function": "train"} | more)))
     assert caught.value.field == field
     assert words in str(caught.value)
 
 
-def test_compute_says_of_which_argument_it_complains() -> None:
+def test_compute_error_names_the_argument() -> None:
     for values, field in (
         ({"nodes": 0}, "nodes"),
         ({"plugins": [1]}, "plugins"),

@@ -1,4 +1,4 @@
-"""What made a run: kept, read again, changed; what was otherwise then."""
+"""Saved launch records: content, changes since a launch, and imports of scripts."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return World()
 
 
-def test_what_is_kept_is_read_again_as_it_was(world: World, tmp_path: Path) -> None:
+def test_saved_launch_record_is_read_unchanged_and_private(world: World, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("x = 1\n")
     save_launch_record(world.key, "ab12", REQUEST, joined=True, source=capture_script_state(REQUEST))
     found = world.kept()
@@ -80,7 +80,7 @@ def test_what_is_kept_is_read_again_as_it_was(world: World, tmp_path: Path) -> N
     assert world.file.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_of_a_pool_whose_files_are_gone_nothing_is_kept(world: World) -> None:
+def test_launch_of_a_pool_without_folder_is_not_saved(world: World) -> None:
     pool_path(world.key).rmdir()
     save_before_launch(world.key, "ab12", REQUEST, joined=False)
     assert not pool_path(world.key).exists()
@@ -101,7 +101,7 @@ def test_of_a_pool_whose_files_are_gone_nothing_is_kept(world: World) -> None:
         ({"request": 1}, "another version"),
     ],
 )
-def test_what_makes_no_sense_is_said_so(world: World, text: Any, said: str) -> None:
+def test_invalid_launch_record_is_rejected(world: World, text: Any, said: str) -> None:
     world.file.parent.mkdir()
     if isinstance(text, dict):
         text = json.dumps({"source": {"changed": []}, "cwd": "/", "joined": False} | text)
@@ -112,7 +112,7 @@ def test_what_makes_no_sense_is_said_so(world: World, text: Any, said: str) -> N
 
 @given(st.data())
 @settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_tampered_record_is_refused_or_usable(world: World, tmp_path: Path, data: st.DataObject) -> None:
+def test_tampered_launch_record_is_rejected_or_usable(world: World, tmp_path: Path, data: st.DataObject) -> None:
     source = ScriptState(script="ab", commit="c" * 40, changed=("a.py",))
     save_launch_record(world.key, "ab12", REQUEST, joined=True, source=source)
     told = json.loads(world.file.read_bytes())
@@ -133,7 +133,7 @@ def test_tampered_record_is_refused_or_usable(world: World, tmp_path: Path, data
         pass
 
 
-def test_arguments_take_the_place_of_those_of_their_names() -> None:
+def test_arguments_replace_recorded_ones_of_the_same_name() -> None:
     launch = LaunchRecord(request=REQUEST, cwd=Path("/"))
     assert launch.with_arguments((), None) == launch
     assert launch.with_arguments(["n=3", "m=1"], None).request.arguments == ("lr=0.1", "n=3", "m=1")
@@ -141,7 +141,7 @@ def test_arguments_take_the_place_of_those_of_their_names() -> None:
         launch.with_arguments((), ["--lr", "1"])
 
 
-def test_words_of_a_whole_script_take_the_place_of_all_of_them() -> None:
+def test_script_arguments_replace_all_recorded_ones() -> None:
     launch = LaunchRecord(request=LaunchRequest(script="t.py", script_args=["--lr", "1"]), cwd=Path("/"))
     assert launch.with_arguments((), None).request.script_args == ("--lr", "1")
     assert launch.with_arguments((), ["-x"]).request.script_args == ("-x",)
@@ -149,7 +149,7 @@ def test_words_of_a_whole_script_take_the_place_of_all_of_them() -> None:
         launch.with_arguments(["lr=1"], None)
 
 
-def test_paths_are_whole_for_who_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_relative_paths_become_absolute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/h")
     said: dict[str, Any] = {
         "script": "a/t.py",
@@ -164,13 +164,13 @@ def test_paths_are_whole_for_who_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -
     assert (named.script, named.python) == ("/w/t.py", "python3.12"), "a name is looked for in PATH"
 
 
-def test_on_a_pool_that_is_up_nothing_is_said_of_what_it_is_like() -> None:
+def test_recorded_request_on_a_running_pool_omits_pool_shape() -> None:
     found = LaunchRequest(script="t.py", nodes=3, budget=1.0, settings={"a": "b"}, project=True, keep=True, one=True)
     assert found.on_pool("dev") == LaunchRequest(script="t.py", pool="dev", one=True)
     assert not REQUEST.on_pool("dev").shapes_pool
 
 
-def test_what_has_changed_since_is_told(tmp_path: Path) -> None:
+def test_script_changes_since_a_launch_are_listed(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("x = 1\n")
     git(tmp_path, "init", "-q")
@@ -194,7 +194,7 @@ def test_what_has_changed_since_is_told(tmp_path: Path) -> None:
     assert "the script can no longer be read" in ScriptState.capture(script).changes_since(first)
 
 
-def test_what_git_names_is_bounded_and_nothing_of_the_repository_is_run(tmp_path: Path) -> None:
+def test_changed_files_are_bounded_and_git_runs_no_repository_code(tmp_path: Path) -> None:
     names = [tmp_path / f"f{i:03}" for i in range(MAX_CHANGED_FILES + 5)]
     for name in names:
         name.write_text("1")
@@ -212,7 +212,7 @@ def test_what_git_names_is_bounded_and_nothing_of_the_repository_is_run(tmp_path
     assert ScriptState.capture(tmp_path / "f000").changes_since(found)[-1].endswith("f000, f001, f002, …")
 
 
-def test_saved_diff_is_private_and_applies(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saved_git_diff_is_private_and_applies(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_API_KEY", "s3cr3t-of-mine")
     (tmp_path / "train.py").write_text("x = 1\n")
     (tmp_path / "raw.bin").write_bytes(b"\0" * 100)
@@ -259,7 +259,7 @@ def test_git_variables_of_a_hook_are_ignored(tmp_path: Path, monkeypatch: pytest
     assert (found.commit, found.changed) == (commits[0], ()) and commits[0] != commits[1]
 
 
-def test_of_much_that_differed_the_beginning_is_kept(tmp_path: Path) -> None:
+def test_long_saved_diff_is_cut(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("x = 1\n")
     git(tmp_path, "init", "-q")
@@ -272,7 +272,7 @@ def test_of_much_that_differed_the_beginning_is_kept(tmp_path: Path) -> None:
     assert found.changes_since(found) == ["files with uncommitted changes at that launch: train.py"], "who knows?"
 
 
-def test_who_dies_right_after_the_start_has_it_kept_and_what_never_began_is_forgotten(world: World) -> None:
+def test_record_saved_before_launch_can_be_deleted(world: World) -> None:
     save_before_launch(world.key, "ab12", REQUEST, joined=True)
     assert world.kept().request == REQUEST
     delete_launch_record(world.key, "ab12")
@@ -280,14 +280,14 @@ def test_who_dies_right_after_the_start_has_it_kept_and_what_never_began_is_forg
         world.kept()
 
 
-def test_a_launch_that_cannot_be_kept_begins(world: World) -> None:
+def test_failing_save_before_launch_does_not_prevent_the_launch(world: World) -> None:
     world.file.parent.write_text("in its place")
     save_before_launch(world.key, "ab12", REQUEST, joined=True)
     with pytest.raises(OSError):
         save_launch_record(world.key, "ab12", REQUEST, joined=True, source=ScriptState())
 
 
-def test_git_that_does_not_answer_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_git_does_not_delay_a_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "git").write_text("#!/bin/sh\nsleep 60\n")
     (tmp_path / "git").chmod(0o700)
     (tmp_path / "t.py").write_text("")
@@ -297,7 +297,7 @@ def test_git_that_does_not_answer_holds_nothing_up(tmp_path: Path, monkeypatch: 
     assert found.commit == "" and found.script
 
 
-def test_without_git_or_a_repository_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_script_without_git_or_repository_has_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "t.py").write_text("")
     assert ScriptState.capture(tmp_path / "t.py").commit == ""
     monkeypatch.setenv("PATH", "")
@@ -339,7 +339,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 SAID = r"imports helper, package from its folder, which cannot be sent to other machines \(.* contains your home"
 
 
-def test_what_it_imports_from_there_is_named_before_anything_is_asked_for(script: Path) -> None:
+def test_launch_on_ssh_rejects_script_with_local_imports(script: Path) -> None:
     elsewhere = LaunchRequest(script="train.py", provider="ssh", settings={"hosts": "gpu1"})
     with pytest.raises(UsageError, match=SAID) as caught:
         make_plan(elsewhere)
@@ -347,13 +347,13 @@ def test_what_it_imports_from_there_is_named_before_anything_is_asked_for(script
     assert make_plan(LaunchRequest(script="train.py")), "here it finds them"
 
 
-def test_a_pool_that_it_makes_by_itself_is_refused_alike(script: Path) -> None:
+def test_script_pool_on_ssh_rejects_script_with_local_imports(script: Path) -> None:
     script.write_text(SCRIPT + "with sky.Compute(provider=sky.SSH(['gpu1.invalid']), nodes=1): pass\n")
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "imports helper, package from its folder" in done.stderr
 
 
-def test_one_that_needs_nothing_of_its_folder_or_has_one_of_its_own_goes(script: Path, tmp_path: Path) -> None:
+def test_script_without_own_folder_imports_is_accepted(script: Path, tmp_path: Path) -> None:
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "helper.py").touch()
@@ -383,7 +383,7 @@ def said(*, as_options: bool = True, **asked: Any) -> str:
     )
 
 
-def test_files_of_the_project_that_nobody_named_are(project_with_data: Path) -> None:
+def test_missing_packages_hint_names_project_package_files(project_with_data: Path) -> None:
     assert said().startswith(f"no_such_thing {HERE}Add it to the script's inline metadata")
     Path("requirements.txt").write_text("click\n")
     Path("uv.lock").touch()
@@ -396,7 +396,7 @@ def test_files_of_the_project_that_nobody_named_are(project_with_data: Path) -> 
     assert said(requirements="requirements.txt") == ""
 
 
-def test_of_a_function_only_what_it_is_loaded_with_counts(project_with_data: Path) -> None:
+def test_imports_inside_a_function_are_not_counted_as_missing(project_with_data: Path) -> None:
     text = "import skyward_core as sky\n@sky.function\ndef f():\n    import no_such_thing\n"
     Path("train.py").write_text(text)
     Path("requirements.txt").write_text("click\n")

@@ -1,4 +1,4 @@
-"""The contracts on imports in pyproject.toml: each breaks when something is imported that it forbids."""
+"""Import contracts of pyproject.toml: each fails on a forbidden import."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ HOW = (
 )
 
 
-def test_each_contract_breaks_when_something_is_imported_that_it_forbids(tmp_path: Path) -> None:
+def test_each_import_contract_fails_on_a_forbidden_import(tmp_path: Path) -> None:
     assert PLANTED.keys() == {contract["name"] for contract in CONTRACTS}
     for package in ("skyward_core", "skyward_tui"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))

@@ -1,4 +1,4 @@
-"""The durable record: what is in it, old and new, and cut off in the middle."""
+"""Ledger: pools, runs, machines and receipts; migrations, damage, full disks and concurrent clients."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ KILLED = Outcome(0, 0, 0, "exited", 2.0, error=ErrorInfo("RankExit", "SIGKILL \u
 # -- what is recorded --------------------------------------------------------------------------------------------
 
 
-def test_a_pool_from_intent_to_end(ledger: Ledger, path: Path) -> None:
+def test_ledger_records_a_pool_from_intent_to_teardown(ledger: Ledger, path: Path) -> None:
     row = ledger.record_intent("t1", "fit", LOCAL, SPEC)
     assert (row.token, row.name, row.provider, row.spec, row.state) == ("t1", "fit", LOCAL, SPEC, "starting")
     assert (row.pid, row.ended_at, row.receipt, row.key) == (os.getpid(), None, None, "fit.t1")
@@ -81,7 +81,7 @@ def test_a_pool_from_intent_to_end(ledger: Ledger, path: Path) -> None:
     assert Receipt(**ended.receipt | {"gone": (0, 1)} | lists) == receipt
 
 
-def test_whoever_writes_changes_the_stamp_and_who_reads_does_not(ledger: Ledger, path: Path) -> None:
+def test_ledger_change_stamp_changes_only_on_writes(ledger: Ledger, path: Path) -> None:
     before = ledger.change_stamp()
     ledger.live_pools()
     assert ledger.change_stamp() == before
@@ -93,8 +93,8 @@ def test_whoever_writes_changes_the_stamp_and_who_reads_does_not(ledger: Ledger,
     assert ledger.change_stamp() != mine
 
 
-def test_how_many_nodes_a_pool_has_is_known_with_its_machines(ledger: Ledger) -> None:
-    """Also where somebody else finds them, as who made them died; never of a pool that was up already."""
+def test_node_count_of_a_starting_pool_follows_its_machines(ledger: Ledger) -> None:
+    """Another client may find the machines of a killed one, but the count of a running pool never changes."""
     for token, name in (("t1", "made"), ("t2", "found"), ("t3", "up")):
         ledger.record_intent(token, name, {"provider": "local"}, {"nodes": 5})
     three = [Machine(f"m{node}", node, "h", "") for node in range(3)]
@@ -106,7 +106,7 @@ def test_how_many_nodes_a_pool_has_is_known_with_its_machines(ledger: Ledger) ->
     assert [ledger.pool(token).spec["nodes"] for token in ("t1", "t2", "t3")] == [3, 3, 5]
 
 
-def test_a_pool_whose_end_is_not_verified_stays_open(ledger: Ledger) -> None:
+def test_pool_with_unverified_teardown_stays_open(ledger: Ledger) -> None:
     ledger.record_intent("t1", "fit", LOCAL, SPEC)
     ledger.record_teardown("t1", Receipt("fit", 2, (0,), ("i-0abc",), 9.0))
     (row,) = ledger.live_pools()
@@ -115,7 +115,9 @@ def test_a_pool_whose_end_is_not_verified_stays_open(ledger: Ledger) -> None:
         ledger.record_intent("t2", "fit", LOCAL, SPEC)
 
 
-def test_node_count_keeps_concurrent_writes(ledger: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recording_the_node_count_keeps_concurrent_writes(
+    ledger: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ledger.record_intent("t1", "fit", LOCAL, SPEC | {"nodes": 4, "options": {"budget": 1.0}})
     read, allowed = ledger.pool, [1.0]
 
@@ -131,14 +133,14 @@ def test_node_count_keeps_concurrent_writes(ledger: Ledger, path: Path, monkeypa
     assert (spec["nodes"], spec["options"]["budget"]) == (2, allowed[-1])
 
 
-def test_a_late_state_does_not_bring_a_pool_back(ledger: Ledger) -> None:
+def test_late_state_does_not_reopen_an_ended_pool(ledger: Ledger) -> None:
     ledger.record_intent("t1", "fit", LOCAL, SPEC)
     ledger.record_teardown("t1", Receipt("fit", 0, (), (), 0.0))
     ledger.set_pool_state("t1", "up")
     assert ledger.pool("t1").state == "gone"
 
 
-def test_runs_and_outcomes(ledger: Ledger) -> None:
+def test_ledger_records_runs_and_their_outcomes(ledger: Ledger) -> None:
     ledger.record_intent("t1", "fit", LOCAL, SPEC)
     record_runs(ledger, opened=[("t1", "r1", "train", "broadcast", 2, 10.0)])
     record_runs(ledger, opened=[("t1", "r1", "other", "gather", 9, 99.0)])
@@ -162,8 +164,8 @@ def test_runs_and_outcomes(ledger: Ledger) -> None:
     assert ledger.run("nope") is None
 
 
-def test_a_run_that_is_known_and_told_again_with_its_end_only_ends(ledger: Ledger) -> None:
-    """Another client, say, has written down that it began."""
+def test_run_recorded_twice_keeps_its_first_opening(ledger: Ledger) -> None:
+    """For example, another client recorded the beginning."""
     ledger.record_intent("t1", "fit", LOCAL, SPEC)
     record_runs(ledger, opened=[("t1", "r1", "train", "broadcast", 2, 10.0)])
     cause = RootCause.from_outcome(KILLED)
@@ -185,7 +187,7 @@ def test_a_run_that_is_known_and_told_again_with_its_end_only_ends(ledger: Ledge
 
 
 @pytest.mark.parametrize("opened", [True, False])
-def test_a_client_that_lost_a_run_does_not_hide_its_end(ledger: Ledger, opened: bool) -> None:
+def test_lost_state_does_not_overwrite_the_end_of_a_run(ledger: Ledger, opened: bool) -> None:
     ledger.record_intent("t1", "fit", LOCAL, SPEC)
     run = ("t1", "r", "f", "single", 1, 5.0)
     record_runs(ledger, opened=[run], ends=[("r", "cancelled", 6.0, None)])
@@ -194,7 +196,7 @@ def test_a_client_that_lost_a_run_does_not_hide_its_end(ledger: Ledger, opened: 
     assert row is not None and (row.state, row.ended_at) == ("cancelled", 6.0)
 
 
-def test_the_end_of_a_pool_ends_its_runs(ledger: Ledger) -> None:
+def test_pool_teardown_marks_running_runs_as_lost(ledger: Ledger) -> None:
     ledger.record_intent("t1", "fit", LOCAL, SPEC)
     for run in ("r1", "r2"):
         record_runs(ledger, opened=[("t1", run, "train", "broadcast", 2, 10.0)])
@@ -203,7 +205,7 @@ def test_the_end_of_a_pool_ends_its_runs(ledger: Ledger) -> None:
     assert [r.state for r in ledger.runs("t1")] == ["done", "lost"]
 
 
-def test_a_name_in_use_is_refused_until_it_is_free(ledger: Ledger) -> None:
+def test_pool_name_in_use_is_rejected_until_teardown(ledger: Ledger) -> None:
     ledger.record_intent("t1", "fit", LOCAL, SPEC)
     with pytest.raises(PoolExistsError, match=r"'fit' is still running.*attach\('fit'\).*down\(\)") as caught:
         ledger.record_intent("t2", "fit", LOCAL, SPEC)
@@ -218,8 +220,8 @@ def test_a_name_in_use_is_refused_until_it_is_free(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("before", [None, 0o644])
-def test_only_the_person_may_read_it(path: Path, before: int | None) -> None:
-    """Its log and its index hold what it holds, and SQLite gives them its mode."""
+def test_ledger_files_are_private(path: Path, before: int | None) -> None:
+    """SQLite gives the write-ahead log and its index the mode of the database file."""
     umask = os.umask(0o022)
     try:
         if before is not None:
@@ -237,8 +239,8 @@ def test_only_the_person_may_read_it(path: Path, before: int | None) -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be a stranger for a moment")
 @pytest.mark.parametrize("before", [None, 0o644])
-def test_a_stranger_keeps_nobody_from_opening_it(before: int | None) -> None:
-    """The home holds other things as well, and is open to all. Who can read a file can lock it."""
+def test_another_user_cannot_lock_the_ledger(before: int | None) -> None:
+    """The state folder is open to other users here, and a user who can read a file can lock it."""
     with tempfile.TemporaryDirectory() as home:
         Path(home).chmod(0o755)
         path = Path(home, "ledger.db")
@@ -253,7 +255,7 @@ def test_a_stranger_keeps_nobody_from_opening_it(before: int | None) -> None:
         assert done.returncode and "Permission denied" in done.stderr
 
 
-def test_a_receipt_says_what_may_still_run() -> None:
+def test_receipt_text_counts_unaccounted_machines() -> None:
     assert str(Receipt("p", 2, (0, 1), (), 1.0)) == "created 2, verified gone 2, unaccounted 0"
     bad = Receipt("p", 2, (0,), ("i-1",), 1.0)
     assert not bad.ok
@@ -271,7 +273,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_an_intent_outlives_a_kill_right_after_it(path: Path) -> None:
+def test_intent_survives_a_kill_right_after_it(path: Path) -> None:
     process = child(KILLED_AFTER_INTENT, path)
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
@@ -279,7 +281,7 @@ def test_an_intent_outlives_a_kill_right_after_it(path: Path) -> None:
     assert (row.token, row.provider, row.pid) == ("t1", {"provider": "aws"}, process.pid)
 
 
-def test_intents_machines_and_ends_are_flushed_to_disk_and_mere_news_is_not(ledger: Ledger) -> None:
+def test_ledger_flushes_intents_machines_and_ends_but_not_states(ledger: Ledger) -> None:
     said: list[str] = []
     ledger._db.set_trace_callback(said.append)
 
@@ -300,7 +302,7 @@ def test_intents_machines_and_ends_are_flushed_to_disk_and_mere_news_is_not(ledg
 # -- schemas -----------------------------------------------------------------------------------------------------
 
 
-def test_busy_timeout_of_writes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patience_of_a_ledger_write_replaces_its_lock_timeout_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOCK_TIMEOUT", 0.02)
     ledger = Ledger(path)
 
@@ -321,7 +323,7 @@ def test_busy_timeout_of_writes(path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert waits() == 20
 
 
-def test_an_older_ledger_is_brought_up_to_date_with_all_it_holds(path: Path) -> None:
+def test_older_ledger_is_migrated_with_all_rows(path: Path) -> None:
     old = sqlite3.connect(path)
     old.executescript(MIGRATIONS[0] + "PRAGMA user_version=1;")
     old.execute("INSERT INTO pools VALUES ('t1', 'fit', '{\"provider\": \"ssh\"}', '{}', 'up', 1.0, NULL, NULL, 7)")
@@ -343,7 +345,7 @@ def test_an_older_ledger_is_brought_up_to_date_with_all_it_holds(path: Path) -> 
     assert [r.run for r in Ledger(path).runs("t1")] == ["r1"]
 
 
-def test_a_field_of_a_row_class_becomes_a_column(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_field_of_a_row_class_becomes_a_column(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger.record_intent("t1", "fit", LOCAL, SPEC)
     record_runs(ledger, opened=[("t1", "r1", "train", "broadcast", 2, 10.0)])
 
@@ -360,7 +362,7 @@ def test_a_field_of_a_row_class_becomes_a_column(ledger: Ledger, monkeypatch: py
     assert ledger.runs("t1") == [RunRow("r1", "t1", "train", "broadcast", 2, "running", 10.0, None, None)]
 
 
-def test_a_newer_ledger_is_refused_and_not_touched(path: Path) -> None:
+def test_newer_ledger_is_rejected_and_unchanged(path: Path) -> None:
     newer = sqlite3.connect(path)
     newer.executescript("CREATE TABLE marvels (x); INSERT INTO marvels VALUES (42); PRAGMA user_version=99;")
     newer.close()
@@ -373,7 +375,7 @@ def test_a_newer_ledger_is_refused_and_not_touched(path: Path) -> None:
         assert kept.execute("PRAGMA user_version").fetchone() == (99,)
 
 
-def test_a_migration_that_fails_leaves_the_old_ledger_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_migration_leaves_the_ledger_unchanged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Ledger(path).record_intent("t1", "fit", LOCAL, SPEC)
     monkeypatch.setattr("skyward_core.store.ledger.VERSION", VERSION + 1)
     monkeypatch.setattr("skyward_core.store.ledger.MIGRATIONS", (*MIGRATIONS, "CREATE TABLE a (x); CREATE NONSENSE;"))
@@ -417,7 +419,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_ledger_is_kept_aside_and_never_overwritten(path: Path, damage: str) -> None:
+def test_damaged_ledger_is_copied_aside_and_replaced(path: Path, damage: str) -> None:
     broken = DAMAGE[damage](filled(path))
     path.write_bytes(broken)
     ledger = Ledger(path)
@@ -441,8 +443,10 @@ def read_runs(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize(("intact", "use"), [((8, 2), read_runs), ((4, 0), write_runs)], ids=["read", "write"])
-def test_damage_found_after_opening_is_reported_and_kept(path: Path, intact: tuple[int, int], use: Any) -> None:
-    """Pages at the start, and at the end, are intact."""
+def test_ledger_damage_found_after_opening_is_reported_and_copied(
+    path: Path, intact: tuple[int, int], use: Any
+) -> None:
+    """The pages at the start and at the end are intact."""
     data = filled(path)
     start, end = (4096 * pages for pages in intact)
     broken = data[:start] + os.urandom(len(data) - start - end) + data[len(data) - end :]
@@ -458,7 +462,7 @@ def test_damage_found_after_opening_is_reported_and_kept(path: Path, intact: tup
     assert [p.token for p in Ledger(path).live_pools()] == ["t9"]
 
 
-def test_a_ledger_that_was_deleted_is_made_anew_with_machines_and_with_what_hosts_keep(path: Path) -> None:
+def test_deleted_ledger_is_restored_with_machines_and_retained_results(path: Path) -> None:
     machine = Machine("m0", 0, "10.0.0.1", "10.0.0.1", extra={"folder": "/x/fit.t1.0"})
     kept = RetainedResults("t1", machine, {"ab": 7}, 9, 2e9)
     with closing(Ledger(path)) as ledger:
@@ -480,7 +484,7 @@ def test_a_ledger_that_was_deleted_is_made_anew_with_machines_and_with_what_host
         assert ledger.live_pools() == []
 
 
-def test_nothing_to_fetch_is_not_told_as_something_that_is_not_fetched(path: Path) -> None:
+def test_run_without_results_is_not_listed_as_unfetched(path: Path) -> None:
     machine = Machine("m0", 0, "10.0.0.1", "h", extra={"folder": "/x/fit.t1.0"})
     sizes = {"aa": 0, "bb": 0, "cc": 7, "dd": 0}
     with closing(Ledger(path)) as ledger:
@@ -496,8 +500,8 @@ def test_nothing_to_fetch_is_not_told_as_something_that_is_not_fetched(path: Pat
         assert ledger.select_wanted([RetainedResults("t1", machine, {"aa": 0}, 9, 2e9)]) == []
 
 
-def test_of_a_node_that_was_replaced_a_new_ledger_knows_both_machines(path: Path) -> None:
-    """The one before may still cost money."""
+def test_restored_ledger_knows_replaced_machines(path: Path) -> None:
+    """The replaced machine may still cost money."""
     before, after = (Machine(name, 0, "10.0.0.1", "10.0.0.1") for name in ("m0", "m1"))
     with closing(Ledger(path)) as ledger:
         ledger.record_intent("t1", "fit", LOCAL, SPEC)
@@ -510,7 +514,7 @@ def test_of_a_node_that_was_replaced_a_new_ledger_knows_both_machines(path: Path
         assert ledger.replaced_machines("t1") == [before]
 
 
-def test_a_damaged_ledger_that_cannot_be_begun_anew_says_so_at_the_write_that_found_it(path: Path) -> None:
+def test_damaged_ledger_that_cannot_be_replaced_fails_the_write(path: Path) -> None:
     data = filled(path)
     path.write_bytes(data[: 4096 * 4] + os.urandom(len(data) - 4096 * 4))
     ledger = Ledger(path)
@@ -522,7 +526,7 @@ def test_a_damaged_ledger_that_cannot_be_begun_anew_says_so_at_the_write_that_fo
             ledger.record_intent(f"new{number}", f"fit{number}", LOCAL, SPEC)
 
 
-def test_two_damaged_ledgers_are_both_kept(path: Path) -> None:
+def test_copies_of_two_damaged_ledgers_are_kept(path: Path) -> None:
     kept = []
     for word in (b"first", b"second"):
         path.write_bytes(word * 100)
@@ -558,7 +562,7 @@ sys.stdin.readline()
 """
 
 
-def test_of_many_processes_that_find_the_damage_one_keeps_it_aside_and_no_intent_is_lost(path: Path) -> None:
+def test_concurrent_processes_replace_a_damaged_ledger_once(path: Path) -> None:
     path.write_bytes(b"garbage\n" * 1000)
     processes = [child(OPEN_AND_INTEND, path, f"t{i}") for i in range(4)]
     start_together(processes)
@@ -574,7 +578,7 @@ def test_of_many_processes_that_find_the_damage_one_keeps_it_aside_and_no_intent
 # -- out of reach ------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_in_its_place_is_a_clear_error(path: Path) -> None:
+def test_folder_in_place_of_the_ledger_is_an_error(path: Path) -> None:
     path.mkdir()
     with pytest.raises(LedgerError, match=r"Cannot open .*: unable to open database file"):
         Ledger(path)
@@ -597,7 +601,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(folder)], check=True)  # ledgers are closed after this
 
 
-def test_a_full_disk_is_a_clear_error_and_damages_nothing(small_disk: Path) -> None:
+def test_full_disk_fails_ledger_writes_without_damage(small_disk: Path) -> None:
     path = small_disk / "ledger.db"
     ledger = Ledger(path)
     ledger.record_intent("t1", "fit", LOCAL, SPEC)
@@ -618,7 +622,7 @@ def test_a_full_disk_is_a_clear_error_and_damages_nothing(small_disk: Path) -> N
     assert [p.token for p in again.live_pools()] == ["t1"]
 
 
-def test_no_room_for_a_new_ledger_is_a_clear_error(small_disk: Path) -> None:
+def test_full_disk_fails_creation_of_a_ledger(small_disk: Path) -> None:
     (small_disk / "filler").write_bytes(b"x" * 396 * 1024)
     with pytest.raises(LedgerError, match=r"Cannot open .*space"):
         Ledger(small_disk / "ledger.db")
@@ -647,7 +651,7 @@ for i in range(count):
 """
 
 
-def test_two_processes_share_a_ledger_and_nothing_is_lost(path: Path) -> None:
+def test_concurrent_processes_lose_no_ledger_rows(path: Path) -> None:
     count = 300
     processes = [child(INSERT_MANY, path, name, count) for name in ("one", "two")]
     start_together(processes)
@@ -662,7 +666,7 @@ def test_two_processes_share_a_ledger_and_nothing_is_lost(path: Path) -> None:
         assert all(len(ledger.outcomes(r.run)) == 1 for r in runs[::50])
 
 
-def test_who_reads_does_not_wait_for_a_thread_whose_write_waits_for_another_process(ledger: Ledger) -> None:
+def test_ledger_read_does_not_wait_for_a_blocked_writer_thread(ledger: Ledger) -> None:
     ledger.record_intent("t0", "p", LOCAL, SPEC)
     record_runs(ledger, opened=[("t0", "r", "f", "single", 1, 1.0)])
     with closing(sqlite3.connect(ledger.path, isolation_level=None)) as holder:
@@ -679,14 +683,14 @@ def test_who_reads_does_not_wait_for_a_thread_whose_write_waits_for_another_proc
     assert [each.state for each in ledger.runs("t0")] == ["done"]
 
 
-def test_reading_beside_makes_no_file_where_a_damaged_one_is_just_moved_away(ledger: Ledger) -> None:
+def test_separate_ledger_read_creates_no_file(ledger: Ledger) -> None:
     ledger.path.rename(ledger.path.with_name("aside.db"))
     with pytest.raises(sqlite3.OperationalError):
         ledger._read_separately("SELECT token FROM pools", ())
     assert not ledger.path.exists()
 
 
-def test_threads_share_one_ledger(ledger: Ledger) -> None:
+def test_concurrent_threads_share_one_ledger(ledger: Ledger) -> None:
     ledger.record_intent("t1", "fit", LOCAL, SPEC)
 
     def insert(name: str) -> None:
@@ -710,7 +714,7 @@ os.kill(os.getpid(), signal.SIGSTOP)
 """
 
 
-def test_an_error_names_the_stopped_process_that_holds_the_ledger(path: Path, ledger: Ledger) -> None:
+def test_ledger_lock_error_names_the_holding_process(path: Path, ledger: Ledger) -> None:
     ledger._db.execute("PRAGMA busy_timeout=50")
     with Child([sys.executable, "-c", HOLD, str(path)]) as holder:
         os.waitid(os.P_PID, holder.pid, os.WSTOPPED | os.WNOWAIT)
@@ -722,7 +726,7 @@ def test_an_error_names_the_stopped_process_that_holds_the_ledger(path: Path, le
     ledger.record_intent("t1", "fit", LOCAL, SPEC)
 
 
-def test_one_client_sees_to_a_node_until_it_dies(ledger: Ledger) -> None:
+def test_one_client_owns_a_node_replacement_until_it_dies(ledger: Ledger) -> None:
     ledger.record_intent("t1", "fit", LOCAL, SPEC)
     old, new = Machine("old", 1, "a", "b"), Machine("new", 1, "a", "b", logs_from={"r001.out": 7})
     ledger.record_created("t1", [Machine("head", 0, "a", "b"), old])
@@ -741,7 +745,7 @@ def test_one_client_sees_to_a_node_until_it_dies(ledger: Ledger) -> None:
     assert ledger.replacements("t1") == []
 
 
-def test_a_pool_that_is_torn_down_gets_no_machine(ledger: Ledger) -> None:
+def test_stopping_pool_gets_no_replacement_machine(ledger: Ledger) -> None:
     ledger.record_intent("t1", "fit", LOCAL, SPEC)
     old = Machine("old", 0, "a", "b")
     ledger.record_created("t1", [old])
@@ -753,7 +757,7 @@ def test_a_pool_that_is_torn_down_gets_no_machine(ledger: Ledger) -> None:
     assert ledger.replacements("t1") == []
 
 
-def test_pools_of_one_name_are_told_apart_by_their_keys(ledger: Ledger) -> None:
+def test_pools_of_one_name_are_distinguished_by_key(ledger: Ledger) -> None:
     for token in ("t1", "t2"):
         row = ledger.record_intent(token, "fit", LOCAL, SPEC)
         assert row.key == f"fit.{token}"
@@ -768,7 +772,7 @@ def test_pools_of_one_name_are_told_apart_by_their_keys(ledger: Ledger) -> None:
     assert [row.token for row in ledger.ended_pools(last)] == ["t2"]
 
 
-def test_closing_waits_for_a_statement_of_another_thread(path: Path) -> None:
+def test_ledger_close_waits_for_a_statement_of_another_thread(path: Path) -> None:
     # In a process of its own: SQLite would take the whole process with it.
     code = (
         "import sys, threading\nfrom pathlib import Path\nfrom skyward_core.store.ledger import Ledger\n"

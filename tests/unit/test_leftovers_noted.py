@@ -1,4 +1,4 @@
-"""A script's pool of rented machines looks, once it is gone, for what is left in the accounts that it used."""
+"""Leftover notes and retained results at teardown, and lookup of pools and runs by name."""
 
 from __future__ import annotations
 
@@ -82,7 +82,9 @@ async def notes(capsys: pytest.CaptureFixture[str], provider: Any = None) -> tup
     return receipt.notes[1:]
 
 
-async def test_own_leftovers_are_noted(account: type[SweptAccount], capsys: pytest.CaptureFixture[str]) -> None:
+async def test_leftovers_of_own_ended_pools_are_noted(
+    account: type[SweptAccount], capsys: pytest.CaptureFixture[str]
+) -> None:
     up = replace(OURS, id="i-up", pool="other", token="t2")
     expired = replace(up, id="i-late", expires=1.0)
     theirs = replace(OURS, id="i-theirs", ours=False, ledger="theirs")
@@ -98,7 +100,7 @@ async def test_own_leftovers_are_noted(account: type[SweptAccount], capsys: pyte
     assert account.looks == [False, False]
 
 
-async def test_unknown_is_told_as_unknown_and_waited_for_no_longer_than_it_may(
+async def test_unreadable_account_is_noted_after_a_bounded_wait(
     account: type[SweptAccount], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leftover_verdicts, "INVENTORY_TIMEOUT", 0.01)
@@ -116,7 +118,9 @@ async def test_unknown_is_told_as_unknown_and_waited_for_no_longer_than_it_may(
         assert note == f"not checked for other leftovers: {said}"
 
 
-async def test_free_machines_are_not_scanned(account: type[SweptAccount], capsys: pytest.CaptureFixture[str]) -> None:
+async def test_pool_without_rented_machines_scans_no_account(
+    account: type[SweptAccount], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert await notes(capsys, SimpleNamespace(name="local")) == () and account.looks == []
 
 
@@ -130,7 +134,9 @@ class SilentAccount(SweptAccount):
         raise AssertionError
 
 
-async def test_silent_account_hides_no_other(account: type[SweptAccount], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_cloud_account_does_not_hide_leftovers_of_others(
+    account: type[SweptAccount], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("skyward_core.providers.provider_calls.QUERY_TIMEOUT", 0.05)
     account.holds = lambda: Inventory((OURS,))  # type: ignore[misc,assignment]
     with closing(Ledger()) as ledger:
@@ -209,20 +215,20 @@ async def of(
     return await fetch_retained_results.fetch_remaining(context, machines, troubled, words.append, give_up=give_up)
 
 
-def test_the_machines_deadman_waits_for_it() -> None:
+def test_deadman_switch_leaves_time_to_fetch_results() -> None:
     assert (
         fetch_retained_results.QUERY_TIMEOUT + fetch_retained_results.PATIENCE + 2 * MAX_POSTPONE_INTERVAL
         < MIN_DEADMAN_MINUTES * 60
     )
 
 
-async def test_machines_that_said_that_nothing_is_left_are_not_asked(pool: Any) -> None:
+async def test_machines_without_retained_results_are_not_queried(pool: Any) -> None:
     provider = Provider()
     assert await of(pool(provider, {}, {}), [machine(0), machine(1)]) == ([], [])
     assert provider.asked == []
 
 
-async def test_one_whose_end_was_not_clean_is_asked_all_the_same_and_once(pool: Any) -> None:
+async def test_machine_with_unclean_end_is_queried_once_for_results(pool: Any) -> None:
     provider = Provider(replace(machine(1), state="ending"))
     assert await of(pool(provider, {}, {}), [machine(0), machine(1)], troubled={1}) == ([], [])
     assert provider.asked == ["i-1"]
@@ -230,7 +236,9 @@ async def test_one_whose_end_was_not_clean_is_asked_all_the_same_and_once(pool: 
     assert provider.asked == ["i-1"]
 
 
-async def test_what_does_not_come_is_named(pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_results_too_large_or_unreachable_at_teardown_are_named(
+    pool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fetch_retained_results, "MAX_BYTES", 1000)
     away = replace(machine(1), state="unreachable", extra={"why": "no route"})
     provider = Provider(holding(0, aa=100, bb=5000), away, holding(9, aa=100))
@@ -247,7 +255,7 @@ async def test_what_does_not_come_is_named(pool: Any, monkeypatch: pytest.Monkey
     ]
 
 
-async def test_what_takes_too_long_is_given_up_and_named(pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fetch_that_takes_too_long_at_teardown_is_named(pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def hangs(self: Visit, *, only: set[str]) -> None:
         await asyncio.Event().wait()
 
@@ -257,7 +265,7 @@ async def test_what_takes_too_long_is_given_up_and_named(pool: Any, monkeypatch:
     assert lost == ["run aa (1 bytes) on node 0 (10.0.0.0): not complete after 0.01 s"]
 
 
-async def test_machines_that_take_too_long_to_answer_are_named(pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_machines_that_answer_too_late_at_teardown_are_named(pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     class Silent(Provider):
         async def quiet(self, pool: str, machines: Sequence[Machine]) -> list[Machine]:
             await asyncio.Event().wait()
@@ -268,17 +276,17 @@ async def test_machines_that_take_too_long_to_answer_are_named(pool: Any, monkey
     assert lost == ["unfetched results: no complete answer from node 0 (10.0.0.0) within 0.01 s"]
 
 
-async def test_what_is_given_up_is_named_and_not_looked_for(pool: Any) -> None:
+async def test_dropped_results_are_named_and_not_fetched(pool: Any) -> None:
     provider = Provider()
     notes, lost = await of(pool(provider, {A: 5000}), [machine(0)], give_up=True)
     assert notes == ["deleted unfetched results of run aa (5 kB)"] and not lost and not provider.asked
 
 
-async def test_a_pool_without_runs_has_left_nothing(pool: Any) -> None:
+async def test_teardown_of_pool_without_runs_fetches_nothing(pool: Any) -> None:
     assert await of(pool(Provider(), None, runs=0), [machine(0)]) == ([], [])
 
 
-async def test_machines_of_a_provider_that_cannot_be_asked_are_named(pool: Any) -> None:
+async def test_results_of_provider_without_fetch_support_are_named_lost(pool: Any) -> None:
     _, lost = await of(pool(object(), {A: 5000, B: 1}), [machine(0)])
     assert lost == ["unfetched results of run aa (5 kB), run bb (1 bytes)"]
 
@@ -344,7 +352,7 @@ def session(tmp_path: Path) -> Iterator[Any]:
         ("tun", "tr55"),
     ],
 )
-def test_a_word_that_fits_one_thing_means_it(session: Any, word: str, run: str) -> None:
+def test_unique_run_id_prefix_or_function_finds_the_run(session: Any, word: str, run: str) -> None:
     assert resolve_run(session, word).run == run
 
 
@@ -359,12 +367,12 @@ def test_a_word_that_fits_one_thing_means_it(session: Any, word: str, run: str) 
         ("%", "no run or pool"),
     ],
 )
-def test_a_word_that_fits_nothing_or_more_is_refused(session: Any, word: str, said: str) -> None:
+def test_unknown_or_ambiguous_run_name_is_rejected(session: Any, word: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         resolve_run(session, word)
 
 
-def test_a_pool_that_is_over_is_called_so(session: Any) -> None:
+def test_command_for_an_ended_pool_says_that_it_ended(session: Any) -> None:
     with pytest.raises(UsageError, match=r"pool train ended at .*skyward-tui logs train"):
         live_pools(session, ["train"])
 
@@ -387,14 +395,14 @@ def tokens(found: tuple[list[PoolRow], list[PoolRow]]) -> tuple[list[str], list[
     return [row.token for row in found[0]], sorted(row.token for row in found[1])
 
 
-def test_a_name_means_the_pool_that_is_up_and_a_key_any(namesakes: Any) -> None:
+def test_pool_name_finds_the_live_pool_and_key_any_pool(namesakes: Any) -> None:
     assert tokens(live_and_retained_pools(namesakes, ["train"])) == (["t3"], [])
     assert tokens(live_and_retained_pools(namesakes, ["train", "train.t3", "train.t1"])) == (["t3"], ["t1"])
     with pytest.raises(UsageError, match=r"no pool 'train\.t9' is up\. Did you mean 'train'"):
         live_pools(namesakes, ["train.t9"])
 
 
-def test_a_name_means_all_that_had_it_where_none_is_up(namesakes: Any) -> None:
+def test_name_of_ended_pools_finds_all_with_retained_results(namesakes: Any) -> None:
     namesakes.ledger.record_teardown("t3", Receipt("train", 0, (), (), 0.0))
     assert tokens(live_and_retained_pools(namesakes, ["train"])) == ([], ["t1", "t2"])
     assert tokens(live_and_retained_pools(namesakes, ["train.t2"])) == ([], ["t2"])

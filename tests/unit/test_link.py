@@ -1,4 +1,4 @@
-"""A link that drops, comes back and goes on, against an agent's side played by the test."""
+"""Link of a client to an agent that the test plays: frames, reconnection and downloads."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ async def up_with(*frames: Header) -> Link:
     return link
 
 
-async def test_news_that_come_with_the_welcome_are_told_after_it() -> None:
+async def test_frames_with_the_welcome_are_delivered_after_it() -> None:
     link = await up_with(OUTCOME, {"t": "began", "run": "r", "i": 1, "rank": 1, "node": 0})
     transport, listener = parts(link)
     transport.pipe.say(OUTCOME | {"i": 1})
@@ -155,7 +155,7 @@ async def test_news_that_come_with_the_welcome_are_told_after_it() -> None:
     await link.close()
 
 
-async def test_news_with_the_welcome_that_make_no_sense_end_the_connection() -> None:
+async def test_invalid_frame_with_the_welcome_closes_the_connection() -> None:
     link = await up_with(OUTCOME | {"run": "nonsense"})
     assert parts(link)[0].pipe.closed
     await link.close()
@@ -165,7 +165,9 @@ def parts(link: Link) -> tuple[Transport, Listener]:
     return link.transport, link._listener  # type: ignore[return-value]
 
 
-async def test_hello_welcome_and_logs_from_the_cursor(link: Link, transport: Transport, listener: Listener) -> None:
+async def test_link_sends_hello_and_tails_logs_from_the_cursor(
+    link: Link, transport: Transport, listener: Listener
+) -> None:
     hello, tail, *_ = (header for header, _ in transport.pipe.sent)
     assert hello == {"t": "hello", "watch": True, "observer": False, "who": describe_client()}
     assert tail == {"t": "tail", "cursors": {"r000.out": 12}}
@@ -173,7 +175,7 @@ async def test_hello_welcome_and_logs_from_the_cursor(link: Link, transport: Tra
     assert listener.links == [(True, "")]
 
 
-async def test_frames_go_to_the_listener(link: Link, transport: Transport, listener: Listener) -> None:
+async def test_link_passes_frames_to_its_listener(link: Link, transport: Transport, listener: Listener) -> None:
     transport.pipe.say({"t": "log", "f": "r000.out", "at": 12}, b"hi\n")
     assert listener.frames == [({"t": "log", "f": "r000.out", "at": 12}, b"hi\n")]
     transport.pipe.say({"t": "gang", "epoch": 3, "broken": "rank 1 ended"})
@@ -187,7 +189,7 @@ def asked(run: str, index: int) -> Any:
 
 
 async def test_node_times_follow_steps_of_the_client_clock(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It greets once, and may be connected for weeks."""
+    """The agent sends its clock only once, in the welcome of a connection that may last for weeks."""
     ahead = 1e6
     monkeypatch.setattr(agent_link.ClockSteps, "_now", staticmethod(lambda: ahead))
     link._on_welcome({**WELCOME, "now": time.time() - 50})  # type: ignore[typeddict-item]
@@ -202,8 +204,8 @@ async def test_node_times_follow_steps_of_the_client_clock(link: Link, monkeypat
 
 
 @pytest.mark.parametrize("seconds", [3600.0, -3600.0])
-async def test_what_is_told_as_it_happens_says_that_the_node_s_clock_was_set(link: Link, seconds: float) -> None:
-    """A machine's clock is put right a while after it has come up."""
+async def test_frame_times_reveal_a_changed_node_clock(link: Link, seconds: float) -> None:
+    """The clock of a new machine is often corrected some time after its start."""
     pipe = link.transport.pipe  # type: ignore[attr-defined]
     tells = {"t": "began", "run": "ab12", "i": 0, "rank": 0, "node": 0}
     pipe.say(tells | {"at": time.time() - 5})  # it was on its way for long
@@ -214,7 +216,9 @@ async def test_what_is_told_as_it_happens_says_that_the_node_s_clock_was_set(lin
     assert link.to_client_time(0.0) == pytest.approx(seconds, abs=5)
 
 
-async def test_what_was_not_answered_is_asked_again(link: Link, transport: Transport, listener: Listener) -> None:
+async def test_unanswered_calls_are_sent_again_after_reconnection(
+    link: Link, transport: Transport, listener: Listener
+) -> None:
     for index in range(3):
         link.call(asked("r", index), b"payload")
     transport.pipe.say(OUTCOME | {"i": 0})  # told to all, without its value
@@ -236,7 +240,7 @@ def text(content: str, place: str = "/home/me/train.py") -> SourceText:
     return SourceText(content, "train.py", place, content.encode() * 9)
 
 
-async def test_source_is_sent_once_ahead_of_calls_and_again_to_who_may_be_new(link: Link, transport: Transport) -> None:
+async def test_source_text_is_sent_before_calls_and_after_reconnection(link: Link, transport: Transport) -> None:
     transport.pipe.sent.clear()
     for index, source in enumerate((text("a0"), text("a0"), text("b1", place=""))):
         link.send_sources((source, source))
@@ -255,7 +259,7 @@ async def test_source_is_sent_once_ahead_of_calls_and_again_to_who_may_be_new(li
     assert len(transport.pipe.sent) == len(kinds) + 1
 
 
-async def test_source_that_is_too_large_stays_here_and_few_are_kept(link: Link, transport: Transport) -> None:
+async def test_large_source_text_is_not_sent_and_few_are_repeated(link: Link, transport: Transport) -> None:
     transport.pipe.sent.clear()
     link.send_sources((SourceText("0", "train.py", "/train.py", random.Random(1).randbytes(MAX_INLINE_BYTES + 1)),))
     assert transport.pipe.sent == []
@@ -266,7 +270,7 @@ async def test_source_that_is_too_large_stays_here_and_few_are_kept(link: Link, 
     assert again == [f"c{number}" for number in range(1, agent_link.MAX_SOURCES + 1)]
 
 
-async def test_acknowledgements_are_gathered_and_outlive_a_drop(link: Link, transport: Transport) -> None:
+async def test_acknowledgements_are_batched_and_survive_a_drop(link: Link, transport: Transport) -> None:
     transport.pipe.sent.clear()
     for index in range(3):
         link.acknowledge("r", index)
@@ -280,7 +284,7 @@ async def test_acknowledgements_are_gathered_and_outlive_a_drop(link: Link, tran
     assert {"t": "ack", "calls": {"late": [1]}} in [header for header, _ in transport.pipe.sent]
 
 
-async def test_link_retries_until_it_succeeds(link: Link, transport: Transport, listener: Listener) -> None:
+async def test_link_reconnects_until_it_succeeds(link: Link, transport: Transport, listener: Listener) -> None:
     kinds: dict[str, type[Exception]] = {
         "refused": ConnectionRefusedError,
         "no route": OSError,
@@ -296,7 +300,7 @@ async def test_link_retries_until_it_succeeds(link: Link, transport: Transport, 
     assert [detail.split("; next try in ")[0] for detail in said[1:]] == [*kinds]
 
 
-async def test_a_changed_host_key_ends_the_tries(transport: Transport, listener: Listener) -> None:
+async def test_changed_host_key_ends_reconnection(transport: Transport, listener: Listener) -> None:
     transport.errors = [HostKeyError("the key has changed")] * 5
     transport.pipe.on_lost(None)
     await until(lambda: len(listener.links) == 3)
@@ -304,7 +308,7 @@ async def test_a_changed_host_key_ends_the_tries(transport: Transport, listener:
     assert len(transport.errors) == 4
 
 
-async def test_a_link_that_drops_at_the_welcome_is_not_up() -> None:
+async def test_link_lost_right_after_the_welcome_is_not_up() -> None:
     transport, listener = Transport(), Listener()
     transport.greet = None
     link = Link(0, transport, listener)  # type: ignore[arg-type]
@@ -318,7 +322,7 @@ async def test_a_link_that_drops_at_the_welcome_is_not_up() -> None:
     assert listener.links == []
 
 
-async def test_another_version_is_refused_and_its_pipe_closed() -> None:
+async def test_agent_of_another_protocol_version_is_rejected() -> None:
     transport, listener = Transport(), Listener()
     transport.greet = WELCOME | {"version": VERSION + 1}
     link = Link(0, transport, listener)  # type: ignore[arg-type]
@@ -327,7 +331,7 @@ async def test_another_version_is_refused_and_its_pipe_closed() -> None:
     assert transport.pipe.closed
 
 
-async def test_garbage_instead_of_a_welcome_is_refused() -> None:
+async def test_invalid_bytes_instead_of_a_welcome_are_rejected() -> None:
     transport, listener = Transport(), Listener()
     transport.greet = None
     link = Link(0, transport, listener)  # type: ignore[arg-type]
@@ -339,7 +343,7 @@ async def test_garbage_instead_of_a_welcome_is_refused() -> None:
     assert transport.pipe.closed
 
 
-async def test_the_late_end_of_an_old_pipe_is_no_news_of_the_new_one(link: Link, transport: Transport) -> None:
+async def test_late_loss_of_an_old_pipe_does_not_affect_the_new_one(link: Link, transport: Transport) -> None:
     first = transport.pipe
     first.on_lost(None)
     await until(lambda: link.up)
@@ -348,12 +352,12 @@ async def test_the_late_end_of_an_old_pipe_is_no_news_of_the_new_one(link: Link,
     assert link.send({"t": "ping"})
 
 
-async def test_garbage_on_a_link_that_is_up_closes_it(transport: Transport) -> None:
+async def test_invalid_bytes_on_a_link_close_its_connection(transport: Transport) -> None:
     transport.pipe.on_data(b"\xff" * 100)
     assert transport.pipe.closed
 
 
-async def test_a_question_has_its_own_answer(link: Link, transport: Transport) -> None:
+async def test_concurrent_requests_get_their_own_answers(link: Link, transport: Transport) -> None:
     asked = [asyncio.create_task(link.ask({"t": "drop"})) for _ in range(2)]
     await until(lambda: len(link._pending_requests) == 2)
     first, second = sorted(link._pending_requests)
@@ -390,7 +394,7 @@ async def test_invalid_answer_ends_connection(link: Link, asked: str, said: Head
         await waiting
 
 
-async def test_a_file_is_as_long_as_was_said(link: Link, tmp_path: Path, transport: Transport) -> None:
+async def test_file_download_must_have_the_announced_length(link: Link, tmp_path: Path, transport: Transport) -> None:
     for pieces, words in (
         ([b"x" * 9], "received more than the announced 8 bytes"),
         ([b"x" * 7, b""], "only 7 of 8 bytes arrived"),
@@ -406,7 +410,7 @@ async def test_a_file_is_as_long_as_was_said(link: Link, tmp_path: Path, transpo
         assert not link._files
 
 
-async def test_a_drop_fails_what_waits(link: Link, transport: Transport) -> None:
+async def test_lost_connection_fails_pending_requests(link: Link, transport: Transport) -> None:
     asked = asyncio.create_task(link.ask({"t": "form"}))
     await until(lambda: bool(link._pending_requests))
     transport.pipe.on_lost(OSError("cut"))
@@ -429,11 +433,11 @@ async def test_a_drop_fails_what_waits(link: Link, transport: Transport) -> None
         ({"kind": "lost"}, b"", False),
     ],
 )
-def test_an_outcome_without_the_value_it_must_have_is_only_news(header: Any, body: bytes, news: bool) -> None:
+def test_outcome_without_its_value_is_only_a_notification(header: Any, body: bytes, news: bool) -> None:
     assert agent_link.is_notification(header, body) is news
 
 
-async def test_a_goodbye_is_no_loss(link: Link, transport: Transport, listener: Listener) -> None:
+async def test_goodbye_ends_a_link_without_reconnection(link: Link, transport: Transport, listener: Listener) -> None:
     transport.pipe.say({"t": "bye", "logs": {"r000.out": 40}})
     assert (link.finished, link.last_sizes) == (True, {"r000.out": 40})
     transport.pipe.on_lost(None)
@@ -442,7 +446,7 @@ async def test_a_goodbye_is_no_loss(link: Link, transport: Transport, listener: 
     assert listener.links[-1] == (False, "connection closed")
 
 
-async def test_a_node_that_is_gone_is_not_tried_again(link: Link, transport: Transport) -> None:
+async def test_link_to_a_lost_node_stops_reconnecting(link: Link, transport: Transport) -> None:
     transport.errors = [OSError("no")] * 1000
     transport.pipe.on_lost(None)
     await until(lambda: len(transport.errors) < 1000)
@@ -485,7 +489,7 @@ async def test_file_download_resumes_after_a_drop(link: Link, tmp_path: Path, tr
     assert landing.path.read_bytes() == b"0123456789"
 
 
-async def test_a_file_that_is_not_there_is_an_error(link: Link, tmp_path: Path, transport: Transport) -> None:
+async def test_download_of_a_missing_file_is_an_error(link: Link, tmp_path: Path, transport: Transport) -> None:
     task, request = await fetching(link, ResultDownload(tmp_path / "x", 10))
     transport.pipe.say(data(request, 0, last=True, error="No such file"))
     with pytest.raises(OSError, match="No such file"):
@@ -493,7 +497,7 @@ async def test_a_file_that_is_not_there_is_an_error(link: Link, tmp_path: Path, 
     transport.pipe.say(data(request, 0, last=True))  # what still comes of it is passed over
 
 
-async def test_a_shorter_way_is_taken(link: Link, tmp_path: Path, transport: Transport) -> None:
+async def test_download_uses_a_direct_path_of_the_transport(link: Link, tmp_path: Path, transport: Transport) -> None:
     transport.files = {"x.result"}
     transport.pipe.sent.clear()
     await link.fetch("x.result", ResultDownload(tmp_path / "x", 10))
@@ -501,7 +505,7 @@ async def test_a_shorter_way_is_taken(link: Link, tmp_path: Path, transport: Tra
     assert transport.pipe.sent == []
 
 
-async def test_offsets_of_a_machine_in_another_s_place_are_those_of_the_node() -> None:
+async def test_log_offsets_of_a_replacement_machine_continue_the_node_logs() -> None:
     link = Link(3, Transport(), Listener(), logs_from={"r000.out": 10})  # type: ignore[arg-type]
     await link.connect()
     try:
@@ -517,7 +521,7 @@ async def test_offsets_of_a_machine_in_another_s_place_are_those_of_the_node() -
         await link.close()
 
 
-async def test_a_pipe_that_ends_while_it_is_opened_is_one_failure_and_not_two() -> None:
+async def test_pipe_lost_while_opening_is_reported_once() -> None:
     class Broken(Transport):
         async def open(self, on_data: Any, on_lost: Any) -> Pipe:
             on_lost(OSError("it broke"))
@@ -544,7 +548,7 @@ async def test_invalid_frame_ends_the_connection(link: Link, transport: Transpor
     assert listener.frames == []
 
 
-async def test_replies_to_a_batch_are_one_write(link: Link, transport: Transport, listener: Listener) -> None:
+async def test_replies_to_a_batch_of_frames_are_one_write(link: Link, transport: Transport, listener: Listener) -> None:
     pipe = transport.pipe
     written: list[bytes] = []
 
@@ -561,7 +565,9 @@ async def test_replies_to_a_batch_are_one_write(link: Link, transport: Transport
     assert len(written) == 2, "alone it goes at once"
 
 
-async def test_replies_to_a_broken_batch_are_sent(link: Link, transport: Transport, listener: Listener) -> None:
+async def test_replies_to_valid_frames_of_a_broken_batch_are_sent(
+    link: Link, transport: Transport, listener: Listener
+) -> None:
     listener.on_frame = lambda link, header, body: link.call(asked("s", 1), b"")  # type: ignore[method-assign, assignment]
     pipe = transport.pipe
     pipe.on_data(encode_frame(OUTCOME) + encode_frame(OUTCOME | {"i": "no number"}))

@@ -1,4 +1,4 @@
-"""Scripts loaded in a child process: what runs, what does not, and what comes back when they fail."""
+"""Loading of scripts in a child process: executed code, errors and payload files."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def run(task: Any) -> Any:
     return pickle.loads(out)
 
 
-def test_a_task_runs_where_the_script_is_unknown(build: Any) -> None:
+def test_loaded_task_runs_without_the_script_and_binds_its_arguments(build: Any) -> None:
     task = build(
         "import math\nSCALE = 2\n"
         "def helper(x): return SCALE * x\n"
@@ -81,16 +81,16 @@ def test_a_task_runs_where_the_script_is_unknown(build: Any) -> None:
     assert run(task) == (8, (1, 2), "y", {"extra": (3,)}, 2, "train")
 
 
-def test_positional_only_and_defaults_before_args(build: Any) -> None:
+def test_positional_only_and_default_arguments_precede_var_args(build: Any) -> None:
     task = build("@sky.function\ndef f(a, /, b=2, *rest, c=3): return a, b, rest, c\n", a=1, rest=[9])
     assert run(task) == (1, 2, (9,), 3)
 
 
-def test_a_generator_streams(build: Any) -> None:
+def test_loaded_generator_function_is_a_stream(build: Any) -> None:
     assert build("@sky.function\ndef f():\n    yield 1\n").stream
 
 
-def test_the_script_is_no_main_module_and_sees_its_own_folder(build: Any, tmp_path: Path) -> None:
+def test_script_is_loaded_under_its_own_name_with_its_folder(build: Any, tmp_path: Path) -> None:
     (tmp_path / "neighbour.py").write_text("WORD = 'next door'\n")
     task = build(
         "import os, sys, neighbour\n"
@@ -102,7 +102,7 @@ def test_the_script_is_no_main_module_and_sees_its_own_folder(build: Any, tmp_pa
     assert run(task) == ("train", file, [file], "next door", str(Path.cwd()))
 
 
-def test_future_imports_hold_for_the_whole_script(tmp_path: Path) -> None:
+def test_future_imports_apply_to_the_whole_script(tmp_path: Path) -> None:
     path = tmp_path / "later.py"
     path.write_text(
         '"""Doc."""\nfrom __future__ import annotations\n'
@@ -111,13 +111,13 @@ def test_future_imports_hold_for_the_whole_script(tmp_path: Path) -> None:
     assert run(build_task(path, "f", {})) == ({"a": "Undefined"}, "Doc.")
 
 
-def test_a_script_named_like_a_module_of_python(build: Any) -> None:
+def test_script_named_like_a_standard_module_is_renamed(build: Any) -> None:
     text = "@sky.function\ndef f():\n    return __name__\n"
     assert run(build(text, name="json.py")) == "json_script"
     assert run(build(text, name="my-train.py")) == "my-train"
 
 
-def test_the_older_name_of_the_package_works(tmp_path: Path) -> None:
+def test_deprecated_package_name_works_in_a_script(tmp_path: Path) -> None:
     path = tmp_path / "old.py"
     path.write_text(
         "import skyward as sky\nfrom skyward.errors import UsageError\nimport skyward_core.model.errors\n"
@@ -128,7 +128,7 @@ def test_the_older_name_of_the_package_works(tmp_path: Path) -> None:
     assert run(build_task(path, "f", {})) == (True, "skyward_core")
 
 
-def test_a_pool_at_the_top_level_is_not_started(build: Any) -> None:
+def test_pool_at_module_level_is_not_started_while_loading(build: Any) -> None:
     task = build(
         "NUMBERS = [1]\n"
         "@sky.function\ndef f(): return NUMBERS, late(), Late.__name__, os.sep\n"
@@ -142,7 +142,7 @@ def test_a_pool_at_the_top_level_is_not_started(build: Any) -> None:
     assert run(task) == ([1], 5, "Late", "/")
 
 
-def test_a_pool_opened_by_a_call_is_not_started_either(build: Any) -> None:
+def test_pool_opened_by_a_function_is_not_started_while_loading(build: Any) -> None:
     task = build(
         "def main():\n"
         "    try:\n"
@@ -154,7 +154,7 @@ def test_a_pool_opened_by_a_call_is_not_started_either(build: Any) -> None:
     assert run(task) == 1
 
 
-def test_what_the_script_prints_stays_off_our_output(tmp_path: Path) -> None:
+def test_output_of_a_loaded_script_is_not_printed_to_stdout(tmp_path: Path) -> None:
     path = tmp_path / "loud.py"
     path.write_text(
         "import os, subprocess, sys\nprint('one')\nos.write(1, b'two\\n')\n"
@@ -171,7 +171,7 @@ def test_what_the_script_prints_stays_off_our_output(tmp_path: Path) -> None:
         assert set(done.stderr.split()) == lines
 
 
-def test_an_exception_comes_with_the_scripts_traceback(build: Any, tmp_path: Path) -> None:
+def test_script_exception_has_its_traceback_and_output(build: Any, tmp_path: Path) -> None:
     with pytest.raises(ScriptFailed) as caught:
         build("print('so far')\ndef inner():\n    return 1 / 0\ninner()\n@sky.function\ndef f(): ...\n")
     first, *rest = str(caught.value).splitlines()
@@ -182,7 +182,7 @@ def test_an_exception_comes_with_the_scripts_traceback(build: Any, tmp_path: Pat
     assert rest[-2:] == ["output of the script:", "so far"]
 
 
-def test_a_package_that_is_not_there_comes_with_how_to_install_it(build: Any) -> None:
+def test_missing_package_of_a_script_is_named_with_install_command(build: Any) -> None:
     why = (
         rf"No module named 'no_such_framework'\. no_such_framework is not installed for {re.escape(sys.executable)}\. "
     )
@@ -201,13 +201,15 @@ def test_a_package_that_is_not_there_comes_with_how_to_install_it(build: Any) ->
         ("/home/me/project/.venv", f"{sys.executable} -m pip install scikit-learn"),
     ],
 )
-def test_packages_are_installed_as_the_tool_was(prefix: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_install_advice_matches_how_the_tool_was_installed(
+    prefix: str, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "prefix", prefix)
     monkeypatch.setattr(missing_packages, "is_missing", lambda module: False)
     assert missing_packages.install_advice("sklearn").endswith(command)
 
 
-def test_threads_and_exit_handlers_of_the_script_do_not_hold_us_up(build: Any) -> None:
+def test_threads_and_exit_handlers_of_a_script_do_not_block_loading(build: Any) -> None:
     task = build(
         "import atexit, threading\n"
         "threading.Thread(target=threading.Event().wait).start()\n"
@@ -282,7 +284,7 @@ def shown(x): return x.name if isinstance(x, Device) else repr(x)
         ("**x: Level", "1", "{'y': <Level.LOW: 1>}"),
     ],
 )
-def test_arguments_of_the_scripts_own_types(build: Any, parameter: str, text: str, shown: str) -> None:
+def test_argument_text_is_converted_to_types_of_the_script(build: Any, parameter: str, text: str, shown: str) -> None:
     name = "y" if parameter.startswith("**") else "x"
     script = f"{TYPES}@sky.function\ndef f({parameter}): return shown(x)\n"
     assert run(build(script, **{name: RawArgument(text)})) == shown
@@ -301,7 +303,7 @@ def test_arguments_of_the_scripts_own_types(build: Any, parameter: str, text: st
         ("x: Alias", "c", r"must be Literal\['a', 'b'\], got 'c'"),
     ],
 )
-def test_a_text_that_is_no_value_of_the_scripts_type(build: Any, parameter: str, text: str, why: str) -> None:
+def test_invalid_text_for_a_script_type_is_rejected(build: Any, parameter: str, text: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         build(f"{TYPES}@sky.function\ndef f({parameter}): ...\n", x=RawArgument(text))
 
@@ -331,19 +333,19 @@ F = "@sky.function\ndef f(): ...\n"
         ("@sky.function\ndef f(a): ...\n", ScriptError, r"f cannot be called with these arguments: .*'a'"),
     ],
 )
-def test_script_that_cannot_be_loaded(build: Any, text: str, kind: type[Exception], why: str) -> None:
+def test_script_that_cannot_be_loaded_is_an_error(build: Any, text: str, kind: type[Exception], why: str) -> None:
     with pytest.raises(kind, match=why):
         build(text)
 
 
-def test_an_unpicklable_argument_is_an_error_before_anything_runs(build: Any, tmp_path: Path) -> None:
+def test_unpicklable_argument_is_rejected_before_loading(build: Any, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     with pytest.raises(NotPicklableError, match=r"argument of f cannot be pickled: .*lock"):
         build(f"open({str(ran)!r}, 'w')\n@sky.function\ndef f(a): ...\n", a=threading.Lock())
     assert not ran.exists()
 
 
-def test_large_parts_live_in_files_and_are_removed_with_us(tmp_path: Path) -> None:
+def test_large_script_payload_files_are_removed_at_exit(tmp_path: Path) -> None:
     path = tmp_path / "big.py"
     path.write_text(f"{HEAD}DATA = bytes(5_000_000)\n@sky.function\ndef f(): return len(DATA)\n")
     code = (
@@ -357,7 +359,9 @@ def test_large_parts_live_in_files_and_are_removed_with_us(tmp_path: Path) -> No
     assert not Path(name).parent.exists()
 
 
-def test_plugin_secrets_are_in_no_file(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plugin_secrets_are_in_no_file_while_a_script_is_loaded(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(home))
     path, found = tmp_path / "looks.py", tmp_path / "found"
     path.write_text(
@@ -372,11 +376,11 @@ def test_plugin_secrets_are_in_no_file(tmp_path: Path, home: Path, monkeypatch: 
     assert not list((home / "tasks").iterdir()), "a small task is no file"
 
 
-def test_a_request_larger_than_a_pipe(build: Any) -> None:
+def test_script_argument_larger_than_a_pipe_buffer_arrives(build: Any) -> None:
     assert run(build("@sky.function\ndef f(a): return len(a)\n", a="x" * 1_000_000)) == 1_000_000
 
 
-def test_the_loader_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
+def test_script_loader_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     fifo = tmp_path / "alive"
     os.mkfifo(fifo)
     path = tmp_path / "hang.py"
@@ -394,7 +398,7 @@ def test_the_loader_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
         assert alive.read() == ""  # the pipe ends when its only writer, the loader, is gone
 
 
-def test_what_a_loader_of_a_dead_client_left_is_removed_by_the_next(home: Path, build: Any) -> None:
+def test_task_folder_of_a_dead_client_is_removed_by_the_next(home: Path, build: Any) -> None:
     dead = subprocess.Popen(["true"])
     dead.wait()
     base = home / "tasks"

@@ -1,4 +1,4 @@
-"""The client's log: what it tells, to whom, and what it never tells."""
+"""Debug log of the client: levels, files, redaction and sanitizing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def record(text: str) -> logging.LogRecord:
     return logging.LogRecord("skyward.test", logging.INFO, "", 0, text, None, None)
 
 
-def test_nothing_is_printed_unless_somebody_asks() -> None:
+def test_debug_log_prints_nothing_unless_enabled() -> None:
     code = """
 import logging
 from skyward_core.store.debug_log import get_logger as logger
@@ -59,7 +59,9 @@ logger("link").error("from us, asked for")
 
 
 @pytest.mark.parametrize("asked", ["debug", "info", "warning", "error", "DEBUG"])
-def test_levels(asked: str, fresh: logging.Logger, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debug_log_contains_messages_from_the_chosen_level(
+    asked: str, fresh: logging.Logger, world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SKYWARD_LOG", asked)
     assert debug_log.start_logging() == debug_log.start_logging() == ""
     log = debug_log.get_logger("test")
@@ -73,13 +75,13 @@ def test_levels(asked: str, fresh: logging.Logger, world: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("asked", ["loud", "1", "DEBUG ", "critical"])
-def test_a_level_that_is_none_is_refused(asked: str, fresh: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_log_level_is_rejected(asked: str, fresh: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_LOG", asked)
     with pytest.raises(UsageError, match="Use one of: debug, info, warning, error"):
         debug_log.start_logging()
 
 
-def test_frames_do_not_reach_the_handlers_of_a_script(
+def test_debug_messages_do_not_reach_handlers_of_a_script(
     fresh: logging.Logger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("SKYWARD_LOG", "debug")
@@ -88,7 +90,7 @@ def test_frames_do_not_reach_the_handlers_of_a_script(
     assert not caplog.records
 
 
-def test_a_file_that_cannot_be_written_is_told_of_once(
+def test_unwritable_debug_log_is_reported_once(
     fresh: logging.Logger, world: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SKYWARD_LOG", "debug")
@@ -103,7 +105,7 @@ def test_a_file_that_cannot_be_written_is_told_of_once(
     assert (world / "debug" / "debug.log").read_text().endswith("another\n"), "it is tried again"
 
 
-def test_only_the_person_can_read_it(world: Path) -> None:
+def test_debug_log_files_are_private(world: Path) -> None:
     world.mkdir()
     (world / "debug").mkdir(mode=0o755)
     (world / "debug" / "debug.log").write_text("")
@@ -119,7 +121,7 @@ def test_only_the_person_can_read_it(world: Path) -> None:
     assert stat.S_IMODE((world / "debug" / "debug.log").stat().st_mode) == 0o600
 
 
-def test_a_link_in_its_place_is_not_followed(world: Path, tmp_path: Path) -> None:
+def test_link_in_place_of_the_debug_log_is_not_followed(world: Path, tmp_path: Path) -> None:
     (world / "debug").mkdir(parents=True)
     (tmp_path / "other").write_text("mine")
     (world / "debug" / "debug.log").symlink_to(tmp_path / "other")
@@ -128,8 +130,8 @@ def test_a_link_in_its_place_is_not_followed(world: Path, tmp_path: Path) -> Non
     assert file.write_error and (tmp_path / "other").read_text() == "mine"
 
 
-def test_two_processes_share_files_of_bounded_size(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two handlers stand for two processes: each has the file open for itself."""
+def test_two_processes_share_debug_logs_of_bounded_size(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two handlers stand for two processes, because each opens the file itself."""
     monkeypatch.setattr(debug_log, "MAX_FILE_BYTES", 4000)
     one, other = _FileHandler(), _FileHandler()
     said = [f"word {number:04}" for number in range(400)]
@@ -151,7 +153,7 @@ def told_by(log: str, caplog: pytest.LogCaptureFixture, *arguments: object) -> l
     return caplog.records[-1]
 
 
-def test_secrets_are_blanked_for_every_listener(caplog: pytest.LogCaptureFixture) -> None:
+def test_secrets_are_redacted_for_every_log_handler(caplog: pytest.LogCaptureFixture) -> None:
     assert SECRET in told_by("with %s in it", caplog, SECRET).getMessage()
     debug_log.add_secrets([SECRET, "line one of it\nline two of it"])
     assert told_by("with %s in it", caplog, SECRET).getMessage() == f"with {'*' * len(SECRET)} in it"
@@ -161,14 +163,14 @@ def test_secrets_are_blanked_for_every_listener(caplog: pytest.LogCaptureFixture
     assert told_by(broken, caplog).getMessage() == "*" * len(SECRET), "put together by the filter"
 
 
-def test_hostile_text_stays_within_its_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_message_is_sanitized_into_one_bounded_line(caplog: pytest.LogCaptureFixture) -> None:
     shown = told_by("a\nb\r\x1b[2J\x1b]52;c;aGk=\x07\u202ec%s", caplog, "\x00")
     assert shown.getMessage().isprintable()
     assert shown.getMessage().startswith("a↵b↵")
     assert len(told_by("x" * 100_000, caplog).getMessage()) < debug_log.MAX_MESSAGE_LENGTH + 50
 
 
-async def test_calls_of_providers_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
+async def test_provider_calls_are_logged_with_duration_and_result(caplog: pytest.LogCaptureFixture) -> None:
     async def describe(fails: bool) -> list[Machine]:
         if fails:
             raise PoolError("no answer")
@@ -185,7 +187,9 @@ async def test_calls_of_providers_are_told_of(caplog: pytest.LogCaptureFixture) 
     assert {vars(each)["pool"] for each in caplog.records} == {"p"}
 
 
-def test_file_rotated_by_another_process_is_not_rotated_again(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debug_log_rotated_by_another_process_is_not_rotated_again(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(debug_log, "MAX_FILE_BYTES", 400)
     one, other = _FileHandler(), _FileHandler()
     one.emit(record("first " + "x" * 200))

@@ -92,7 +92,7 @@ ALPHABET = [
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_lines_do_not_depend_on_the_pieces_they_come_in(seed: int) -> None:
+def test_split_lines_do_not_depend_on_chunk_boundaries(seed: int) -> None:
     chance = random.Random(seed)
     data = b"".join(chance.choices(ALPHABET, k=400))
     lines = LineSplitter()
@@ -105,7 +105,7 @@ def test_lines_do_not_depend_on_the_pieces_they_come_in(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_lines_beyond_the_limit_do_not_depend_on_their_pieces(seed: int) -> None:
+def test_overlong_lines_do_not_depend_on_chunk_boundaries(seed: int) -> None:
     chance = random.Random(seed)
     near = (LINE_LIMIT - 1, LINE_LIMIT, LINE_LIMIT + 1, 3 * LINE_LIMIT, 10)
     data = b"".join(b"x" * chance.choice(near) + chance.choice((b"\n", b"\r", b"\r\n", b"ab\n")) for _ in range(12))
@@ -115,7 +115,7 @@ def test_lines_beyond_the_limit_do_not_depend_on_their_pieces(seed: int) -> None
         assert got == model(data + b"\n")
 
 
-def test_a_character_is_never_cut_in_two() -> None:
+def test_utf8_characters_are_never_split() -> None:
     ring = LogRing()
     for byte in "añb🚀\n".encode():
         ring.feed(bytes([byte]))
@@ -137,7 +137,7 @@ def nested(inner: int, outer: int, depth: int = 1) -> bytes:
 GONE = b"\n\r           \r\x1b[A"  # an inner bar that does not stay
 
 
-def test_bars_below_one_another_are_one_line_that_is_drawn_anew() -> None:
+def test_nested_progress_bars_are_one_line() -> None:
     lines = LineSplitter()
     assert lines.split(nested(4, 0)) == []
     assert lines.preview() == "outer: 0/3  inner: 4/9"
@@ -150,13 +150,13 @@ def test_bars_below_one_another_are_one_line_that_is_drawn_anew() -> None:
     assert held.end() == ["outer: 2/3  inner: 2/9  inner: 0/9"] and held.end() == []
 
 
-def test_an_inner_bar_that_stays_takes_the_place_of_the_outer_one() -> None:
+def test_inner_progress_bar_that_stays_replaces_the_outer_one() -> None:
     lines = LineSplitter()
     found = lines.split(nested(9, 0) + b"\rinner: 9/9\n" + nested(9, 1) + b"\rinner: 9/9\n\router: 2/2\nafter\n")
     assert found == ["inner: 9/9", "inner: 9/9", "outer: 2/2", "after"]
 
 
-def test_what_only_looks_like_bars_below_one_another_keeps_its_lines() -> None:
+def test_text_resembling_nested_progress_bars_keeps_its_lines() -> None:
     assert LineSplitter().split(b"a\n\n\rb\x1b[A\nc\n") == ["a", "", "c"], "one newline more than it goes up again"
     assert LineSplitter().split(b"a\nb\x1b[A\nc\n") == ["a", "b", "c"], "no carriage return"
     assert LineSplitter().split(b"a\n\rb\nc\n") == ["a", "b", "c"]
@@ -167,7 +167,7 @@ def test_what_only_looks_like_bars_below_one_another_keeps_its_lines() -> None:
 
 
 @pytest.mark.parametrize("form", ["\rstep {}%", "step {}%\r"])
-def test_an_endless_progress_bar_stays_true_and_small(form: str) -> None:
+def test_endless_progress_bar_takes_constant_memory(form: str) -> None:
     lines, held = LineSplitter(), 0
     of_lines = [tracemalloc.Filter(True, inspect.getfile(LineSplitter))]  # other threads of this process have theirs
     tracemalloc.start()
@@ -183,7 +183,7 @@ def test_an_endless_progress_bar_stays_true_and_small(form: str) -> None:
     assert held < 100_000
 
 
-def test_a_bar_may_redraw_a_line_that_was_too_long() -> None:
+def test_progress_bar_may_redraw_an_overlong_line() -> None:
     lines = LineSplitter()
     lines.split(b"x" * 3 * LINE_LIMIT)
     lines.split(b"\r")
@@ -193,7 +193,7 @@ def test_a_bar_may_redraw_a_line_that_was_too_long() -> None:
     assert lines.split(b"\n") == ["50%"]
 
 
-def test_fifty_megabytes_without_a_line_end_take_little_memory() -> None:
+def test_line_of_50_megabytes_takes_little_memory() -> None:
     ring, piece = LogRing(), b"y" * (1 << 18)
     tracemalloc.start()
     try:
@@ -209,7 +209,7 @@ def test_fifty_megabytes_without_a_line_end_take_little_memory() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_ring_counts_the_lines_of_a_flood_as_it_shows_them(seed: int) -> None:
+def test_log_ring_counts_lines_of_a_flood_exactly(seed: int) -> None:
     chance = random.Random(seed)
     data = b"".join(chance.choices([*ALPHABET, b"\x1b]0;title\x07", b"\x1b[31mred"], k=4_000))
     ring, book, count = LogRing(capacity=200), LogBuffers(capacity=200), 0
@@ -224,7 +224,7 @@ def test_a_ring_counts_the_lines_of_a_flood_as_it_shows_them(seed: int) -> None:
     assert book.merged.lines(0, ring.end) == [rank_prefix(7) + line for line in lines[-200:]]
 
 
-def test_threads_that_read_a_large_piece_at_once_read_the_same() -> None:
+def test_concurrent_readers_of_a_log_ring_read_equal_lines() -> None:
     for _ in range(200):
         book = LogBuffers()
         book.feed(0, "out", b"".join(b"line %d\n" % i for i in range(500)))
@@ -243,7 +243,7 @@ def test_threads_that_read_a_large_piece_at_once_read_the_same() -> None:
         assert got == [500] * len(rings)
 
 
-def test_every_change_raises_the_version() -> None:
+def test_every_log_change_raises_the_version() -> None:
     ring = LogRing()
     seen = ring.version
     for data in (b"part", b"ial\n", b"\r"):
@@ -252,7 +252,7 @@ def test_every_change_raises_the_version() -> None:
         seen = ring.version
 
 
-def test_streams_do_not_cut_into_each_other() -> None:
+def test_partial_lines_of_stdout_and_stderr_are_kept_apart() -> None:
     ring = LogRing()
     ring.feed(b"half of out", "out")
     ring.feed(b"an error\n", "err")
@@ -261,7 +261,7 @@ def test_streams_do_not_cut_into_each_other() -> None:
     assert ring.lines(0, 2) == ["an error", "half of out, whole"]
 
 
-def test_all_ranks_merge_in_order_of_arrival(book: LogBuffers) -> None:
+def test_merged_log_has_lines_of_all_ranks_in_arrival_order(book: LogBuffers) -> None:
     assert book.feed(3, "out", b"a\nb\nhal") == ["a", "b"]
     book.feed(0, "out", b"c\n")
     book.feed(3, "err", b"d\n")
@@ -271,7 +271,7 @@ def test_all_ranks_merge_in_order_of_arrival(book: LogBuffers) -> None:
     assert rank_prefix(1234) == "r1234| "
 
 
-def test_one_thread_feeds_while_others_read() -> None:
+def test_log_buffer_can_be_read_while_it_is_fed() -> None:
     book, done = LogBuffers(capacity=100), threading.Event()
     wrong: list[Any] = []
     total = 20_000
@@ -303,7 +303,7 @@ def test_one_thread_feeds_while_others_read() -> None:
     assert book.rank(1).end == book.merged.end == total
 
 
-def test_a_ring_asked_for_by_two_threads_at_once_is_one() -> None:
+def test_log_ring_requested_by_several_threads_is_created_once() -> None:
     for _ in range(50):
         book, start = LogBuffers(), threading.Barrier(4)
         found: list[Any] = []
@@ -320,7 +320,7 @@ def test_a_ring_asked_for_by_two_threads_at_once_is_one() -> None:
         assert len({id(ring) for ring in found}) == 1
 
 
-def test_a_ring_knows_of_each_line_its_stream_time_and_run() -> None:
+def test_log_ring_knows_stream_time_and_run_of_each_line() -> None:
     ring = LogRing(capacity=300)
     for number in range(1000):
         ring.extend([f"line {number}"], LineInfo("out" if number % 3 else "err", number // 2, "r"))
@@ -332,7 +332,7 @@ def test_a_ring_knows_of_each_line_its_stream_time_and_run() -> None:
     assert len(ring._starts) < 700, "what is known of lines that are gone is forgotten"
 
 
-def test_runs_have_lines_of_their_own(book: LogBuffers) -> None:
+def test_each_run_has_separate_log_lines(book: LogBuffers) -> None:
     book.feed(0, "out", b"one\nhal", 1.0, "a", "r000")
     assert book.for_run("a").rank(0).pending() == ["hal"]
     book.feed(0, "err", b"oops\n", 1.5, "a", "r000")
@@ -351,14 +351,14 @@ def test_runs_have_lines_of_their_own(book: LogBuffers) -> None:
     ]
 
 
-def test_two_workers_of_a_rank_have_lines_of_their_own(book: LogBuffers) -> None:
+def test_partial_lines_of_two_workers_of_a_rank_are_kept_apart(book: LogBuffers) -> None:
     book.feed(0, "out", b"from the fir", 1.0, "a", "r000")
     book.feed(0, "out", b"second\n", 1.0, "a", "r000.1")
     book.feed(0, "out", b"st\n", 1.0, "a", "r000")
     assert book.rank(0).lines(0, 9) == ["second", "from the first"]
 
 
-def test_of_old_runs_no_lines_are_kept_apart(book: LogBuffers) -> None:
+def test_separate_lines_are_kept_only_for_recent_runs(book: LogBuffers) -> None:
     for number in range(50):
         book.feed(0, "out", b"x\n", 1.0, f"run{number}")
     assert not book.has("run1")
@@ -374,7 +374,9 @@ def test_of_old_runs_no_lines_are_kept_apart(book: LogBuffers) -> None:
     st.lists(st.tuples(st.integers(0, 2 * LAZY_LINES), st.sampled_from(["", "r003| "])), max_size=12),
     st.data(),
 )
-def test_it_holds_the_last_lines_by_number(capacity: int, pieces: list[tuple[int, str]], data: st.DataObject) -> None:
+def test_line_store_holds_the_last_lines_by_number(
+    capacity: int, pieces: list[tuple[int, str]], data: st.DataObject
+) -> None:
     store, printed = LineStore(capacity), list[str]()
     for count, prefix in pieces:
         lines = [f"line {len(printed) + i}" for i in range(count)]
@@ -386,7 +388,7 @@ def test_it_holds_the_last_lines_by_number(capacity: int, pieces: list[tuple[int
         assert store.read(start, stop) == printed[max(start, store.first) : max(stop, 0)]
 
 
-def test_pieces_are_let_go_when_none_of_their_lines_is_held() -> None:
+def test_line_store_drops_pieces_without_held_lines() -> None:
     store = LineStore(10)
     for _ in range(100):
         store.add(["small"])
@@ -394,7 +396,7 @@ def test_pieces_are_let_go_when_none_of_their_lines_is_held() -> None:
     assert len(store._pieces) == len(store._starts) <= 3
 
 
-def test_a_small_piece_that_somebody_else_holds_is_not_changed() -> None:
+def test_line_store_does_not_change_lists_of_its_caller() -> None:
     store, lines = LineStore(10), ["one"]
     store.add(lines)
     store.add(["two"])
@@ -403,8 +405,8 @@ def test_a_small_piece_that_somebody_else_holds_is_not_changed() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 2 * LAZY_LINES), st.integers(0, 3000)), max_size=40))
-def test_stores_of_one_room_keep_to_their_part_and_the_newest_lines(fed: list[tuple[int, int, int]]) -> None:
-    """However long the lines are; a piece that came last stays, whatever it takes."""
+def test_line_stores_share_a_memory_budget_and_keep_newest_lines(fed: list[tuple[int, int, int]]) -> None:
+    """This holds for lines of any length, and the latest piece is kept whatever its size."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MemoryBudget, "total_bytes", 6 * 50_000)
         room = MemoryBudget()
@@ -421,7 +423,7 @@ def test_stores_of_one_room_keep_to_their_part_and_the_newest_lines(fed: list[tu
         assert store._size <= 50_000 or len(store._pieces) == 1
 
 
-def test_many_stores_hold_less_each_and_none_less_than_a_screen() -> None:
+def test_many_line_stores_shrink_but_keep_a_minimum() -> None:
     room, line = MemoryBudget(), "x" * 936
     stores = [LineStore(10_000, room) for _ in range(256)]
     for store in stores:
@@ -448,7 +450,7 @@ def stored(folder: Path, out: bytes, err: bytes = b"", *, start: int = 0, whole:
     return StoredLines(folder, [part], whole=whole)
 
 
-def test_any_line_of_a_long_log_is_read_from_near_it(tmp_path: Path) -> None:
+def test_stored_log_lines_are_read_from_a_nearby_offset(tmp_path: Path) -> None:
     lines = [f"line {number}" for number in range(50_000)]
     log = stored(tmp_path, b"an earlier run\n" + "\n".join(lines).encode() + b"\n", start=15)
     assert log.count == 50_000
@@ -466,7 +468,7 @@ def test_any_line_of_a_long_log_is_read_from_near_it(tmp_path: Path) -> None:
     begin=st.integers(0, 50),
     whole=st.booleans(),
 )
-def test_reading_from_any_place_gives_what_reading_it_all_does(
+def test_reading_a_stored_log_from_any_line_equals_a_full_read(
     pieces: list[bytes], begin: int, whole: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("logs")
@@ -486,7 +488,7 @@ def test_reading_from_any_place_gives_what_reading_it_all_does(
         assert sorted(texts) == sorted([*ended, *(text for text in ring.pending() if whole)])
 
 
-def test_a_ring_finds_its_place_in_the_files(tmp_path: Path) -> None:
+def test_position_of_a_ring_in_its_stored_log_is_found(tmp_path: Path) -> None:
     lines = [f"step {number}" for number in range(3_000)]
     log = stored(tmp_path, ("\n".join(lines) + "\n").encode())
     ring = LogRing(100)
@@ -501,7 +503,7 @@ def test_a_ring_finds_its_place_in_the_files(tmp_path: Path) -> None:
     assert log.find_ring_offset(*ring_tail(whole)) == 0
 
 
-def test_a_rank_of_several_workers_has_their_lines_one_after_the_other(tmp_path: Path) -> None:
+def test_stored_logs_of_several_workers_are_concatenated(tmp_path: Path) -> None:
     (tmp_path / "r000.out").write_bytes(b"one\nunfinished")
     (tmp_path / "r000.1.out").write_bytes(b"two\nthree")
     parts = [LogRange("r000", (0, 0), (14, 0)), LogRange("r000.1", (0, 0), (9, 0))]
@@ -531,7 +533,7 @@ SAID = st.lists(
 
 
 @given(SAID)
-def test_rows_of_a_rank_are_its_lines_in_order(said: list[tuple[int, str, str, float | None]]) -> None:
+def test_collapsed_rows_keep_order_of_lines_of_each_rank(said: list[tuple[int, str, str, float | None]]) -> None:
     fold = LineFolder()
     for rank, text, stream, at in said:
         fold.add(rank, text, LineInfo(stream, at))
@@ -542,7 +544,9 @@ def test_rows_of_a_rank_are_its_lines_in_order(said: list[tuple[int, str, str, f
 
 
 @given(SAID, st.integers(1, 8))
-def test_held_and_released_rows_are_bounded(said: list[tuple[int, str, str, float | None]], capacity: int) -> None:
+def test_collapsed_rows_held_and_released_are_bounded(
+    said: list[tuple[int, str, str, float | None]], capacity: int
+) -> None:
     fold, let_go = LineFolder(capacity), list[FoldedLine]()
     for rank, text, stream, at in said:
         fold.add(rank, text, LineInfo(stream, at))
@@ -555,7 +559,7 @@ def test_held_and_released_rows_are_bounded(said: list[tuple[int, str, str, floa
     assert [row.number for row in held] == list(range(fold.end - len(held), fold.end))
 
 
-def test_what_all_say_is_one_row_and_what_is_said_twice_is_two(book: LogBuffers) -> None:
+def test_equal_lines_of_all_ranks_collapse_and_repeats_do_not(book: LogBuffers) -> None:
     ring = CollapsedRing(book.merged)
     for rank in range(4):
         book.feed(rank, "out", b"epoch done\nloss is fine\nepoch done\n", at=100.0)
@@ -563,7 +567,7 @@ def test_what_all_say_is_one_row_and_what_is_said_twice_is_two(book: LogBuffers)
     assert rows_of(ring) == ["x4| epoch done", "x4| loss is fine", "x4| epoch done"]
 
 
-def test_who_deviates_is_named_and_a_label_grows(book: LogBuffers) -> None:
+def test_collapsed_row_names_missing_ranks_and_is_updated(book: LogBuffers) -> None:
     ring = CollapsedRing(book.merged)
     for rank in (0, 1, 2, 4, 5):
         book.feed(rank, "out", b"ready\n", at=100.0)
@@ -582,7 +586,7 @@ def test_who_deviates_is_named_and_a_label_grows(book: LogBuffers) -> None:
     assert ring.version > before
 
 
-def test_a_search_finds_who_said_a_row_as_that_grows(book: LogBuffers) -> None:
+def test_log_search_matches_the_rank_label_of_a_growing_row(book: LogBuffers) -> None:
     ring = CollapsedRing(book.merged)
     window = LogViewport(ring)
     now, found = 0.0, list[list[int]]()
@@ -601,7 +605,7 @@ def test_a_search_finds_who_said_a_row_as_that_grows(book: LogBuffers) -> None:
     assert (ring.changed_since(ring.version), ring.changed_since(-100)) == (ring.end, ring.first)
 
 
-def test_the_same_at_another_time_or_on_the_other_stream_is_another_row() -> None:
+def test_equal_lines_at_distant_times_or_streams_do_not_collapse() -> None:
     fold = LineFolder()
     fold.add(0, "alive", LineInfo("out", 100.0))
     fold.add(1, "alive", LineInfo("out", 100.0 + JOIN_SECONDS))
@@ -610,7 +614,7 @@ def test_the_same_at_another_time_or_on_the_other_stream_is_another_row() -> Non
     assert [list_ranks(row.ranks) for row in fold.read(0, 9)] == [[0, 1], [2], [3]]
 
 
-def test_lines_that_had_gone_before_they_were_looked_at_are_told() -> None:
+def test_collapsed_log_reports_lines_dropped_before_reading() -> None:
     book = LogBuffers(capacity=4)
     ring = CollapsedRing(book.merged)
     book.feed(0, "out", b"1\n2\n")
@@ -639,7 +643,7 @@ def test_lines_that_had_gone_before_they_were_looked_at_are_told() -> None:
         ([40], 32, "r40"),
     ],
 )
-def test_who_said_it(ranks: list[int], world: int, said: str) -> None:
+def test_rank_set_of_a_collapsed_row_is_formatted(ranks: list[int], world: int, said: str) -> None:
     assert format_ranks(mask(*ranks), world) == said
 
 
@@ -650,7 +654,7 @@ def piece(rank: int, data: bytes, at: float, stream: str = "out") -> OutputChunk
     return OutputChunk(rank, f"r{rank:03d}.{stream}", stream, data, at)
 
 
-def test_rows_go_out_once_they_are_settled(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_collapsed_printer_prints_rows_once_they_are_settled(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     out = CollapsedPrinter(Console(), 3)
     for rank in range(3):
         out.feed(piece(rank, b"epoch done\nsav", 100.0))
@@ -663,7 +667,7 @@ def test_rows_go_out_once_they_are_settled(capfdbinary: pytest.CaptureFixture[by
     assert capfdbinary.readouterr() == (b"x2, not r2| saved\nr2| sav\n", b"r2| oh\n")
 
 
-def test_common_lines_of_ranks_with_different_clocks_fold(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_common_lines_of_ranks_with_clock_offsets_collapse(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     out = CollapsedPrinter(Console(), 2)
     for step in range(3):
         for rank in range(2):
@@ -680,7 +684,7 @@ HELD = st.lists(st.tuples(st.integers(0, 4), st.sampled_from("abcd"), st.floats(
 
 
 @given(HELD)
-def test_no_line_is_lost_and_each_rank_keeps_its_order(said: list[tuple[int, str, float]]) -> None:
+def test_held_lines_lose_nothing_and_keep_order_per_rank(said: list[tuple[int, str, float]]) -> None:
     held, out, at = HeldLines(), list[tuple[int, str]](), 0.0
     for rank, text, pause in said:
         at += pause
@@ -694,7 +698,7 @@ def test_no_line_is_lost_and_each_rank_keeps_its_order(said: list[tuple[int, str
 
 
 @given(st.lists(st.lists(st.sampled_from("xyz"), max_size=3), min_size=2, max_size=5), st.integers(1, 6))
-def test_common_lines_fold_whatever_ranks_say_between_them(own: list[list[str]], common: int) -> None:
+def test_common_lines_collapse_across_other_lines_of_ranks(own: list[list[str]], common: int) -> None:
     held, fold = HeldLines(), LineFolder()
     for rank, words in enumerate(own):
         for number in range(common):
@@ -709,7 +713,7 @@ def test_common_lines_fold_whatever_ranks_say_between_them(own: list[list[str]],
     ]
 
 
-def test_what_ranks_say_crosswise_waits_for_ever_for_nothing() -> None:
+def test_lines_in_opposite_order_are_released_after_the_hold_time() -> None:
     held = HeldLines()
     for rank, texts in enumerate(["ab", "ba"]):
         for text in texts:
@@ -718,7 +722,7 @@ def test_what_ranks_say_crosswise_waits_for_ever_for_nothing() -> None:
     assert len(list(held.release_until(1.0))) == 4
 
 
-def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_lines_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_collapsing, "MAX_HELD_LINES", 10)
     held = HeldLines()
     for number in range(100):

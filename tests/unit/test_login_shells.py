@@ -1,4 +1,4 @@
-"""What is sent as a command line means the same to every login shell that is installed here."""
+"""Commands sent to login shells, faults of SSH hosts, validation of host answers, and the bundle importer."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def run(shell: str, command: str, given: bytes, home: Path) -> bytes:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_the_first_command(shell: str, tmp_path: Path) -> None:
+def test_bootstrap_command_works_in_every_login_shell(shell: str, tmp_path: Path) -> None:
     major, minor = sys.version_info[:2]
     words = [f"{major}.{minor}", f"{major},{minor}", "", "/odd 'path'/python", "word"]
     command = f"exec sh -c '{bootstrap_channel._SHELL}' skyward {shlex.join(words)}"
@@ -140,7 +140,7 @@ def _own_group(python: Path) -> None:
         (_folder_below_a_strangers, False),
     ],
 )  # fmt: skip
-def test_client_path_owner(
+def test_interpreter_of_the_client_is_run_only_if_owner_is_trusted(
     change: Callable[[Path], None] | None, runs: bool, interpreter: Path, tmp_path: Path
 ) -> None:
     if change is not None:
@@ -149,7 +149,7 @@ def test_client_path_owner(
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="makes files in /var/lib")
-def test_the_clients_path_is_not_run_below_tmp(interpreter: Path, tmp_path: Path) -> None:
+def test_interpreter_of_the_client_below_tmp_is_not_run(interpreter: Path, tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="own-") as folder:
         shutil.copytree(interpreter.parents[1], Path(folder, "venv"))
         assert not _is_tried(Path(folder, "venv/bin/python"), tmp_path)
@@ -170,7 +170,7 @@ def _is_tried(python: Path, home: Path) -> bool:
 
 
 @pytest.mark.parametrize("bundled", [True, False])
-def test_a_client_that_leaves_before_it_starts_an_agent_leaves_no_process(bundled: bool, tmp_path: Path) -> None:
+def test_client_that_leaves_early_leaves_no_process_on_the_host(bundled: bool, tmp_path: Path) -> None:
     made = bundle()
     if bundled:
         host_command_server.unpack(made.archive, str(tmp_path / ".cache/skyward" / made.name))
@@ -187,7 +187,7 @@ def test_a_client_that_leaves_before_it_starts_an_agent_leaves_no_process(bundle
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_putting_a_file(shell: str, tmp_path: Path) -> None:
+def test_file_upload_command_works_in_every_login_shell(shell: str, tmp_path: Path) -> None:
     folder = tmp_path / "a folder's"
 
     def put(attempts: str, data: bytes) -> bytes:
@@ -210,7 +210,7 @@ def test_putting_a_file(shell: str, tmp_path: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["name"]
 
 
-def test_command_lines_need_no_quoting_beyond_single_quotes() -> None:
+def test_bootstrap_commands_contain_no_single_quotes() -> None:
     assert not set(bootstrap_channel._SHELL) & set("'!\\\n")
     assert not set(ssh_transport._MODULE) & set("'!\\\n")
 
@@ -340,7 +340,7 @@ def _id(value: Any) -> str:
 
 
 @pytest.mark.parametrize("fault", [(at, each) for each in RAISED for at in AWAITS], indirect=True, ids=_id)
-async def test_one_odd_host_does_not_stop_the_others(fault: Fault) -> None:
+async def test_connection_error_of_one_host_does_not_affect_others(fault: Fault) -> None:
     ssh = SSH(HOSTS, config=False)
     checks = await ssh.check()
     assert {line.subject for line in checks} == {*HOSTS}
@@ -361,7 +361,7 @@ async def test_one_odd_host_does_not_stop_the_others(fault: Fault) -> None:
 
 
 @pytest.mark.parametrize("fault", [("connect", each) for each in SOME], indirect=True, ids=_id)
-async def test_an_odd_jump_host_is_a_verdict_about_those_behind_it(fault: Fault) -> None:
+async def test_jump_host_error_is_reported_for_each_host_behind_it(fault: Fault) -> None:
     behind = SSH(["gpu7", "gpu8"], config=False, jump=BAD)
     checks = await behind.check()
     assert [(line.subject, line.state) for line in checks] == [("gpu7", "fail"), ("gpu8", "fail")]
@@ -369,7 +369,7 @@ async def test_an_odd_jump_host_is_a_verdict_about_those_behind_it(fault: Fault)
 
 
 @pytest.mark.parametrize("fault", [("create_unix_connection", each) for each in SOME], indirect=True, ids=_id)
-async def test_an_agent_out_of_reach_is_a_connection_error(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unreachable_agent_over_ssh_is_a_connection_error(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     async def create_unix_connection(self: Connection, *_: Any, **more: Any) -> None:
         fault.check(self.host, "create_unix_connection")
 
@@ -389,13 +389,13 @@ async def test_an_agent_out_of_reach_is_a_connection_error(fault: Fault, monkeyp
 
 
 @pytest.mark.parametrize("fault", [(at, each) for each in SOME for at in AWAITS[:2]], indirect=True, ids=_id)
-async def test_a_key_that_cannot_be_fetched_is_a_verdict(fault: Fault) -> None:
+async def test_failed_host_key_fetch_is_a_skyward_error(fault: Fault) -> None:
     with pytest.raises(SkywardError):
         await connection.fetch_host_key(Target(BAD, config=False))
 
 
 @pytest.mark.parametrize("fault", [(at, each) for each in SOME for at in AWAITS[:2]], indirect=True, ids=_id)
-async def test_a_login_that_was_begun_early_is_tried_again_by_who_needs_it(fault: Fault) -> None:
+async def test_failed_early_login_is_retried_on_demand(fault: Fault) -> None:
     async def begin(link: connection.HostConnection) -> None:
         pytest.fail("there is no login")
 
@@ -408,7 +408,7 @@ async def test_a_login_that_was_begun_early_is_tried_again_by_who_needs_it(fault
 
 
 @pytest.mark.parametrize("fault", [("", OSError())], indirect=True)
-async def test_wait_for_a_channel_is_bounded(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_wait_for_an_ssh_channel_is_bounded(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     async def hangs(*_: Any, **more: Any) -> None:
         await asyncio.Event().wait()
 
@@ -432,7 +432,7 @@ STATUS: dict[str, Any] = {"kept": {}, "orphans": [], "left": False, "ended": "",
 
 
 @pytest.mark.parametrize("value", [None, [1], {"a": 1}, float("nan"), 1 << 70])
-def test_what_a_host_tells_of_itself_is_looked_at(value: Any) -> None:
+def test_invalid_host_facts_are_rejected(value: Any) -> None:
     host_answers.validate_facts(dict(HOST_FACTS), status=False)
     host_answers.validate_facts(HOST_FACTS | STATUS, status=True)
     host_answers.validate_facts({key: HOST_FACTS[key] for key in host_answers.FACTS} | {"root": ""}, status=True)
@@ -481,13 +481,13 @@ def is_one_all_the_same(key: str, value: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", ["\x1b]0;x\x07", "gpus "])
-def test_why_something_was_not_measured_is_told_of_what_is_measured_alone(name: str) -> None:
+def test_probe_reasons_are_accepted_only_for_known_measurements(name: str) -> None:
     with pytest.raises(WireError, match="invalid 'whys' in its answer"):
         host_answers.validate_task_result("probe", DONE["probe"] | {"whys": {name: "no"}})
 
 
 @pytest.mark.parametrize("what", sorted(DONE))
-def test_what_a_host_says_when_something_was_done_is_looked_at(what: str) -> None:
+def test_invalid_task_result_of_a_host_is_rejected(what: str) -> None:
     host_answers.validate_task_result(what, DONE[what])
     for key, value in DONE[what].items():
         with pytest.raises(WireError, match=f"invalid '{key}' in its answer: None"):
@@ -542,7 +542,7 @@ def modules(archive: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("which", ["what nodes start with", "the rest"])
-def test_modules_are_found_as_python_finds_them(unpacked: str, which: str) -> None:
+def test_bundle_importer_finds_modules_like_zipimport(unpacked: str, which: str) -> None:
     archive = unpacked if which == "what nodes start with" else deferred_bundle_path(unpacked)
     found = modules(archive)
     assert len(found) > 80
@@ -553,7 +553,7 @@ def test_modules_are_found_as_python_finds_them(unpacked: str, which: str) -> No
         assert ours.submodule_search_locations == theirs.submodule_search_locations
 
 
-def test_its_code_may_be_asked_for_as_often_as_anybody_likes(unpacked: str) -> None:
+def test_bundle_importer_returns_code_repeatedly(unpacked: str) -> None:
     name, place = "skyward_core.protocol.frame_codec", f"{unpacked}/skyward_core/protocol"
     importer = bundle_importer._Importer(place)
     assert importer.find_spec(name) is not None
@@ -564,13 +564,13 @@ def test_its_code_may_be_asked_for_as_often_as_anybody_likes(unpacked: str) -> N
         importer.get_code("skyward_core.protocol.no_such_module")
 
 
-def test_each_module_is_read_once(unpacked: str) -> None:
+def test_bundle_importer_reads_each_module_once(unpacked: str) -> None:
     done = subprocess.run([sys.executable, "-I", "-c", COUNTING, unpacked], capture_output=True, text=True, check=False)
     file = f"{unpacked}/skyward_core/plugins/built_in/mig.py"
     assert done.stdout.splitlines() == ["0 True", file], done.stderr
 
 
-def test_other_files_are_imported_from_as_ever(tmp_path: Path) -> None:
+def test_other_zip_files_are_imported_by_zipimport(tmp_path: Path) -> None:
     other = tmp_path / "other.zip"
     with zipfile.ZipFile(other, "w") as file:
         file.writestr("parcel/__init__.py", "")

@@ -98,14 +98,14 @@ def test_problem_text_names_each_problem(figures: dict[str, float], said: str) -
     assert problem_text(figures) == said
 
 
-def test_quantities_have_units() -> None:
+def test_metric_quantities_are_formatted_with_units() -> None:
     assert (quantity(98.2, "%"), quantity(1.25e9, "B/s"), quantity(3.0, "")) == ("98 %", "1.25 GB/s", "3")
     assert (share(1.0, 4.0), share(None, 4.0), share(1.0, 0.0)) == ("25 %", "", "")
 
 
 @pytest.mark.parametrize("unit", ["B", "B/s"])
-def test_size_fits_its_column(unit: Any) -> None:
-    """150 bytes/s stood on the figure before it, and 1000 kB/s was 1e+03 kB/s."""
+def test_formatted_size_fits_its_column(unit: Any) -> None:
+    """150 bytes/s once overlapped the preceding number, and 1000 kB/s was formatted as 1e+03 kB/s."""
     room = min(width for _, names, width in NODE_COLUMNS if _UNITS.get(names[0]) == unit)
     for size in (0, 9.994, 150, 999.4, 999.6, 999_499, 999_600, 123.4e6, 999.6e6, 999.6e9):
         assert len(quantity(size, unit)) < room and "e+" not in quantity(size, unit), size
@@ -226,7 +226,7 @@ def test_every_painted_character_has_a_plain_form() -> None:
 
 
 def test_state_glyphs_differ_in_plain_ascii() -> None:
-    """Where a sign stands alone, as in the grid of 256 ranks, fine and failed are no matter of colour either."""
+    """In the grid of 256 ranks a glyph stands alone, so success and failure must differ without colour."""
     glyphs = {each.glyph for each in _STATE_STYLES.values()}
     assert len({plain_ascii(glyph) for glyph in glyphs}) == len(glyphs)
     ranks = (

@@ -96,7 +96,7 @@ def spec(world: World, nodes: int = 3) -> PoolSpec:
     return PoolSpec(name="q", provider=world, nodes=nodes, options=Options(console=False, grace=0.1))
 
 
-async def test_it_is_exchanged_before_any_node_counts_and_the_ledger_knows_of_both(shop: Shop, ledger: Ledger) -> None:
+async def test_faulty_machine_is_replaced_before_the_pool_is_ready(shop: Shop, ledger: Ledger) -> None:
     shop.gpus["m1"] = 1
     noted: list[Any] = []
 
@@ -142,7 +142,9 @@ async def test_it_is_exchanged_before_any_node_counts_and_the_ledger_knows_of_bo
     ],
     ids=["another faulty machine", "no other machine"],
 )
-async def test_start_fails_without_a_good_replacement(shop: Shop, ledger: Ledger, gpus: int | None, said: str) -> None:
+async def test_start_fails_if_a_faulty_machine_has_no_good_replacement(
+    shop: Shop, ledger: Ledger, gpus: int | None, said: str
+) -> None:
     shop.gpus["m0"] = 0
 
     async def on_replace(token: str) -> None:
@@ -158,7 +160,7 @@ async def test_start_fails_without_a_good_replacement(shop: Shop, ledger: Ledger
     assert ledger.pool(pool.row.token).ended_at is not None
 
 
-async def test_teardown_during_exchange_ends_the_new_machine(shop: Shop, ledger: Ledger) -> None:
+async def test_teardown_during_machine_replacement_ends_the_new_machine(shop: Shop, ledger: Ledger) -> None:
     shop.gpus["m0"] = 0
 
     async def on_replace(token: str) -> None:
@@ -172,7 +174,9 @@ async def test_teardown_during_exchange_ends_the_new_machine(shop: Shop, ledger:
     assert [each.id for each in ledger.machines(pool.row.token)] == ["m0"]
 
 
-async def test_slow_measurement_is_reported(shop: Shop, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_hardware_measurement_is_reported(
+    shop: Shop, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(startup, "NODE_PROBE_TIMEOUT", 0.05)
     shop.gpus["m1"] = None
     pool = await started(spec(shop, 2), ledger)
@@ -194,7 +198,7 @@ async def came_to(shop: Shop, ledger: Ledger, gpus: int | None, *, observer: boo
     return pool
 
 
-async def test_who_comes_to_a_pool_that_was_never_up_has_its_machines_measured(shop: Shop, ledger: Ledger) -> None:
+async def test_client_attaching_to_an_unfinished_pool_verifies_machines(shop: Shop, ledger: Ledger) -> None:
     pool = await came_to(shop, ledger, 1)
     assert shop.ended == ["m1"] and len(shop.asked) == 1
     assert [each.id for each in ledger.machines("t1")] == ["m0", f"new-{shop.asked[0]}"]
@@ -207,14 +211,14 @@ async def test_who_comes_to_a_pool_that_was_never_up_has_its_machines_measured(s
     await pool.down()
 
 
-async def test_who_only_looks_measures_nothing(shop: Shop, ledger: Ledger) -> None:
+async def test_observer_attaching_to_an_unfinished_pool_verifies_nothing(shop: Shop, ledger: Ledger) -> None:
     pool = await came_to(shop, ledger, 1, observer=True)
     assert shop.sent == [] and shop.asked == [] and pool.view.nodes_ready == 2
     await pool.detach()
 
 
-async def test_observer_that_becomes_client_continues_the_exchange(shop: Shop, ledger: Ledger) -> None:
-    """The one who was at it had asked for the machine: what is asked for again has the same token."""
+async def test_observer_that_becomes_client_continues_machine_replacement(shop: Shop, ledger: Ledger) -> None:
+    """The previous client had requested the machine, so the repeated request has the same token."""
     pool = await came_to(shop, ledger, 1, observer=True, cut_off="abcd")
     assert len(ledger.replacements("t1")) == 1, "who only looks forgets nothing"
     ledger.record_discovered("t1", [machine(1, "new-abcd")])  # by its tags: it was made, and nobody had heard of it
@@ -228,7 +232,7 @@ async def test_observer_that_becomes_client_continues_the_exchange(shop: Shop, l
     assert receipt.created == 3
 
 
-async def test_replacement_is_measured_too(shop: Shop, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_replacement_machine_is_measured_too(shop: Shop, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_recovery, "REPLACEMENT_PAUSES", (0.001, 0.01))
     wanted = PoolSpec(name="q", provider=shop, nodes=2, options=Options(console=False, grace=0.1, on_loss="replace"))
 
@@ -299,7 +303,7 @@ async def test_teardown_names_unaccounted_machines(world: Silent, verbs: set[str
         assert set(world.ended) == {"m0", "m1"}, "told to end, though nobody says that they have"
 
 
-async def test_who_comes_to_a_pool_is_told(world: Silent, ledger: Ledger) -> None:
+async def test_attach_fails_if_the_provider_does_not_answer(world: Silent, ledger: Ledger) -> None:
     world.unanswered = {"describe"}
     _, row = intended(world, 2)
     ledger.set_pool_state(row.token, "up")
@@ -312,7 +316,7 @@ async def test_who_comes_to_a_pool_is_told(world: Silent, ledger: Ledger) -> Non
     await client.close()
 
 
-async def test_a_node_that_is_away_is_not_waited_for_without_words(world: Silent, ledger: Ledger) -> None:
+async def test_lost_node_with_a_silent_provider_is_reported(world: Silent, ledger: Ledger) -> None:
     pool = await started(spec(world, 2), ledger)
     said: list[str] = []
     pool.news.subscribe(lambda event: said.append(getattr(event, "detail", "")), None)
@@ -325,7 +329,7 @@ async def test_a_node_that_is_away_is_not_waited_for_without_words(world: Silent
     assert (await pool.down()).ok
 
 
-async def test_what_cannot_be_cleared_up_is_named_and_done_by_the_next_teardown(world: Silent, ledger: Ledger) -> None:
+async def test_teardown_reports_resources_that_could_not_be_removed(world: Silent, ledger: Ledger) -> None:
     world.unanswered = {"teardown"}
     pool = await started(spec(world, 1), ledger)
     async with asyncio.timeout(60):
@@ -334,7 +338,9 @@ async def test_what_cannot_be_cleared_up_is_named_and_done_by_the_next_teardown(
     assert not receipt.ok and ledger.pool(pool.row.token).ended_at is None
 
 
-async def test_namesake_pool_is_kept(world: Silent, monkeypatch: pytest.MonkeyPatch, ledger: Ledger) -> None:
+async def test_teardown_of_an_ended_pool_keeps_a_new_pool_of_its_name(
+    world: Silent, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
+) -> None:
     pool = await started(spec(world, 1), ledger)
     cleared: list[str] = []
     describe = world.describe
@@ -356,7 +362,9 @@ async def test_namesake_pool_is_kept(world: Silent, monkeypatch: pytest.MonkeyPa
     assert receipt.ok and cleared == []
 
 
-async def test_observer_keeps_namesake_pool(world: Silent, monkeypatch: pytest.MonkeyPatch, ledger: Ledger) -> None:
+async def test_observer_keeps_a_new_pool_of_the_same_name(
+    world: Silent, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
+) -> None:
     spec, row = intended(world, 1)
     ledger.set_pool_state(row.token, "up")
     cleared: list[str] = []
@@ -378,7 +386,7 @@ async def test_observer_keeps_namesake_pool(world: Silent, monkeypatch: pytest.M
 # What packages ranks had is written down by whoever gets to it, though the one before was called off.
 
 
-async def test_one_that_is_called_off_leaves_it_to_the_next(tmp_path: Path) -> None:
+async def test_cancelled_package_listing_is_saved_by_the_next_attempt(tmp_path: Path) -> None:
     asked, told = asyncio.Event(), asyncio.Event()
 
     async def installed() -> dict[str, str]:
@@ -428,7 +436,7 @@ async def running(world: World, ledger: Ledger) -> AsyncIterator[Pool]:
     assert (await pool.down()).ok
 
 
-async def test_machines_end_first_and_what_goes_with_them_is_named(ledger: Ledger) -> None:
+async def test_immediate_teardown_ends_machines_first_and_names_losses(ledger: Ledger) -> None:
     world = Abrupt()
     async with running(world, ledger) as pool:
         pool.view.unfetched = {"run-1": 1234}
@@ -440,7 +448,7 @@ async def test_machines_end_first_and_what_goes_with_them_is_named(ledger: Ledge
     assert receipt.notes[0] == "its machines were terminated at once, as requested"
 
 
-async def test_who_cannot_do_that_ends_nothing(ledger: Ledger) -> None:
+async def test_immediate_teardown_without_provider_support_is_rejected(ledger: Ledger) -> None:
     abrupt = Abrupt()
     abrupt.why = "its library is too old"
     for world, said in ((World(), "does not support it"), (abrupt, "its library is too old")):

@@ -77,7 +77,7 @@ def cards(received: int, sent: int) -> str:
 # -- the machine ---------------------------------------------------------------------------------------------
 
 
-def test_a_machines_figures_and_its_rates_since_the_last_reading(tmp_path: Path) -> None:
+def test_host_metrics_and_rates_are_read_from_proc(tmp_path: Path) -> None:
     root = tree(
         tmp_path,
         {
@@ -110,7 +110,7 @@ def test_a_machines_figures_and_its_rates_since_the_last_reading(tmp_path: Path)
 
 
 @pytest.mark.parametrize("text", ["", "cpu", "cpu a b c d e", "\xff\xfe", "some avg10=x", "MemTotal: \n"])
-def test_a_figure_that_cannot_be_had_is_absent(tmp_path: Path, text: str) -> None:
+def test_unreadable_host_metric_is_absent(tmp_path: Path, text: str) -> None:
     names = ("stat", "meminfo", "net/dev", "diskstats", "pressure/cpu")
     root = tree(tmp_path, {f"proc/{name}": text for name in names})
     machine = sampler.HostMetrics(str(tmp_path), str(root))
@@ -118,7 +118,7 @@ def test_a_figure_that_cannot_be_had_is_absent(tmp_path: Path, text: str) -> Non
     assert sampler.HostMetrics(str(tmp_path / "nowhere"), str(tmp_path / "nowhere")).read(1.0) == {}
 
 
-def test_this_machine_is_measured() -> None:
+def test_host_metrics_of_this_machine_are_read() -> None:
     machine = sampler.HostMetrics("/")
     machine.read(0.0)
     found = machine.read(1.0)
@@ -129,7 +129,7 @@ def test_this_machine_is_measured() -> None:
 
 
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=60), st.integers(100, 2000))
-def test_the_record_is_bounded_and_one_number_says_how_far_somebody_is(sizes: list[int], limit: int) -> None:
+def test_sample_files_are_bounded_and_offsets_continue(sizes: list[int], limit: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         written = b""
         record = SampleFiles(folder, limit)
@@ -146,7 +146,7 @@ def test_the_record_is_bounded_and_one_number_says_how_far_somebody_is(sizes: li
         assert start + len(data) == len(written)
 
 
-def test_a_line_that_was_cut_off_spoils_no_other(tmp_path: Path) -> None:
+def test_truncated_sample_line_spoils_no_other(tmp_path: Path) -> None:
     SampleFiles(str(tmp_path)).append({"a": 1})
     (start, name), *_ = sample_files(str(tmp_path))
     with open(tmp_path / name, "ab") as file:
@@ -172,24 +172,24 @@ def test_a_line_that_was_cut_off_spoils_no_other(tmp_path: Path) -> None:
         ("", None),
     ],
 )
-def test_of_the_kernels_log_only_the_place_and_the_number_are_taken(line: str, error: object) -> None:
+def test_xid_error_and_gpu_address_are_parsed_from_the_kernel_log(line: str, error: object) -> None:
     assert gpu_metrics.parse_xid(line) == error
 
 
 @given(st.text())
-def test_any_line_of_the_kernels_log(text: str) -> None:
+def test_any_kernel_log_line_is_parsed_safely(text: str) -> None:
     told = gpu_metrics.parse_xid(text)
     assert told is None or (len(told[0]) < 20 and 0 <= told[1] < 10_000)
     assert gpu_metrics.parse_xid(f"NVRM: Xid (PCI:0000:01:00): 7, {text}") == ("0000:01:00", 7)
 
 
-def test_a_place_on_the_bus_is_one_however_it_is_written() -> None:
+def test_pci_addresses_are_normalized() -> None:
     assert {gpu_metrics.normalize_pci_address(each) for each in ("0000:3b:00", "00000000:3B:00.0", "0000:3b:00.0")} == {
         "0000:3b:00"
     }
 
 
-def test_errors_since_the_last_look(tmp_path: Path) -> None:
+def test_xid_log_returns_only_new_errors(tmp_path: Path) -> None:
     os.mkfifo(log := tmp_path / "kmsg")
     found = gpu_metrics.XidLog(str(log))
     with open(log, "wb", buffering=0) as kernel:
@@ -216,17 +216,17 @@ def test_errors_since_the_last_look(tmp_path: Path) -> None:
         ("", None),
     ],
 )
-def test_what_dcgmi_prints_is_looked_at(line: str, told: object) -> None:
+def test_dcgmi_line_is_parsed_and_bounded(line: str, told: object) -> None:
     assert gpu_metrics.parse_dcgm_line(line) == told
 
 
 @given(st.text())
-def test_dcgmi_may_print_anything(text: str) -> None:
+def test_any_dcgmi_line_is_parsed_safely(text: str) -> None:
     told = gpu_metrics.parse_dcgm_line(text)
     assert told is None or all(0 <= share <= 100 for share in told[1].values())
 
 
-def test_one_dcgmi_is_started_and_never_waited_for(tmp_path: Path) -> None:
+def test_dcgmi_is_started_once_and_never_waited_for(tmp_path: Path) -> None:
     program = tmp_path / "dcgmi"
     program.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\necho "GPU 0 0.5 0.25"\necho noise\nexec sleep 100\n')
     program.chmod(0o755)
@@ -240,7 +240,7 @@ def test_one_dcgmi_is_started_and_never_waited_for(tmp_path: Path) -> None:
     assert gpu_metrics.DcgmMonitor(str(tmp_path / "none")).read(1.0) == {}
 
 
-def test_amd_by_the_files_of_its_driver(tmp_path: Path) -> None:
+def test_amd_gpu_metrics_are_read_from_driver_files(tmp_path: Path) -> None:
     device = "sys/class/drm/card1/device"
     root = tree(
         tmp_path,
@@ -257,7 +257,7 @@ def test_amd_by_the_files_of_its_driver(tmp_path: Path) -> None:
     assert gpu_metrics.AmdGpus(str(tmp_path / "none")).devices == []
 
 
-def test_reasons_to_run_slower_in_words() -> None:
+def test_throttle_reasons_are_described() -> None:
     assert describe_throttling(0x44) == "power cap, too hot (hardware)"
     assert describe_throttling(0.0) == ""
 
@@ -305,7 +305,7 @@ def sampling(tmp_path: Path, driver: Path) -> Iterator[Sampling]:
 
 
 @needs_compiler
-def test_gpus_by_their_driver_and_how_they_fail(sampling: Sampling) -> None:
+def test_gpu_metrics_of_the_driver_and_its_failures_are_sampled(sampling: Sampling) -> None:
     wait_until(lambda: "gpus" in sampling.last, what=lambda: sampling.samples())
     first, second = sampling.last["gpus"]
     memory = {"mem_used": 1024 << 20, "mem_total": 81920 << 20}
@@ -339,8 +339,7 @@ def test_gpus_by_their_driver_and_how_they_fail(sampling: Sampling) -> None:
 
 
 @needs_compiler
-def test_every_figure_of_a_gpu_comes(tmp_path: Path, driver: Path) -> None:
-    """Of the driver, of ``dcgmi`` and of the kernel's log together, each at its GPU."""
+def test_gpu_sample_combines_driver_dcgmi_and_kernel_log(tmp_path: Path, driver: Path) -> None:
     (tmp_path / "dcgmi").write_text('#!/bin/sh\necho "GPU 1 0.5 0.25"\nexec sleep 100\n')
     (tmp_path / "dcgmi").chmod(0o755)
     os.mkfifo(tmp_path / "kmsg")
@@ -392,7 +391,7 @@ def test_every_figure_of_a_gpu_comes(tmp_path: Path, driver: Path) -> None:
 
 
 @needs_compiler
-def test_a_driver_that_hangs_takes_nothing_else_with_it(sampling: Sampling) -> None:
+def test_hanging_gpu_driver_does_not_stop_host_metrics(sampling: Sampling) -> None:
     wait_until(lambda: "gpus" in sampling.last)
     (sampling.folder / "gpus").write_text("hang\n")
     wait_until(lambda: "why" in sampling.last, what=lambda: sampling.last)
@@ -403,7 +402,7 @@ def test_a_driver_that_hangs_takes_nothing_else_with_it(sampling: Sampling) -> N
     assert sampling.process.wait(20) == 0
 
 
-def test_without_a_driver_the_nodes_own_figures_come(tmp_path: Path) -> None:
+def test_host_metrics_are_sampled_without_a_gpu_driver(tmp_path: Path) -> None:
     found = Sampling(tmp_path, {"LD_LIBRARY_PATH": "/nowhere"})
     try:
         wait_until(lambda: "cpu" in found.last.get("node", {}))
@@ -424,7 +423,7 @@ def sample(at: float, cpu: float = 1.0, **more: Any) -> bytes:
     return json.dumps({"at": at, "node": {"cpu": cpu}} | more).encode() + b"\n"
 
 
-def test_the_newest_figures_and_the_past_by_node_and_gpu() -> None:
+def test_machine_metrics_hold_latest_values_by_node_and_gpu() -> None:
     book = MachineMetrics()
     devices = [{"id": "GPU-0", "model": "H100"}, {"id": "GPU-1", "model": "\x1b[2JH100"}]
     book.feed(3, sample(10.0, 5.0, devices=devices, gpus=[{"util": 97}, {"util": 12, "temp": 60}]), ahead=100.0)
@@ -441,7 +440,7 @@ def test_the_newest_figures_and_the_past_by_node_and_gpu() -> None:
     assert machine.is_fresh(115.0) and not machine.is_fresh(160.0)
 
 
-def test_a_history_goes_on_where_the_clock_was_set_back() -> None:
+def test_metric_history_continues_after_the_clock_is_set_back() -> None:
     track = MetricHistory()
     for at in (100.0, 4000.0, 4001.0, 4000.9, 401.0, 402.0):
         track.add(at, {"cpu": at} if at > 400 else {})
@@ -450,7 +449,7 @@ def test_a_history_goes_on_where_the_clock_was_set_back() -> None:
 
 
 @given(st.lists(st.binary(max_size=60) | st.sampled_from([sample(1.0), b"[" * 2000, b'{"at":1e999,"node":{}}'])))
-def test_lines_that_are_none_are_passed_over(lines: list[bytes]) -> None:
+def test_invalid_sample_lines_are_skipped(lines: list[bytes]) -> None:
     book = MachineMetrics()
     book.feed(0, b"\n".join(lines))
     book.feed(0, sample(2.0, 3.0))
@@ -463,7 +462,7 @@ def test_lines_that_are_none_are_passed_over(lines: list[bytes]) -> None:
         lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=60), inner, max_size=4),
     )
 )
-def test_samples_may_hold_anything(told: Any) -> None:
+def test_samples_with_any_values_are_read_safely(told: Any) -> None:
     book = MachineMetrics()
     for each in (told, {"at": 5, "node": told, "gpus": told, "devices": told, "why": told}, {"at": told}):
         book.feed(0, json.dumps(each).encode())
@@ -473,7 +472,7 @@ def test_samples_may_hold_anything(told: Any) -> None:
 
 
 @given(st.integers(1, 5 * MAX_POINTS))
-def test_a_history_is_bounded_and_spans_all_of_it(count: int) -> None:
+def test_metric_history_is_bounded_and_spans_the_whole_time(count: int) -> None:
     track = MetricHistory()
     for at in range(count):
         track.add(float(at), {"a": at} | ({"b": 1.0} if at > count // 2 else {}))
@@ -504,7 +503,7 @@ def pool() -> Any:
 BOOK_RUN: Any = SimpleNamespace(id="r1", opened_at=10.0, ended_at=15.0)
 
 
-def test_of_a_run_come_its_ranks_numbers_and_its_machines_of_its_time() -> None:
+def test_curves_of_a_run_have_metrics_of_its_ranks_and_machines() -> None:
     found = build_curves(pool(), BOOK_RUN)
     assert found.names == ["loss", "cpu", "util", "throttle"]
     assert [curve.rank for curve in found.of("loss")] == [0, 1]
@@ -515,7 +514,7 @@ def test_of_a_run_come_its_ranks_numbers_and_its_machines_of_its_time() -> None:
     assert len(build_curves(PoolView("p"), BOOK_RUN)) == 0
 
 
-def test_as_files() -> None:
+def test_curves_are_exported_as_csv_and_json() -> None:
     found = build_curves(pool(), BOOK_RUN)
     file = io.StringIO(newline="")
     found.to_csv(file)
@@ -529,7 +528,7 @@ def test_as_files() -> None:
     assert json.loads(file.getvalue()) == [curve_json(curve) for curve in found]
 
 
-def test_a_name_is_no_formula_in_a_spreadsheet_and_json_has_no_nan() -> None:
+def test_csv_export_escapes_formulas_and_json_export_has_no_nan() -> None:
     odd = Curve("=cmd()", rank=0)
     for at, value in enumerate((nan, inf, 1.0)):
         odd.at.append(at)
@@ -543,7 +542,7 @@ def test_a_name_is_no_formula_in_a_spreadsheet_and_json_has_no_nan() -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_parquet_where_pyarrow_is_and_else_in_words(tmp_path, monkeypatch) -> None:
+def test_parquet_export_requires_pyarrow(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(UsageError, match="pip install pyarrow"):
         build_curves(pool(), BOOK_RUN).to_parquet(str(tmp_path / "x.parquet"))
@@ -558,7 +557,7 @@ def test_parquet_where_pyarrow_is_and_else_in_words(tmp_path, monkeypatch) -> No
 # -- for Prometheus ------------------------------------------------------------------------------------------
 
 
-def test_the_newest_of_each_for_prometheus() -> None:
+def test_prometheus_export_has_the_latest_value_of_each_series() -> None:
     text = format_prometheus(build_curves(pool(), BOOK_RUN), {"pool": "p", "run": "r1"})
     found = parsed(text)
     about = {"pool": "p", "run": "r1"}
@@ -571,7 +570,7 @@ def test_the_newest_of_each_for_prometheus() -> None:
 
 
 @given(st.lists(st.tuples(st.text(min_size=1), st.booleans(), st.floats()), unique_by=lambda each: each[:2]))
-def test_whatever_names_there_are_prometheus_can_read_them(named: list[tuple[str, bool, float]]) -> None:
+def test_prometheus_export_escapes_any_metric_name(named: list[tuple[str, bool, float]]) -> None:
     curves = []
     for name, of_rank, value in named:
         curve = Curve(name, rank=0) if of_rank else Curve("util", node=0, gpu=0, model=name)
@@ -583,7 +582,7 @@ def test_whatever_names_there_are_prometheus_can_read_them(named: list[tuple[str
     assert [labels["name"] for labels, _ in ranks] == [name for name, of_rank, _ in named if of_rank]
 
 
-def test_every_figure_has_a_name_that_prometheus_takes() -> None:
+def test_every_machine_metric_has_a_valid_prometheus_name() -> None:
     curves = []
     for gpu, names in ((None, [*NODE_METRIC_DEFINITIONS, "of a newer-release"]), (0, GPU_METRIC_DEFINITIONS)):
         for name in names:
@@ -593,7 +592,7 @@ def test_every_figure_has_a_name_that_prometheus_takes() -> None:
     assert len(parsed(format_prometheus(curves, {"pool": "p"}))) == len(curves)
 
 
-def test_numbers_are_those_of_this_machine() -> None:
+def test_node_and_gpu_metric_names_are_disjoint() -> None:
     assert not (NODE_METRIC_DEFINITIONS.keys() & GPU_METRIC_DEFINITIONS.keys()), "one name, one meaning"
     assert all(
         figure.whole in {**NODE_METRIC_DEFINITIONS, **GPU_METRIC_DEFINITIONS, "": None}
@@ -608,7 +607,7 @@ def numbers(folder: Path) -> list[int]:
     return [entry["n"] for entry in read_metrics(folder)]
 
 
-def test_it_is_read_in_its_order_whoever_wrote_it(tmp_path: Path) -> None:
+def test_metrics_of_consecutive_writers_are_read_in_order(tmp_path: Path) -> None:
     for client in range(3):
         kept = MetricsWriter(tmp_path, pytest.fail)
         for number in range(5):
@@ -618,7 +617,7 @@ def test_it_is_read_in_its_order_whoever_wrote_it(tmp_path: Path) -> None:
     assert numbers(tmp_path) == list(range(15))
 
 
-def test_what_a_process_that_was_killed_has_left_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_truncated_metrics_files_are_read_up_to_the_damage(tmp_path: Path) -> None:
     for _ in range(3):
         kept = MetricsWriter(tmp_path, pytest.fail)
         kept.put({"n": 1})
@@ -629,7 +628,7 @@ def test_what_a_process_that_was_killed_has_left_is_read_as_far_as_it_goes(tmp_p
     assert numbers(tmp_path) == [1]
 
 
-def test_the_beginning_and_the_end_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_files_keep_beginning_and_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_folder, "METRICS_FILE_BYTES", 300)
     monkeypatch.setattr(pool_folder, "METRICS_TOTAL_BYTES", 1500)
     monkeypatch.setattr(pool_folder, "FLUSH_BYTES", 1)
@@ -643,7 +642,7 @@ def test_the_beginning_and_the_end_stay(tmp_path: Path, monkeypatch: pytest.Monk
     assert found == sorted(found)
 
 
-def test_a_full_disk_ends_it_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_stops_the_metrics_writer_with_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(pool_folder, "FLUSH_BYTES", 1)
     kept = MetricsWriter(tmp_path, said.append)

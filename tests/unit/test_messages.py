@@ -347,7 +347,7 @@ def test_invalid_bytes_are_a_wire_error(garbage: bytes) -> None:
         decode(STREAM + garbage)
 
 
-def test_header_is_compact_json() -> None:
+def test_frame_header_is_compact_json() -> None:
     data = encode_frame({"t": "a", "b": [1, 2]})
     assert json.loads(data[8:]) == {"t": "a", "b": [1, 2]}
     assert b" " not in data[8:]
@@ -717,7 +717,7 @@ def test_call_is_refused_exactly_if_python_refuses_it(takes: str, args: list[int
         max_size=10,
     )
 )
-def test_plain_arguments_round_trip(values: list[Any]) -> None:
+def test_pickled_plain_arguments_round_trip(values: list[Any]) -> None:
     blob = make_task(function(lambda *given: None)(*values)).args
     args, kwargs = pickle.loads(blob.read())
     assert (repr(args), kwargs) == (repr(tuple(values)), {})

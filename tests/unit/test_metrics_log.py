@@ -1,4 +1,4 @@
-"""sky.log: numbers from a rank to the live panes."""
+"""``sky.log``: metrics from a rank to a file."""
 
 import json
 import math
@@ -29,12 +29,12 @@ def spool(tmp_path, monkeypatch):
     metric_logging._writer = None
 
 
-def test_off_a_pool_it_does_nothing():
+def test_log_off_a_pool_does_nothing():
     assert metric_logging._writer is None
     sky.log(step=1, loss=0.5)
 
 
-def test_numbers_come_out_with_their_run(spool):
+def test_logged_metrics_are_written_with_their_run(spool):
     with using(InstanceInfo(run="r1")):
         sky.log(step=3, loss=0.5)
     (line,) = spool()
@@ -42,7 +42,7 @@ def test_numbers_come_out_with_their_run(spool):
     assert abs(line["at"] - time.time()) < 60
 
 
-def test_calls_in_between_are_thinned_to_the_latest(spool):
+def test_frequent_log_calls_are_thinned_to_the_latest(spool):
     for step in range(1000):
         sky.log(step=step, loss=1 / (step + 1))
     sky.log(accuracy=0.25)
@@ -51,14 +51,14 @@ def test_calls_in_between_are_thinned_to_the_latest(spool):
     assert [line["values"] for line in spool()][1:] == [{"step": 1000}]
 
 
-def test_runs_of_one_process_do_not_mix(spool):
+def test_logged_metrics_of_concurrent_runs_do_not_mix(spool):
     for run, loss in (("r1", 1.0), ("r2", 2.0), ("r1", 3.0)):
         with using(InstanceInfo(run=run)):
             sky.log(loss=loss)
     assert {line["run"]: line["values"]["loss"] for line in spool()} == {"r1": 3.0, "r2": 2.0}
 
 
-def test_whatever_is_a_number_is_taken(spool):
+def test_log_accepts_numpy_torch_and_bool_scalars(spool):
     torch = pytest.importorskip("torch")
 
     sky.log(a=np.float32(0.5), b=torch.tensor(2.0, requires_grad=True), c=True, d=float("nan"), e=np.int64(7))
@@ -69,13 +69,13 @@ def test_whatever_is_a_number_is_taken(spool):
 
 
 @pytest.mark.parametrize("value", ["0.5", None, [1], np.zeros(3)])
-def test_what_is_no_number_is_named(value, spool):
+def test_log_rejects_values_that_are_no_numbers(value, spool):
     with pytest.raises(TypeError, match=r"sky\.log\(\) takes numbers, but loss is a"):
         sky.log(step=1, loss=value)
     assert spool() == []
 
 
-def test_a_tensor_of_several_is_no_number(spool):
+def test_log_rejects_tensor_of_several_values(spool):
     torch = pytest.importorskip("torch")
 
     with pytest.raises(TypeError, match=r"sky\.log\(\) takes numbers, but loss is a Tensor"):
@@ -83,7 +83,7 @@ def test_a_tensor_of_several_is_no_number(spool):
     assert spool() == []
 
 
-def test_a_thread_writes_without_being_asked(tmp_path):
+def test_metric_writer_thread_flushes_by_itself(tmp_path):
     path = tmp_path / "m"
     metric_logging.start_writer(str(path))
     try:
@@ -96,7 +96,7 @@ def test_a_thread_writes_without_being_asked(tmp_path):
         metric_logging._writer = None
 
 
-def test_a_full_disk_is_told_once_and_harms_nothing(spool, capsys, monkeypatch):
+def test_full_disk_is_reported_once_by_the_metric_writer(spool, capsys, monkeypatch):
     def full(fd, data):
         raise OSError(28, "No space left on device")
 

@@ -1,4 +1,4 @@
-"""The page that tells what each module is for is what the modules say, and each says something."""
+"""Currency and completeness of the modules page."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 from tests.modules_page import PAGE, page
 
 
-def test_the_page_is_what_the_modules_say() -> None:
+def test_modules_page_is_current() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "python -m tests.modules_page writes it anew"
 
 
-def test_every_module_says_what_it_is_for() -> None:
+def test_every_module_has_a_description() -> None:
     assert re.findall(r"^- `[^`]+`: $", page(), re.MULTILINE) == []

@@ -1,4 +1,4 @@
-"""Names of files on a node, which one module defines and which earlier releases used as well."""
+"""Names of files on a node: one definition, compatible with earlier releases."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def is_path(node: ast.AST) -> TypeGuard[Any]:
     return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and isinstance(node.right, ast.Constant)
 
 
-def test_no_other_module_spells_a_file_of_a_node() -> None:
+def test_only_node_paths_module_contains_node_file_names() -> None:
     ours = Path(node_paths.__file__)
     found = {str(path.relative_to(ROOT)): spelled(path) for path in ROOT.rglob("*.py") if path != ours}
     assert {path: names for path, names in found.items() if names} == {}
@@ -79,12 +79,12 @@ def test_no_other_module_spells_a_file_of_a_node() -> None:
         "'kept.' + name",
     ],
 )
-def test_what_is_found(text: str, tmp_path: Path) -> None:
+def test_check_finds_every_form_of_a_node_file_name(text: str, tmp_path: Path) -> None:
     (tmp_path / "module.py").write_text(text)
     assert len(spelled(tmp_path / "module.py")) == 1
 
 
-def test_names_are_those_of_the_release_before() -> None:
+def test_node_paths_are_compatible_with_earlier_releases() -> None:
     paths = NodePaths("/root/pools/p.1")
     assert [getattr(paths, name) for name in ("lock", "state", "errors", "socket", "spool", "blobs")] == [
         f"/root/pools/p.1/{name}" for name in ("agent.lock", "agent.json", "agent.err", "agent.sock", "spool", "blobs")
@@ -95,7 +95,7 @@ def test_names_are_those_of_the_release_before() -> None:
     assert paths.worker(3, 1) == "/root/pools/p.1/worker.3.1"
 
 
-def test_log_names_are_what_others_take_for_logs() -> None:
+def test_log_stems_make_valid_log_names() -> None:
     for rank, number in ((0, 0), (7, 2), (1234, 0), (1234567, 9999)):
         assert all(is_log_name(log_stem(rank, number) + ending) for ending in ENDINGS)
     assert (log_stem(3, 0), log_stem(3, 1)) == ("r003", "r003.1")

@@ -1,4 +1,4 @@
-"""Parts of the ssh between nodes that need no other host: what it asks for, what it writes, what it ends."""
+"""SSH between nodes for MPI: checks, keys, commands and the server, on one host."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_folder_with_a_colon_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_folder_with_a_colon_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_NODE", "/of/another:/home/14:55/node-0")
     with pytest.raises(sky.PoolError, match=r"^/home/14:55/node-0/between-nodes cannot be an entry of PATH"):
         ssh_between_nodes.node_folder()
@@ -48,7 +48,7 @@ def needs_sshd() -> None:
         pytest.skip("sshd is not installed: apt-get install openssh-server")
 
 
-def test_a_node_without_what_it_takes_says_what_to_install(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_mpi_or_ssh_program_error_names_the_package(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = place(0, "127.0.0.1", "127.0.0.2")
     (node / "bin").mkdir()
     monkeypatch.setenv("PATH", str(node / "bin"))
@@ -73,7 +73,7 @@ def test_a_node_without_what_it_takes_says_what_to_install(node: Path, monkeypat
     assert not (node / "between-nodes").exists()  # no key is left where it could not begin
 
 
-def test_nodes_on_one_host_need_neither_ssh_nor_keys(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mpi_on_one_host_needs_neither_ssh_nor_keys(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = place(1, "127.0.0.1", "127.0.0.1")
     plugin = sky.plugins.mpi(launcher="")
     with plugin.around_app(info), plugin.around_process(info):
@@ -87,7 +87,7 @@ def test_nodes_on_one_host_need_neither_ssh_nor_keys(node: Path, monkeypatch: py
     assert "SKYWARD_HOSTFILE" not in os.environ
 
 
-def test_parameters_that_are_none_are_refused() -> None:
+def test_invalid_mpi_parameters_are_rejected() -> None:
     with pytest.raises(sky.UsageError, match="port must be from 1024 to 65535, got 80"):
         sky.plugins.mpi(port=80)
     with pytest.raises(sky.UsageError, match="slots must be 1 or more, got 0"):
@@ -98,7 +98,7 @@ def test_parameters_that_are_none_are_refused() -> None:
         check_standalone([sky.plugins.mpi()])
 
 
-def test_each_pool_has_keys_of_its_own_of_which_each_line_is_a_secret() -> None:
+def test_each_pool_has_its_own_ssh_keys_marked_as_secret() -> None:
     one, other = sky.plugins.mpi(), sky.plugins.mpi()
     assert not set(one.secrets()) & set(other.secrets())
     body = [line for line in one.login[0].splitlines()[2:-1] if len(line) > 20]
@@ -142,7 +142,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory):
     assert [path for each in made.folders for path in each.rglob("*")] == []
 
 
-def test_a_command_has_the_variables_of_ranks(nodes: Nodes) -> None:
+def test_ssh_command_between_nodes_has_rank_variables(nodes: Nodes) -> None:
     done = nodes.ssh("node1", "command -v python ssh; exit 3")
     said, _ = done.communicate()
     bin = nodes.folders[1] / "between-nodes/bin"
@@ -151,7 +151,7 @@ def test_a_command_has_the_variables_of_ranks(nodes: Nodes) -> None:
     assert ssh == str(bin / "ssh") and done.returncode == 3
 
 
-def test_a_command_ends_with_its_connection_and_all_that_it_started(nodes: Nodes) -> None:
+def test_ssh_command_between_nodes_ends_with_its_connection(nodes: Nodes) -> None:
     going = nodes.ssh("node1", "sh -c 'echo $$; trap : TERM; sleep 99 & sleep 99' & wait")
     assert going.stdout is not None
     pid = int(going.stdout.readline())
@@ -160,7 +160,7 @@ def test_a_command_ends_with_its_connection_and_all_that_it_started(nodes: Nodes
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), what="its end")
 
 
-def test_what_a_command_leaves_in_the_background_stays_until_the_pool_ends(nodes: Nodes) -> None:
+def test_background_process_of_an_ssh_command_keeps_running(nodes: Nodes) -> None:
     done = nodes.ssh("node1", "sleep 99 >/dev/null 2>&1 & echo $!")
     pid = int(done.communicate()[0])
     assert Path(f"/proc/{pid}/stat").read_text().split()[2] not in "ZX"
@@ -168,7 +168,7 @@ def test_what_a_command_leaves_in_the_background_stays_until_the_pool_ends(nodes
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_server_that_is_killed_is_there_again(nodes: Nodes) -> None:
+def test_killed_ssh_server_between_nodes_is_restarted(nodes: Nodes) -> None:
     at = f"0100007F:{nodes.plugin.port:04X}"
     listens = lambda: at in Path("/proc/net/tcp").read_text()  # noqa: E731
     assert nodes.ssh("node0", "true").wait() == 0 and listens()

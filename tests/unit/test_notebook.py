@@ -1,4 +1,4 @@
-"""What a notebook is told: names, one line while a pool comes up, HTML that is text of ranks and nothing more."""
+"""Notebook output: pool names, the startup line and escaped HTML."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def cell(monkeypatch: pytest.MonkeyPatch) -> Cell:
     return cell
 
 
-def test_a_pool_is_called_after_its_notebook(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_pool_name_in_a_notebook_is_the_notebook_name(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_pool_name() == "notebook", "of which nothing is known"
     monkeypatch.setenv("JPY_SESSION_NAME", "a1b2-c3d4")
     assert default_pool_name() == "notebook", "a session that is no notebook's"
@@ -59,7 +59,7 @@ def test_a_pool_is_called_after_its_notebook(cell: Cell, monkeypatch: pytest.Mon
     assert default_pool_name() == sys.argv[0], "IPython's prompt is no notebook"
 
 
-def test_one_line_tells_how_a_pool_comes_up_and_is_drawn_anew(cell: Cell) -> None:
+def test_startup_progress_of_a_pool_is_updated_in_one_line(cell: Cell) -> None:
     pool = PoolView("p", nodes=[NodeView(0, "ready"), NodeView(1, "synced", detail=EVIL)])
     listeners: list[Any] = []
 
@@ -84,12 +84,12 @@ def test_one_line_tells_how_a_pool_comes_up_and_is_drawn_anew(cell: Cell) -> Non
     assert last["text/plain"].startswith("pool p up: 2 of 2 nodes ready")
 
 
-def test_a_pool_that_fails_says_so_in_that_line() -> None:
+def test_progress_line_of_a_failed_pool_has_the_reason() -> None:
     pool = PoolView("p", state="failed", detail="no such host", nodes=[NodeView(0, "requested")])
     assert format_progress(pool, 3.4) == "pool p failed: 0 of 1 nodes ready, 3 s: no such host"
 
 
-def test_text_of_ranks_and_hosts_is_text_of_html() -> None:
+def test_notebook_html_escapes_text_of_ranks_and_hosts() -> None:
     run = RunView("r1", "p", EVIL, "broadcast", 2, 0.0, state="failed", ended_at=2.0)
     run.tasks = {0: TaskView(0, 0, 0, "raised"), 1: TaskView(1, 1, 1, "running")}
     run.root_cause = RootCause(0, "raised", EVIL, EVIL)
@@ -106,13 +106,13 @@ def test_text_of_ranks_and_hosts_is_text_of_html() -> None:
     assert "1 raised, 1 running" in notebook_display.run_html(run) and "2.0 s" in notebook_display.run_html(run)
 
 
-def test_a_large_table_is_cut_and_says_so() -> None:
+def test_long_notebook_table_is_cut_and_counts_omitted_rows() -> None:
     shown = notebook_display.table_html("trials", ["#"], [[str(row)] for row in range(notebook_display.ROWS + 5)])
     assert shown.count("<tr>") == notebook_display.ROWS + 1 and "and 5 more" in shown
     assert "x" * 400 not in notebook_display.table_html("", ["a"], [["x" * 400]])
 
 
-def test_nothing_of_it_is_loaded_by_scripts(tmp_path: Path) -> None:
+def test_scripts_do_not_import_notebook_support(tmp_path: Path) -> None:
     import subprocess
 
     code = "import sys, skyward_core as sky; sky.Compute(); print({'html', 'IPython'} & sys.modules.keys())"

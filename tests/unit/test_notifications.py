@@ -156,7 +156,9 @@ def test_notification_texts_are_sanitized() -> None:
         (NotifySettings(bell=False, terminal=False), "xterm-256color", ""),
     ],
 )
-def test_each_way_can_be_off(ways: NotifySettings, term: str, written: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_notification_channel_can_be_disabled(
+    ways: NotifySettings, term: str, written: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TERM", term)
     monkeypatch.delenv("TMUX", raising=False)
     said: list[str] = []

@@ -23,8 +23,8 @@ STAND_INS = [
 
 
 @pytest.mark.parametrize("name", STAND_INS)
-def test_provider_that_is_not_supported_is_pickled_and_refused_as_a_class_too(name):
-    """``tests/compat/test_parameters.py`` shows what becomes of its parameters, and of a pool on it."""
+def test_unsupported_provider_stand_in_is_pickled_and_rejected(name):
+    """``tests/compat/test_parameters.py`` tests the stand-in's parameters and a pool with it."""
     provider = getattr(sky, name)(region="x", api_key="very-secret-1")
     assert pickle.loads(pickle.dumps(provider)) == provider
     assert "region='x'" in repr(provider) and "very-secret-1" not in repr(provider)
@@ -38,7 +38,7 @@ def test_provider_that_is_not_supported_is_pickled_and_refused_as_a_class_too(na
             sky.Compute(provider=getattr(sky, name))
 
 
-def test_of_several_specs_those_are_left_out_that_nobody_serves():
+def test_specs_of_unsupported_providers_are_skipped():
     compute = sky.Compute(
         sky.Spec(provider=sky.VastAI(), accelerator="A100"),
         sky.Spec(provider=sky.AWS(region="us-east-1"), accelerator="A100"),
@@ -49,14 +49,14 @@ def test_of_several_specs_those_are_left_out_that_nobody_serves():
         sky.Compute(sky.Spec(provider=sky.RunPod()), sky.Spec(provider=sky.Verda()))
 
 
-def test_a_word_for_a_provider_of_elsewhere_is_told_of_too():
+def test_unsupported_and_unknown_provider_names_are_rejected():
     with pytest.raises(sky.UsageError, match="renting machines of RunPod is not supported"):
         provider_class("runpod")
     with pytest.raises(sky.UsageError, match="no provider is called 'elsewhere'"):
         provider_class("elsewhere")
 
 
-def test_aws_by_the_older_words():
+def test_deprecated_aws_arguments_work_or_warn():
     provider = sky.AWS(
         region="us-east-1",
         subnet_id="subnet-1",
@@ -74,7 +74,7 @@ def test_aws_by_the_older_words():
         sky.AWS(regoin="x")
 
 
-def test_options_by_the_older_words():
+def test_deprecated_options_work_or_warn():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         options = sky.Options(
@@ -102,7 +102,7 @@ def test_options_by_the_older_words():
         sky.Compute(worker=sky.Worker(), options=sky.Options(worker=sky.Worker(concurrency=3)))
 
 
-def test_nodes_of_three_generations():
+def test_nodes_accept_arguments_of_three_api_generations():
     for four in (sky.Nodes(4), sky.Nodes(initial=4), sky.Nodes(desired=4, max=None), (4, 4)):
         assert sky.Compute(nodes=four).spec.nodes == 4
     assert sky.Compute(nodes=sky.Nodes(min=2, max=8)).spec.nodes == sky.Nodes(min=2, max=8)
@@ -113,7 +113,7 @@ def test_nodes_of_three_generations():
         sky.Compute(nodes=(2, 8))
 
 
-def test_workers_and_images_of_three_generations():
+def test_worker_and_image_accept_arguments_of_three_api_generations():
     worker = sky.Worker(executor="auto", buffer=0, reuse_processes=True)
     assert (worker.executor, sky.Worker(executor="loky").executor) == ("process", "process")
     with pytest.warns(FutureWarning, match="buffer=...\\) is ignored"):
@@ -130,7 +130,7 @@ def test_workers_and_images_of_three_generations():
         sky.Image(shell_vars={"A": "date"})
 
 
-def test_compute_by_the_older_words():
+def test_compute_accepts_deprecated_arguments():
     image = sky.Image(env={"A": "1"})
     compute = sky.Compute(sky.Spec(sky.Local(), image=image, ttl=60, plugins=[sky.plugins.Torch()]), console=False)
     assert compute.spec.image == image
@@ -149,7 +149,7 @@ def test_compute_by_the_older_words():
     assert (rented.spec.wish.vcpus, rented.spec.provider.disk_gb) == (1, 50)
 
 
-def test_the_newest_names_of_plugins_are_the_same_plugins():
+def test_capitalized_plugin_names_are_the_same_plugins():
     for newest, ours in [
         ("Torch", "torch"), ("Jax", "jax"), ("Keras", "keras"), ("HuggingFace", "huggingface"),
         ("Accelerate", "accelerate"), ("Joblib", "joblib"), ("Sklearn", "sklearn"), ("Mig", "mig"),
@@ -171,7 +171,7 @@ def work():
     return 1
 
 
-def test_the_open_pool_stands_right_of_an_operator_by_the_name_of_the_library():
+def test_library_name_as_operand_means_the_open_pool():
     with pytest.raises(sky.PoolError, match="no block is open"):
         work() >> sky
     outer, inner = Pool(), Pool()
@@ -197,7 +197,7 @@ def of_another_thread():
         return done.exception() or done.result()
 
 
-def test_streams_and_heads_and_what_is_printed():
+def test_deprecated_stream_is_head_and_info_names_work():
     @sky.stream
     def numbers(n):
         yield from range(n)
@@ -265,7 +265,7 @@ nodse = 3
 """
 
 
-def test_a_name_alone_is_a_table_of_the_settings(tmp_path, monkeypatch):
+def test_compute_name_selects_a_pool_table_of_the_settings(tmp_path, monkeypatch):
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
     (tmp_path / "home").mkdir(mode=0o700)
     (tmp_path / "home" / "skyward.toml").write_text("[pools.train]\nnodes = 7\nmax_hourly_cost = 9.0\n")

@@ -117,7 +117,7 @@ def began(index: int, node: int) -> Header:
     return {"t": "began", "run": RUN, "i": index, "rank": node, "node": node, "at": 1001.0}
 
 
-async def test_a_run_that_is_under_way_is_shown_with_what_was_missed(world: World, come: Come) -> None:
+async def test_running_run_of_another_client_is_shown_with_its_past(world: World, come: Come) -> None:
     item = {"t": "item", "run": RUN, "i": 1, "rank": 1, "seq": 4, "summary": {"type": "int", "text": "7"}}
     world.remembers["m0"] = [record(opened(), outcome(0, 0, log={"r000.out": [3, 9]}))]
     world.remembers["m1"] = [record(opened(), began=[began(1, 1)], items=[item])]
@@ -137,7 +137,7 @@ async def test_a_run_that_is_under_way_is_shown_with_what_was_missed(world: Worl
 
 
 @pytest.mark.parametrize("who", ["gone", "new"])
-async def test_a_run_is_over_though_a_node_that_knew_of_it_is_no_more(world: World, come: Come, who: str) -> None:
+async def test_run_ends_although_a_node_that_knew_it_is_gone_or_new(world: World, come: Come, who: str) -> None:
     world.remembers["m0"] = [record(opened(), outcome(0, 0))]
     before = await come()
     knew = world.pipes["m1"]
@@ -161,7 +161,7 @@ async def test_a_run_is_over_though_a_node_that_knew_of_it_is_no_more(world: Wor
         ("collateral", {"error": {"type": "Stopped", "message": "the run was cancelled"}}, "cancelled", None),
     ],
 )
-async def test_a_run_that_ends_while_we_look(
+async def test_watched_run_ends_when_its_last_rank_ends(
     world: World, come: Come, kind: str, more: Header, state: str, cause: str | None
 ) -> None:
     watcher = await come()
@@ -177,7 +177,7 @@ async def test_a_run_that_ends_while_we_look(
     assert watcher.written().state == state
 
 
-async def test_what_comes_twice_is_told_once(world: World, come: Come) -> None:
+async def test_repeated_run_frames_emit_each_event_once(world: World, come: Come) -> None:
     watcher = await come()
     for node in (0, 1, 0):
         watcher.say(node, {"t": "run"} | opened())
@@ -197,7 +197,7 @@ async def test_what_comes_twice_is_told_once(world: World, come: Come) -> None:
     assert [event.outcome.kind for event in watcher.told(events.RankEnded)] == ["raised", "returned"]
 
 
-async def test_tasks_that_returned_before_we_came_are_counted_by_node(world: World, come: Come) -> None:
+async def test_tasks_returned_before_attaching_are_counted_per_node(world: World, come: Come) -> None:
     gather = opened("gather", 6)
     world.remembers["m0"] = [record(gather, returned=2)]
     world.remembers["m1"] = [record(gather, outcome(3, 1, "raised", error=BOOM), returned=1)]
@@ -209,7 +209,7 @@ async def test_tasks_that_returned_before_we_came_are_counted_by_node(world: Wor
     assert (watcher.run.state, watcher.run.root_cause.message) == ("failed", "boom")
 
 
-async def test_a_run_that_we_took_over_is_told_of_by_it_alone(world: World, come: Come) -> None:
+async def test_claimed_run_emits_its_own_outcomes_once(world: World, come: Come) -> None:
     world.remembers["m0"] = [record(opened(), began=[began(0, 0)])]
     world.remembers["m1"] = [record(opened(), began=[began(1, 1)])]
     watcher = await come()
@@ -229,8 +229,8 @@ async def test_a_run_that_we_took_over_is_told_of_by_it_alone(world: World, come
     assert ("m1", "claim") in world.questions
 
 
-async def test_a_run_of_ours_that_is_over_is_not_told_of_again(world: World, come: Come) -> None:
-    """An agent that has not heard that the outcomes are here tells them once more."""
+async def test_ended_claimed_run_ignores_repeated_outcomes(world: World, come: Come) -> None:
+    """An agent that missed the acknowledgement repeats the outcomes."""
     world.remembers["m0"] = [record(opened())]
     watcher = await come()
     run = await watcher.client.context.registry.claim(RUN)
@@ -251,7 +251,7 @@ async def test_a_run_of_ours_that_is_over_is_not_told_of_again(world: World, com
     assert (watcher.written(), watcher.client.ledger.outcomes(RUN)) == before
 
 
-async def test_what_ranks_came_to_is_told_after_the_pool_was_ended_under_a_run(world: World, come: Come) -> None:
+async def test_outcome_after_the_pool_end_is_still_emitted(world: World, come: Come) -> None:
     world.remembers["m0"] = [record(opened())]
     watcher = await come()
     run = await watcher.client.context.registry.claim(RUN)
@@ -261,7 +261,7 @@ async def test_what_ranks_came_to_is_told_after_the_pool_was_ended_under_a_run(w
     assert [event.outcome.kind for event in watcher.told(events.RankEnded)] == ["collateral"]
 
 
-async def test_a_run_of_which_results_are_missing_is_not_taken_over(world: World, come: Come) -> None:
+async def test_run_with_missing_results_cannot_be_claimed(world: World, come: Come) -> None:
     world.remembers["m0"] = [record(opened("gather", 3), returned=2)]
     watcher = await come()
     with pytest.raises(PoolError) as caught:
@@ -273,7 +273,7 @@ async def test_a_run_of_which_results_are_missing_is_not_taken_over(world: World
     assert (caught.value.what, RUN in watcher.client.context.registry.runs) == (said, False)
 
 
-async def test_agents_do_not_take_who_is_refused_a_run_for_its_owner(
+async def test_client_refused_a_claim_reconnects_to_release_ownership(
     world: World, come: Come, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.remembers["m0"] = [record(opened("gather", 3), returned=2)]
@@ -288,7 +288,7 @@ async def test_agents_do_not_take_who_is_refused_a_run_for_its_owner(
     assert world.questions.count(("m0", "claim")) == asked, "and is not asked again over the next one"
 
 
-async def test_tasks_that_we_saw_return_are_not_counted_again_after_a_drop(
+async def test_returned_tasks_are_not_counted_again_after_reconnection(
     world: World, come: Come, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RunRow, "has_client", True)  # else what the other agent does not know of is lost
@@ -308,8 +308,8 @@ async def test_tasks_that_we_saw_return_are_not_counted_again_after_a_drop(
     assert [event.state for event in watcher.told(events.RunEnded)] == ["done"]
 
 
-async def test_what_is_written_of_a_run_that_is_over_stays(world: World, come: Come) -> None:
-    """Who dispatched it wrote its end; who comes later does not know which rank failed first."""
+async def test_recorded_end_of_a_run_is_not_overwritten(world: World, come: Come) -> None:
+    """The dispatching client recorded the end; a later client cannot know which rank failed first."""
     first = await come()
     cause = RootCause(1, "raised", "ValueError", "the first")
     head = opened(total=3)
@@ -324,7 +324,7 @@ async def test_what_is_written_of_a_run_that_is_over_stays(world: World, come: C
     assert (run.state, run.ended_at, run.root_cause) == ("failed", 1005.0, cause)
 
 
-async def test_looking_at_tasks_that_are_over_does_not_make_them_end_now(world: World, come: Come) -> None:
+async def test_watching_an_ended_run_keeps_its_end_time(world: World, come: Come) -> None:
     gather = opened("gather", 2)
     world.remembers["m0"] = world.remembers["m1"] = [record(gather, returned=1)]
     first = await come()
@@ -335,10 +335,8 @@ async def test_looking_at_tasks_that_are_over_does_not_make_them_end_now(world: 
 
 
 @pytest.mark.parametrize("who", ["gone", "new", "taken back"])
-async def test_what_was_lost_while_nobody_was_there_is_told_and_its_peers_are_stopped(
-    world: World, come: Come, who: str
-) -> None:
-    """The run's client is gone, and one of its nodes since: the other one waits for that."""
+async def test_rank_lost_without_a_client_is_reported_and_peers_are_stopped(world: World, come: Come, who: str) -> None:
+    """The client and one node of the run are gone, and the other node waits for the lost rank."""
     world.remembers["m0"] = [record(opened(), began=[began(0, 0)]) | {"active": 1}]
     if who != "new":
         world.states["m1"] = "gone"
@@ -370,7 +368,7 @@ async def test_what_was_lost_while_nobody_was_there_is_told_and_its_peers_are_st
     assert [each.kind for each, _ in watcher.client.ledger.outcomes(RUN)] == ["collateral", "lost"]
 
 
-async def test_who_takes_over_a_run_that_lost_a_node_before_hears_of_that(world: World, come: Come) -> None:
+async def test_client_claiming_a_run_with_a_lost_node_stops_its_ranks(world: World, come: Come) -> None:
     world.remembers["m0"] = [record(opened(), began=[began(0, 0)]) | {"active": 1}]
     world.states["m1"] = "gone"
     watcher = await come()
@@ -381,7 +379,7 @@ async def test_who_takes_over_a_run_that_lost_a_node_before_hears_of_that(world:
     assert run.root_cause is not None and run.root_cause.message.startswith("node 1 is gone")
 
 
-async def test_who_looked_first_stops_the_peers_of_lost_ranks_once_it_uses_the_pool(world: World, come: Come) -> None:
+async def test_observer_stops_peers_of_lost_ranks_once_it_uses_the_pool(world: World, come: Come) -> None:
     world.remembers["m0"] = [record(opened(), began=[began(0, 0)]) | {"active": 1}]
     world.states["m1"] = "gone"
     watcher = await come()
@@ -395,9 +393,7 @@ async def test_who_looked_first_stops_the_peers_of_lost_ranks_once_it_uses_the_p
     assert ("m0", "stop") in world.questions
 
 
-async def test_an_agent_that_takes_the_place_of_one_and_knows_nothing_of_a_run_has_lost_it(
-    world: World, come: Come
-) -> None:
+async def test_call_unknown_to_a_new_agent_is_lost(world: World, come: Come) -> None:
     world.remembers["m0"] = [record(opened(), began=[began(0, 0)]) | {"active": 1}]
     world.remembers["m1"] = [record(opened(), began=[began(1, 1)]) | {"active": 1}]
     watcher = await come()
@@ -409,10 +405,10 @@ async def test_an_agent_that_takes_the_place_of_one_and_knows_nothing_of_a_run_h
 
 
 @pytest.mark.parametrize("how", ["watches", "reads only", "has a client"])
-async def test_who_saw_the_node_go_stops_the_peers_though_it_only_looks(
+async def test_observer_that_saw_a_node_loss_stops_the_peers(
     world: World, come: Come, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody who uses the pool may ever come; of a run whose client is there yet it is looked again later."""
+    """No other client may ever use the pool. A run whose client is alive is checked again later."""
     world.remembers["m0"] = [record(opened(), began=[began(0, 0)]) | {"active": 1}]
     world.remembers["m1"] = [record(opened(), began=[began(1, 1)]) | {"active": 1}]
     watcher = await come()
@@ -433,7 +429,7 @@ async def test_who_saw_the_node_go_stops_the_peers_though_it_only_looks(
     assert (("m0", "stop") in world.questions) == (how != "reads only")
 
 
-async def test_the_ledger_is_asked_again_after_a_loss_while_a_run_goes_on_and_ever_more_seldom(
+async def test_ledger_is_checked_after_a_loss_with_growing_pauses(
     world: World, come: Come, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.remembers["m0"] = [record(opened(), began=[began(0, 0)]) | {"active": 1}]
@@ -473,9 +469,7 @@ async def test_the_ledger_is_asked_again_after_a_loss_while_a_run_goes_on_and_ev
     assert asked == before + 1
 
 
-async def test_a_session_that_reads_only_has_no_ranks_stopped_of_whatever_it_sees(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_read_only_session_never_stops_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def watch(self: Session, row: Any, *, observer: bool) -> Any:
         return SimpleNamespace(context=SimpleNamespace(registry=SimpleNamespace(is_read_only=False)))
 
@@ -489,7 +483,7 @@ async def test_a_session_that_reads_only_has_no_ranks_stopped_of_whatever_it_see
 
 
 @pytest.mark.parametrize("kind", ["single", "gather"])
-async def test_of_tasks_that_a_lost_node_had_the_ledger_alone_knows(world: World, come: Come, kind: str) -> None:
+async def test_tasks_on_a_lost_node_are_found_in_the_ledger(world: World, come: Come, kind: str) -> None:
     first = await come()
     total = 1 if kind == "single" else 3
     start = [(TOKEN, RUN, "train", kind, total, 1000.0)]
@@ -509,7 +503,7 @@ async def test_of_tasks_that_a_lost_node_had_the_ledger_alone_knows(world: World
 
 
 @pytest.mark.parametrize("why", ["client", "young", "active", "unfetched"])
-async def test_a_run_that_may_go_on_is_not_told_as_lost(world: World, come: Come, why: str) -> None:
+async def test_run_that_may_still_be_running_is_not_marked_lost(world: World, come: Come, why: str) -> None:
     first = await come()
     at = time.time() if why == "young" else 1000.0
     start = [(TOKEN, RUN, "train", "single", 1, at)]
@@ -526,7 +520,7 @@ async def test_a_run_that_may_go_on_is_not_told_as_lost(world: World, come: Come
     assert late.written().state == "running"
 
 
-async def test_a_node_that_was_never_reached_has_no_time_since_when_it_is_silent(world: World, come: Come) -> None:
+async def test_node_that_was_never_reached_is_listed_as_a_failure(world: World, come: Come) -> None:
     await come()
     world.refuses["m1"] = OSError("no route")
     late = await come()
@@ -537,14 +531,14 @@ async def test_a_node_that_was_never_reached_has_no_time_since_when_it_is_silent
 # Whether a provider can do what will be asked of it: its own words, a time-out, and what it raises.
 
 
-async def test_a_provider_is_asked_with_what_its_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_provider_check_uses_the_given_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = await run_provider_check("local", {})
     assert [line.subject for line in lines] == ["local", "local disk"]
     assert (await run_provider_check("local", {"color": "red"}))[0].state == "fail"
     assert "cupboard" in (await run_provider_check("cupboard", {}))[0].detail
 
 
-async def test_hosts_that_do_not_answer_are_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_provider_check_without_an_answer_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     async def silent(self: Any) -> list[Check]:
         await asyncio.Event().wait()
         return []
@@ -553,7 +547,7 @@ async def test_hosts_that_do_not_answer_are_said_to(monkeypatch: pytest.MonkeyPa
     assert await run_provider_check("local", {}, 0.05) == [Check("local", "fail", "no answer within 0.05 s")]
 
 
-async def test_one_that_blocks_its_thread_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_provider_check_that_blocks_its_thread_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     free = threading.Event()
 
     async def stuck(self: Any) -> list[Check]:
@@ -569,7 +563,7 @@ async def test_one_that_blocks_its_thread_holds_nobody_up(monkeypatch: pytest.Mo
         free.set()
 
 
-async def test_what_it_raises_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_exception_of_a_provider_check_is_a_failed_line(monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(self: Any) -> list[Check]:
         raise ZeroDivisionError("oh")
 
@@ -577,7 +571,7 @@ async def test_what_it_raises_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await run_provider_check("local", {}) == [Check("local", "fail", "ZeroDivisionError: oh")]
 
 
-def test_a_session_asks_and_one_that_only_looks_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_checks_providers_unless_it_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
     session, looking = Session(), ReadOnlySession()
     try:
@@ -595,7 +589,7 @@ def test_a_session_asks_and_one_that_only_looks_refuses(tmp_path: Path, monkeypa
 # What does not answer is asked ever less often.
 
 
-def test_each_failure_doubles_the_pause_up_to_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_back_off_doubles_the_pause_up_to_a_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     waits = BackOff()
@@ -619,7 +613,7 @@ def test_each_failure_doubles_the_pause_up_to_the_longest(monkeypatch: pytest.Mo
 # What goes on while a session, or the app, leaves ends with it, and no error of it is left for nobody.
 
 
-def test_a_look_that_goes_on_is_broken_off_before_the_ledger_is_closed(
+def test_closing_a_session_cancels_its_scan_before_the_ledger_closes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
@@ -645,7 +639,7 @@ def test_a_look_that_goes_on_is_broken_off_before_the_ledger_is_closed(
     assert went == ["there", "ledger open"]
 
 
-async def test_who_does_not_wait_any_more_leaves_no_error_behind() -> None:
+async def test_cancelled_shielded_wait_leaves_no_unhandled_error() -> None:
     complaints: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, about: complaints.append(about["message"]))
     verb: Future[None] = Future()
@@ -671,7 +665,7 @@ async def where() -> tuple[str, asyncio.AbstractEventLoop]:
     return threading.current_thread().name, asyncio.get_running_loop()
 
 
-def test_work_of_all_threads_runs_on_one_loop() -> None:
+def test_coroutines_of_all_threads_run_on_one_background_loop() -> None:
     found, threads = [], []
     for _ in range(8):
         threads.append(threading.Thread(target=lambda: found.append(submit(where()).result(20))))
@@ -681,7 +675,7 @@ def test_work_of_all_threads_runs_on_one_loop() -> None:
     assert set(found) == {("skyward", background_loop())}
 
 
-def test_errors_come_back_to_who_asked() -> None:
+def test_submit_returns_exceptions_to_the_caller() -> None:
     async def fails() -> None:
         raise KeyError("mine")
 
@@ -689,7 +683,7 @@ def test_errors_come_back_to_who_asked() -> None:
         submit(fails()).result(20)
 
 
-def test_a_cancelled_future_cancels_its_work() -> None:
+def test_cancelling_a_submitted_future_cancels_its_coroutine() -> None:
     begun, ended = threading.Event(), threading.Event()
 
     async def waits() -> None:
@@ -705,7 +699,7 @@ def test_a_cancelled_future_cancels_its_work() -> None:
     assert ended.wait(20)
 
 
-def test_it_never_keeps_an_interpreter_from_ending() -> None:
+def test_background_loop_does_not_keep_the_interpreter_alive() -> None:
     code = (
         "import asyncio\nfrom skyward_core.transport.background_loop import submit\n"
         "submit(asyncio.sleep(600))\nsubmit(asyncio.sleep(0)).result()\nprint('end')"
@@ -722,7 +716,7 @@ def usual() -> Iterator[float]:
     sys.setswitchinterval(found)
 
 
-def test_turns_are_as_long_as_before_once_nobody_is_in_a_hurry(usual: float) -> None:
+def test_switch_interval_is_restored_after_the_last_user(usual: float) -> None:
     first, second = short_switch_interval(), short_switch_interval()
     first.__enter__()
     assert sys.getswitchinterval() < usual
@@ -737,7 +731,7 @@ def test_turns_are_as_long_as_before_once_nobody_is_in_a_hurry(usual: float) -> 
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-def test_a_task_that_exits_does_not_end_the_loop(kind: type[BaseException]) -> None:
+def test_coroutine_that_exits_does_not_end_the_background_loop(kind: type[BaseException]) -> None:
     async def leave() -> None:
         raise kind(3)
 

@@ -39,7 +39,7 @@ from skyward_core.runtime.output_decorators import silent, stderr, stdout
 from tests.support.examples import examples
 
 
-def test_a_line_that_was_cut_short_takes_no_other_with_it(tmp_path: Path) -> None:
+def test_truncated_line_of_the_output_record_hides_no_other(tmp_path: Path) -> None:
     target, record = tmp_path / "model.pt", tmp_path / "outputs.jsonl"
     target.write_text("weights")
     first, second = (WrittenFile("model.pt", 7, 0.0, node, "v") for node in (0, 1))
@@ -51,7 +51,7 @@ def test_a_line_that_was_cut_short_takes_no_other_with_it(tmp_path: Path) -> Non
     assert found.latest_at(target) is not None and [row.node for row in found.copies_of(second)] == [1]
 
 
-def test_what_came_from_one_node_of_a_shared_disk_is_here_though_another_names_it(tmp_path: Path) -> None:
+def test_copy_of_a_file_on_a_shared_disk_counts_for_every_node(tmp_path: Path) -> None:
     target, record = tmp_path / "model.pt", OutputRecord(tmp_path / "outputs.jsonl")
     target.write_text("weights")
     record.add(WrittenFile("model.pt", 7, 0.0, 1, "7.99.3"), target)
@@ -59,7 +59,7 @@ def test_what_came_from_one_node_of_a_shared_disk_is_here_though_another_names_i
     assert record.copies_of(WrittenFile("model.pt", 7, 0.0, 0, "7.100.3")) == []
 
 
-def test_a_full_disk_that_takes_half_a_line_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partial_write_of_the_output_record_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "model.pt"
     target.write_text("weights")
     write = os.write
@@ -68,8 +68,8 @@ def test_a_full_disk_that_takes_half_a_line_is_told(tmp_path: Path, monkeypatch:
         OutputRecord(tmp_path / "outputs.jsonl").add(WrittenFile("model.pt", 7, 0.0, 0, "v"), target)
 
 
-def test_threads_that_read_the_record_together_skip_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of different nodes are fetched in threads; a skipped line is a file that is fetched twice."""
+def test_concurrent_readers_of_the_output_record_skip_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of different nodes are fetched by threads, and a skipped line would fetch a file twice."""
     record = OutputRecord(tmp_path / "outputs.jsonl")
     files = [WrittenFile(f"model{number}.pt", 1, 0.0, number, "v") for number in range(4)]
     for file in files:
@@ -129,11 +129,11 @@ ALL = [0, 1, 2]
         (silent(only=1), [1], [1]),
     ],
 )
-def test_only_the_chosen_ranks_speak(decorator, out, err, capsys):
+def test_only_selected_ranks_print(decorator, out, err, capsys):
     assert speakers(decorator(talk), capsys) == (out, err)
 
 
-def test_decorators_nest(capsys):
+def test_output_decorators_nest(capsys):
     assert speakers(stdout(only="head")(stderr(only=1)(talk)), capsys) == ([0], [1])
     # The inner one's end must not let the outer one's silence go.
     inner = stdout(only=1)(talk)
@@ -148,19 +148,19 @@ def test_decorators_nest(capsys):
 
 @pytest.mark.parametrize("order", ["above", "below"])
 @pytest.mark.parametrize("decorator", [stdout(only="head"), stdout])
-def test_either_side_of_function(order, decorator, capsys):
+def test_output_decorator_works_above_and_below_function(order, decorator, capsys):
     task = decorator(function(talk)) if order == "above" else function(decorator(talk))
     assert type(task) is type(function(talk))
     assert task.__name__ == "talk"  # type: ignore[attr-defined]
     assert speakers(task.local, capsys) == ([0], ALL)
 
 
-def test_above_function_keeps_its_time_limit():
+def test_output_decorator_above_function_keeps_its_timeout():
     assert stdout(only=1)(function(timeout=5)(talk)).timeout == 5
 
 
 @pytest.mark.parametrize("decorator", [stdout(only="head"), silent])
-def test_decorated_functions_travel(decorator, capsys):
+def test_function_with_output_decorator_is_pickled(decorator, capsys):
     source = "def say():\n    print('x')\n    return 'done'\n"
     namespace = {"__name__": "__main__"}
     exec(source, namespace)
@@ -169,7 +169,7 @@ def test_decorated_functions_travel(decorator, capsys):
     assert speakers(copy, capsys)[0] == expected
 
 
-def test_output_returns_after_an_exception(capsys):
+def test_output_is_printed_again_after_an_exception(capsys):
     @silent
     def fails():
         print("hidden")
@@ -181,7 +181,7 @@ def test_output_returns_after_an_exception(capsys):
     assert capsys.readouterr().out == "after\n"
 
 
-def test_a_generator_is_silent_only_while_its_body_runs(capsys):
+def test_generator_is_silenced_only_while_its_body_runs(capsys):
     ended = []
 
     @stdout(only=1)
@@ -218,7 +218,7 @@ def test_a_generator_is_silent_only_while_its_body_runs(capsys):
     assert stop.value.value == "value"
 
 
-def test_threads_of_the_same_process_go_on_printing(capsys):
+def test_other_threads_of_a_silenced_process_still_print(capsys):
     inside, printed = threading.Event(), threading.Event()
 
     @silent
@@ -240,7 +240,7 @@ def test_threads_of_the_same_process_go_on_printing(capsys):
     assert capsys.readouterr().out == "neighbour\n"
 
 
-def test_threads_that_a_silenced_task_starts_are_silent(capsys):
+def test_threads_started_by_a_silenced_function_are_silenced(capsys):
     @silent
     def train():
         helper = threading.Thread(target=print, args=("progress",))
@@ -251,7 +251,7 @@ def test_threads_that_a_silenced_task_starts_are_silent(capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_loggers_and_bytes_made_inside_are_silent_too(capfdbinary):
+def test_loggers_and_raw_bytes_of_a_silenced_function_are_silenced(capfdbinary):
     @silent
     def train():
         handler = logging.StreamHandler()
@@ -273,12 +273,12 @@ def test_loggers_and_bytes_made_inside_are_silent_too(capfdbinary):
 @pytest.mark.parametrize(
     ("only", "error"), [("tail", TypeError), (True, TypeError), (1.5, TypeError), (-1, ValueError)]
 )
-def test_a_wrong_choice_is_refused(only, error):
+def test_output_decorator_rejects_invalid_rank_selection(only, error):
     with pytest.raises(error, match="only="):
         stdout(only=only)
 
 
-def test_a_process_without_streams():
+def test_silent_works_in_a_process_without_streams():
     code = (
         "import sys; sys.stdout = None; from skyward_core.runtime.output_decorators import silent; "
         "sys.exit(silent(lambda: 7)())"
@@ -311,13 +311,13 @@ PATHS = st.lists(NAMES, min_size=1, max_size=5).map("/".join)
         ("a\nb/c", "a?b/c", True),
     ],
 )
-def test_patterns_mean_what_people_expect(path: str, text: str, meant: bool) -> None:
+def test_output_patterns_match_paths(path: str, text: str, meant: bool) -> None:
     assert matches(path, [normalize_pattern(text)]) is meant
     assert matches(path, [])
 
 
 @pytest.mark.parametrize("text", ["/etc/passwd", "../x", "a/../../b", "~/x", "", ".", "a//b", "a\0b", 3])
-def test_patterns_that_lead_out_are_refused(text: str) -> None:
+def test_output_pattern_outside_the_folder_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"leads out|names no files|should be text"):
         normalize_pattern(text)
     with pytest.raises(SpecError, match="outputs"):
@@ -325,7 +325,7 @@ def test_patterns_that_lead_out_are_refused(text: str) -> None:
 
 
 @given(path=PATHS, text=PATHS)
-def test_whatever_a_name_and_a_pattern_are_they_stay_below(path: str, text: str) -> None:
+def test_any_output_pattern_stays_below_the_folder(path: str, text: str) -> None:
     leads_out = path.startswith("/") or path == ".." or path.startswith("../")
     assert is_relative_subpath(path) == (os.path.normpath(path) == path and not leads_out and path != ".")
     try:
@@ -336,7 +336,7 @@ def test_whatever_a_name_and_a_pattern_are_they_stay_below(path: str, text: str)
     assert matches(path, [wanted]) in (True, False)
 
 
-def test_no_pattern_takes_long() -> None:
+def test_output_pattern_matches_in_bounded_time() -> None:
     assert not matches("/".join("a" * 60 for _ in range(60)), ["**/" * 30 + "*a" * 30 + "b"])
 
 
@@ -350,7 +350,7 @@ def test_no_pattern_takes_long() -> None:
     ),
     PATHS,
 )
-def test_nothing_but_files_of_the_folder_is_given_out(
+def test_only_regular_files_of_the_working_folder_are_readable(
     files: dict[str, bytes], links: dict[str, str], asked: str
 ) -> None:
     with tempfile.TemporaryDirectory() as made:
@@ -386,7 +386,7 @@ PATTERNS = st.lists(st.sampled_from(["*.pt", "out/**", "a/*/x.pt", "**/b/*", "a"
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.sets(st.lists(PARTS_OF_NAMES, min_size=1, max_size=4).map("/".join), max_size=12), PATTERNS)
-def test_all_files_are_named_one_answer_after_the_other(paths: set[str], patterns: list[str]) -> None:
+def test_output_files_are_listed_completely_in_parts(paths: set[str], patterns: list[str]) -> None:
     files = {path for path in paths if not any(other.startswith(f"{path}/") for other in paths)}
     with tempfile.TemporaryDirectory() as made, pytest.MonkeyPatch.context() as patch:
         folder = Path(made) / "copy"
@@ -412,7 +412,7 @@ def test_all_files_are_named_one_answer_after_the_other(paths: set[str], pattern
 
 
 @given(PATHS, PATHS)
-def test_no_folder_of_a_file_that_is_meant_is_passed_over(path: str, text: str) -> None:
+def test_folders_of_matching_output_files_are_entered(path: str, text: str) -> None:
     try:
         wanted = [normalize_pattern(text)]
     except ValueError:
@@ -422,7 +422,7 @@ def test_no_folder_of_a_file_that_is_meant_is_passed_over(path: str, text: str) 
         assert all(may_contain("/".join(names[:many]), wanted) for many in range(1, len(names)))
 
 
-def test_what_changes_while_it_is_read_is_told_as_changed(tmp_path: Path) -> None:
+def test_output_file_that_changes_while_read_is_reported(tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     folder.mkdir()
     (folder / "x").write_bytes(b"1" * 3_000_000)

@@ -1,4 +1,4 @@
-"""What a person has set for themselves: taken from their own file alone, and what cannot be used is told."""
+"""User settings: read only from the user's own file, with notes about invalid ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path / "skyward.toml"
 
 
-def test_without_a_file_all_is_as_it_is(own: Path, project: Path) -> None:
+def test_user_settings_without_a_file_are_the_defaults(own: Path, project: Path) -> None:
     assert (
         read_user_settings(own, project)
         == UserSettings()
@@ -28,7 +28,7 @@ def test_without_a_file_all_is_as_it_is(own: Path, project: Path) -> None:
     )
 
 
-def test_what_is_set_holds(own: Path, project: Path) -> None:
+def test_user_settings_of_the_file_are_applied(own: Path, project: Path) -> None:
     own.write_text(
         '[app]\ntheme = "nord"\nascii = true\n[keys]\n"run.merge" = "m"\n[hosts]\nlab = ["gpu1"]\n'
         '[notify]\ncommand = "sh -c \'notify-send \\"$SKYWARD_MESSAGE\\"\'"\n'
@@ -58,7 +58,9 @@ def test_what_is_set_holds(own: Path, project: Path) -> None:
         ("[app]\nascii = 'yes'", "app.ascii is ignored: it must be true or false"),
     ],
 )
-def test_what_cannot_be_used_is_told_and_the_default_holds(own: Path, project: Path, content: str, said: str) -> None:
+def test_invalid_user_setting_is_reported_and_default_applies(
+    own: Path, project: Path, content: str, said: str
+) -> None:
     own.write_text(content)
     found = read_user_settings(own, project)
     assert found == UserSettings(refused=(f"{own}: {said}",))
@@ -67,20 +69,20 @@ def test_what_cannot_be_used_is_told_and_the_default_holds(own: Path, project: P
 @pytest.mark.parametrize(
     "content", [b"nodes = ", b"\xff\xfe", b"a = 1\na = 2\n", b"x" * 2_000_000, b"a = " + b"[" * 9999]
 )
-def test_a_file_that_makes_no_sense_is_told(own: Path, project: Path, content: bytes) -> None:
+def test_unparsable_user_settings_file_is_ignored_and_reported(own: Path, project: Path, content: bytes) -> None:
     own.write_bytes(content)
     (said,) = read_user_settings(own, project).refused
     assert said.startswith(f"{own} is ignored: ")
 
 
-def test_a_file_that_cannot_be_read_is_told(own: Path, project: Path) -> None:
+def test_unreadable_user_settings_file_is_ignored_and_reported(own: Path, project: Path) -> None:
     own.mkdir()
     (said,) = read_user_settings(own, project).refused
     assert said.startswith(f"{own} is ignored: ")
 
 
-def test_a_project_has_no_say(own: Path, project: Path) -> None:
-    """Who is given somebody's project to look at would else run their command, by their keys."""
+def test_keys_and_notify_of_project_settings_are_ignored(own: Path, project: Path) -> None:
+    """Otherwise the settings of a downloaded project could run its commands."""
     project.write_text('[notify]\ncommand = "rm -rf /"\n[keys]\n"hostkey.accept" = "enter"\n[hosts]\nlab = ["a"]\n')
     assert read_user_settings(own, project) == UserSettings(
         refused=(f"[keys] and [notify] in {project} is ignored. Move it to {own}",)
@@ -91,6 +93,6 @@ def test_a_project_has_no_say(own: Path, project: Path) -> None:
     assert read_user_settings(own, project) == UserSettings(), "who wants a group of it is told"
 
 
-def test_who_works_in_the_home_reads_one_file(own: Path) -> None:
+def test_user_settings_are_read_if_home_is_the_working_folder(own: Path) -> None:
     own.write_text('[notify]\ncommand = "say done"\n')
     assert read_user_settings(own, own) == UserSettings(notify=NotifySettings(("say", "done")))

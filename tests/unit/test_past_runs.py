@@ -465,7 +465,7 @@ def test_results_are_written_to_each_file_format(
     assert "pip install pyarrow" in command("-o", "all.parquet", status=2).output
 
 
-def test_parquet_keeps_numbers(four_ranks: Ledger, tmp_path: Path) -> None:
+def test_parquet_export_of_results_keeps_numbers(four_ranks: Ledger, tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     command("-o", "all.parquet")
     table = parquet.read_table(tmp_path / "all.parquet")
@@ -698,7 +698,7 @@ def test_log_search_proceeds_in_steps_newest_first(ledger: Ledger, monkeypatch: 
 def test_cancelled_log_search_ends_at_the_next_ledger_row(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, printed: bool
 ) -> None:
-    """A run of thousands of tasks has as many rows, and a step looks at all of them before its first line."""
+    """A run of thousands of tasks has as many ledger rows, and a step reads all of them before its first line."""
     text = {rank: b"step\n" for rank in range(50)}
     folder = stored_run(ledger, "r1", text, opened_at=NOW, given="nothing")
     if not printed:
@@ -789,7 +789,7 @@ def test_history_searches_logs(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("at_once", [1, 64])
 def test_logs_of_ranks_are_merged_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
-    """However many are read at once, every line of each is there, in its order."""
+    """The merged log has every line of each rank, in the rank's order, for any chunk size."""
     monkeypatch.setattr(past_pools, "MAX_OPEN_FILES", at_once)
     for rank in range(3):
         data = marks = b""

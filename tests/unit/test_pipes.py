@@ -29,7 +29,7 @@ def relayed() -> tuple[RelayedSocket, list[bytes], list[Exception | None]]:
     return RelayedSocket(lambda data: came.append(bytes(data)), lost.append, b"word"), came, lost
 
 
-async def test_what_comes_before_the_word_is_noise() -> None:
+async def test_bytes_before_the_marker_word_are_skipped() -> None:
     pipe, came, _ = relayed()
     for piece in (b"welcome to wo", b"rd\n\nwor", b"d\nfirst", b" bytes"):
         pipe.data_received(piece, None)
@@ -37,14 +37,14 @@ async def test_what_comes_before_the_word_is_noise() -> None:
     assert b"".join(came) == b"first bytes"
 
 
-async def test_a_join_that_was_given_up_may_still_be_answered() -> None:
+async def test_answer_to_a_cancelled_relay_join_is_ignored() -> None:
     pipe, came, _ = relayed()
     pipe.joined.cancel()
     pipe.data_received(b"\nword\nbytes", None)  # an exception here would end the connection of all channels
     assert came == []
 
 
-async def test_an_agent_that_is_not_there_is_told_as_that() -> None:
+async def test_relay_join_without_an_agent_raises_connection_refused() -> None:
     pipe, _, lost = relayed()
     pipe.data_received(b"\nword Connection refused\n", None)
     with pytest.raises(ConnectionRefusedError, match="no agent answers: Connection refused"):
@@ -53,7 +53,7 @@ async def test_an_agent_that_is_not_there_is_told_as_that() -> None:
     assert lost == [], "the one who opened it knows"
 
 
-async def test_the_relays_end_before_that_says_what_it_printed() -> None:
+async def test_relay_exit_before_joining_raises_its_output() -> None:
     pipe, _, _ = relayed()
     pipe.data_received(b"python: not found\n", None)
     pipe.connection_lost(None)
@@ -61,7 +61,7 @@ async def test_the_relays_end_before_that_says_what_it_printed() -> None:
         await asyncio.wait_for(pipe.joined, 20)
 
 
-async def test_an_agents_end_is_the_end_whatever_the_server_says_later() -> None:
+async def test_end_of_an_agent_socket_is_reported_once() -> None:
     lost: list[Exception | None] = []
     pipe, channel = ForwardedSocket(lambda data: None, lost.append), FakeChannel()
     pipe.connection_made(channel)  # type: ignore[arg-type]
@@ -71,7 +71,7 @@ async def test_an_agents_end_is_the_end_whatever_the_server_says_later() -> None
     assert lost == [None]
 
 
-async def test_a_host_that_only_makes_noise_is_hung_up_on() -> None:
+async def test_host_that_prints_only_noise_is_disconnected() -> None:
     pipe, came, _ = relayed()
     pipe.connection_made(FakeChannel())  # type: ignore[arg-type]
     for _ in range(40):
@@ -82,7 +82,7 @@ async def test_a_host_that_only_makes_noise_is_hung_up_on() -> None:
     assert came == []
 
 
-async def test_a_line_without_an_end_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_endless_command_output_closes_the_channel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skyward_core.transport.ssh.bootstrap_channel.MAX_ANSWER_SIZE", 1000)
     monkeypatch.setattr("skyward_core.transport.ssh.bootstrap_channel.MOST_LINES", 10)
     for flood in (b"x" * 600, b"\n" * 6):
@@ -94,7 +94,7 @@ async def test_a_line_without_an_end_is_hung_up_on(monkeypatch: pytest.MonkeyPat
         assert channel.closed and not lines._partial
 
 
-async def test_a_failed_write_loses_no_byte_that_the_agent_sent_before_it_closed() -> None:
+async def test_failed_write_loses_no_byte_that_the_agent_sent_before() -> None:
     came: list[bytes] = []
     lost = asyncio.get_running_loop().create_future()
     here, there = socket.socketpair()
@@ -118,7 +118,7 @@ async def plain(sock: socket.socket, connection: Connection) -> None:
     await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock)
 
 
-async def test_a_peer_that_does_not_read_is_let_go() -> None:
+async def test_peer_that_does_not_read_is_disconnected() -> None:
     lost: list[Connection] = []
     here, there = socket.socketpair()
     with closing(there):
@@ -134,7 +134,7 @@ async def test_a_peer_that_does_not_read_is_let_go() -> None:
     assert sent < 2 * MAX_UNSENT_BYTES
 
 
-async def test_a_slow_peer_that_reads_is_not() -> None:
+async def test_slow_peer_that_reads_is_not_disconnected() -> None:
     lost: list[Connection] = []
     here, there = socket.socketpair()
     there.setblocking(False)
@@ -152,7 +152,7 @@ async def test_a_slow_peer_that_reads_is_not() -> None:
         connection.close()
 
 
-async def test_what_may_wait_goes_in_one_piece_and_in_order() -> None:
+async def test_batched_writes_are_sent_together_in_order() -> None:
     here, there = socket.socketpair()
     there.setblocking(False)
     loop = asyncio.get_running_loop()
@@ -173,7 +173,7 @@ async def test_what_may_wait_goes_in_one_piece_and_in_order() -> None:
 
 
 @pytest.mark.parametrize("ending", ["close", "drain"])
-async def test_what_waits_is_sent_before_a_connection_ends(ending: str) -> None:
+async def test_batched_writes_are_sent_before_a_connection_closes(ending: str) -> None:
     here, there = socket.socketpair()
     with closing(there):
         connection = Connection(lambda *_: None, lambda _: None)
@@ -185,8 +185,8 @@ async def test_what_waits_is_sent_before_a_connection_ends(ending: str) -> None:
         assert there.recv(1 << 16) == data
 
 
-async def test_a_goodbye_is_taken_before_the_agent_ends() -> None:
-    """A client that reads slowly: what its agent has not given to the kernel ends with the agent's process."""
+async def test_agent_waits_until_a_slow_client_received_its_goodbye() -> None:
+    """Bytes that the agent has not passed to the kernel are lost when the agent's process ends."""
     here, there = socket.socketpair()
     there.setblocking(False)
     loop = asyncio.get_running_loop()
@@ -207,7 +207,7 @@ async def test_a_goodbye_is_taken_before_the_agent_ends() -> None:
         await parting
 
 
-async def test_a_client_that_comes_while_the_agent_ends_is_not_waited_for() -> None:
+async def test_closing_agent_does_not_wait_for_new_clients() -> None:
     here, there = socket.socketpair()
     with closing(there):
         late = Connection(lambda *_: None, lambda lost: None)
@@ -224,7 +224,7 @@ async def test_a_client_that_comes_while_the_agent_ends_is_not_waited_for() -> N
     assert len(audience) == 1 and audience[late]
 
 
-async def test_a_client_that_reads_nothing_keeps_no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closing_agent_does_not_wait_for_a_client_that_never_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skyward_core.node.agent.connected_clients.GOODBYE_TIMEOUT", 0.05)
     here, there = socket.socketpair()
     with closing(there):

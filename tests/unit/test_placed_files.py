@@ -1,4 +1,4 @@
-"""Files that a job brings: whose they are where they come to, and who may read them on the way."""
+"""Placement of job files on nodes: owners, permissions and errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def place(source: Path, target: str) -> None:
     call.fn(*call.args)
 
 
-def test_what_links_lead_to_is_brought_and_a_file_into_a_folder(tmp_path: Path) -> None:
+def test_job_files_follow_links_and_are_placed_into_folders(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "word.txt").write_text("word")
     (tmp_path / "data" / "same").symlink_to("word.txt")
@@ -43,10 +43,10 @@ def test_what_links_lead_to_is_brought_and_a_file_into_a_folder(tmp_path: Path) 
     assert (there / "data" / "same").is_symlink() and not (there / "data").is_symlink()
 
 
-def test_what_is_brought_belongs_to_who_gets_it_and_is_open_to_no_others(
+def test_placed_job_files_belong_to_their_user_and_stay_private(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The number of a user here is another person's there, and a key may be among the files."""
+    """User ids differ between machines, and the files may contain a key."""
     source, target = tmp_path / "source", tmp_path / "target"
     (source / "keys").mkdir(parents=True)
     (source / "keys" / "id").write_text("secret")
@@ -69,8 +69,8 @@ def test_what_is_brought_belongs_to_who_gets_it_and_is_open_to_no_others(
     assert modes == {"keys": (source / "keys").stat().st_mode & 0o777, "id": 0o600, "train.py": 0o755}
 
 
-def test_what_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> None:
-    """What, on which node, where, why, and what to do; no traceback comes with it."""
+def test_failed_file_placement_is_a_one_line_error(tmp_path: Path) -> None:
+    """The error names file, node, folder, cause and fix, without a traceback."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "large").write_bytes(bytes(20_000))
     (tmp_path / "file").write_text("in the way")
@@ -94,9 +94,7 @@ def test_what_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> None:
     assert words == {"type": "OSError", "message": str(large.value), "traceback": ""}
 
 
-def test_a_home_of_nobody_is_no_folder_of_that_name_in_the_working_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_home_in_a_mount_path_creates_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "word.txt").write_text("word")
     with pytest.raises(FileNotFoundError, match="is incomplete: the user does not exist there"):

@@ -1,4 +1,4 @@
-"""The plugin protocol: what is checked, and in which order hooks are entered and left."""
+"""Plugin protocol: checks, order of hooks, arguments and suggestions."""
 
 import inspect
 import os
@@ -94,14 +94,14 @@ def pair(**fail):
 
 
 @pytest.mark.parametrize("enter", [enter_app, enter_process, enter_client])
-def test_entered_in_order_and_left_in_reverse(enter):
+def test_plugin_hooks_enter_in_order_and_exit_in_reverse(enter):
     trace, both = pair()
     with enter(both, InstanceInfo()):
         trace.append("body")
     assert trace == ["a enter", "b enter", "body", "b leave", "a leave"]
 
 
-def test_one_that_fails_to_enter_is_named_and_the_others_are_left():
+def test_plugin_that_fails_to_enter_is_named_and_others_are_exited():
     trace, both = pair(b="enter")
     with pytest.raises(PluginError, match=r"plugin b failed in around_process: LookupError") as caught:
         enter_process(both, InstanceInfo())
@@ -110,7 +110,7 @@ def test_one_that_fails_to_enter_is_named_and_the_others_are_left():
     assert trace == ["a enter", "b enter", "a leave"]
 
 
-def test_one_that_fails_to_leave_is_named_and_the_others_are_left():
+def test_plugin_that_fails_to_exit_is_named_and_others_are_exited():
     trace, both = pair(b="leave")
     stack = enter_process(both, InstanceInfo())
     with pytest.raises(PluginError, match="plugin b failed in around_process"):
@@ -118,7 +118,7 @@ def test_one_that_fails_to_leave_is_named_and_the_others_are_left():
     assert trace[-1] == "a leave"
 
 
-def test_a_client_hook_is_named_and_hears_of_what_ends_the_block():
+def test_client_hook_failure_is_named_and_sees_the_block_exception():
     trace, both = pair(b="enter")
     with pytest.raises(PluginError, match="plugin b failed in around_client: LookupError"):
         enter_client(both, None)
@@ -140,13 +140,13 @@ def test_a_client_hook_is_named_and_hears_of_what_ends_the_block():
     assert heard == [caught.value]
 
 
-def test_an_error_of_the_body_is_not_blamed_on_a_plugin():
+def test_error_of_the_block_is_not_attributed_to_a_plugin():
     _, both = pair()
     with pytest.raises(ZeroDivisionError), enter_process(both, InstanceInfo()):
         1 / 0  # noqa: B018
 
 
-def test_client_hooks_run_in_order():
+def test_transform_bootstrap_and_decorate_hooks_run_in_order():
     _, both = pair()
     assert transform_image(both, Image(), SPEC).pip == ("a", "b")
     assert bootstrap_steps(both, SPEC) == ("echo a", "echo b")
@@ -154,7 +154,7 @@ def test_client_hooks_run_in_order():
 
 
 @pytest.mark.parametrize("hook", ["transform", "bootstrap", "decorate"])
-def test_client_hooks_that_raise_are_named(hook):
+def test_failing_transform_bootstrap_or_decorate_hook_is_named(hook):
     _, both = pair(b=hook)
     calls = {
         "transform": lambda: transform_image(both, Image(), SPEC),
@@ -165,7 +165,7 @@ def test_client_hooks_that_raise_are_named(hook):
         calls[hook]()
 
 
-def test_hooks_do_nothing_by_default():
+def test_plugin_hooks_do_nothing_by_default():
     plain = make("plain")
     assert transform_image([plain], Image(pip=("x",)), SPEC) == Image(pip=("x",))
     assert bootstrap_steps([plain], SPEC) == ()
@@ -178,7 +178,7 @@ def test_hooks_do_nothing_by_default():
         pass
 
 
-def test_plugins_that_go_together():
+def test_compatible_plugins_are_accepted():
     torch, hub = make("torch"), make("hub", requires=("torch",))
     assert check_plugins([torch, hub]) == (torch, hub)
     assert check_plugins([]) == ()
@@ -196,23 +196,23 @@ def test_plugins_that_go_together():
         ([Plugin()], "Plugin has no name"),
     ],
 )
-def test_plugins_that_do_not(given, message):
+def test_incompatible_plugins_are_rejected(given, message):
     with pytest.raises(UsageError, match=message):
         check_plugins(given)
 
 
-def test_a_plugin_that_was_not_called():
+def test_plugin_class_without_call_is_rejected():
     with pytest.raises(UsageError, match=r"Call it: Torch\(\)"):
         check_plugins([plugins.torch])
 
 
-def test_errors_travel():
+def test_plugin_error_is_unchanged_by_pickling():
     error = pickle.loads(pickle.dumps(PluginError("plugin a failed in decorate: x", "a", "decorate")))
     assert str(error) == "plugin a failed in decorate: x"
     assert (error.plugin, error.hook) == ("a", "decorate")
 
 
-def test_requirements():
+def test_package_requirement_is_made_of_name_and_version():
     assert requirement("torch", "latest") == requirement("torch", None) == "torch"
     assert requirement("torch", "2.3.0") == "torch==2.3.0"
     assert requirement("torch", "2.3.0+cpu") == "torch==2.3.0+cpu"
@@ -222,7 +222,7 @@ def test_requirements():
             requirement("torch", wrong)
 
 
-def test_what_the_person_wrote_stays():
+def test_packages_and_variables_of_the_user_override_plugin_defaults():
     index = PipIndex(url="https://example.org")
     image = Image(pip=("Torch==2.0", "numpy"), env={"A": "mine"})
     assert with_pip(image, ["torch", "torch-vision"], index).pip == ("Torch==2.0", "numpy", "torch-vision")
@@ -233,7 +233,7 @@ def test_what_the_person_wrote_stays():
     assert image.pip == ("Torch==2.0", "numpy")
 
 
-def test_all_that_is_listed_can_be_made():
+def test_every_listed_plugin_can_be_created():
     for info in plugins.available():
         plugin = plugins.by_name(info.name)
         assert plugin.name == info.name
@@ -241,7 +241,7 @@ def test_all_that_is_listed_can_be_made():
         assert pickle.loads(pickle.dumps(plugin)) == plugin
 
 
-def test_a_typo_gets_a_suggestion():
+def test_misspelled_plugin_name_gets_a_suggestion():
     with pytest.raises(UsageError, match="did you mean torch"):
         plugins.by_name("troch")
     with pytest.raises(UsageError, match="available: torch"):
@@ -250,7 +250,7 @@ def test_a_typo_gets_a_suggestion():
         plugins.zzz  # noqa: B018
 
 
-def test_importing_a_plugins_module_does_not_hide_the_plugin():
+def test_importing_a_plugin_module_does_not_hide_the_plugin():
     code = (
         "import skyward_core.plugins.built_in.torch as m; from skyward_core import plugins; "
         "assert plugins.torch is m.Torch and plugins.torch().name == 'torch'"
@@ -258,7 +258,7 @@ def test_importing_a_plugins_module_does_not_hide_the_plugin():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_workers_import_plugins_without_the_clients_libraries():
+def test_plugins_import_without_client_libraries_in_a_worker():
     code = (
         "import sys, pickle; from skyward_core import plugins; "
         "[getattr(plugins, i.name) for i in plugins.available()]; import skyward_core.plugins.plugin; "
@@ -293,7 +293,7 @@ def installed(monkeypatch):
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points)
 
 
-def test_installed_plugins_appear(installed):
+def test_installed_entry_point_plugins_are_listed(installed):
     names = [info.name for info in plugins.available()]
     assert names[-3:] == ["broken", "demanding", "mine"]
     assert names.count("torch") == 1
@@ -301,7 +301,7 @@ def test_installed_plugins_appear(installed):
     assert isinstance(plugins.by_name("torch"), plugins.torch)
 
 
-def test_installed_plugins_that_cannot_be_made(installed):
+def test_installed_plugin_that_cannot_be_created_is_an_error(installed):
     with pytest.raises(PluginError, match=r"plugin broken .*no_such_module"):
         plugins.by_name("broken")
     with pytest.raises(UsageError, match="plugin demanding requires parameters"):
@@ -352,7 +352,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("make", "said"), REFUSED, ids=[said for _, said in REFUSED])
 @pytest.mark.filterwarnings("ignore:sky.ComputePool:FutureWarning")
-def test_an_unknown_argument(make: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_argument_is_rejected_with_a_suggestion(make: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(older_api_names, "_warned", set())  # others have their own first time
     with pytest.raises(TypeError) as raised:
         make()
@@ -369,15 +369,17 @@ def test_an_unknown_argument(make: Any, said: str, monkeypatch: pytest.MonkeyPat
     (lambda: sky.Compute(plugins=["torch"]), "'torch' is not a plugin. Use sky.plugins.torch()."),
 ])  # fmt: skip
 @pytest.mark.parametrize("override", [None, "local"])
-def test_a_value_of_another_kind(make: Any, said: str, override: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_argument_of_the_wrong_type_is_rejected(
+    make: Any, said: str, override: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(state_folder, "provider_override", override)
     with pytest.raises(sky.UsageError) as raised:
         make()
     assert said in str(raised.value)
 
 
-def test_the_open_pool_is_called_as_the_library_is() -> None:
-    """`from skyward import *`, behind `import skyward as sky`, puts it in the library's place."""
+def test_star_imported_sky_object_behaves_as_the_library() -> None:
+    """`from skyward import *` after `import skyward as sky` replaces the library by this object."""
     star = sky.sky
     assert star.Compute is sky.Compute and star.plugins is sky.plugins and star.sky is star
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
@@ -385,7 +387,7 @@ def test_the_open_pool_is_called_as_the_library_is() -> None:
 
 
 @pytest.mark.parametrize("name", [each.name for each in available()])
-def test_plugins_know_their_own(name: str) -> None:
+def test_unknown_plugin_argument_is_rejected_with_a_suggestion(name: str) -> None:
     made = factory(name)
     with pytest.raises(TypeError, match=rf"^sky\.plugins\.{name} has no argument 'zzzz'"):
         made(zzzz=1)
@@ -394,7 +396,7 @@ def test_plugins_know_their_own(name: str) -> None:
             made(**{f"{each.name}x": 1})
 
 
-def test_what_is_known_is_taken() -> None:
+def test_known_plugin_and_provider_arguments_are_accepted() -> None:
     assert sky.plugins.torch("nccl").backend == "nccl"
     assert sky.SSH("a", user="me").hosts == ("a",) and sky.SSH(hosts=["a"]).user is None
     assert sky.AWS(username="me").ssh_user == "me"  # an older word
@@ -403,7 +405,7 @@ def test_what_is_known_is_taken() -> None:
         assert pickle.loads(pickle.dumps(value)) == value and replace(value) == value
 
 
-def test_of_other_packages() -> None:
+def test_plugins_of_other_packages_keep_their_own_signature() -> None:
     class Greeter(Plugin):
         name = "greeter"
 
@@ -429,7 +431,7 @@ def test_of_other_packages() -> None:
         Nodder(tims=1)  # type: ignore[call-arg]
 
 
-def test_what_is_meant() -> None:
+def test_did_you_mean_suggests_similar_names() -> None:
     assert did_you_mean("timeout", ["grace", "start_timeout"]) == "; did you mean 'start_timeout'?"
     assert did_you_mean("timeout", ["aaaaaaaaaaa_timeout", "bbbbbbbbbbb_timeout", *"abcdefg"]) == ""
     assert did_you_mean("zz", ["one", "two"]) == "; known: one, two"
@@ -440,7 +442,7 @@ def test_what_is_meant() -> None:
 
 
 @pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
-def test_a_port_that_another_one_has_is_told_with_what_to_do(family: int, address: str) -> None:
+def test_port_in_use_error_names_the_parameter_to_change(family: int, address: str) -> None:
     with socket.socket(family) as taken:
         taken.bind((address, 0))
         taken.listen()
@@ -451,7 +453,7 @@ def test_a_port_that_another_one_has_is_told_with_what_to_do(family: int, addres
     check_port_free("dask", address, port)
 
 
-def test_variables_are_as_they_were_once_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_are_restored_after_a_plugin_context(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HAD", "before")
     monkeypatch.delenv("NEW", raising=False)
     with pytest.raises(ZeroDivisionError), set_variables({"HAD": "now", "NEW": "here"}):
@@ -524,7 +526,7 @@ def told(path: Path, how: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_initialize_is_told_who_takes_part(tmp_path: Path) -> None:
+def test_jax_initialize_in_a_script_gets_the_gang_layout(tmp_path: Path) -> None:
     (tmp_path / "jax").mkdir()
     (tmp_path / "jax" / "__init__.py").write_text(JAX)
     (tmp_path / "jax" / "distributed.py").write_text(DISTRIBUTED)

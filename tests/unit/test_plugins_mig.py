@@ -1,4 +1,4 @@
-"""The mig plugin against pynvml's real calls into a driver compiled here."""
+"""The mig plugin with real pynvml calls into a driver compiled by the tests."""
 
 import json
 import os
@@ -71,7 +71,7 @@ def enter(driver, gpus, ranks, profile="3g.40gb"):
         ("1g.24gb", "RTX-PRO-6000", 4),
     ],
 )
-def test_as_many_slices_as_the_gpu_gives(profile, gpu, count):
+def test_mig_slices_per_gpu_come_from_the_catalogue(profile, gpu, count):
     assert slices_per_gpu(profile, gpu and parse(gpu)) == count
 
 
@@ -82,18 +82,18 @@ def test_as_many_slices_as_the_gpu_gives(profile, gpu, count):
         ("3g.40gb", "T4", "T4 has no MIG profiles in the catalogue"),
     ],
 )
-def test_a_gpu_without_the_profile_is_an_error_before_anything_is_made(profile, gpu, words):
+def test_gpu_without_the_mig_profile_is_rejected_before_creation(profile, gpu, words):
     spec = PoolSpec(name="p", provider=None, accelerator=gpu)
     with pytest.raises(plugins.PluginError, match=f"plugin mig failed in bootstrap: UsageError: {words}"):
         bootstrap_steps([plugins.mig(profile)], spec)
 
 
-def test_each_rank_has_a_slice_of_its_own(driver):
+def test_each_rank_gets_its_own_mig_slice(driver):
     seen = [enter(driver, "22", ranks) for ranks in (1, 2, 3, 4)]
     assert seen == ["MIG-0-0", "MIG-0-1", "MIG-1-0", "MIG-1-1"]
 
 
-def test_whole_gpus_beside_sliced_ones_are_left_out(driver):
+def test_gpus_that_are_not_sliced_are_ignored_by_mig(driver):
     assert enter(driver, "wn2", 2) == "MIG-2-1"
 
 
@@ -108,7 +108,7 @@ def test_whole_gpus_beside_sliced_ones_are_left_out(driver):
         (None, 1, "3g.40gb", "the NVIDIA driver does not answer (Driver Not Loaded)"),
     ],
 )
-def test_what_cannot_be_is_said(driver, gpus, ranks, profile, message):
+def test_missing_mig_slices_are_a_plugin_error(driver, gpus, ranks, profile, message):
     said = enter(driver, gpus, ranks, profile)
     assert message in said
     assert "PluginError: plugin mig failed in around_process" in said
@@ -122,7 +122,7 @@ def test_what_cannot_be_is_said(driver, gpus, ranks, profile, message):
         ("GPU 0: NVIDIA T4\n", False, ["-mig 1"]),
     ],
 )
-def test_gpus_are_cut_once_while_the_node_is_prepared(tmp_path, listed, works, asked):
+def test_gpus_are_sliced_once_by_the_bootstrap_step(tmp_path, listed, works, asked):
     (tmp_path / "listed").write_text(listed)
     tool = tmp_path / "nvidia-smi"
     tool.write_text(

@@ -56,17 +56,17 @@ def image_for(*given, accelerator=None):
         ([plugins.mig()], GPU, ()),
     ],
 )
-def test_what_is_installed(given, accelerator, pip):
+def test_framework_plugin_installs_its_packages(given, accelerator, pip):
     assert image_for(*given, accelerator=accelerator).pip == pip
 
 
-def test_wheels_of_pytorch_come_from_its_index_whoever_asks():
+def test_pytorch_wheels_come_from_its_index_for_every_plugin():
     for given in (plugins.keras(backend="torch"), plugins.accelerate()):
         (index,) = image_for(given, accelerator=GPU).pip_indexes
         assert index.url.endswith("/cu128")
 
 
-def test_keras_chooses_its_backend_for_every_process():
+def test_keras_backend_is_set_in_the_image_environment():
     assert image_for(plugins.keras(backend="torch")).env == {"KERAS_BACKEND": "torch"}
 
 
@@ -82,12 +82,12 @@ def test_keras_chooses_its_backend_for_every_process():
         (lambda: plugins.check_plugins([plugins.joblib(), plugins.sklearn()]), "cannot be combined"),
     ],
 )
-def test_wrong_parameters(make, message):
+def test_invalid_framework_plugin_parameters_are_rejected(make, message):
     with pytest.raises(UsageError, match=message):
         make()
 
 
-def test_nothing_on_one_rank():
+def test_framework_plugins_do_nothing_for_one_rank():
     given = ["jax", "tensorflow", "torch"]
     (seen,) = run_gang(
         f"""
@@ -101,7 +101,7 @@ def test_nothing_on_one_rank():
     assert seen == [True, []]
 
 
-def test_tf_config():
+def test_tf_config_lists_a_port_per_rank():
     peers = (Peer(0, "10.0.0.1", (4000, 4002)), Peer(1, "10.0.0.2", (5000, 4000)))
     info = InstanceInfo(1, 2, 3, 4, 1, 2, "10.0.0.1", 31000, peers=peers)
     assert make_tf_config(info) == {
@@ -134,7 +134,7 @@ JOINING = {
 }  # fmt: skip
 
 
-def test_plugins_join_nothing_in_a_world_of_one_rank():
+def test_plugins_join_no_group_in_a_world_of_one_rank():
     made = ", ".join(f"[plugins.{make}]" for make in JOINING.values())
     (report,) = run_gang(
         f"""
@@ -153,13 +153,13 @@ def test_plugins_join_nothing_in_a_world_of_one_rank():
     assert report == [[[]] * (len(JOINING) + 1), [True] * len(JOINING)]
 
 
-def test_plugins_of_one_worker_do_not_share_a_port():
+def test_plugins_of_one_worker_claim_distinct_ports():
     info = InstanceInfo(head_port=31000)
     assert [claim_port(info) for _ in range(3)] == [31000, 31001, 31002]
 
 
 @pytest.mark.proof("3 s of a processor")
-def test_keras_on_torch_alone_makes_the_process_group():
+def test_keras_plugin_on_torch_initializes_the_process_group():
     pytest.importorskip("torch")
     seen = run_gang(
         """
@@ -174,7 +174,7 @@ def test_keras_on_torch_alone_makes_the_process_group():
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_accelerates_environment(monkeypatch):
+def test_accelerate_plugin_sets_its_environment_variables(monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.setattr(os, "environ", dict(os.environ))
     fsdp = {"sharding_strategy": "FULL_SHARD", "offload_params": True, "min_num_params": 1000}
@@ -196,7 +196,7 @@ def test_accelerates_environment(monkeypatch):
 SECRET = "hf_secretsecretsecret"
 
 
-def test_a_token_shows_nowhere_but_in_the_rank(monkeypatch):
+def test_huggingface_token_is_only_in_the_pickled_plugin(monkeypatch):
     plugin = plugins.huggingface(token=SECRET, models=["org/model"])
     assert SECRET not in repr(plugin)
     image = image_for(plugin)
@@ -208,7 +208,7 @@ def test_a_token_shows_nowhere_but_in_the_rank(monkeypatch):
     assert plugins.huggingface(token="other").token == "other"
 
 
-def test_models_are_fetched_while_the_node_is_prepared(tmp_path, monkeypatch):
+def test_huggingface_models_are_downloaded_by_the_bootstrap_step(tmp_path, monkeypatch):
     monkeypatch.delenv("HF_TOKEN", raising=False)
     (tmp_path / "huggingface_hub.py").write_text(
         "def snapshot_download(name):\n    open('fetched', 'a').write(name + '\\n')\n"
@@ -222,11 +222,11 @@ def test_models_are_fetched_while_the_node_is_prepared(tmp_path, monkeypatch):
     assert not (tmp_path / "injected").exists()
 
 
-def test_one_model_may_be_a_string():
+def test_huggingface_models_may_be_one_string():
     assert plugins.huggingface(models="org/model").models == ("org/model",)
 
 
-def test_with_a_token_models_are_fetched_by_the_ranks(tmp_path):
+def test_huggingface_models_with_a_token_are_downloaded_by_ranks(tmp_path):
     (tmp_path / "huggingface_hub.py").write_text(
         "import os\n"
         "def snapshot_download(name):\n"
@@ -244,7 +244,7 @@ def test_with_a_token_models_are_fetched_by_the_ranks(tmp_path):
     assert (tmp_path / "seen").read_text() == f"org/model {SECRET}\n"
 
 
-def test_shell_of_mig_parses():
+def test_mig_bootstrap_step_is_valid_shell():
     (step,) = plugins.mig().bootstrap(PoolSpec(name="p", provider=None))
     subprocess.run(["sh", "-n", "-c", step], check=True)
     assert "-cgi 3g.40gb,3g.40gb -C" in step

@@ -1,4 +1,4 @@
-"""The torch plugin: what it installs, and the process group that it makes across real processes."""
+"""The torch plugin: wheels, rendezvous variables, threads and interfaces."""
 
 import os
 
@@ -36,7 +36,7 @@ def image_for(plugin, accelerator=None, image=None):
         ({"version": ">=2.3"}, None, ("torch>=2.3",), "cpu"),
     ],
 )
-def test_wheels_by_accelerator(parameters, accelerator, pip, index):
+def test_torch_wheels_depend_on_the_accelerator(parameters, accelerator, pip, index):
     image = image_for(plugins.torch(**parameters), accelerator)
     assert image.pip == pip
     (given,) = image.pip_indexes
@@ -44,12 +44,12 @@ def test_wheels_by_accelerator(parameters, accelerator, pip, index):
     assert given.packages == tuple(name.split("=")[0].rstrip("<>") for name in pip)
 
 
-def test_wheels_keep_the_rest_of_the_image():
+def test_torch_plugin_keeps_packages_of_the_image():
     image = image_for(plugins.torch(), image=Image(pip=("numpy", "torch==2.1"), env={"A": "1"}))
     assert image == Image(pip=("numpy", "torch==2.1"), env={"A": "1"})
 
 
-def test_every_rank_is_told_its_place():
+def test_torch_plugin_sets_rendezvous_variables_of_every_rank():
     infos = places(2, 2)
     names = [
         "MASTER_ADDR",
@@ -78,7 +78,7 @@ def test_every_rank_is_told_its_place():
     assert {interface for _, interface in seen} == {find_interface("127.0.0.1")}
 
 
-def test_nothing_on_one_rank():
+def test_torch_plugin_does_nothing_for_one_rank():
     (report,) = run_gang(
         """
         with enter_process([plugins.torch()], info):
@@ -90,7 +90,7 @@ def test_nothing_on_one_rank():
     assert report == {"torch": False, "rank": None}
 
 
-def test_what_the_person_set_stays():
+def test_environment_variables_of_the_user_override_the_plugin():
     (report,) = run_gang(
         """
         from skyward_core.runtime.framework_rendezvous_variables import set_permanent_variables as set_for_good
@@ -105,7 +105,7 @@ def test_what_the_person_set_stays():
     assert report == ["3", "eth7", "127.0.0.1"]
 
 
-def test_threads_are_shared_by_the_ranks_of_one_machine(monkeypatch):
+def test_cpu_threads_are_divided_among_ranks_of_one_machine(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(16)), raising=False)
     alone = (Peer(0, "10.0.0.1"), Peer(1, "10.0.0.2"))
     here = (Peer(0, "127.0.0.1"), Peer(1, "127.0.0.1"))
@@ -114,7 +114,7 @@ def test_threads_are_shared_by_the_ranks_of_one_machine(monkeypatch):
     assert threads_per_rank(InstanceInfo(ranks_per_node=64, peers=here)) == 1
 
 
-def test_a_task_keeps_to_its_share_of_the_machine(monkeypatch):
+def test_task_process_is_limited_to_its_gpus_and_cpu_threads(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     limit_machine_share(1 << 20, "2,3")
@@ -124,7 +124,7 @@ def test_a_task_keeps_to_its_share_of_the_machine(monkeypatch):
     assert (os.environ["CUDA_VISIBLE_DEVICES"], os.environ["OMP_NUM_THREADS"]) == ("2,3", "7")
 
 
-def test_interfaces():
+def test_network_interface_of_an_address_is_found():
     assert find_interface("127.0.0.1") in ("lo", "lo0")
     assert find_interface("203.0.113.9") is None  # reserved for documentation: on no machine
 
@@ -137,7 +137,7 @@ def test_interfaces():
         ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}, {"TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}),
     ],
 )
-def test_collectives_are_remembered_unless_the_person_says_otherwise(given, set_to, monkeypatch):
+def test_flight_recorder_is_enabled_unless_the_user_sets_it(given, set_to, monkeypatch):
     # The plugin sets a rank's variables for good, and this process goes on with other tests.
     kept = {name: value for name, value in os.environ.items() if name not in FLIGHT_RECORDER_VARIABLES}
     monkeypatch.setattr(os, "environ", kept | given)

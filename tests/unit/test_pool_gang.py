@@ -363,7 +363,7 @@ async def test_standalone_nodes_are_set_up_once_without_lock_or_rendezvous(alone
     assert (len(alone.started), len(alone.log)) == (2, 3)
 
 
-async def test_a_standalone_node_that_is_new_is_set_up_by_itself(alone: Gang) -> None:
+async def test_new_standalone_node_is_set_up_by_itself(alone: Gang) -> None:
     await alone.start()
     alone.log.clear()
     alone.links[1].epoch = 0
@@ -371,7 +371,7 @@ async def test_a_standalone_node_that_is_new_is_set_up_by_itself(alone: Gang) ->
     assert alone.log == [(1, "gang")]
 
 
-async def test_a_standalone_pool_does_not_wait_for_a_node_that_is_down_or_gone(alone: Gang) -> None:
+async def test_standalone_pool_does_not_wait_for_an_unreachable_node(alone: Gang) -> None:
     alone.links[0].up, alone.links[1].up, alone.links[1].gone = False, False, True
     await alone.start()
     assert (alone.log, len(alone.started)) == ([(2, "gang")], 1)

@@ -97,7 +97,7 @@ async def test_no_node_installs_before_all_nodes_are_prepared(world: World, make
 
 
 async def test_pool_of_a_node_range_has_the_nodes_it_got(world: World, ledger: Ledger) -> None:
-    """Its world, its view and its row in the ledger are of what was got."""
+    """The world size, the view and the ledger row have the number of nodes that were created."""
     world.room = 3
     wanted = PoolSpec(name="q", provider=world, nodes=Nodes(min=2, max=5), options=Options(console=False, grace=0.1))
     pool = await Pool.register(wanted, ledger)
@@ -278,7 +278,7 @@ async def test_attach_skips_a_node_with_a_replacement_under_way(
 
 
 async def test_attach_honors_a_replacement_decided_during_it(world: World, come: Come) -> None:
-    """It finds the agent dead after we have looked at the entries, and before it is our turn to decide."""
+    """The other client decides after this client read the entries and before it decides itself."""
     world.states["m1"] = "orphaned"
     describe = world.describe
 
@@ -322,7 +322,7 @@ async def test_attach_refuses_a_pool_without_machines(world: World, come: Come) 
 async def test_attach_to_a_pool_whose_only_node_is_replaced_depends_on_the_owner(
     world: World, come: Come, owner: str, comes: bool
 ) -> None:
-    """Of one whose replacement nobody sees to there is nobody left that knows how to set it up."""
+    """If no client owns the replacement, no process knows how to set the node up."""
     world.states = {"m0": "gone"}
     owner = f"{dead_process()}.word" if owner == "dead" else owner
 
@@ -420,7 +420,7 @@ IN_USE = PoolError("security group sg-1 is still in use")
         ({"teardown": IN_USE}, (0, 1), ("security group sg-1 is still in use",)),
     ],
 )
-async def test_teardown_names_what_a_failing_provider_leaves_and_the_next_one_ends_it(
+async def test_teardown_names_resources_left_by_a_failing_provider(
     finder: Finder, ledger: Ledger, trouble: dict[str, Exception], gone: tuple[int, ...], unaccounted: tuple[str, ...]
 ) -> None:
     pool = await Pool.register(finder_spec(finder), ledger)

@@ -1,4 +1,4 @@
-"""Ending real processes: groups, what left them, and orphans."""
+"""Discovery and killing of real processes: groups, escaped processes and orphans."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def family() -> Iterator[tuple[subprocess.Popen[str], int, int]]:
     leader.communicate()
 
 
-def test_descendants_are_found_wherever_they_went(family: tuple[subprocess.Popen[str], int, int]) -> None:
+def test_descendants_are_found_in_every_session(family: tuple[subprocess.Popen[str], int, int]) -> None:
     leader, inside, outside = family
     assert descendants(leader.pid) == {inside, outside}
     assert {leader.pid, inside, outside} <= descendants(os.getpid())
     assert descendants(inside) == set()
 
 
-def test_a_signal_reaches_the_whole_group_and_nobody_else(
+def test_signal_group_signals_only_its_process_group(
     family: tuple[subprocess.Popen[str], int, int],
 ) -> None:
     leader, inside, outside = family
@@ -100,7 +100,7 @@ print("clean")
 
 
 @pytest.mark.parametrize("python", ["", "import _ctypes; del _ctypes.call_function\n"])
-def test_a_reaper_ends_what_escaped(python: str) -> None:
+def test_reaper_ends_processes_that_left_their_group(python: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", python + REAPER],
         cwd=Path(__file__).parents[2],  # it imports what tests share
@@ -109,7 +109,7 @@ def test_a_reaper_ends_what_escaped(python: str) -> None:
     assert done.stdout == "clean\n", done.stderr
 
 
-def test_a_name_with_brackets_and_spaces_does_not_confuse(tmp_path: Path) -> None:
+def test_process_name_with_brackets_and_spaces_is_parsed(tmp_path: Path) -> None:
     odd = tmp_path / "a) (b 1 2"
     odd.symlink_to("/bin/sleep")
     child = subprocess.Popen([str(odd), "600"])
@@ -120,7 +120,7 @@ def test_a_name_with_brackets_and_spaces_does_not_confuse(tmp_path: Path) -> Non
         child.wait()
 
 
-def test_who_writes_into_a_folder_is_found_also_when_it_is_gone(tmp_path: Path) -> None:
+def test_process_writing_to_a_removed_node_folder_is_found(tmp_path: Path) -> None:
     folder = tmp_path / "node-0"
     folder.mkdir()
     with (folder / "agent.err").open("w") as errors:
@@ -135,7 +135,7 @@ def test_who_writes_into_a_folder_is_found_also_when_it_is_gone(tmp_path: Path) 
     assert host_folders_and_processes.find_node_processes(str(folder)) == []
 
 
-def test_who_has_a_node_s_mark_is_found_with_all_below(tmp_path: Path) -> None:
+def test_processes_with_the_node_variable_and_descendants_are_found(tmp_path: Path) -> None:
     folder, outer = str(tmp_path / "node:0"), str(tmp_path / "a-node-it-runs-in")
     code = "import os, subprocess\nprint(subprocess.Popen(['sleep', '600'], env={}).pid, flush=True)\ninput()"
     marks = {host_folders_and_processes.NODE_VARIABLE: f"{outer}:{folder}"}
@@ -157,7 +157,7 @@ def test_who_has_a_node_s_mark_is_found_with_all_below(tmp_path: Path) -> None:
         child.communicate()
 
 
-def test_a_process_is_known_by_when_it_started() -> None:
+def test_process_start_time_is_empty_after_its_end() -> None:
     child = subprocess.Popen(["sleep", "600"])
     when = worker_processes.process_start_time(child.pid)
     assert int(when) >= int(worker_processes.process_start_time(os.getpid()))
@@ -168,7 +168,7 @@ def test_a_process_is_known_by_when_it_started() -> None:
     assert worker_processes.process_start_time(child.pid) == ""
 
 
-def test_a_group_is_killed_by_any_of_it_and_our_own_is_not(
+def test_kill_groups_kills_named_groups_but_not_its_own(
     family: tuple[subprocess.Popen[str], int, int],
 ) -> None:
     leader, inside, outside = family

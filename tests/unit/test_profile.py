@@ -1,4 +1,4 @@
-"""What py-spy has seen of a rank: the hottest lines, and files for other programs."""
+"""Profiles of ranks by py-spy: hottest lines and export files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ no count
 """
 
 
-def test_the_hottest_lines_are_those_that_ran_themselves() -> None:
+def test_hottest_profile_lines_are_sorted_by_own_samples() -> None:
     profile = parse_profile(RAW)
     assert profile.samples == 100, "what was ours alone is nobody's"
     assert [(line.frame.function, line.own, line.total) for line in hottest_lines(profile)] == [
@@ -41,12 +41,12 @@ def test_the_hottest_lines_are_those_that_ran_themselves() -> None:
     assert profile_table(profile, 1)[1] == ("60.0%", "60.0%", "forward  torch/nn/m.py:5")
 
 
-def test_a_recursion_counts_once() -> None:
+def test_recursive_function_counts_once_per_sample() -> None:
     (line,) = hottest_lines(parse_profile("f (/a.py:1);f (/a.py:1);f (/a.py:1) 7"))
     assert (line.own, line.total) == (7, 7)
 
 
-def test_speedscope_has_the_outermost_call_first() -> None:
+def test_speedscope_file_lists_the_outermost_call_first() -> None:
     told = json.loads(speedscope(parse_profile(RAW), "p-r1"))
     (seen,) = told["profiles"]
     names = [frame["name"] for frame in told["shared"]["frames"]]
@@ -56,7 +56,7 @@ def test_speedscope_has_the_outermost_call_first() -> None:
 
 @settings(max_examples=examples(40))
 @given(st.lists(st.text() | st.sampled_from(RAW.splitlines())).map("\n".join), st.text())
-def test_whatever_a_rank_is_made_of_the_files_can_be_read(raw: str, name: str) -> None:
+def test_any_profile_is_exported_safely(raw: str, name: str) -> None:
     profile = parse_profile(f"{raw}\n{name}\x1b]0;x\x07 (/w/<b>&\x00\x1b[2J.py:3) 7")
     json.loads(speedscope(profile, name))
     rows = [cell for row in profile_table(profile) for cell in row]
@@ -80,5 +80,5 @@ def test_whatever_a_rank_is_made_of_the_files_can_be_read(raw: str, name: str) -
         ),
     ],
 )  # fmt: skip
-def test_why_py_spy_cannot_read_is_said_in_words(said: bytes, why: str) -> None:
+def test_py_spy_failure_is_explained(said: bytes, why: str) -> None:
     assert stack_dumps_and_profiles.describe_failure(said) == why

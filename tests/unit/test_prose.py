@@ -48,19 +48,19 @@ def texts(kind: str) -> list[Text]:
 
 @pytest.mark.parametrize("measure", BUDGETS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_text_keeps_its_budget(kind: str, measure: str) -> None:
+def test_texts_stay_within_their_prose_budget(kind: str, measure: str) -> None:
     rate, bound, _ = BUDGETS[measure]
     value, found = rate(texts(kind))
     assert value <= bound, "\n".join(found[:20])
 
 
 @pytest.mark.parametrize("measure", BUDGETS)
-def test_offence_is_above_the_budget(measure: str) -> None:
+def test_offending_text_exceeds_its_prose_budget(measure: str) -> None:
     rate, bound, offence = BUDGETS[measure]
     assert rate([Text("offence", offence)])[0] > bound
 
 
-def test_pages_have_short_sentences() -> None:
+def test_documentation_pages_have_short_sentences() -> None:
     value, found = rules.percent_long(texts("pages"))
     assert value <= 8, "\n".join(found[:20])
     assert rules.percent_long([Text("offence", "A sentence with " + "word " * 30)])[0] == 100
@@ -79,7 +79,7 @@ def test_docstring_without_a_verb_is_an_offence(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["Return the ranks.", "Pass a value on.", "Focus a panel.", "Process a frame."])
-def test_docstring_with_a_verb_is_none(text: str) -> None:
+def test_docstring_with_a_verb_is_no_offence(text: str) -> None:
     assert rules.begins_with_verb(text)
 
 

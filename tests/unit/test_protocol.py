@@ -1,4 +1,4 @@
-"""Each kind of frame that the code sends stands in a table, and docs/internals/protocol.md tells of it."""
+"""Generated protocol files, and schemas for every sent frame kind."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ ROOT = Path(skyward_core.__file__).parent
 OF_JOURNAL = {"given", "ended"}  # an agent writes them down for the one after it, and tells nobody
 
 
-def test_generated_files_are_current() -> None:
+def test_generated_protocol_files_are_current() -> None:
     for path, text in ((PAGE, page()), (TYPES, types())):
         assert path.read_text(encoding="utf-8") == text, f"run python -m tests.protocol_page to write {path.name}"
 
 
-def test_each_kind_is_told_in_a_sentence() -> None:
+def test_every_frame_kind_has_a_description() -> None:
     for title, _, _, forms in TABLES:
         for kind, form in forms.items():
             assert form.says.endswith("."), f"{title}: {kind} says {form.says!r}"
 
 
-def test_each_kind_that_is_sent_stands_in_a_table() -> None:
+def test_every_sent_frame_kind_is_in_a_schema_table() -> None:
     known = {kind for *_, forms in TABLES for kind in forms}
     assert _sent() - OF_JOURNAL == known
 

@@ -58,7 +58,7 @@ def kept(name: str, until: float) -> RetainedResults:
     return RetainedResults(f"t-{name}", machine, {"aa": 1}, 1, until)
 
 
-def test_old_pools_go_with_their_records_and_others_stay(ledger: Ledger) -> None:
+def test_prune_removes_old_ended_pools_with_their_records(ledger: Ledger) -> None:
     old, new = pool(ledger, "old", 100), pool(ledger, "new", 10)
     up, waits = pool(ledger, "up", None), pool(ledger, "waits", 200, kept("waits", time.time() + DAY))
     assert [each.pool for each in prune_pools(ledger, only_look=True)] == ["old"]
@@ -71,13 +71,13 @@ def test_old_pools_go_with_their_records_and_others_stay(ledger: Ledger) -> None
     assert prune_pools(ledger) == []
 
 
-def test_the_oldest_go_until_the_rest_is_small_enough(ledger: Ledger) -> None:
+def test_prune_removes_oldest_pools_until_the_size_limit_holds(ledger: Ledger) -> None:
     folders = [pool(ledger, f"p{days}", days) for days in (4, 3, 2, 1)]
     assert [each.pool for each in prune_pools(ledger, most=2500)] == ["p4", "p3"]
     assert [folder.exists() for folder in folders] == [False, False, True, True]
 
 
-def test_a_log_with_a_hole_pushes_nobody_out(ledger: Ledger) -> None:
+def test_sparse_log_file_counts_only_its_allocated_size(ledger: Ledger) -> None:
     folders = [pool(ledger, f"p{days}", days) for days in (4, 3)]
     with (folders[1] / "log").open("r+b") as log:  # as a node has it that says where its bytes belong
         log.seek(10**11)
@@ -87,13 +87,13 @@ def test_a_log_with_a_hole_pushes_nobody_out(ledger: Ledger) -> None:
     assert all(folder.exists() for folder in folders)
 
 
-def test_what_a_host_had_to_keep_no_longer_holds_its_pool(ledger: Ledger) -> None:
+def test_expired_retained_results_do_not_keep_a_pool(ledger: Ledger) -> None:
     pool(ledger, "late", 100, kept("late", time.time() - 1))
     assert [each.pool for each in prune_pools(ledger)] == ["late"]
     assert ledger.retained_results() == []
 
 
-def test_it_is_done_once_a_day(ledger: Ledger, tmp_path: Path) -> None:
+def test_automatic_prune_runs_once_a_day(ledger: Ledger, tmp_path: Path) -> None:
     folder = pool(ledger, "old", 100)
     prune_when_due(ledger)  # the first time in a home
     prune_when_due(ledger)
@@ -103,7 +103,7 @@ def test_it_is_done_once_a_day(ledger: Ledger, tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_a_ledger_that_cannot_be_used_is_for_the_next_day(
+def test_failed_automatic_prune_is_retried_the_next_day(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(token: str) -> None:
@@ -118,7 +118,7 @@ def test_a_ledger_that_cannot_be_used_is_for_the_next_day(
     assert not folder.exists()
 
 
-def test_a_pool_that_is_up_is_never_forgotten(ledger: Ledger) -> None:
+def test_running_pool_is_never_deleted_from_the_ledger(ledger: Ledger) -> None:
     pool(ledger, "up", None)
     ledger.delete_pool("t-up")
     assert ledger.find_pool("up") is not None
@@ -138,7 +138,7 @@ def environment(name: str, days: float, *, made: bool = True) -> Path:
     return folder
 
 
-def test_environments_that_nobody_has_used_for_long_go(ledger: Ledger) -> None:
+def test_prune_removes_unused_and_incomplete_environments(ledger: Ledger) -> None:
     old, new = environment("old", 100), environment("new", 10)
     cut_off, being_made = environment("cut-off", 100, made=False), environment("being-made", 100, made=False)
     with being_made.with_name("env-being-made.lock").open("w") as lock:
@@ -153,7 +153,7 @@ def test_environments_that_nobody_has_used_for_long_go(ledger: Ledger) -> None:
     assert [folder.exists() for folder in (old, new, cut_off, being_made)] == [False, True, False, True]
 
 
-def test_an_environment_that_a_pool_may_use_stays_however_long_it_is_up(ledger: Ledger) -> None:
+def test_environment_that_a_running_pool_may_use_is_kept(ledger: Ledger) -> None:
     used = environment("used", 100)
     ledger.record_intent("t-up", "up", {"provider": "local"}, {})
     ledger._write([("UPDATE pools SET created_at=? WHERE token=?", (time.time() - 101 * DAY, "t-up"))])
@@ -164,8 +164,8 @@ def test_an_environment_that_a_pool_may_use_stays_however_long_it_is_up(ledger: 
     assert not older.exists()
 
 
-def test_an_environment_that_lies_elsewhere_by_a_link_is_left_where_it_is(ledger: Ledger, tmp_path: Path) -> None:
-    """Who moved it to a larger disk still has it; nothing is told as removed that is not."""
+def test_linked_environment_folder_is_not_pruned(ledger: Ledger, tmp_path: Path) -> None:
+    """The user moved the environment to a larger disk; the report lists only removed folders."""
     old = environment("old", 100)
     elsewhere = tmp_path / "elsewhere"
     old.rename(elsewhere)
@@ -199,7 +199,7 @@ def power_cut(root: Path, *frames: Header, keep: float = 7 * DAY, name: str = "p
     return folder
 
 
-def test_a_sweep_after_a_power_cut_keeps_what_nobody_has_fetched(tmp_path: Path) -> None:
+def test_stale_folder_cleanup_retains_unfetched_results(tmp_path: Path) -> None:
     folder = power_cut(tmp_path, outcome("aa"), outcome("aa", 1), outcome("bb", kind="raised"), ack(aa=[0]))
     host_command_server.remove_stale_folders(str(tmp_path))
     left = folder.with_name("kept.p.t.0")
@@ -222,13 +222,13 @@ def test_a_sweep_after_a_power_cut_keeps_what_nobody_has_fetched(tmp_path: Path)
     ],
     ids=["nothing", "all fetched", "fetched one by one", "nobody's work"],
 )
-def test_a_sweep_removes_what_everybody_has(tmp_path: Path, frames: tuple[Header, ...]) -> None:
+def test_stale_folder_cleanup_removes_fetched_results(tmp_path: Path, frames: tuple[Header, ...]) -> None:
     folder = power_cut(tmp_path, *frames)
     host_command_server.remove_stale_folders(str(tmp_path))
     assert list(folder.parent.iterdir()) == []
 
 
-def test_a_sweep_removes_what_is_not_to_be_kept_and_what_was_kept_long_enough(tmp_path: Path) -> None:
+def test_stale_folder_cleanup_removes_expired_retained_results(tmp_path: Path) -> None:
     power_cut(tmp_path, outcome("aa"), keep=0)
     late = power_cut(tmp_path, outcome("bb"), name="kept.q.t.0")
     (late / "kept.json").write_text(json.dumps({"until": time.time() - 1, "runs": {"bb": 7}, "bytes": 9}))
@@ -248,7 +248,7 @@ def test_a_sweep_removes_what_is_not_to_be_kept_and_what_was_kept_long_enough(tm
         2 * retained_results.REDACT_CHUNK_BYTES - 1,
     ],
 )
-def test_secrets_are_blanked_wherever_they_lie(tmp_path: Path, at: int) -> None:
+def test_secrets_in_retained_logs_are_redacted_at_any_offset(tmp_path: Path, at: int) -> None:
     secret, log = b"hush-hush-hush", tmp_path / "r000.out"
     log.write_bytes(b"x" * at + secret + b"\ny")
     redactor = Redactor([secret.decode()])
@@ -263,7 +263,7 @@ def test_secrets_are_blanked_wherever_they_lie(tmp_path: Path, at: int) -> None:
         {"runs": {"aa": 1}, "bytes": 1, "until": 1e300}, {"runs": {"aa": 1}, "bytes": 1, "until": float("nan")},
     ],
 )  # fmt: skip
-def test_nonsense_that_a_host_tells_is_nothing_kept(told: Any) -> None:
+def test_invalid_retained_facts_of_a_host_are_ignored(told: Any) -> None:
     machine = Machine("h", 0, "h", "", extra={"folder": "p.t.0", "kept": told})
     assert RetainedResults.from_machine("t", machine) is None
 
@@ -280,12 +280,12 @@ def test_nonsense_that_a_host_tells_is_nothing_kept(told: Any) -> None:
         (0, 0),
     ],
 )
-def test_durations_are_seconds_or_words(words: float | str, seconds: float) -> None:
+def test_duration_option_accepts_seconds_or_text(words: float | str, seconds: float) -> None:
     assert Options(keep_results=words).keep_results == seconds
 
 
 @pytest.mark.parametrize("wrong", ["", "soon", "7 years", "-1d", -1, float("nan"), float("inf"), None, True, "1e3d"])
-def test_other_durations_are_refused(wrong: Any) -> None:
+def test_invalid_duration_option_is_rejected(wrong: Any) -> None:
     with pytest.raises(SpecError, match="keep_results"):
         Options(keep_results=wrong)
 
@@ -294,12 +294,12 @@ def test_other_durations_are_refused(wrong: Any) -> None:
     "words, size",
     [("10 GB", 10**10), ("1.5kB", 1500), ("7", 7), ("200 mb", 2 * 10**8), (0, 0), ("2T", 2 * 10**12)],
 )
-def test_sizes_are_bytes_or_words(words: int | str, size: int) -> None:
+def test_size_option_accepts_bytes_or_text(words: int | str, size: int) -> None:
     assert Options(log_limit=words).log_limit == size
 
 
 @pytest.mark.parametrize("wrong", ["", "much", "-1", "10 GiB!", -1, 1.5, float("nan"), None, True])
-def test_other_sizes_are_refused(wrong: Any) -> None:
+def test_invalid_size_option_is_rejected(wrong: Any) -> None:
     with pytest.raises(SpecError, match="log_limit"):
         Options(log_limit=wrong)
 
@@ -330,7 +330,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobFile:
     return JobFile.from_yaml("task.yaml", env={"EPOCHS": "9"}, secrets={"MORE": "given-beside-it"})
 
 
-def test_nothing_that_is_kept_holds_a_secret_and_all_else_comes_back(job: JobFile) -> None:
+def test_saved_job_has_no_secret_and_restores_the_rest(job: JobFile) -> None:
     asked = JobRequest.from_options(
         job,
         provider="local",
@@ -359,7 +359,7 @@ def test_nothing_that_is_kept_holds_a_secret_and_all_else_comes_back(job: JobFil
         form_from_shell(JobRecord.from_job(job, JobRequest.from_options(job, plugins=("mpi",))), "1661b65609")
 
 
-def test_what_this_shell_has_is_no_lack(job: JobFile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saved_job_takes_missing_secrets_from_the_environment(job: JobFile, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = JobRecord.from_job(job)
     for name in (*kept.lacks_env, *kept.lacks_secrets):
         monkeypatch.setenv(name, f"shells-{name}")
@@ -379,7 +379,7 @@ def test_what_this_shell_has_is_no_lack(job: JobFile, monkeypatch: pytest.Monkey
         "\ufeffsecrets: {A: aaaaaaaaaa}\nrun: ä\n",
     ],
 )
-def test_wherever_a_secret_stands_it_is_left_out(text: str) -> None:
+def test_secrets_are_stripped_from_any_job_file_syntax(text: str) -> None:
     left = strip_secrets(text, [], ["aaaaaaaaaa", "bbbbbbbbbb", "aaaaaaaaaa\tbbbbbbbbbb", "aaaaaaaaaa bbbbbbbbbb"])
     assert "aaaaaaaa" not in left and "bbbbbbbb" not in left and "run:" in left
     job = JobFile.from_text(left, Path("t.yaml"), secrets={"A": "new-value-1", "B": "new-value-2"})
@@ -394,12 +394,12 @@ def test_wherever_a_secret_stands_it_is_left_out(text: str) -> None:
         ("workdir: {url: 'https://me:pass-word-1@host/x.git'}\nrun: a\n", "a URL in it contains a password"),
     ],
 )
-def test_what_cannot_be_left_out_is_not_kept(text: str, said: str) -> None:
+def test_job_file_whose_secrets_cannot_be_stripped_is_not_saved(text: str, said: str) -> None:
     with pytest.raises(JobFileError, match=said):
         strip_secrets(text, [], ["aaaaaaaaaa"])
 
 
-def test_a_job_with_a_password_in_a_url_is_refused_in_words(tmp_path: Path) -> None:
+def test_rerun_of_job_with_a_password_in_a_url_is_rejected(tmp_path: Path) -> None:
     text = "workdir: {url: 'https://me:pass-word-1@host/x.git'}\nrun: a\n"
     kept = JobRecord.from_job(JobFile.from_text(text, tmp_path / "t.yaml"))
     assert "pass-word-1" not in json.dumps(kept.to_json())
@@ -407,7 +407,7 @@ def test_a_job_with_a_password_in_a_url_is_refused_in_words(tmp_path: Path) -> N
         kept.load_job({}, {})
 
 
-def test_the_form_takes_the_file_or_what_was_kept_of_it(job: JobFile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rerun_form_uses_the_job_file_or_its_saved_copy(job: JobFile, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = JobRecord.from_job(job, JobRequest.from_options(job))
     form = form_from_shell(kept, "abc123")
     assert form.script == "task.yaml" and set(shlex.split(form.arguments)) == {"EPOCHS=9", "WHERE=here"}
@@ -422,13 +422,13 @@ def test_the_form_takes_the_file_or_what_was_kept_of_it(job: JobFile, monkeypatc
 
 
 @pytest.mark.parametrize("bent", [{"lacks_env": 3}, {"path": "\0"}, {"env": {"A": 1}}, {"strange": 1}])
-def test_what_is_no_kept_job_is_refused(job: JobFile, bent: dict[str, object]) -> None:
+def test_invalid_saved_job_is_rejected(job: JobFile, bent: dict[str, object]) -> None:
     told = JobRecord.from_job(job).to_json() | bent
     with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
         parse_saved(JobRecord, told)
 
 
-def test_of_a_command_all_but_secrets_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saved_command_restores_everything_but_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     env = {"EPOCHS": "9", "OPENAI_API_KEY": KEY}
     kept = CommandRecord.from_command(["echo", "a  b", "$HOME"], env, {"HF_TOKEN": TOKEN}, (0, 2))
     written = json.dumps(kept.to_json())
@@ -454,9 +454,7 @@ def test_of_a_command_all_but_secrets_comes_back(monkeypatch: pytest.MonkeyPatch
         (["login", "--key", "sk-of-this-shell-1"], "it contains the value of a secret"),
     ],
 )
-def test_a_command_with_a_secret_in_it_is_not_kept(
-    monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
-) -> None:
+def test_command_containing_a_secret_is_not_saved(monkeypatch: pytest.MonkeyPatch, words: list[str], said: str) -> None:
     monkeypatch.setenv("SHELLS_API_KEY", "sk-of-this-shell-1")
     kept = CommandRecord.from_command(words, {"OPENAI_API_KEY": KEY}, {"HF_TOKEN": TOKEN}, None)
     told = json.loads(json.dumps(kept.to_json()))
@@ -468,14 +466,14 @@ def test_a_command_with_a_secret_in_it_is_not_kept(
 @pytest.mark.parametrize(
     "bent", [{"words": [3]}, {"words": []}, {"nodes": "2"}, {"nodes": [True]}, {"env": {"A": 1}}, {"more": 1}]
 )
-def test_what_is_no_kept_command_is_refused(bent: dict[str, object]) -> None:
+def test_invalid_saved_command_is_rejected(bent: dict[str, object]) -> None:
     told = CommandRecord.from_command(["true"], {}, {}, 2).to_json() | bent
     with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
         parse_saved(CommandRecord, told)
 
 
-def test_a_secret_that_is_written_once_for_two_of_them_takes_nothing_else_with_it() -> None:
-    """It stands in one place, however often it is named."""
+def test_aliased_secret_that_cannot_be_stripped_alone_is_rejected() -> None:
+    """The aliased secret stands in one place for several names."""
     text = f"secrets:\n  A: &both |\n    {'x' * 60}\n  B: *both\nrun: |\n  echo one\n"
     with pytest.raises(JobFileError, match="its secrets cannot be removed"):
         strip_secrets(text, (), ())

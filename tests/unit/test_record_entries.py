@@ -81,14 +81,14 @@ EVENTS = st.one_of(*(of(kind) for kind in ev.Event.kinds.values()))
 
 @settings(max_examples=examples(300), deadline=None)
 @given(event=EVENTS)
-def test_every_event_comes_back_as_it_was(event: ev.Event) -> None:
+def test_every_recorded_event_round_trips_through_json(event: ev.Event) -> None:
     entry = json.loads(json.dumps(recording_entries.event_entry(event)))
     assert parse_event(entry["event"]) == event
 
 
 @settings(max_examples=examples(100), deadline=None)
 @given(events=st.lists(EVENTS, max_size=12))
-def test_a_replay_makes_the_view_that_the_events_made(events: list[ev.Event]) -> None:
+def test_replayed_events_produce_the_same_view(events: list[ev.Event]) -> None:
     live, replayed = PoolView("p"), PoolView("p")
     for event in (ev.PoolOpened(pool="p", at=1.0, spec=POOL, created_at=1.0), *events):
         apply(live, event)
@@ -97,7 +97,7 @@ def test_a_replay_makes_the_view_that_the_events_made(events: list[ev.Event]) ->
 
 
 @given(data=st.binary())
-def test_bytes_of_a_log_come_back_as_they_were(data: bytes) -> None:
+def test_recorded_log_bytes_are_replayed_unchanged(data: bytes) -> None:
     live, replayed = PoolView("p"), PoolView("p")
     for piece in (data, b"\n", data + b"\n"):
         live.logs.feed(3, "err", piece, 5.0, "r1", "r003")
@@ -108,7 +108,7 @@ def test_bytes_of_a_log_come_back_as_they_were(data: bytes) -> None:
     assert again.read(0, again.end) == ring.read(0, ring.end)
 
 
-def test_numbers_figures_and_work_reach_their_books() -> None:
+def test_recorded_metrics_and_cpu_times_reach_the_view() -> None:
     view = PoolView("p")
     apply(view, ev.PoolOpened(pool="p", at=1.0, spec=POOL, created_at=1.0))
     numbers = b'{"run":"r1","at":9,"values":{"loss":0.5}}\n'
@@ -131,7 +131,7 @@ def test_numbers_figures_and_work_reach_their_books() -> None:
     )
 
 
-def test_what_is_swept_is_told_before_it_begins_and_found_by_any_run() -> None:
+def test_recorded_trial_sheet_is_replayed_and_validated() -> None:
     sheet = TrialSheet.from_texts([("lr=1",), ("lr=2",)], gang=True, nodes=2).with_client(7, ["a1", "b2"])
     view = PoolView("p")
     assert recording_entries.apply_entry(view, json.loads(json.dumps(recording_entries.sheet_entry(1.0, "a1", sheet))))
@@ -170,7 +170,7 @@ def _bent() -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("event", list(_bent()), ids=str)
-def test_an_event_that_cannot_be_is_passed_over(event: dict[str, Any]) -> None:
+def test_invalid_recorded_event_is_ignored(event: dict[str, Any]) -> None:
     view = PoolView("p")
     apply(view, ev.PoolOpened(pool="p", at=1.0, spec=POOL, created_at=1.0))
     before = view.version, view.state, view.world_size
@@ -192,14 +192,14 @@ FIELDS = ("at", "event", "of", "stream", "run", "text", "node", "ahead", "why", 
     entry=st.dictionaries(st.sampled_from(FIELDS), JUNK),
     good=st.sampled_from([{}, {"at": 1.0}, {"at": 1.0, "of": "r001", "stream": "out", "run": "", "node": 0}]),
 )
-def test_junk_is_passed_over(kind: Any, entry: dict[str, Any], good: dict[str, Any]) -> None:
+def test_any_recording_entry_is_applied_safely(kind: Any, entry: dict[str, Any], good: dict[str, Any]) -> None:
     recording_entries.apply_entry(PoolView("p"), entry | good | {"k": kind})
 
 
 # Events as JSON, from this version and from others.
 
 
-def test_parse_event_ignores_unknown_events_and_keys_and_fills_absent_ones() -> None:
+def test_parse_event_ignores_unknown_keys_and_fills_absent_ones() -> None:
     for unknown in ({"event": "SomethingNew", "pool": "p", "at": 1.0}, {"pool": "p"}):
         assert parse_event(unknown) is None
     item = events.ItemYielded(pool="p", at=1.0, run="r", index=0, rank=0, seq=0, summary=Summary("int", "5", 5, True))
@@ -212,7 +212,7 @@ def test_parse_event_ignores_unknown_events_and_keys_and_fills_absent_ones() -> 
     assert parse_event(data) == state
 
 
-def test_journals_of_older_releases_call_events_so() -> None:
+def test_event_names_on_disk_match_older_releases() -> None:
     assert set(events.Event.kinds) == {
         "BudgetNews", "ItemYielded", "LeaseNews", "NodeLink", "NodeNotice", "NodePhase", "OutputFetched", "PoolGone",
         "PoolOpened", "PoolState", "PriceNews", "QueueNews", "RankBegan", "RankEnded", "RankPhase", "RunEnded",
@@ -222,7 +222,7 @@ def test_journals_of_older_releases_call_events_so() -> None:
     assert events.to_json(ended)["event"] == "PoolGone" and parse_event(events.to_json(ended)) == ended
 
 
-def test_an_event_knows_its_time_and_is_not_to_be_changed() -> None:
+def test_events_have_increasing_times_and_are_immutable() -> None:
     first = events.PoolState(pool="p", state="up")
     assert first.at <= events.PoolState(pool="p", state="up").at
     if TYPE_CHECKING:  # an ignored error that is none is one: so this line is checked, by mypy
@@ -237,12 +237,12 @@ WHOLE = Outcome(
 
 
 @pytest.mark.parametrize("outcome", [WHOLE, Outcome(0, 0, 0, "returned")])
-def test_an_outcome_passes_through_json(outcome: Outcome) -> None:
+def test_outcome_round_trips_through_json(outcome: Outcome) -> None:
     assert outcome.to_json() == asdict(outcome)
     assert Outcome.from_json(json.loads(json.dumps(outcome.to_json()))) == outcome
 
 
-def test_plain_copies_no_leaves() -> None:
+def test_to_json_types_does_not_copy_leaf_values() -> None:
     assert WHOLE.summary is not None
     assert to_json_types(WHOLE)["summary"]["json"] is WHOLE.summary.json
 
@@ -257,23 +257,23 @@ def test_plain_copies_no_leaves() -> None:
         (Outcome(0, 0, 0, "lost"), None),
     ],
 )
-def test_a_root_cause_knows_the_status_to_exit_with(outcome: Outcome, code: int | None) -> None:
+def test_root_cause_has_the_exit_code_of_its_outcome(outcome: Outcome, code: int | None) -> None:
     cause = RootCause.from_outcome(outcome)
     assert (cause.rank, cause.outcome, cause.exit_code) == (0, outcome.kind, code)
     assert RootCause(**json.loads(json.dumps(cause.to_json()))) == cause
 
 
-def test_without_an_error_the_kind_is_the_type() -> None:
+def test_root_cause_without_an_error_has_the_outcome_kind_as_type() -> None:
     assert RootCause.from_outcome(Outcome(0, 0, 0, "lost")).type == "lost"
 
 
-def test_what_is_not_there_stays_not_there() -> None:
+def test_absent_summary_and_error_stay_absent() -> None:
     assert Summary.from_wire(None) is None
     assert ErrorInfo.from_wire(None) is None
     assert Summary.from_wire({"type": "int", "text": "1"}) == Summary("int", "1")
 
 
-def test_signals_have_names() -> None:
+def test_signal_name_of_known_and_unknown_signals() -> None:
     assert signal_name(9) == "SIGKILL"
     assert signal_name(200) == "signal 200"
 
@@ -302,14 +302,14 @@ def written(path: Path, entries: list[dict[str, Any]], every: int = 3) -> bytes:
 
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(entries=ENTRIES)
-def test_what_is_put_is_read_in_its_order(tmp_path: Path, entries: list[dict[str, Any]]) -> None:
+def test_recording_entries_are_read_in_written_order(tmp_path: Path, entries: list[dict[str, Any]]) -> None:
     written(tmp_path / "a", entries)
     record = RecordingReader.read(tmp_path / "a")
     assert list(record.entries())[1:] == entries
     assert record.about["pool"] == "p" and not record.is_truncated
 
 
-def test_a_file_that_is_cut_at_any_byte_gives_what_came_before(tmp_path: Path) -> None:
+def test_recording_truncated_at_any_byte_yields_earlier_entries(tmp_path: Path) -> None:
     entries = [{"n": number, "text": os.urandom(20).hex()} for number in range(20)]
     data = written(tmp_path / "a", entries)
     longest = 0
@@ -325,7 +325,7 @@ def test_a_file_that_is_cut_at_any_byte_gives_what_came_before(tmp_path: Path) -
     assert longest >= 18
 
 
-def test_a_byte_that_is_another_one_ends_it_there(tmp_path: Path) -> None:
+def test_corrupted_byte_ends_the_recording_there(tmp_path: Path) -> None:
     entries = [{"n": number} for number in range(20)]
     data = bytearray(written(tmp_path / "a", entries))
     data[len(data) // 2] ^= 0xFF
@@ -335,13 +335,13 @@ def test_a_byte_that_is_another_one_ends_it_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"SKYWARD-RECORD", b"SKYWARD-RECORD x\n", b"\x80\x04N."])
-def test_another_file_is_refused(tmp_path: Path, data: bytes) -> None:
+def test_file_that_is_no_recording_is_rejected(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "a").write_bytes(data)
     with pytest.raises(UsageError, match="is not a recording of a pool"):
         RecordingReader.read(tmp_path / "a")
 
 
-def test_one_of_a_newer_release_is_refused_and_says_so(tmp_path: Path) -> None:
+def test_recording_of_a_newer_format_version_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"SKYWARD-RECORD 2\n")
     with pytest.raises(UsageError, match="its format version is 2; this release supports up to 1"):
         RecordingReader.read(tmp_path / "a")
@@ -358,13 +358,13 @@ def block(lines: bytes, raw: int | None = None) -> bytes:
 BEGIN = b"SKYWARD-RECORD 1\n" + block(b'{"k":"about"}\n')
 
 
-def test_what_unpacks_to_more_than_it_says_is_left_out() -> None:
+def test_recording_block_larger_than_declared_is_skipped() -> None:
     bomb = block(bytes(64 << 20), raw=10)
     record = RecordingReader(BEGIN + bomb, "a")
     assert list(record.entries()) == [{"k": "about"}] and record.is_truncated
 
 
-def test_a_large_block_and_many_blocks_are_refused_before_they_are_unpacked() -> None:
+def test_oversized_recording_is_rejected_before_decompression() -> None:
     record = RecordingReader(BEGIN + block(b"\n" * (recording_file.MAX_RAW_BLOCK_BYTES + 1)), "a")
     assert list(record.entries()) == [{"k": "about"}] and record.is_truncated
     many = block(b"\n" * recording_file.MAX_RAW_BLOCK_BYTES) * (
@@ -374,12 +374,12 @@ def test_a_large_block_and_many_blocks_are_refused_before_they_are_unpacked() ->
         RecordingReader(BEGIN + many, "a")
 
 
-def test_lines_that_are_none_are_passed_over() -> None:
+def test_invalid_lines_of_a_recording_are_skipped() -> None:
     lines = b'[1]\n{"a"\n' + b"[" * 100_000 + b'\n{"a":1}\n'
     assert list(RecordingReader(BEGIN + block(lines), "a").entries()) == [{"k": "about"}, {"a": 1}]
 
 
-def test_nothing_that_is_there_is_written_over_and_no_link_followed(tmp_path: Path) -> None:
+def test_recording_writer_overwrites_nothing_and_follows_no_link(tmp_path: Path) -> None:
     (tmp_path / "there").write_text("mine")
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     for name in ("there", "link"):
@@ -388,7 +388,7 @@ def test_nothing_that_is_there_is_written_over_and_no_link_followed(tmp_path: Pa
     assert (tmp_path / "there").read_text() == "mine" and not (tmp_path / "elsewhere").exists()
 
 
-def test_a_full_disk_leaves_what_was_written_before_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_leaves_the_recording_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = RecordingWriter(tmp_path / "a", {})
     writer.put({"n": 1})
     writer.flush()
@@ -411,7 +411,7 @@ def test_a_full_disk_leaves_what_was_written_before_readable(tmp_path: Path, mon
     assert [entry.get("n") for entry in RecordingReader.read(tmp_path / "a").entries()] == [None, 1, 3]
 
 
-def test_a_pipe_is_no_record_and_is_not_waited_for(tmp_path: Path) -> None:
+def test_named_pipe_is_rejected_as_a_recording(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UsageError, match="is not a recording of a pool"):
         RecordingReader.read(tmp_path / "pipe")
@@ -471,7 +471,7 @@ def shown(view: PoolView) -> list[str]:
     return ring.lines(0, ring.end)
 
 
-def test_its_time_goes_on_as_ours_does_at_its_speed_and_ends_with_the_record(playback: Playback, wall: Wall) -> None:
+def test_playback_time_follows_the_clock_at_its_speed(playback: Playback, wall: Wall) -> None:
     assert playback.now() == START
     wall.at += 10
     assert playback.now() == START + 10
@@ -496,7 +496,7 @@ def test_its_time_goes_on_as_ours_does_at_its_speed_and_ends_with_the_record(pla
     assert playback.now() == START and playback.state().playing, "from the beginning again"
 
 
-def test_the_view_is_what_it_was_then_wherever_one_comes_from(playback: Playback, wall: Wall) -> None:
+def test_playback_view_is_the_same_for_forward_and_backward_seeks(playback: Playback, wall: Wall) -> None:
     playback.seek(START + 10)
     playback.advance()
     assert shown(playback.view) == [f"step {second}" for second in range(2, 11)]
@@ -519,7 +519,7 @@ def test_the_view_is_what_it_was_then_wherever_one_comes_from(playback: Playback
     assert playback.view.runs["r1"].counts == {"raised": 1}
 
 
-def test_it_stops_shortly_before_the_failure(playback: Playback) -> None:
+def test_seek_failure_stops_shortly_before_the_failure(playback: Playback) -> None:
     assert playback.seek_failure()
     playback.advance()
     now = playback.state()
@@ -527,7 +527,7 @@ def test_it_stops_shortly_before_the_failure(playback: Playback) -> None:
     assert playback.view.runs["r1"].counts == {}
 
 
-def test_where_nothing_failed_it_says_so(tmp_path: Path) -> None:
+def test_seek_failure_without_a_failure_returns_false(tmp_path: Path) -> None:
     writer = RecordingWriter(tmp_path / "b", {"pool": "p"})
     writer.put(recording_entries.event_entry(events.PoolState(pool="p", at=START, state="up")))
     writer.close()
@@ -535,13 +535,13 @@ def test_where_nothing_failed_it_says_so(tmp_path: Path) -> None:
     assert not playback.seek_failure() and playback.state().failure is None
 
 
-def test_a_record_of_nothing_is_refused(tmp_path: Path) -> None:
+def test_empty_recording_is_rejected(tmp_path: Path) -> None:
     RecordingWriter(tmp_path / "b", {}).close()
     with pytest.raises(UsageError, match=r"the recording is empty$"):
         Playback(open_recording(tmp_path / "b"))
 
 
-def test_the_view_follows_the_clock_by_itself(recorded: Path) -> None:
+def test_replay_view_is_updated_by_its_own_thread(recorded: Path) -> None:
     playback = Playback(open_recording(recorded))
     front = Replay(playback)
     try:
@@ -556,7 +556,7 @@ def test_the_view_follows_the_clock_by_itself(recorded: Path) -> None:
         front.detach()
 
 
-def test_a_record_of_centuries_is_played_like_any_other(tmp_path: Path) -> None:
+def test_recording_that_spans_centuries_is_played(tmp_path: Path) -> None:
     writer = RecordingWriter(tmp_path / "b", {"pool": "p"})
     for at in (1.0, 6e10):
         writer.put(
@@ -571,7 +571,7 @@ def test_a_record_of_centuries_is_played_like_any_other(tmp_path: Path) -> None:
     playback.close()
 
 
-def test_a_record_that_was_cut_off_says_so_and_its_words_are_harmless(recorded: Path) -> None:
+def test_truncated_recording_is_noted_in_sanitized_text(recorded: Path) -> None:
     data = recorded.read_bytes()
     recorded.write_bytes(data[:-10] + b"")
     with pytest.raises(UsageError, match="the recording is empty: it was truncated"):
@@ -583,7 +583,7 @@ def test_a_record_that_was_cut_off_says_so_and_its_words_are_harmless(recorded: 
     front.detach()
 
 
-def test_what_needs_a_pool_is_refused_in_words(playback: Playback) -> None:
+def test_replay_rejects_actions_that_need_a_pool(playback: Playback) -> None:
     front = Replay(playback)
     begun: Future[PoolView] = Future()
     nothing: Any = None
@@ -610,7 +610,7 @@ def test_what_needs_a_pool_is_refused_in_words(playback: Playback) -> None:
 # A past run at a glance reads little of long files.
 
 
-def test_of_a_long_log_the_end_is_read_of_this_run_alone(tmp_path: Path) -> None:
+def test_preview_reads_the_last_lines_of_one_run_in_a_long_log(tmp_path: Path) -> None:
     lines = [f"line {number}" for number in range(60_000)]
     before, own = b"of the run before\n", ("\n".join(lines) + "\n").encode()
     (tmp_path / "r000.out").write_bytes(before + own + b"of the run after\n")
@@ -621,7 +621,7 @@ def test_of_a_long_log_the_end_is_read_of_this_run_alone(tmp_path: Path) -> None
     assert last_lines(logs, 0) == lines[-run_history.MAX_LINES :]
 
 
-def test_no_more_of_numbers_is_read_than_was_said(tmp_path: Path) -> None:
+def test_preview_reads_a_bounded_sample_of_metrics(tmp_path: Path) -> None:
     for rank in range(3):
         rows = [json.dumps({"run": "r1", "at": 1.0 * step, "values": {"loss": float(step)}}) for step in range(200)]
         (tmp_path / f"r{rank:03}.metrics").write_text("\n".join(rows) + "\n")
@@ -634,7 +634,7 @@ def test_no_more_of_numbers_is_read_than_was_said(tmp_path: Path) -> None:
     assert load_metrics(tmp_path, "r2").ranks("r2") == []
 
 
-def test_of_a_sweep_the_trials_are_told_and_counted(ledger: Ledger) -> None:
+def test_preview_of_a_sweep_lists_its_trials(ledger: Ledger) -> None:
     row = ledger.record_intent("a", "grid", {"provider": "local"}, {"provider": "local"})
     ensure_pool_folder(row.key)
     record_runs(ledger, opened=[("a", "s1", "fit", "sweep", 2, 1.0), ("a", "b1", "fit", "broadcast", 2, 2.0)])
@@ -673,7 +673,7 @@ def places(found: TrialTable, by: str, *, falling: bool = False) -> list[int]:
     return [row.place for row in found.sorted_rows(by, falling=falling)]
 
 
-def test_a_row_for_each_combination_whether_it_has_run_or_not() -> None:
+def test_trial_table_has_a_row_per_combination_run_or_not() -> None:
     found = table(returned(0, 3, loss=0.5), raised(2))
     assert found.columns == ("#", "lr", "seed", "outcome", "time", "loss", "result")
     assert [(row.arguments, row.state) for row in found.rows] == [
@@ -684,7 +684,7 @@ def test_a_row_for_each_combination_whether_it_has_run_or_not() -> None:
     assert found.rows[0].numbers == {"loss": 0.5} and found.rows[0].value == 3
 
 
-def test_of_other_runs_on_the_pool_no_trial_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_trial_reporter_ignores_outcomes_of_other_runs(capsys: pytest.CaptureFixture[str]) -> None:
     notes = TrialReporter(Console(), SHEET)
     notes.on_outcome("other", raised(0))
     notes.on_outcome("mine", returned(0, 1))
@@ -695,7 +695,7 @@ def test_of_other_runs_on_the_pool_no_trial_is_told(capsys: pytest.CaptureFixtur
     assert [line.split(" lr")[0] for line in said] == ["1/3", "2/3"] and "raised" not in str(said)
 
 
-def test_it_is_sorted_by_any_column_numbers_as_numbers_and_what_is_missing_last() -> None:
+def test_trial_table_sorts_numbers_numerically_and_missing_last() -> None:
     found = table(returned(0, 3, loss=0.5), returned(1, 2, loss=None), returned(2, 10, loss=0.1))
     assert places(found, "seed") == [1, 0, 2], "9 before 10 before a word"
     assert places(found, "lr") == [2, 0, 1]
@@ -705,14 +705,14 @@ def test_it_is_sorted_by_any_column_numbers_as_numbers_and_what_is_missing_last(
     assert places(found, "#", falling=True) == [2, 1, 0]
 
 
-def test_it_is_sorted_by_a_key_of_the_results_and_by_nothing_that_is_not_there() -> None:
+def test_trial_table_sorts_by_a_result_key_and_rejects_unknown_keys() -> None:
     found = table(returned(0, {"acc": 0.5}), returned(1, {"acc": 0.9}), raised(2))
     assert places(found, "acc", falling=True) == [1, 0, 2]
     with pytest.raises(KeyError):
         found.sorted_rows("precision")
 
 
-def test_names_that_an_argument_has_too_are_told_apart() -> None:
+def test_trial_table_distinguishes_equal_argument_and_metric_names() -> None:
     sheet = TrialSheet.new(["n", "time"], [["1", "5"], ["2", "4"], ["3", "6"]])
     found = table(returned(0, 7, n=3.0), returned(1, 8, n=2.0), returned(2, 9, n=1.0), sheet=sheet)
     assert found.columns == ("#", "n", "time", "outcome", "trial's time", "logged n", "result")
@@ -720,7 +720,7 @@ def test_names_that_an_argument_has_too_are_told_apart() -> None:
     assert places(found, "time") == [1, 0, 2] and len(set(found.columns)) == len(found.columns)
 
 
-def test_a_trial_that_goes_on_shows_what_it_logs_and_nothing_of_the_one_before() -> None:
+def test_running_trial_shows_only_its_own_metrics() -> None:
     book = MetricStore()
     book.add_values("r", 0, 90.0, {"loss": 0.9, "warm_up": 1.0})
     book.add_values("r", 0, 110.0, {"loss": 0.5})
@@ -730,14 +730,14 @@ def test_a_trial_that_goes_on_shows_what_it_logs_and_nothing_of_the_one_before()
     assert [row.numbers for row in found.rows] == [{}, {}, {"loss": 0.5}] and found.numbers == ("loss",)
 
 
-def test_what_ranks_and_files_say_is_filtered() -> None:
+def test_trial_table_texts_are_sanitized() -> None:
     sheet = TrialSheet.new(["a\x1b[31m"], [["\x1b]0;x\x07"]])
     row = table(returned(0, 1, **{"lo\x1bss": 1.0}), sheet=sheet)
     shown = [*row.names, *row.rows[0].arguments, *row.numbers]
     assert all(text.isprintable() for text in shown)
 
 
-def test_a_sheet_is_the_same_once_it_was_kept_and_one_that_was_tampered_with_is_refused(
+def test_saved_trial_sheet_is_restored_and_tampering_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
@@ -754,7 +754,7 @@ def test_a_sheet_is_the_same_once_it_was_kept_and_one_that_was_tampered_with_is_
             pool_folder.read_trials("p.1", "s")
 
 
-def test_what_goes_on_with_a_sweep_knows_what_others_before_it_have(ledger: Ledger) -> None:
+def test_trial_sheet_of_a_rerun_knows_earlier_outcomes(ledger: Ledger) -> None:
     row = ledger.record_intent("t", "p", {"provider": "local"}, {})
     sheet = SHEET
     for run, ends in (("a", [returned(0, 1), raised(1), raised(2)]), ("b", [returned(0, 2), raised(1)])):

@@ -1,4 +1,4 @@
-"""The cast of the tour is written anew in fewer bytes, and looks the same."""
+"""Compression of terminal casts for the tour."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _screen(painted: list[tuple[float, str]]) -> list[list[tuple[object, ...]]]:
     return [[tuple(screen.buffer[row][column]) for column in range(wide)] for row in range(high)]
 
 
-def test_a_cast_of_what_has_changed_looks_like_the_whole_one() -> None:
+def test_compressed_terminal_cast_shows_the_same_screen() -> None:
     red, plain = "\x1b[1;38;2;200;10;10;48;2;1;2;3m", "\x1b[0m"
     painted = [(0.0, "\x1b[2J\x1b[?25l")]
     for step in range(40):

@@ -137,14 +137,14 @@ def test_encoded_forms_of_a_secret_are_redacted(secret, before):
     st.binary(max_size=40),
     st.data(),
 )
-def test_prefilter_misses_no_secret(words, before, after, data):
+def test_secret_prefilter_misses_no_secret(words, before, after, data):
     word = data.draw(st.sampled_from(words))
     assert SecretPrefilter(words).may_contain(before + word + after)
 
 
 @given(st.text(st.characters(codec="ascii"), min_size=8, max_size=30), st.binary(max_size=60), st.data())
 def test_withheld_bytes_are_the_longest_beginning_of_a_secret(secret, before, data):
-    """Byte by byte, as the log of a slow rank comes: as the plain search of every beginning would have it."""
+    """Bytes arrive one by one, as from a slow rank; the result equals a plain search of every prefix."""
     redactor = Redactor([secret])
     cut = before + secret.encode()[: data.draw(st.integers(0, len(secret) - 1))]
     forms = redactor._values
@@ -204,7 +204,7 @@ def test_described_spec_has_no_credentials():
 
 
 def test_long_value_is_searched_in_linear_time():
-    """Each of its letters might begin a URL: looked at from each to the end, this one takes minutes."""
+    """Each letter might begin a URL, so a search from each letter to the end would take minutes."""
     assert secret_values({"IMAGE": "x" * 600_000}) == []
     assert url_secrets("x" * 100 + "://me:hush@host") == ["hush"]
 

@@ -1,4 +1,4 @@
-"""Every public name is documented: what it takes and has is what its docstring tells, and the reference shows it."""
+"""Docstrings and reference pages of public names."""
 
 from __future__ import annotations
 
@@ -152,11 +152,11 @@ def wrong(value: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", list(public()))
-def test_docstrings_tell_what_is_there_no_more_and_no_less(name: str) -> None:
+def test_docstring_documents_exactly_the_existing_parameters(name: str) -> None:
     assert list(wrong(named(name))) == []
 
 
-def test_the_reference_shows_every_public_name_once() -> None:
+def test_reference_shows_every_public_name_once() -> None:
     lines = [line for page in PAGES.glob("*.md") for line in page.read_text().splitlines()]
     shown = [line.removeprefix("::: skyward_core.") for line in lines if line.startswith("::: ")]
     assert len(shown) == len(set(shown))

@@ -220,7 +220,7 @@ async def test_client_attaching_during_replacement_of_the_only_node_joins_it(wor
 
 
 async def test_client_that_notices_late_joins_the_replacement(world: World, come: Come) -> None:
-    """The other client is done: there is no entry any more that would tell of it."""
+    """The other client has finished, so no replacement entry is left."""
     first, second = await come(), await come()
     await replaced(first)
     await replaced(second)
@@ -392,7 +392,7 @@ async def test_client_that_cannot_describe_a_replacement_keeps_connecting(
 
 
 async def test_no_replacement_without_the_environment_of_the_pool(world: World) -> None:
-    """We came while another client saw to the only node, and it has died of that."""
+    """The client attached while another client replaced the only node, and that client was killed."""
     world.states = {"m0": "gone"}
     _, row = intended(world, 1, on_loss="replace", start_timeout=0.2)
     ledger = Ledger()

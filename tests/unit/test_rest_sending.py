@@ -1,4 +1,4 @@
-"""When the rest of the bundle is sent, and what becomes of it where the host, or the pool, goes."""
+"""Deferred upload of the second bundle archive to SSH hosts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def sending(host: Host) -> DeferredUpload:
     return DeferredUpload("h", host.open)
 
 
-async def test_who_leaves_the_pool_has_it_sent_at_once() -> None:
+async def test_pending_second_archive_is_sent_when_the_client_leaves() -> None:
     host = Host()
     rest = sending(host)
     rest.begin()
@@ -65,7 +65,7 @@ async def test_who_leaves_the_pool_has_it_sent_at_once() -> None:
     assert len(host.taken) == 1
 
 
-async def test_one_that_came_meanwhile_is_not_sent_again() -> None:
+async def test_second_archive_already_on_the_host_is_not_sent() -> None:
     host = Host(there=True)
     rest = sending(host)
     rest.begin()
@@ -73,7 +73,7 @@ async def test_one_that_came_meanwhile_is_not_sent_again() -> None:
     assert host.opened == host.closed == 1 and not host.taken
 
 
-async def test_a_host_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sending_the_second_archive_is_retried_after_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssh_transport, "PAUSES", (0.0, 0.0, 0.0))
     host = Host()
     host.fails = 2
@@ -84,7 +84,7 @@ async def test_a_host_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch)
     await rest.cancel()
 
 
-async def test_a_host_that_takes_nothing_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unresponsive_host_does_not_delay_the_leaving_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssh_transport, "FINISH_TIMEOUT", 0.05)
     host = Host()
     host.hangs = True
@@ -96,7 +96,7 @@ async def test_a_host_that_takes_nothing_holds_nobody_up(monkeypatch: pytest.Mon
     assert host.closed == 1
 
 
-async def test_the_end_of_the_pool_stops_it_before_it_begins() -> None:
+async def test_cancelled_sending_does_not_open_a_connection() -> None:
     host = Host()
     rest = sending(host)
     await rest.finish()  # nothing to do
@@ -105,7 +105,7 @@ async def test_the_end_of_the_pool_stops_it_before_it_begins() -> None:
     assert host.opened == 0
 
 
-async def test_it_is_packed_beside_the_loop_and_for_all_hosts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_second_archive_is_packed_once_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     packed: list[int] = []
 
     class Packs:
@@ -125,7 +125,7 @@ async def test_it_is_packed_beside_the_loop_and_for_all_hosts_once(monkeypatch: 
     assert len(packed) == 1 and packed[0] != threading.get_ident()
 
 
-async def test_what_nobody_expected_keeps_no_connection_from_being_closed() -> None:
+async def test_unexpected_error_while_sending_still_allows_cancel() -> None:
     class Odd(Host):
         async def ask(self, do: str, payload: bytes) -> None:
             raise ValueError("odd")

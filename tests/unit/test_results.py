@@ -92,7 +92,7 @@ def test_small_json_values_are_summarized_as_they_are(value: Any) -> None:
     assert summary.text == repr(value)
 
 
-def test_tuple_is_summarized_as_list() -> None:
+def test_tuple_result_is_summarized_as_a_list() -> None:
     summary = look((1, (2, 3)))
     assert (summary.json, summary.type) == ([1, [2, 3]], "tuple")
 
@@ -119,7 +119,7 @@ def test_tuple_is_summarized_as_list() -> None:
         np.float64("nan"),
     ],
 )
-def test_other_values_are_described_in_words(value: Any) -> None:
+def test_results_without_a_json_form_are_described_in_words(value: Any) -> None:
     summary = look(value)
     assert not summary.is_json
     if isinstance(summary.json, dict):  # what is in a dictionary, one by one
@@ -170,7 +170,7 @@ def test_numpy_scalars_are_summarized_as_numbers(value: Any, plain: Any) -> None
     ],
     ids=lambda _: "",
 )
-def test_description_names_type_and_size(value: Any, words: str) -> None:
+def test_result_description_names_type_and_size(value: Any, words: str) -> None:
     assert words in look(value).text
 
 
@@ -447,12 +447,12 @@ def test_exception_whose_str_raises_is_described() -> None:
     assert "Mute" in header["traceback"]
 
 
-def test_type_names_match_tracebacks() -> None:
+def test_exception_type_names_match_tracebacks() -> None:
     assert caught(ValueError())[0]["type"] == "ValueError"
     assert caught(Coded(1, ""))[0]["type"] == f"{__name__}.Coded"
 
 
-def test_long_messages_are_cut() -> None:
+def test_long_exception_messages_are_cut() -> None:
     header, _ = caught(ValueError("x" * 1_000_000 + " at its end"))
     assert len(header["message"]) <= 8192
     assert len(header["traceback"]) <= 65536

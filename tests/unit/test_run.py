@@ -331,7 +331,7 @@ async def test_nodes_are_acknowledged_per_call_and_then_for_the_run() -> None:
 
 
 async def test_node_that_lost_a_call_to_another_node_is_acknowledged_too() -> None:
-    """It may have ended the call before it was lost, and keeps the outcome."""
+    """The node may have ended the call before the loss, and retains the outcome."""
     async with staged(3) as stage:
         run = stage.add("gather", task())
         for link in stage.links[:2]:
@@ -449,7 +449,7 @@ async def test_cancelled_reader_acknowledges_unread_values() -> None:
         ([0], {"items": 2}, "value 1 of f() on rank 0 was lost on node 0"),
     ],
 )
-async def test_missing_values_end_the_call(came: list[int], more: Any, why: str) -> None:
+async def test_missing_yielded_values_end_the_call(came: list[int], more: Any, why: str) -> None:
     async with staged(1, grace=GRACE) as stage:
         (node,) = stage.nodes
         run = stream(stage, consumed=True)
@@ -532,7 +532,7 @@ async def test_large_result_that_cannot_be_downloaded_is_lost(trouble: str, why:
 
 
 async def test_large_result_reported_repeatedly_is_fetched_once() -> None:
-    """An agent tells of all that is claimed, once more after each reconnection."""
+    """An agent reports all claimed results again after each reconnection."""
     async with staged(1) as stage:
         (node,) = stage.nodes
         run = gather(stage, 1)
@@ -585,7 +585,7 @@ async def test_detached_run_reports_results_already_downloaded_as_lost() -> None
 @pytest.mark.parametrize("end", ["left", "lost"])
 @pytest.mark.parametrize("kind", ["gather", "broadcast", "stream"])
 async def test_outcomes_after_detach_or_pool_end_are_not_acknowledged(end: str, kind: str) -> None:
-    """Links are closed a moment after that, and what was on its way over them comes all the same."""
+    """Links close a moment later, so outcomes that were under way still arrive."""
     async with staged(2) as stage:
         match kind:
             case "gather":
@@ -677,7 +677,7 @@ async def test_cancelled_run_is_stopped_once_on_every_node(kind: str) -> None:
             run.results()
 
 
-async def test_cancelled_run_that_returned_is_done() -> None:
+async def test_cancelled_run_that_returned_anyway_is_done() -> None:
     async with staged(2) as stage:
         run = broadcast(stage)
         run.cancel("too late")
@@ -770,7 +770,7 @@ async def test_broadcast_that_no_rank_began_is_restarted() -> None:
 
 
 async def test_restarted_generator_is_read_to_its_end() -> None:
-    """Its reader hears of the first attempt's outcomes when those are no more."""
+    """The outcomes of the first attempt reach the reader after that attempt ended."""
     async with staged(2) as stage:
         run = stage.add("broadcast", task(stream=True), consumed=True)
         run.send_broadcast(1)
@@ -817,8 +817,8 @@ async def test_broadcast_with_a_lost_node_is_not_restarted() -> None:
         assert (run.state, kinds(run), stage.keeper.asked) == ("failed", ["lost", "lost"], [])
 
 
-async def test_node_lost_while_a_broadcast_waits_for_its_gang_loses_no_earlier_call() -> None:
-    """What is stopped before it is sent is not stopped afterwards."""
+async def test_node_lost_during_a_gang_wait_loses_no_earlier_call() -> None:
+    """A call that was stopped before sending is not stopped again."""
     async with staged(2) as stage:
         stage.keeper.opened.clear()
         run = broadcast(stage)
@@ -888,7 +888,7 @@ async def test_reconnected_node_is_asked_for_files_again(when: str) -> None:
         assert [file.path for file in found.files] == ["of-0", "of-1"]
 
 
-async def test_file_on_a_shared_disk_is_replaced_by_its_next_version_from_any_node(
+async def test_file_on_a_shared_disk_is_replaced_by_its_newest_version(
     tmp_path: Path,
 ) -> None:
     async with staged(2) as stage:
@@ -907,7 +907,7 @@ async def test_file_on_a_shared_disk_is_replaced_by_its_next_version_from_any_no
             fetching._may_replace(replace(file, also=()), target)
 
 
-async def test_node_that_stays_unreachable_is_a_listing_failure() -> None:
+async def test_node_that_stays_unreachable_is_listed_as_a_file_failure() -> None:
     async with staged(2) as stage:
         stage.links[1].mark_lost()
         asking = asyncio.create_task(list_files(stage.context, [], None))

@@ -58,7 +58,9 @@ async def settle() -> None:
         ("gather", 4, [(0, 0), (0, 2), (1, 1), (1, 3)]),  # what one node gets is written in one go
     ],
 )
-async def test_calls_leave_first(kind: RunKind, tasks: int, placed: list[tuple[int, int]]) -> None:
+async def test_calls_are_sent_before_the_run_is_recorded(
+    kind: RunKind, tasks: int, placed: list[tuple[int, int]]
+) -> None:
     async with staged(2, ranks=2) as stage:
         run = stage.scheduler.open(kind, [task(number) for number in range(tasks)])
         assert stage.placed == placed
@@ -70,7 +72,7 @@ async def test_calls_leave_first(kind: RunKind, tasks: int, placed: list[tuple[i
         assert run.results() == list(range(len(placed)))
 
 
-async def test_a_broadcast_waits_for_its_gang(stage: Stage) -> None:
+async def test_broadcast_waits_until_its_gang_is_formed(stage: Stage) -> None:
     stage.keeper.is_complete = False
     stage.keeper.opened.clear()
     run = stage.scheduler.open("broadcast", [task()])
@@ -83,7 +85,7 @@ async def test_a_broadcast_waits_for_its_gang(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("kind", ["broadcast", "gather"])
-async def test_one_that_is_cancelled_while_it_waits_for_a_gang_is_sent_to_no_node(stage: Stage, kind: RunKind) -> None:
+async def test_run_cancelled_while_waiting_for_a_gang_reaches_no_node(stage: Stage, kind: RunKind) -> None:
     stage.keeper.is_complete = False
     stage.keeper.opened.clear()
     run = stage.scheduler.open(kind, [task()])
@@ -97,7 +99,7 @@ async def test_one_that_is_cancelled_while_it_waits_for_a_gang_is_sent_to_no_nod
 
 
 @pytest.mark.parametrize("kind", ["broadcast", "gather"])
-async def test_a_gang_that_cannot_be_formed_fails_the_run(stage: Stage, kind: RunKind) -> None:
+async def test_gang_that_cannot_be_formed_fails_the_run(stage: Stage, kind: RunKind) -> None:
     stage.keeper.is_complete = False
     stage.keeper.failures = [ConnectionError("nobody knows the plugins")]
     run = stage.scheduler.open(kind, [task(), task(1)][: 1 if kind == "broadcast" else 2])
@@ -124,7 +126,7 @@ async def test_gang_is_formed_when_a_dropped_link_is_up_again(stage: Stage, kind
     assert (run.state, len(stage.keeper.asked)) == ("failed", 2)
 
 
-async def test_a_pool_that_has_ended_takes_no_run_and_keeps_no_file(tmp_path: Path) -> None:
+async def test_ended_pool_rejects_runs_and_deletes_argument_files(tmp_path: Path) -> None:
     async with staged(1) as stage:
         stage.context.external_end = PoolEnd("p", "somebody else", "", 0.0)
         with pytest.raises(PoolGone, match="somebody else"):
@@ -149,7 +151,7 @@ async def test_a_pool_that_has_ended_takes_no_run_and_keeps_no_file(tmp_path: Pa
         ("single", [0, 1], [0, 1], True),
     ],
 )
-async def test_run_waits_for_replacement(
+async def test_run_waits_for_a_node_replacement_only_if_needed(
     stage: Stage, kind: RunKind, gone: list[int], replacing: list[int], waits: bool
 ) -> None:
     for node in gone:
@@ -172,7 +174,7 @@ async def test_run_waits_for_replacement(
     assert run.results() == [index for _, index in expected]
 
 
-async def test_one_that_is_cancelled_while_it_waits_for_a_node_is_sent_to_none(stage: Stage) -> None:
+async def test_run_cancelled_while_waiting_for_a_node_reaches_no_node(stage: Stage) -> None:
     stage.links[1].mark_lost()
     over = stage.replacing(1)
     run = stage.scheduler.open("broadcast", [task()])
@@ -190,7 +192,9 @@ async def test_one_that_is_cancelled_while_it_waits_for_a_node_is_sent_to_none(s
     ("cluster", "fail_fast", "refused"),
     [(True, True, True), (True, False, True), (False, True, True), (False, False, False)],
 )
-async def test_broadcast_without_a_lost_node(cluster: bool, fail_fast: bool, refused: bool) -> None:
+async def test_broadcast_with_a_lost_node_runs_only_without_cluster_and_fail_fast(
+    cluster: bool, fail_fast: bool, refused: bool
+) -> None:
     async with staged(2, cluster=cluster, fail_fast=fail_fast) as stage:
         stage.links[1].mark_lost()
         stage.roster.failures[1] = "no machine is to be had"
@@ -206,7 +210,7 @@ async def test_broadcast_without_a_lost_node(cluster: bool, fail_fast: bool, ref
             run.results()
 
 
-async def test_tasks_wait_for_a_gang_only_where_plugins_enter_contexts(stage: Stage) -> None:
+async def test_tasks_wait_for_a_gang_only_if_plugins_enter_contexts(stage: Stage) -> None:
     stage.links[1].mark_lost()
     stage.keeper.is_complete = False
     plain = stage.scheduler.open("single", [task()])
@@ -225,7 +229,7 @@ async def test_tasks_wait_for_a_gang_only_where_plugins_enter_contexts(stage: St
 # -- large arguments -------------------------------------------------------------------------------------------------
 
 
-async def test_files_are_on_all_nodes_before_the_calls_and_then_gone_from_here(tmp_path: Path) -> None:
+async def test_argument_files_are_on_all_nodes_before_calls_and_then_deleted(tmp_path: Path) -> None:
     async with staged(3) as stage:
         stage.links[2].mark_lost()
         run = stage.scheduler.open("gather", [large_task(tmp_path / "args"), task(1)])
@@ -239,7 +243,7 @@ async def test_files_are_on_all_nodes_before_the_calls_and_then_gone_from_here(t
         assert run.stocked == frozenset(stage.links[:2])
 
 
-async def test_files_that_no_node_takes_fail_the_run(stage: Stage, tmp_path: Path) -> None:
+async def test_argument_files_that_a_node_cannot_store_fail_the_run(stage: Stage, tmp_path: Path) -> None:
     stage.nodes[1].full = OSError("no space left on node 1")
     run = stage.scheduler.open("broadcast", [large_task(tmp_path / "args")])
     await ended(run)
@@ -248,9 +252,7 @@ async def test_files_that_no_node_takes_fail_the_run(stage: Stage, tmp_path: Pat
     assert (stage.placed, list(tmp_path.iterdir())) == ([], [])
 
 
-async def test_one_that_is_cancelled_while_its_files_are_on_their_way_is_not_started(
-    stage: Stage, tmp_path: Path
-) -> None:
+async def test_run_cancelled_during_file_upload_is_not_started(stage: Stage, tmp_path: Path) -> None:
     run = stage.scheduler.open("broadcast", [large_task(tmp_path / "args")])
     run.cancel("asked for")
     await until(lambda: not list(tmp_path.iterdir()))
@@ -259,7 +261,7 @@ async def test_one_that_is_cancelled_while_its_files_are_on_their_way_is_not_sta
 
 
 @pytest.mark.parametrize("why", ["cancelled", "left", "refused"])
-async def test_files_of_a_run_that_is_never_sent_are_not_kept(stage: Stage, tmp_path: Path, why: str) -> None:
+async def test_argument_files_of_a_run_never_sent_are_deleted(stage: Stage, tmp_path: Path, why: str) -> None:
     stage.links[1].mark_lost()
     over = stage.replacing(1)
     if why == "refused":
@@ -288,7 +290,7 @@ def broken(stage: Stage, node: int) -> None:
 @pytest.mark.parametrize(
     ("kind", "formed"), [("gather", ["ensure"]), ("single", ["ensure"]), ("broadcast", []), ("", [])]
 )
-async def test_a_gang_that_broke_is_formed_anew_for_tasks_that_need_it(
+async def test_broken_gang_is_formed_again_for_tasks_that_need_it(
     stage: Stage, kind: RunKind, formed: list[str]
 ) -> None:
     if kind:
@@ -301,7 +303,7 @@ async def test_a_gang_that_broke_is_formed_anew_for_tasks_that_need_it(
     assert stage.keeper.asked == formed
 
 
-async def test_it_is_not_formed_while_a_node_gets_another_machine(stage: Stage) -> None:
+async def test_broken_gang_is_not_formed_during_a_node_replacement(stage: Stage) -> None:
     stage.scheduler.open("gather", [task()])
     over = stage.replacing(1)
     broken(stage, 1)
@@ -312,7 +314,7 @@ async def test_it_is_not_formed_while_a_node_gets_another_machine(stage: Stage) 
     assert stage.keeper.asked == [], "a new gang is the end of that"
 
 
-async def test_tasks_of_an_agent_without_a_gang_end_where_none_can_be_formed() -> None:
+async def test_tasks_of_an_agent_whose_gang_cannot_be_formed_are_lost() -> None:
     async with staged(2, fail_fast=False) as stage:
         run = stage.scheduler.open("gather", [task(), task(1)])
         stage.nodes[1].epoch = 0  # its agent is another one
@@ -329,7 +331,7 @@ async def test_tasks_of_an_agent_without_a_gang_end_where_none_can_be_formed() -
 
 
 @pytest.mark.parametrize("cluster", [True, False])
-async def test_a_new_agent_has_its_ranks_set_up(cluster: bool) -> None:
+async def test_ranks_of_a_new_agent_are_set_up(cluster: bool) -> None:
     async with staged(2, cluster=cluster) as stage:
         run: Any = stage.scheduler.open("gather", [task(), task(1)]) if cluster else None
         stage.nodes[1].epoch = 0
@@ -420,7 +422,7 @@ async def settle_threads() -> None:
     ("has", "nodes", "most", "wanted"),
     [(5, 2, 2, 2), (4, 2, 2, 2), (4, 0, 1, None), (3, 3, 1, 3), (6, 1, 6, 1)],
 )
-async def test_as_many_at_a_time_as_fit(has: int, nodes: int, most: int, wanted: int | None) -> None:
+async def test_gang_sweep_runs_as_many_trials_as_fit(has: int, nodes: int, most: int, wanted: int | None) -> None:
     stage = SweepStage(has)
     sweep = stage.sweep(9, nodes)
     while len(stage.ended) < 9:
@@ -432,7 +434,7 @@ async def test_as_many_at_a_time_as_fit(has: int, nodes: int, most: int, wanted:
     assert [run.id for run in stage.runs] == sweep.begun_ids == [f"{place:02x}" for place in range(9)]
 
 
-async def test_one_that_fails_stops_no_other_and_one_that_is_cancelled_all() -> None:
+async def test_failed_trial_stops_no_other_and_cancelled_trial_stops_all() -> None:
     stage = SweepStage(4)
     sweep = stage.sweep(6, 2)
     await settle_threads()
@@ -444,7 +446,7 @@ async def test_one_that_fails_stops_no_other_and_one_that_is_cancelled_all() -> 
     assert sweep.cancelled and stage.runs[1].state == "cancelled" and len(stage.runs) == 3
 
 
-async def test_the_pools_end_is_told_and_begins_nothing_more() -> None:
+async def test_pool_end_ends_a_gang_sweep_without_further_trials() -> None:
     stage = SweepStage(4)
     sweep = stage.sweep(6, 2)
     await settle_threads()
@@ -456,7 +458,7 @@ async def test_the_pools_end_is_told_and_begins_nothing_more() -> None:
     assert len(stage.runs) == 2
 
 
-async def test_what_cannot_be_prepared_or_opened_ends_it_once_the_others_have() -> None:
+async def test_trial_that_cannot_be_prepared_ends_the_gang_sweep() -> None:
     def prepared(place: int) -> Task:
         if place == 2:
             raise PoolError("no room on the disk")
@@ -479,8 +481,8 @@ async def test_what_cannot_be_prepared_or_opened_ends_it_once_the_others_have() 
 
 
 @pytest.mark.parametrize("seed", range(40))
-async def test_whatever_happens_meanwhile_it_ends_with_nothing_open(seed: int) -> None:
-    """Ends, failures, cancellations, departures and the pool's end, between any two of its steps."""
+async def test_gang_sweep_leaves_no_run_open_under_random_events(seed: int) -> None:
+    """Ends, failures, cancellations, detaching clients and the pool end occur between any two steps."""
     chance = random.Random(seed)
     has, nodes, rows = chance.randint(1, 6), chance.randint(0, 3), chance.randint(1, 12)
     stage = SweepStage(max(has, nodes))
@@ -513,7 +515,7 @@ async def test_whatever_happens_meanwhile_it_ends_with_nothing_open(seed: int) -
     assert whole or sweep.cancelled or failed is not None, "that some did not begin is told"
 
 
-def test_a_pool_that_is_too_small_is_named() -> None:
+def test_gang_sweep_on_a_too_small_pool_is_rejected() -> None:
     with pytest.raises(UsageError, match="each combination needs 2 nodes, but pool p has 1 node"):
         check_node_count(2, 1, "p")
     check_node_count(0, 1, "p")
@@ -527,7 +529,7 @@ def test_a_pool_that_is_too_small_is_named() -> None:
         (2, 0, "until the pool is up"),
     ],
 )  # fmt: skip
-def test_a_gang_has_all_ranks_of_its_nodes(ranks: int, each: int, nodes: int | str) -> None:
+def test_gang_must_have_all_ranks_of_its_nodes(ranks: int, each: int, nodes: int | str) -> None:
     if isinstance(nodes, int):
         assert gang_nodes(ranks, each, "p") == nodes
     else:

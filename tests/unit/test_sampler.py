@@ -1,4 +1,4 @@
-"""sky.DistributedSampler draws what PyTorch's own draws, index by index."""
+"""``sky.DistributedSampler``, compared with PyTorch's own sampler."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from skyward_core.runtime.instance_info import InstanceInfo, using
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("drop_last", [True, False])
 @pytest.mark.parametrize(("length", "world_size"), [(10, 1), (10, 3), (12, 4), (2, 4), (101, 8)])
-def test_equal_to_pytorchs(length, world_size, shuffle, drop_last):
+def test_distributed_sampler_equals_that_of_pytorch(length, world_size, shuffle, drop_last):
     distributed_sampler = pytest.importorskip("torch.utils.data").DistributedSampler
     data = list(range(length))
     drawn = []
@@ -29,7 +29,7 @@ def test_equal_to_pytorchs(length, world_size, shuffle, drop_last):
         assert set(drawn) == set(data)
 
 
-def test_off_a_pool_it_draws_everything():
+def test_distributed_sampler_off_a_pool_draws_every_index():
     torch_data = pytest.importorskip("torch.utils.data")
     sampler = sky.DistributedSampler(range(5), shuffle=False)
     assert isinstance(sampler, torch_data.Sampler)

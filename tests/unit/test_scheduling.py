@@ -1,4 +1,4 @@
-"""Files of a run go to processes one by one, and those that share something to few."""
+"""Distribution of test files to processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from tests.support.scheduling import PLACES, SHARING, SharingFiles
 
 
-def test_files_that_share_something_go_to_as_many_processes_as_make_it() -> None:
+def test_test_files_sharing_fixtures_use_a_fixed_number_of_processes() -> None:
     option = SimpleNamespace(getvalue=lambda name: ["popen"])
     log: Any = SimpleNamespace(loadscopesched=None, loadfilesched=None)
     scheduling = SharingFiles(option, log)
@@ -26,7 +26,7 @@ def test_files_that_share_something_go_to_as_many_processes_as_make_it() -> None
 MARKS = {"sources": "support.sources", "torch": "torch"}
 
 
-def test_files_that_share_something_need_it() -> None:
+def test_test_files_scheduled_as_sharing_use_the_shared_fixture() -> None:
     root = Path(__file__).parents[2]
     for file, place in PLACES.items():
         assert MARKS[place] in (root / file).read_text(), file

@@ -1,4 +1,4 @@
-"""An index that is kept to some packages: they come from there or not at all, whatever others offer."""
+"""Package indexes limited to some packages, without a fallback to other indexes."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def installed(requirements: list[str], address: str, root: Path, env: dict[str, 
 
 
 @pytest.mark.proof("1 s of a processor", after=1)
-def test_its_packages_come_from_there_and_others_do_not(private: str, tmp_path: Path, env: dict[str, str]) -> None:
+def test_scoped_index_provides_only_its_own_packages(private: str, tmp_path: Path, env: dict[str, str]) -> None:
     got = installed(["skytiny", "skyother", "skyapp"], private, tmp_path, env)
     assert got == {"skytiny": "1.0", "skyother": "2.0", "skyapp": "1.0"}
     left = [path for path in tmp_path.rglob("*") if path.is_file() and b"hush" in path.read_bytes()]
@@ -143,9 +143,7 @@ def test_its_packages_come_from_there_and_others_do_not(private: str, tmp_path: 
 
 
 @pytest.mark.proof("1 s of a processor", after=1)
-def test_where_it_cannot_be_reached_nothing_takes_its_place(
-    world: ExitStack, tmp_path: Path, env: dict[str, str]
-) -> None:
+def test_unreachable_scoped_index_has_no_fallback(world: ExitStack, tmp_path: Path, env: dict[str, str]) -> None:
     with index() as gone:
         pass
     with pytest.raises(image_environment.EnvironmentFailed, match="skytiny") as caught:
@@ -154,7 +152,7 @@ def test_where_it_cannot_be_reached_nothing_takes_its_place(
 
 
 @pytest.mark.proof("1 s of a processor", after=1)
-def test_where_it_lacks_the_package_nothing_takes_its_place(
+def test_scoped_index_without_the_package_has_no_fallback(
     world: ExitStack, tmp_path: Path, env: dict[str, str]
 ) -> None:
     empty = world.enter_context(index())
@@ -163,12 +161,14 @@ def test_where_it_lacks_the_package_nothing_takes_its_place(
 
 
 @pytest.mark.proof("1 s of a processor", after=1)
-def test_one_that_is_asked_for_elsewhere_only_does_not_come(private: str, tmp_path: Path, env: dict[str, str]) -> None:
+def test_package_excluded_by_its_marker_is_not_installed(private: str, tmp_path: Path, env: dict[str, str]) -> None:
     assert installed(["skytiny; python_version < '3'", "skyother"], private, tmp_path, env) == {"skyother": "2.0"}
 
 
 @pytest.mark.proof("1 s of a processor", after=1)
-def test_one_that_another_needs_is_not_taken_from_elsewhere(private: str, tmp_path: Path, env: dict[str, str]) -> None:
+def test_scoped_package_as_dependency_must_be_listed_explicitly(
+    private: str, tmp_path: Path, env: dict[str, str]
+) -> None:
     with pytest.raises(image_environment.EnvironmentFailed, match=r"Add it to Image\(pip=") as caught:
         installed(["skyapp"], private, tmp_path, env)
     assert "skytiny" in str(caught.value)

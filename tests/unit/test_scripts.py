@@ -1,4 +1,4 @@
-"""Scripts read by their syntax tree, and arguments typed by it."""
+"""Functions and arguments of scripts, read from the syntax tree, and working folders of scripts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def script(tmp_path: Path) -> Any:
         ),
     ],
 )
-def test_every_spelling_of_the_decorator_is_found(script: Any, head: str, decorator: str) -> None:
+def test_functions_are_found_for_every_decorator_spelling(script: Any, head: str, decorator: str) -> None:
     functions = list_functions(script(f"{head}\n@{decorator}\ndef train(): ...\ndef other(): ...\n"))
     assert [f.name for f in functions] == ["train"]
 
@@ -65,12 +65,12 @@ def test_every_spelling_of_the_decorator_is_found(script: Any, head: str, decora
         "",
     ],
 )
-def test_what_is_not_ours_is_not_listed(script: Any, text: str) -> None:
+def test_functions_of_other_decorators_are_not_listed(script: Any, text: str) -> None:
     with pytest.raises(ScriptError, match=r"no function decorated with @sky\.function"):
         list_functions(script(text))
 
 
-def test_other_decorators_may_stand_above_and_below(script: Any) -> None:
+def test_function_with_further_decorators_is_found(script: Any) -> None:
     path = script(
         "import skyward_core as sky\n"
         "@sky.stdout(only='head')\n@sky.function(timeout=60 * 2)\n@sky.silent\n"
@@ -79,7 +79,7 @@ def test_other_decorators_may_stand_above_and_below(script: Any) -> None:
     assert list_functions(path)[0].timeout == "60 * 2"
 
 
-def test_nothing_of_the_script_runs(script: Any, tmp_path: Path) -> None:
+def test_listing_functions_does_not_run_the_script(script: Any, tmp_path: Path) -> None:
     path = script(
         f"open({str(tmp_path / 'ran')!r}, 'w')\nimport skyward_core as sky, missing_module\n"
         "@sky.function\ndef f(): ...\n"
@@ -88,7 +88,7 @@ def test_nothing_of_the_script_runs(script: Any, tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_function_is_described(script: Any) -> None:
+def test_listed_function_has_docstring_and_parameters(script: Any) -> None:
     path = script(
         "import skyward_core as sky\n\n"
         "@sky.function\n"
@@ -120,17 +120,17 @@ def test_a_function_is_described(script: Any) -> None:
         ("return [x for x in y]", False),
     ],
 )
-def test_generators_are_told_by_their_own_body(script: Any, body: str, streams: bool) -> None:
+def test_generator_function_is_recognized_by_its_own_body(script: Any, body: str, streams: bool) -> None:
     path = script(f"import skyward_core as sky\n@sky.function\ndef f():\n    {body}\n")
     assert list_functions(path)[0].is_generator is streams
 
 
-def test_the_last_definition_of_a_name_counts(script: Any) -> None:
+def test_last_definition_of_a_function_is_listed(script: Any) -> None:
     path = script("import skyward_core as sky\n@sky.function\ndef f(a): ...\n@sky.function\ndef f(b): ...\n")
     assert [str(f) for f in list_functions(path)] == ["f(b)"]
 
 
-def test_no_such_script_suggests_a_neighbour(script: Any, tmp_path: Path) -> None:
+def test_missing_script_error_suggests_a_similar_file(script: Any, tmp_path: Path) -> None:
     script("", "train.py")
     with pytest.raises(ScriptError, match=r"script .*trian\.py does not exist. Did you mean 'train\.py'\?"):
         list_functions(tmp_path / "trian.py")
@@ -138,7 +138,7 @@ def test_no_such_script_suggests_a_neighbour(script: Any, tmp_path: Path) -> Non
         list_functions(tmp_path / "nowhere" / "train.py")
 
 
-def test_a_folder_is_no_script(tmp_path: Path) -> None:
+def test_folder_as_script_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ScriptError, match="is a folder"):
         list_functions(tmp_path)
 
@@ -153,17 +153,17 @@ def test_a_folder_is_no_script(tmp_path: Path) -> None:
         ("(" * 100_000, r"does not parse"),
     ],
 )
-def test_what_does_not_parse_is_named_by_line(script: Any, text: str | bytes, message: str) -> None:
+def test_script_syntax_error_names_the_line(script: Any, text: str | bytes, message: str) -> None:
     with pytest.raises(ScriptError, match=message):
         list_functions(script(text))
 
 
-def test_a_job_file_is_named_as_one(script: Any) -> None:
+def test_job_file_as_script_error_names_the_launch_command(script: Any) -> None:
     with pytest.raises(ScriptError, match=r"Launch a job file with `launch .*task\.yaml`"):
         list_functions(script("run: echo hi\n", "task.yaml"))
 
 
-def test_a_declared_encoding_is_honoured(script: Any) -> None:
+def test_declared_source_encoding_is_honored(script: Any) -> None:
     text = "# -*- coding: latin-1 -*-\nimport skyward_core as sky\n@sky.function\ndef f(a='\xe9'): ...\n"
     assert list_functions(script(text.encode("latin-1")))[0].params[0].default == "'é'"
 
@@ -171,7 +171,7 @@ def test_a_declared_encoding_is_honoured(script: Any) -> None:
 TWO = "import skyward_core as sky\n@sky.function\ndef train(n: int): ...\n@sky.function\ndef test(): ...\n"
 
 
-def test_one_of_several_functions_has_to_be_named(script: Any) -> None:
+def test_script_with_several_functions_needs_a_function_name(script: Any) -> None:
     path = script(TWO)
     with pytest.raises(ScriptError) as caught:
         find_function(path, None)
@@ -187,11 +187,11 @@ def test_one_of_several_functions_has_to_be_named(script: Any) -> None:
         find_function(path, "zzz")
 
 
-def test_the_only_function_needs_no_name(script: Any) -> None:
+def test_script_with_one_function_needs_no_function_name(script: Any) -> None:
     assert find_function(script("from skyward import function\n@function\ndef f(): ...\n"), None).name == "f"
 
 
-def test_a_target_is_a_script_and_a_function(tmp_path: Path) -> None:
+def test_target_is_split_into_script_and_function(tmp_path: Path) -> None:
     odd = tmp_path / "odd:name"
     odd.touch()
     assert split_target("a/train.py:main") == (Path("a/train.py"), "main")
@@ -275,7 +275,7 @@ def typed(script: Any) -> Any:
         ("**more: str", "1", "1"),
     ],
 )
-def test_arguments_are_typed_by_the_signature(typed: Any, parameter: str, text: str, value: Any) -> None:
+def test_argument_text_is_converted_by_the_signature(typed: Any, parameter: str, text: str, value: Any) -> None:
     got = typed(parameter, f"x={text}")["x"]
     assert got == value
     assert type(got) is type(value)
@@ -304,7 +304,7 @@ def test_arguments_are_typed_by_the_signature(typed: Any, parameter: str, text: 
         ("x: 'Level' = Level.LOW", "7", r"one of LOW, HIGH \(Level\)"),
     ],
 )
-def test_a_wrong_argument_says_what_it_got_and_wants(typed: Any, parameter: str, text: str, want: str) -> None:
+def test_invalid_argument_error_names_value_and_expected_type(typed: Any, parameter: str, text: str, want: str) -> None:
     with pytest.raises(UsageError, match=rf"argument x of f must be {want}, got "):
         typed(parameter, f"x={text}")
 
@@ -322,7 +322,7 @@ def test_a_wrong_argument_says_what_it_got_and_wants(typed: Any, parameter: str,
         ("*x: Mode", "FAST,SLOW"),
     ],
 )
-def test_what_only_the_loaded_script_can_make_stays_text(typed: Any, parameter: str, text: str) -> None:
+def test_arguments_of_script_types_stay_raw_text(typed: Any, parameter: str, text: str) -> None:
     assert type(typed(parameter, f"x={text}")["x"]) is RawArgument
 
 
@@ -338,7 +338,9 @@ def test_what_only_the_loaded_script_can_make_stays_text(typed: Any, parameter: 
         ("a", ["=1"], "invalid argument '=1'. Write name=value"),
     ],
 )
-def test_arguments_that_do_not_fit_the_signature(typed: Any, parameters: str, pairs: list[str], message: str) -> None:
+def test_arguments_that_do_not_fit_the_signature_are_rejected(
+    typed: Any, parameters: str, pairs: list[str], message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
         typed(parameters, *pairs)
 
@@ -353,7 +355,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_ranks_work_in_the_scripts_folder_where_it_lies_elsewhere(
+def test_working_folder_of_ranks_is_the_project_of_a_distant_script(
     folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = folders / "me" / "project"
@@ -368,7 +370,7 @@ def test_ranks_work_in_the_scripts_folder_where_it_lies_elsewhere(
     assert choose_workdir(folders / "me" / "train.py") is None
 
 
-def test_the_script_is_what_runs_this_process(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_working_folder_is_that_of_the_running_script(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     main, here, project = ModuleType("__main__"), folders / "elsewhere", folders / "me" / "project"
     monkeypatch.setitem(sys.modules, "__main__", main)
     assert working_folder() == str(here)  # a prompt
@@ -382,7 +384,7 @@ def test_the_script_is_what_runs_this_process(folders: Path, monkeypatch: pytest
         assert working_folder() == str(here)
 
 
-def test_only_what_loading_a_script_imports_is_missing_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_imports_at_load_time_count_as_missing_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skyward_core.tasks.missing_packages.is_missing", lambda name: True)
     path = tmp_path / "train.py"
     path.write_text("""

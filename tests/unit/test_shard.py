@@ -57,7 +57,7 @@ def on_ranks(world_size, *data, **options):
     return parts
 
 
-def test_strided_by_rank_and_not_by_node():
+def test_shard_is_strided_by_rank():
     data = list(range(7))
     info = InstanceInfo(node=1, total_nodes=2, rank=3, world_size=4, local_rank=1, ranks_per_node=2)
     with using(info):
@@ -65,7 +65,7 @@ def test_strided_by_rank_and_not_by_node():
     assert on_ranks(2, data) == [[0, 2, 4, 6], [1, 3, 5]]
 
 
-def test_drop_last_gives_equal_contiguous_blocks():
+def test_shard_with_drop_last_returns_equal_contiguous_blocks():
     assert on_ranks(3, list(range(11)), drop_last=True) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
     shuffled = on_ranks(3, list(range(11)), drop_last=True, shuffle=True)
     assert [len(part) for part in shuffled] == [3, 3, 3]
@@ -73,11 +73,11 @@ def test_drop_last_gives_equal_contiguous_blocks():
     assert on_ranks(3, [1, 2], drop_last=True) == [[], [], []]
 
 
-def test_off_a_pool_it_is_all_there():
+def test_shard_off_a_pool_returns_all_items():
     assert shard([3, 1, 2]) == [3, 1, 2]
 
 
-def test_shuffle_depends_on_the_seed_alone():
+def test_shuffled_shard_depends_only_on_the_seed():
     first, again = (on_ranks(2, list(range(50)), shuffle=True, seed=7) for _ in range(2))
     assert first == again
     assert first != on_ranks(2, list(range(50)), shuffle=True, seed=8)
@@ -87,7 +87,7 @@ def test_shuffle_depends_on_the_seed_alone():
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("make", [list, tuple, np.array, tensor, jax_array, series, frame, index])
-def test_type_and_items_are_kept(make, shuffle, drop_last):
+def test_shard_keeps_type_and_items(make, shuffle, drop_last):
     values = [10 * i for i in range(9)]
     data = make(values)
     expected = on_ranks(2, values, shuffle=shuffle, drop_last=drop_last)
@@ -100,27 +100,27 @@ def test_type_and_items_are_kept(make, shuffle, drop_last):
 
 
 @pytest.mark.parametrize("make", [np.array, tensor, jax_array])
-def test_an_empty_shuffled_part_is_an_empty_array(make):
+def test_empty_shuffled_shard_of_an_array_is_an_array(make):
     data = make([[1.0, 2.0]])
     part = on_ranks(2, data, shuffle=True)[1]
     assert part.shape == (0, 2) and part.dtype == data.dtype
 
 
-def test_arrays_are_cut_along_the_first_axis():
+def test_shard_splits_arrays_along_the_first_axis():
     data = np.arange(24).reshape(6, 2, 2)
     assert np.array_equal(on_ranks(3, data)[1], data[1::3])
 
 
-def test_a_range_stays_one_unless_shuffled():
+def test_shard_of_a_range_is_a_range_unless_shuffled():
     assert on_ranks(3, range(10))[1] == range(1, 10, 3)
     assert sorted(i for part in on_ranks(3, range(10), shuffle=True) for i in part) == list(range(10))
 
 
-def test_other_sequences_become_lists():
+def test_shard_of_other_sequences_is_a_list():
     assert on_ranks(2, deque("abc")) == [["a", "c"], ["b"]]
 
 
-def test_several_arrays_stay_aligned():
+def test_shards_of_several_arrays_stay_aligned():
     x = np.arange(20)
     y = tensor(range(0, 200, 10))
     names = [str(i) for i in range(20)]
@@ -132,7 +132,7 @@ def test_several_arrays_stay_aligned():
     assert type(on_ranks(1, x)[0]) is np.ndarray
 
 
-def test_unequal_lengths_are_named():
+def test_shard_of_unequal_lengths_is_an_error():
     with pytest.raises(ValueError, match=r"10, 9, 10"):
         shard(list(range(10)), np.arange(9), range(10))
 
@@ -152,19 +152,19 @@ def test_unequal_lengths_are_named():
         (image_folder, "DistributedSampler"),
     ],
 )
-def test_what_cannot_be_cut_says_what_to_do(make, hint):
+def test_shard_of_unsupported_data_suggests_a_conversion(make, hint):
     data = make()
     with pytest.raises(TypeError, match=hint) as caught:
         shard(data)
     assert type(data).__name__ in str(caught.value)
 
 
-def test_nothing_to_shard():
+def test_shard_without_arguments_is_an_error():
     with pytest.raises(TypeError, match="needs at least one argument"):
         shard()
 
 
-def test_imports_no_array_library():
+def test_shard_imports_no_array_library():
     code = (
         "import sys; from skyward_core.runtime.sharding import shard; assert shard([1]) == [1]; "
         "print(sorted({'numpy', 'torch', 'jax', 'pandas', 'pydantic'} & set(sys.modules)))"
@@ -173,8 +173,8 @@ def test_imports_no_array_library():
     assert done.stdout.strip() == "[]"
 
 
-def test_tensors_of_tensorflow_are_taken_by_its_own_gather(monkeypatch):
-    """Which takes no list as an index. (The library itself, 700 MB, is asked by a proof of tests/frameworks.)"""
+def test_shard_uses_gather_for_tensorflow_tensors(monkeypatch):
+    """TensorFlow tensors accept no list as index. A proof in tests/frameworks uses the real library."""
 
     class EagerTensor(list):
         __module__ = "tensorflow.python.framework.ops"

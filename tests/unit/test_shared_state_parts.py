@@ -1,4 +1,4 @@
-"""Parts of shared state that need no server: where there is none, and keys as they are written."""
+"""Shared state without a server: keys, limits and errors."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ KEYS = st.recursive(PLAIN, lambda keys: st.lists(keys, max_size=3).map(tuple), m
 
 
 @given(KEYS)
-def test_keys_are_the_same_again(key: Key) -> None:
+def test_shared_dict_key_round_trips(key: Key) -> None:
     assert repr(unpack_key(pack_key(key))) == repr(key)
 
 
 @pytest.mark.parametrize("key", [[1], {1}, float("nan"), (1, [2]), object(), type("Text", (str,), {})("a")])
-def test_what_is_no_plain_value_is_no_key(key: object) -> None:
+def test_unsupported_shared_dict_key_is_rejected(key: object) -> None:
     with pytest.raises(sky.UsageError, match="key"):
         pack_key(key)  # type: ignore[arg-type]
 
 
-def test_a_value_that_the_server_would_break_off_at_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_value_above_the_server_limit_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_dict_queue_lock, "MAX_VALUE_BYTES", 1000)
     assert redis_dict_queue_lock.unpack_value(redis_dict_queue_lock.pack_value(bytes(900))) == bytes(900)
     with pytest.raises(sky.UsageError, match=r"a value of type bytes has 1.02 kB, more than the limit of 1 kB"):
         redis_dict_queue_lock.pack_value(bytes(1000))
 
 
-def test_a_head_without_a_server_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_redis_server_error_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(shared_collections, "EXTRA_PATH", str(tmp_path))
     with (
@@ -53,7 +53,7 @@ def test_a_head_without_a_server_says_what_to_install(tmp_path: Path, monkeypatc
         pass
 
 
-def test_a_server_that_ends_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exited_redis_server_error_quotes_its_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (program := tmp_path / "redis-server").write_text(
         "#!/bin/sh\ncat >/dev/null\necho starting\necho 'no such thing'\nexit 3\n"
     )
@@ -67,20 +67,20 @@ def test_a_server_that_ends_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not private_folder(f"token of {tmp_path}").exists()
 
 
-def test_ranks_that_stand_alone_refuse_it() -> None:
+def test_shared_state_is_rejected_for_standalone_ranks() -> None:
     with pytest.raises(sky.UsageError, match="one store of all ranks"):
         check_standalone([sky.plugins.shared()])
     with pytest.raises(sky.UsageError, match="port must be"):
         sky.plugins.shared(port=80)
 
 
-def test_waiting_is_cut_into_pieces_and_looks_once_more_at_the_end() -> None:
+def test_long_wait_is_sliced_with_a_last_poll_at_the_end() -> None:
     waits: list[float] = []
     assert poll_in_slices(waits.append, 0) is None and waits == [0.0]
     assert poll_in_slices(lambda wait: wait or None, None) == 5.0
 
 
-def test_off_a_pool_names_say_whose_they_would_be() -> None:
+def test_shared_state_off_a_pool_is_an_error() -> None:
     with pytest.raises(sky.PoolError, match="shared state belongs to the pool"):
         sky.counter("x")
     assert "dict" not in sky.__all__ and "set" not in sky.__all__  # `from skyward_core import *` leaves Python's own

@@ -1,4 +1,4 @@
-"""Signals as calls on an agent's loop."""
+"""Signals on an agent's event loop, blob helper processes and the agent configuration."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def put_back() -> object:
 
 
 @pytest.mark.usefixtures("put_back")
-async def test_each_is_acted_on_once_or_more() -> None:
+async def test_repeated_signals_call_their_handler_at_least_once() -> None:
     seen: Counter[str] = Counter()
     both = asyncio.Event()
 
@@ -53,7 +53,7 @@ async def test_each_is_acted_on_once_or_more() -> None:
 
 
 @pytest.mark.usefixtures("put_back")
-async def test_one_that_comes_while_the_loop_sleeps_wakes_it() -> None:
+async def test_signal_wakes_a_sleeping_event_loop() -> None:
     woken = asyncio.Event()
     add_signal_handlers({signal.SIGUSR1: woken.set})
     killer = await asyncio.create_subprocess_exec("kill", "-USR1", str(os.getpid()))
@@ -78,7 +78,7 @@ StopSignal(interrupts=True)
 """
 
 
-def test_who_is_told_to_end_as_it_gets_ready_for_that_ends() -> None:
+def test_process_ends_on_a_signal_during_handler_setup() -> None:
     done = subprocess.run(
         [sys.executable, "-c", ENDS_EARLY],
         cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=60, check=False,
@@ -140,7 +140,7 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_blobs_go_through_processes_that_end_with_their_client(nodes: list[Node]) -> None:
+async def test_blob_helper_processes_end_with_their_client(nodes: list[Node]) -> None:
     before = descendants(os.getpid())
     ports = [await node.listen() for node in nodes]
     assert len(descendants(os.getpid()) - before) == 2
@@ -153,7 +153,7 @@ async def test_blobs_go_through_processes_that_end_with_their_client(nodes: list
     await until(lambda: descendants(os.getpid()) <= before)
 
 
-async def test_what_goes_wrong_is_told(nodes: list[Node]) -> None:
+async def test_blob_exchange_errors_are_reported(nodes: list[Node]) -> None:
     assert "does not have the blob" in (await nodes[1].ask(**nodes[1].blob(), **{"from": None}))["error"]
     port, _ = [await node.listen() for node in nodes]
     missing = {"t": "pull", "hash": "0" * 32, "size": 1, "from": ["127.0.0.1", port]}
@@ -165,7 +165,7 @@ async def test_what_goes_wrong_is_told(nodes: list[Node]) -> None:
         node.exchange.on_client_gone(node.client)  # type: ignore[arg-type]
 
 
-async def test_its_death_is_an_answer_and_another_one_can_be_had(nodes: list[Node]) -> None:
+async def test_killed_blob_helper_is_reported_and_replaced(nodes: list[Node]) -> None:
     before = descendants(os.getpid())
     await nodes[1].listen()
     (helper,) = descendants(os.getpid()) - before
@@ -196,7 +196,7 @@ TOLD: dict[str, Any] = {
 }
 
 
-def test_it_is_what_a_client_sent_and_what_that_leaves_out() -> None:
+def test_agent_config_has_defaults_and_ignores_unknown_json_keys() -> None:
     config = AgentConfig.from_json(TOLD | {"env": {"A": "1"}, "of_a_newer_version": 9})
     assert (config.pool, config.nodes, config.env, config.devices, config.ttl) == (
         "p",
@@ -210,7 +210,7 @@ def test_it_is_what_a_client_sent_and_what_that_leaves_out() -> None:
     assert other.worker_socket == config.worker_socket
 
 
-def test_a_changed_one_is_another() -> None:
+def test_changed_agent_config_is_a_copy_without_visible_secrets() -> None:
     config = AgentConfig(**TOLD, secrets=["hunter2hunter2"])
     changed = config.replace(umask=0o022).with_gpus(["H100", "H100"])
     assert (changed.umask, changed.accelerators, changed.accelerator) == (0o022, 2, "H100")
@@ -225,6 +225,6 @@ def test_a_changed_one_is_another() -> None:
         (TOLD | {"colour": "red"}, "unknown fields of the agent config: colour$"),
     ],
 )
-def test_one_that_lacks_something_or_has_what_nobody_knows_is_refused(told: dict[str, Any], said: str) -> None:
+def test_agent_config_with_missing_or_unknown_fields_is_rejected(told: dict[str, Any], said: str) -> None:
     with pytest.raises(TypeError, match=said):
         AgentConfig(**told)

@@ -38,7 +38,7 @@ BEGAN = 1000.0
         ([0.1] * 1000, MIN_SILENCE + 1, True),  # a flood is a sign now and then
     ],
 )
-def test_the_time_is_learned(pauses: list[float], silent: float, told: bool) -> None:
+def test_unusual_silence_is_learned_from_earlier_pauses(pauses: list[float], silent: float, told: bool) -> None:
     rhythms, at = PoolActivity(), BEGAN
     for pause in [0.0, *pauses] if pauses else []:
         at += pause
@@ -50,7 +50,7 @@ def test_the_time_is_learned(pauses: list[float], silent: float, told: bool) -> 
 
 
 @given(st.lists(st.floats(0, 1e9)), st.floats(0, 1e9))
-def test_whatever_clocks_say_a_rank_that_was_just_heard_is_not_quiet(times: list[float], now: float) -> None:
+def test_rank_heard_just_now_is_not_silent_at_any_clock(times: list[float], now: float) -> None:
     rhythms = PoolActivity()
     for at in times:
         rhythms.record_activity("run", 0, at)
@@ -67,7 +67,7 @@ def test_whatever_clocks_say_a_rank_that_was_just_heard_is_not_quiet(times: list
         (40.0, False),
     ],  # of a processor; threads of a framework that waits take some
 )
-def test_who_works_is_not_quiet(share: float, told: bool) -> None:
+def test_rank_that_uses_cpu_time_is_not_silent(share: float, told: bool) -> None:
     rhythms, at, spent = PoolActivity(), BEGAN, 3.0
     for _ in range(600):  # as agents tell it
         at += 2.0
@@ -79,14 +79,14 @@ def test_who_works_is_not_quiet(share: float, told: bool) -> None:
     assert (rhythms.unusual_silence("run", 3, BEGAN, at + 2) is not None) is told
 
 
-def test_runs_of_long_ago_are_forgotten() -> None:
+def test_activity_of_old_runs_is_dropped() -> None:
     rhythms = PoolActivity()
     for number in range(3 * MAX_RUNS):
         rhythms.record_activity(f"run{number}", 0, float(number))
     assert len(rhythms._runs) == MAX_RUNS
 
 
-def test_a_quiet_rank_says_so_on_its_card() -> None:
+def test_silent_rank_is_shown_on_its_card() -> None:
     session = FakeSession()
     view = session.pool("p", 2)
     run = session.open_run(view, total=2)
@@ -109,7 +109,7 @@ def test_a_quiet_rank_says_so_on_its_card() -> None:
     assert ended.quiet is None
 
 
-def test_while_a_rank_stands_at_a_breakpoint_nobody_is_quiet_and_the_wait_is_not_learned() -> None:
+def test_ranks_paused_at_a_breakpoint_are_not_silent() -> None:
     session = FakeSession()
     view = session.pool("llama-ft", 2)
     run = session.open_run(view)
@@ -156,7 +156,7 @@ class OurClock:
 
 
 @pytest.mark.parametrize("behind", [HOUR, -HOUR, 0.0])
-def test_a_node_whose_clock_is_wrong_is_no_rank_that_is_quiet(behind: float) -> None:
+def test_rank_on_a_node_with_a_wrong_clock_is_not_silent(behind: float) -> None:
     clock = OurClock()
     clock.known = behind
     clock.hears(behind, ago=20)
@@ -168,7 +168,7 @@ def test_a_node_whose_clock_is_wrong_is_no_rank_that_is_quiet(behind: float) -> 
 
 @pytest.mark.parametrize("before", [HOUR, 0.0])
 @pytest.mark.parametrize("after", [HOUR, -HOUR, 0.0])
-def test_a_node_whose_clock_is_set_meanwhile_is_none_either(before: float, after: float) -> None:
+def test_rank_whose_node_clock_changes_is_not_silent(before: float, after: float) -> None:
     clock = OurClock()
     clock.known = before
     for node_clock in (before, before, after, after):
@@ -180,7 +180,7 @@ def test_a_node_whose_clock_is_set_meanwhile_is_none_either(before: float, after
     assert clock.quiet() == pytest.approx(SILENCE_OF_NEW_RANKS + 1)
 
 
-def test_what_has_waited_for_us_is_as_old_as_it_is() -> None:
+def test_delayed_output_counts_with_its_own_time() -> None:
     clock = OurClock()
     for ago in (HOUR + 30, HOUR + 10, HOUR):
         clock.hears(0.0, ago=ago)
@@ -188,7 +188,7 @@ def test_what_has_waited_for_us_is_as_old_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("seconds", [HOUR, -HOUR])
-def test_our_clock_is_set_and_nobody_has_been_quiet_for_that(seconds: float) -> None:
+def test_client_clock_change_makes_no_rank_silent(seconds: float) -> None:
     clock = OurClock()
     clock.hears(0.0)
     clock.rhythms.record_cpu_time(3, 0.0, clock.at - 20)
@@ -200,7 +200,7 @@ def test_our_clock_is_set_and_nobody_has_been_quiet_for_that(seconds: float) -> 
     assert clock.quiet() == pytest.approx(SILENCE_OF_NEW_RANKS + 1)
 
 
-async def test_a_client_knows_its_nodes_clocks_and_when_its_own_was_set(
+async def test_client_tracks_node_clock_offsets_and_its_own_clock_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))

@@ -1,4 +1,4 @@
-"""What a slot does next: every row of the table, by the state of its process, its queue and its gang."""
+"""Decision table for the next step of a worker slot."""
 
 from __future__ import annotations
 
@@ -173,12 +173,12 @@ ROWS: dict[str, tuple[Step, Any, Any, Any]] = {
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_table(row: str) -> None:
+def test_slot_step_follows_the_decision_table(row: str) -> None:
     step, slot, node, apps = ROWS[row]
     assert decide_step(slot, node, apps) == step
 
 
-def test_the_table_has_every_step() -> None:
+def test_decision_table_covers_every_step() -> None:
     assert {row[0] for row in ROWS.values()} == set(get_args(Step))
 
 
@@ -200,7 +200,7 @@ def test_the_table_has_every_step() -> None:
     left=st.sampled_from([-1, 1, 2]),
     settled=st.booleans(),
 )
-def test_no_call_reaches_a_process_that_must_not_have_it(
+def test_call_is_never_given_to_an_unsuitable_process(
     epoch: int | None,
     gang: Gang,
     queue: list[Call],

@@ -47,7 +47,7 @@ async def test_tasks_go_to_the_least_loaded_slot(node: Node) -> None:
     assert [slot.load for slot in node.places] == [2, 2, 2, 2]
 
 
-async def test_tasks_move_to_another_process_of_the_rank_when_plugins_join_the_ranks(tmp_path: Path) -> None:
+async def test_tasks_move_to_another_process_when_plugins_join_the_ranks(tmp_path: Path) -> None:
     node = Node(tmp_path, concurrency=1)
     task, run = node.call(0, rank=2), node.call(1, rank=2, gang=True)
     task.order, run.order = 1, 2
@@ -153,7 +153,7 @@ async def test_output_of_a_call_is_sent_before_its_outcome(node: Node) -> None:
 
 
 async def test_outcomes_are_batched_while_calls_of_the_slot_wait(node: Node) -> None:
-    """Through SSH a write costs a client more than a small call: it hears of several together, of the last at once."""
+    """An SSH write costs more than a small call, so several outcomes are sent together, the last at once."""
     slot, first = at_work(node)
     owner = Connection(lambda *_: None, lambda _: None)
     client, watcher = Speaker(owner), Connection(lambda *_: None, lambda _: None)
@@ -180,7 +180,7 @@ async def test_gang_breaks_before_the_outcome_that_broke_it_is_sent(node: Node) 
 
 
 async def test_gang_breaks_before_a_plugin_failure_is_sent(node: Node) -> None:
-    """Whoever hears of it may start the next run at once: a part of it would run, and a part be handed back."""
+    """A notified client may start the next run at once, of which only a part would run."""
     slot, call = at_work(node, gang=True, rank=2)
     assert slot.process is not None
     slot.process.is_ready = True  # so it is asked to end, and sent no signal

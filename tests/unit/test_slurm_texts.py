@@ -1,4 +1,4 @@
-"""What Slurm's commands print, as it was recorded, and as somebody may have made it up."""
+"""Parsing of Slurm output, recorded and generated, and allocation scripts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ QUEUE = """\
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKVtHqlL4Ng7Lya5A0pX3FtlqV0eD0zB8c4Xl0b9yQ1n"
 
 
-def test_the_queue_is_read() -> None:
+def test_squeue_output_is_parsed() -> None:
     found = slurm_commands.parse_jobs(QUEUE)
     assert [each.state for each in found[:3]] == ["RUNNING", "PENDING", "PENDING"]
     assert (found[0].nodes, found[0].start, found[0].end) == ("n[1-2]", 1795525075.0, 1795528675.0)
@@ -49,13 +49,13 @@ def test_the_queue_is_read() -> None:
     ]
 
 
-def test_accounting_tells_how_a_job_ended_that_the_queue_has_forgotten() -> None:
+def test_sacct_state_explains_the_end_of_a_job() -> None:
     assert slurm_commands.job_end_reason("5", "TIMEOUT\n") == "allocation 5 ended: its time limit was reached"
     assert slurm_commands.job_end_reason("5", "CANCELLED by 1000\n") == "allocation 5 ended: it was cancelled (scancel)"
     assert slurm_commands.job_end_reason("5", "RUNNING\n") == slurm_commands.job_end_reason("5", "") == ""
 
 
-def test_a_reason_that_nobody_knows_is_shown_as_it_is_and_harmless() -> None:
+def test_unknown_slurm_reason_is_shown_sanitized() -> None:
     (job,) = slurm_commands.parse_jobs("1|PENDING||N/A|N/A|a.b|c|Strange\x1b]0;owned\x07, (say|what)")
     assert job.wait_reason == "Strange, (say|what)"
 
@@ -64,14 +64,14 @@ def test_a_reason_that_nobody_knows_is_shown_as_it_is_and_harmless() -> None:
     "line",
     ["nonsense", "x|RUNNING|n1|1|2|a|b|c", "1|running|n1|1|2|a|b|c", "1|RUNNING|n1;rm|1|2|a|b|c", "1|R"],
 )
-def test_what_is_no_job_is_refused_and_others_jobs_may_be_called_anything(line: str) -> None:
+def test_invalid_squeue_line_is_rejected_unless_of_another_job(line: str) -> None:
     with pytest.raises(PoolError, match="invalid output line of squeue"):
         slurm_commands.parse_jobs(line)
     assert slurm_commands.parse_jobs(f"{line}\n1|RUNNING|n1|1|2|a|b|c", ours="skyward-") == []
 
 
 @given(st.text())
-def test_no_text_breaks_what_reads_it(text: str) -> None:
+def test_any_slurm_output_is_parsed_or_rejected(text: str) -> None:
     readers: list[Callable[[str], Any]] = [
         slurm_commands.parse_jobs,
         slurm_commands.parse_job_id,
@@ -85,14 +85,14 @@ def test_no_text_breaks_what_reads_it(text: str) -> None:
             assert "\x1b" not in str(error) and "\n" not in str(error)
 
 
-def test_the_number_of_a_job_is_one() -> None:
+def test_job_number_is_parsed_from_sbatch_output() -> None:
     assert slurm_commands.parse_job_id("12\n") == "12"
     assert slurm_commands.parse_job_id("a site's greeting\n12;cluster\n") == "12"
     with pytest.raises(PoolError, match="printed no job number"):
         slurm_commands.parse_job_id("12 and more; rm")
 
 
-def test_nodes_say_how_they_are_reached_each_once() -> None:
+def test_node_reports_are_parsed_and_must_be_complete() -> None:
     lines = [f"skyward-node {n} n{n} 10.0.0.{n} 2{n}001 me {KEY}" for n in (1, 0)]
     found = slurm_commands.parse_node_reports("\n".join(["a task prolog says this", *lines]), 2)
     assert [(each.index, each.address, each.port, each.user) for each in found] == [
@@ -108,7 +108,7 @@ def test_nodes_say_how_they_are_reached_each_once() -> None:
         )
 
 
-def test_partitions_and_their_gpus() -> None:
+def test_partitions_and_their_gpus_are_parsed() -> None:
     told = [
         "short*|up|2|2|500|1:00:00|idle|gpu:a100:2(S:0-1),gpu:tesla_v100-sxm2-16gb:4",
         "?",
@@ -132,13 +132,13 @@ def test_partitions_and_their_gpus() -> None:
         ("L4", None, ["l40s", ""], []),
     ],
 )
-def test_an_accelerator_is_a_type_of_the_cluster(
+def test_accelerator_matches_gpu_types_of_the_cluster(
     name: str, memory: float | None, there: list[str], fitting: list[str]
 ) -> None:
     assert slurm_commands.matching_gpu_types(name, memory, there) == fitting
 
 
-def test_partitions_are_offers_without_prices() -> None:
+def test_partitions_become_offers_without_prices() -> None:
     there = slurm_commands.parse_partitions("\n".join([
         "gpu|up|2|64|512000|1:00:00|mix|gpu:a100:8(S:0-1)", "gpu|up|1|64|512000|1:00:00|idle|gpu:a100:8(S:0-1)",
         "cpu|up|9|32|128000|1:00:00|idle|(null)", "old|down|9|32|128000|1:00:00|idle|gpu:a100:8",
@@ -169,14 +169,14 @@ def test_partitions_are_offers_without_prices() -> None:
         {"efa": True},
     ],
 )
-def test_what_slurm_cannot_be_told_is_refused(wish: dict[str, Any]) -> None:
+def test_requirements_unsupported_by_slurm_are_rejected(wish: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="Slurm"):
         provider.reject_unsupported(MachineRequirements(**wish))
     with pytest.raises(UsageError, match=r"no regions \(got 'here'\)"):
         sky.Slurm().within(["here"])
 
 
-def test_what_an_account_holds_is_by_name_and_comment() -> None:
+def test_allocations_of_this_ledger_are_found_by_name_and_comment() -> None:
     found = list_allocations(slurm_commands.parse_jobs(QUEUE), "here", "0123456789abcdef")
     assert [(each.pool, each.ours) for each in found[:3]] == [("p", True), ("q", True), ("r", False)]
     assert make_comment("x") == "skyward ledger x"
@@ -185,7 +185,7 @@ def test_what_an_account_holds_is_by_name_and_comment() -> None:
     assert allocation.parse_job_name(allocation.job_name("a-b", "0f")) == ("a-b", "0f")
 
 
-def test_an_allocation_ends_as_a_whole() -> None:
+def test_allocation_ends_only_with_all_its_machines() -> None:
     machines = [
         Machine(f"{job}/n{n}", n, "", "", extra={"job": job, "nodes": 2}) for job, n in (("1", 0), ("1", 1), ("2", 0))
     ]
@@ -208,18 +208,18 @@ def test_an_allocation_ends_as_a_whole() -> None:
         {"login": "-oProxyCommand=x"},
     ],
 )
-def test_what_sbatch_would_not_take_is_refused_before(wish: dict[str, Any]) -> None:
+def test_invalid_slurm_settings_are_rejected(wish: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         sky.Slurm(**wish)
 
 
-def test_it_is_made_again_of_what_it_writes() -> None:
+def test_slurm_provider_round_trips_through_json() -> None:
     made = sky.Slurm(partition="gpu", login="me@login1:2222", keys=["~/.ssh/id"], time="1-0", constraint="a100&ib")
     assert sky.Slurm.from_json(made.to_json()) == made
     assert all(isinstance(each, Setting) for each in made.settings)
 
 
-def test_the_script_is_one_for_every_shell_and_holds_no_secret(tmp_path: Path) -> None:
+def test_allocation_script_is_portable_shell_without_secrets(tmp_path: Path) -> None:
     text = allocation.make_script("p", "p.01234567", KEY, 600)
     assert "@" not in text.replace('"$@"', "") and "PRIVATE" not in text
     for shell in filter(shutil.which, ("dash", "bash", "busybox")):
@@ -227,7 +227,7 @@ def test_the_script_is_one_for_every_shell_and_holds_no_secret(tmp_path: Path) -
         subprocess.run(words, input=text, text=True, check=True)
 
 
-async def test_commands_get_none_of_a_person_s_variables_and_say_what_failed(
+async def test_slurm_commands_get_no_user_variables_and_report_failures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SBATCH_WRAP", "x")
@@ -244,7 +244,7 @@ async def test_commands_get_none_of_a_person_s_variables_and_say_what_failed(
         await SlurmCommands(None)("sleep", "30", seconds=0.2)
 
 
-def test_keys_are_made_once_and_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_login_keys_are_created_once_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
     folder = AllocationFolder("p", "0123")
     assert not folder.is_never_submitted

@@ -1,4 +1,4 @@
-"""The source of what travels: what a client finds of it, what an agent keeps, and which file a rank takes for it."""
+"""Source texts of functions on client, agent and rank, and metric summaries of outcomes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def test_of_files_links_and_cells(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sources_of_files_links_and_notebook_cells_are_collected(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (link := tmp_path / "my link.py").symlink_to(script)
     monkeypatch.setitem(linecache.cache, "<cell 1>", (5, None, ["a = 1\n", "b\n"], "<cell 1>"))
     named, sources = collect_sources([str(link), "<cell 1>", "<string>", "<cell 2>", os.__file__, pytest.__file__])
@@ -46,7 +48,7 @@ def test_of_files_links_and_cells(script: Path, tmp_path: Path, monkeypatch: pyt
     assert [each.data for each in sources] == [TEXT, b"a = 1\nb\n"]
 
 
-def test_edited_odd_and_too_large_files(script: Path) -> None:
+def test_edited_source_is_read_again_and_large_source_is_skipped(script: Path) -> None:
     script.write_bytes(b"# longer\n" + TEXT)
     assert collect_sources([str(script)])[1][0].data.startswith(b"# longer")
     (odd := script.with_name("ä b.py")).write_bytes(TEXT)
@@ -55,7 +57,7 @@ def test_edited_odd_and_too_large_files(script: Path) -> None:
     assert collect_sources([str(odd), str(script.parent)]) == ({}, ())
 
 
-def test_a_task_has_its_sources_in_another_process_too(script: Path, tmp_path: Path) -> None:
+def test_source_of_a_task_survives_writing_and_reading(script: Path, tmp_path: Path) -> None:
     space: dict[str, Any] = {"__name__": "__main__", "__file__": str(script)}
     exec(compile(TEXT, str(script), "exec"), space)
     task = make_task(function(space["f"])())
@@ -66,7 +68,7 @@ def test_a_task_has_its_sources_in_another_process_too(script: Path, tmp_path: P
     assert read_tasks(tmp_path)[0].fn.sources == expected
 
 
-def test_an_agent_keeps_a_text_once_and_for_nobody_else(tmp_path: Path) -> None:
+def test_agent_saves_a_source_once_in_a_private_folder(tmp_path: Path) -> None:
     paths = NodePaths(str(tmp_path))
     kept = Path(paths.source("c0", "train.py"))
     save_source(paths, "c0", "train.py", zlib.compress(TEXT))
@@ -80,7 +82,9 @@ def test_an_agent_keeps_a_text_once_and_for_nobody_else(tmp_path: Path) -> None:
     assert Path(paths.source("c2", "bomb.py")).stat().st_size == 1 << 20
 
 
-def test_which_file_a_rank_takes(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_uses_local_source_file_if_equal_and_saved_copy_otherwise(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(linecache, "cache", {})
     paths, node = NodePaths(str(tmp_path / "agent")), tmp_path / "node"
     named, (source,) = collect_sources([str(script)])
@@ -102,7 +106,7 @@ def test_which_file_a_rank_takes(script: Path, tmp_path: Path, monkeypatch: pyte
     assert SourceFiles(paths.sources, str(node), str(script.parent)[:-1]).copy_of(str(script)) == ""
 
 
-def test_a_cell_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_of_a_notebook_cell_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linecache, "cache", {})
     paths = NodePaths(str(tmp_path))
     save_source(paths, "c0", "cell.py", zlib.compress(TEXT))
@@ -113,7 +117,7 @@ def test_a_cell_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyP
 # What is left of the numbers of a call.
 
 
-def test_the_last_the_least_and_the_greatest_of_each_name_once() -> None:
+def test_metric_summary_has_last_minimum_and_maximum_once() -> None:
     gists = MetricSummaries()
     for loss in (2.0, 0.5, 1):
         gists.add("r", 3, {"loss": loss})
@@ -124,7 +128,7 @@ def test_the_last_the_least_and_the_greatest_of_each_name_once() -> None:
     assert gists.pop("r", -1) == {}
 
 
-def test_what_is_not_finite_is_none() -> None:
+def test_non_finite_values_in_a_metric_summary_are_none() -> None:
     gists = MetricSummaries()
     for number in (1.0, nan):
         gists.add("r", 0, {"a": number, "b": nan, "c": inf, "d": 10**400})
@@ -133,7 +137,7 @@ def test_what_is_not_finite_is_none() -> None:
     }  # fmt: skip
 
 
-def test_names_and_calls_are_bounded() -> None:
+def test_metric_summaries_bound_names_and_calls() -> None:
     gists = MetricSummaries()
     gists.add("r", 0, {f"n{i}": 1.0 for i in range(MAX_NAMES + 5)} | {"x" * (MAX_NAME_LENGTH + 1): 1.0})
     assert len(gists.pop("r", 0)) == MAX_NAMES
@@ -156,11 +160,11 @@ def test_names_and_calls_are_bounded() -> None:
         (None, False),
     ],
 )
-def test_what_an_agent_tells_of_numbers_is_looked_at(value: object, fits: bool) -> None:
+def test_metric_summary_of_an_agent_is_validated(value: object, fits: bool) -> None:
     assert is_metric_summary(value) is fits
 
 
-def test_an_outcome_is_written_down_with_them_and_an_older_one_has_none() -> None:
+def test_metric_summary_of_an_outcome_is_saved() -> None:
     told = Outcome(0, 0, 0, "returned", numbers={"loss": [1.0, 0.5, 2.0]}).to_json()
     assert Outcome.from_json(json.loads(json.dumps(told))).numbers == {"loss": [1.0, 0.5, 2.0]}
     del told["numbers"]

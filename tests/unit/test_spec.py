@@ -30,12 +30,12 @@ def spec(**more: Any) -> PoolSpec:
 
 
 @pytest.mark.parametrize("name", ["a", "7", "llama-ft", "a--b", "x" * 48, "a-1"])
-def test_names(name: str) -> None:
+def test_valid_pool_name_is_accepted(name: str) -> None:
     assert spec(name=name).name == name
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a-", "A", "a_b", "a b", "x" * 49, "../up", "é", "a\n", "a/b", "a.b"])
-def test_names_that_would_not_do_everywhere(name: str) -> None:
+def test_invalid_pool_name_is_rejected(name: str) -> None:
     with pytest.raises(SpecError, match="is not a pool name: use 1 to 48 lower-case letters"):
         spec(name=name)
     if name:
@@ -43,14 +43,14 @@ def test_names_that_would_not_do_everywhere(name: str) -> None:
             sky.Compute(nodes=1, name=name)
 
 
-def test_made_up_names_are_names() -> None:
+def test_generated_pool_names_are_valid_and_unique() -> None:
     for script in ("train.py", "/x/My Script_2.py", "-", "", "é.py", "x" * 99 + ".py"):
         assert spec(name=generate_pool_name(script))
     assert generate_pool_name("train.py").startswith("train-")
     assert generate_pool_name("") != generate_pool_name("")
 
 
-def test_a_pool_without_a_name_is_called_after_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_pool_name_is_derived_from_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
     for argv, begins in ((["/x/My Script_2.py"], "my-script-2-"), ([], "pool-")):
         monkeypatch.setattr("sys.argv", argv)
         assert sky.Compute(provider=sky.Local()).spec.name.startswith(begins)
@@ -65,7 +65,7 @@ def test_a_pool_without_a_name_is_called_after_the_script(monkeypatch: pytest.Mo
         ("3:3", 3),
     ],
 )
-def test_numbers_of_nodes(nodes: Any, kept: Any) -> None:
+def test_node_count_or_range_is_accepted(nodes: Any, kept: Any) -> None:
     asked = spec(nodes=nodes)
     assert asked.nodes == kept
     assert (asked.least_nodes, asked.most_nodes) == ((2, 8) if nodes not in (4, "3:3") else (kept, kept))
@@ -79,7 +79,7 @@ def test_numbers_of_nodes(nodes: Any, kept: Any) -> None:
     ("least", "most", "field"),
     [(3, 2, "max"), (0, 2, "min"), (True, 2, "min"), (1, 1025, "max"), (1, 2.5, "max")],
 )
-def test_ranges_that_make_no_sense(least: Any, most: Any, field: str) -> None:
+def test_invalid_node_range_is_rejected(least: Any, most: Any, field: str) -> None:
     with pytest.raises(SpecError) as caught:
         sky.Nodes(min=least, max=most)
     assert caught.value.field == field
@@ -89,14 +89,14 @@ def test_ranges_that_make_no_sense(least: Any, most: Any, field: str) -> None:
 
 
 @pytest.mark.parametrize("nodes", [0, -1, 1025, 1.5, "many", "4", "2:", ":2", "2:3:4", "-1:2", True, None])
-def test_nodes_that_make_no_sense(nodes: Any) -> None:
+def test_invalid_node_count_is_rejected(nodes: Any) -> None:
     with pytest.raises(SpecError, match="nodes") as caught:
         spec(nodes=nodes)
     assert caught.value.field == "nodes"
 
 
 @pytest.mark.parametrize("nodes", [0, -3])
-def test_compute_says_so_in_one_line(nodes: int) -> None:
+def test_compute_reports_invalid_node_count_in_one_line(nodes: int) -> None:
     with pytest.raises(sky.UsageError) as caught:
         sky.Compute(nodes=nodes)
     assert str(caught.value) == f"nodes: should be a whole number from 1 to 1024 (got {nodes})"
@@ -142,7 +142,7 @@ def test_compute_says_so_in_one_line(nodes: int) -> None:
         (Image, {"env": {"COMPUTE_POOL": "mine"}}),
     ],
 )
-def test_values_that_make_no_sense(kind: Any, values: dict[str, Any]) -> None:
+def test_invalid_spec_value_is_rejected_by_field_name(kind: Any, values: dict[str, Any]) -> None:
     given = {"url": "https://example.org"} | values if kind is PipIndex else values
     with pytest.raises(sky.UsageError, match=f"^{next(iter(values))}: ") as caught:
         kind(**given)
@@ -150,7 +150,7 @@ def test_values_that_make_no_sense(kind: Any, values: dict[str, Any]) -> None:
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-def test_what_is_wrong_is_said_and_what_it_should_be() -> None:
+def test_spec_error_states_the_expected_value() -> None:
     with pytest.raises(SpecError, match=r"^grace: should be a number of seconds, 0 to 3600 \(got -1\)$"):
         Options(grace=-1)
     with pytest.raises(SpecError, match=r"^pip: should be a list \(got str\)$"):
@@ -164,14 +164,14 @@ def test_what_is_wrong_is_said_and_what_it_should_be() -> None:
         Options(colour="red")  # type: ignore[call-arg]
 
 
-def test_a_wrong_variable_is_named_and_its_value_is_not() -> None:
+def test_spec_error_quotes_no_environment_value() -> None:
     with pytest.raises(SpecError, match=r"'TOKEN' is of bytes") as caught:
         Image(env={"TOKEN": b"hunter2"})  # type: ignore[dict-item]
     assert "hunter2" not in str(caught.value)
     assert "hunter2" not in repr(Image(env={"TOKEN": "hunter2"}))
 
 
-def test_lists_are_kept_as_tuples_and_numbers_as_what_they_stand_for() -> None:
+def test_spec_stores_lists_as_tuples_and_converts_numbers() -> None:
     np = pytest.importorskip("numpy", reason="numpy is not installed")
     assert Image(pip=["torch"], excludes=(g for g in ("*.bin",))) == Image(  # type: ignore[arg-type]
         pip=("torch",), excludes=("*.bin",)
@@ -185,24 +185,24 @@ def test_lists_are_kept_as_tuples_and_numbers_as_what_they_stand_for() -> None:
     assert image.env == {"A": "1"}
 
 
-def test_changed_ones_are_checked_too() -> None:
+def test_replaced_spec_is_validated() -> None:
     assert replace(Options(), grace=1).grace == 1.0
     with pytest.raises(SpecError, match="grace"):
         replace(Options(), grace=-1)
 
 
-def test_values_do_not_change() -> None:
+def test_spec_is_immutable() -> None:
     with pytest.raises(FrozenInstanceError):
         Options().grace = 1  # type: ignore[misc]
 
 
-def test_the_world_is_nodes_times_ranks() -> None:
+def test_world_size_is_nodes_times_ranks_per_node() -> None:
     asked = spec(nodes=3, worker=Worker(ranks_per_node=4))
     assert (asked.ranks_per_node, asked.world_size) == (4, 12)
     assert spec(nodes=3, worker=Worker(ranks_per_node="gpu")).ranks_per_node == 1
 
 
-def test_what_is_written_down_is_json_without_the_environments_secrets() -> None:
+def test_described_spec_is_json_without_environment_values() -> None:
     asked = spec(nodes=2, image=Image(pip=("numpy",), env={"TOKEN": "hunter2"}), plugins=(sky.plugins.torch(),))
     written = json.loads(json.dumps(asked.describe()))
     assert "hunter2" not in str(written)
@@ -250,7 +250,7 @@ def package(folder: Path) -> str:
     return str(folder)
 
 
-def test_a_requirements_file_is_read_with_all_that_it_includes(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requirements_file_is_read_with_its_includes(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INDEX_TOKEN", "hush")
     mylib = package(project.parent / "my lib")
     (project / "requirements.txt").write_text(
@@ -278,8 +278,8 @@ def test_a_requirements_file_is_read_with_all_that_it_includes(project: Path, mo
     assert asked(project, requirements="requirements.txt") == {"pinned": pinned}
 
 
-def test_what_packages_in_folders_depend_on_is_had_too(project: Path) -> None:
-    """As pip has it, which builds them; and a name that one of them has is looked for in no index."""
+def test_dependencies_of_local_packages_are_included(project: Path) -> None:
+    """As with pip, which builds local packages, a dependency that is a local package is not searched in an index."""
     data, lib, old = (Path(package(project.parent / name)) for name in ("data", "lib", "old"))
     (lib / "pyproject.toml").write_text(
         '[project]\nname = "My.Lib"\ndependencies = ["tqdm", "data-set[all]>1"]\n[project.optional-dependencies]\n'
@@ -324,7 +324,7 @@ def test_what_packages_in_folders_depend_on_is_had_too(project: Path) -> None:
         ("", "has no extra train"),
     ],
 )
-def test_what_a_package_in_a_folder_says_wrong_is_refused(project: Path, text: str, why: str) -> None:
+def test_invalid_metadata_of_a_local_package_is_rejected(project: Path, text: str, why: str) -> None:
     (Path(package(project.parent / "lib")) / "pyproject.toml").write_text(f'[project]\nname = "lib"\n{text}\n')
     (project / "requirements.txt").write_text("-e ../lib\n" if text else "-e ../lib[train]\n")
     assert why in refused(project, requirements="requirements.txt")
@@ -349,7 +349,7 @@ def test_what_a_package_in_a_folder_says_wrong_is_refused(project: Path, text: s
         (b"\xff\xfe", "not UTF-8 text"),
     ],
 )
-def test_requirements_that_cannot_be_honoured_are_refused(project: Path, text: str | bytes, why: str) -> None:
+def test_unsupported_requirement_lines_are_rejected(project: Path, text: str | bytes, why: str) -> None:
     (project / "limits.txt").touch()
     (project / "requirements.txt").write_bytes(text if isinstance(text, bytes) else text.encode())
     assert re.search(why, refused(project, requirements="requirements.txt"))
@@ -415,7 +415,7 @@ def uv_project(project: Path) -> Path:
     return project
 
 
-def test_a_lock_of_uv_gives_what_a_run_needs_and_where(uv_project: Path) -> None:
+def test_uv_lock_gives_pinned_packages_by_index(uv_project: Path) -> None:
     mylib = uv_project.parent / "mylib"
     (mylib / "src").mkdir()
     found = asked(uv_project, lock="uv.lock")
@@ -443,7 +443,7 @@ def test_a_lock_of_uv_gives_what_a_run_needs_and_where(uv_project: Path) -> None
     assert not (uv_project / "was-run").exists()
 
 
-def test_a_lock_of_a_script_or_of_a_workspace_is_read(uv_project: Path) -> None:
+def test_uv_lock_of_a_script_or_workspace_is_read(uv_project: Path) -> None:
     (uv_project / "train.py").write_text("# /// script\n# dependencies = ['rich']\n# ///\n")
     (uv_project / "train.py.lock").write_text(
         'version = 1\nrequires-python = ">=3.11"\n[manifest]\nrequirements = [{ name = "rich" }]\n'
@@ -461,7 +461,7 @@ def test_a_lock_of_a_script_or_of_a_workspace_is_read(uv_project: Path) -> None:
     assert asked(uv_project, lock="uv.lock")["pinned"] == [{"index": "", "lines": [f"rich==14.0 --hash={SHA}"]}]
 
 
-def test_a_lock_of_uv_without_uv_is_refused(uv_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uv_lock_without_installed_uv_is_rejected(uv_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "bin")
     monkeypatch.setattr("sys.executable", str(uv_project / "python"))
     assert "cannot be read: uv is not installed. Install it" in refused(uv_project, lock="uv.lock")
@@ -489,12 +489,12 @@ def _reason(project: Path, version: str, /, **image: Any) -> str:
         ("../mylib", "../gone", "package mylib: .*gone is not a folder"),
     ],
 )
-def test_a_lock_of_uv_that_cannot_be_honoured_is_refused(uv_project: Path, before: str, after: str, why: str) -> None:
+def test_unsupported_uv_lock_is_rejected(uv_project: Path, before: str, after: str, why: str) -> None:
     (uv_project / "uv.lock").write_text(UV_LOCK.replace(before, after))
     assert re.search(why, refused(uv_project, lock="uv.lock"))
 
 
-def test_a_common_lock_is_read(project: Path) -> None:
+def test_pylock_toml_is_read(project: Path) -> None:
     mylib = package(project / "mylib")
     head = 'lock-version = "1.0"\ncreated-by = "me"\n[[packages]]\nname = "a"\nversion = "1"\n'
     hashes = f'hashes = {{ sha256 = "{"a" * 64}" }}'
@@ -525,7 +525,7 @@ def test_a_common_lock_is_read(project: Path) -> None:
     assert "version 2.0 is not supported" in refused(project, lock="pylock.toml")
 
 
-def test_a_project_s_own_file_is_read(project: Path) -> None:
+def test_pyproject_dependencies_are_read(project: Path) -> None:
     mylib = package(project.parent / "mylib")
     head = '[project]\nname = "train"\nrequires-python = ">=3.11"\n'
     (project / "pyproject.toml").write_text(
@@ -553,7 +553,7 @@ def test_a_project_s_own_file_is_read(project: Path) -> None:
         assert why in refused(project, project=True)
 
 
-def test_what_is_said_twice_or_is_not_there_is_refused(project: Path) -> None:
+def test_conflicting_or_missing_package_files_are_rejected(project: Path) -> None:
     with pytest.raises(SpecError, match="lock and project cannot be combined") as caught:
         Image(lock="uv.lock", project=True)
     assert caught.value.field == "lock"
@@ -566,7 +566,7 @@ def test_what_is_said_twice_or_is_not_there_is_refused(project: Path) -> None:
     assert "does not name an exact version, which a lock needs" in refused(project, lock="free.lock")
 
 
-def test_what_was_installed_is_a_lock_that_can_be_asked_for(project: Path) -> None:
+def test_lock_of_installed_packages_can_be_used_as_image_lock(project: Path) -> None:
     image = {
         "pip": ["c @ https://me:token@x/c.whl", "rich"],
         "pip_indexes": [
@@ -605,7 +605,7 @@ def installed(prefix: Path, name: str, folder: Path, files: dict[str, str], edit
         (packages / file).write_text(text)
 
 
-def test_packages_that_lie_here_are_found_and_travel_once(tmp_path: Path) -> None:
+def test_editable_local_packages_are_found_once(tmp_path: Path) -> None:
     flat, inner, plain, beside = (tmp_path / name for name in ("flat one", "inner", "plain", "work/beside"))
     for folder in (flat, inner / "src", plain, beside):
         folder.mkdir(parents=True)

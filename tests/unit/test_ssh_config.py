@@ -1,4 +1,4 @@
-"""How hosts are named: parts of a name, aliases of ~/.ssh/config, groups of skyward.toml, ``ssh POOL``."""
+"""SSH host names, ``~/.ssh/config``, host groups, and exported SSH configurations."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("name@domain@gpu1", ("gpu1", "name@domain", None)),
     ],
 )
-def test_names(text: str, expected: tuple[str, str | None, int | None]) -> None:
+def test_ssh_host_text_is_parsed(text: str, expected: tuple[str, str | None, int | None]) -> None:
     target = Target("").with_host(text)
     assert (target.host, target.user, target.port) == expected
 
@@ -69,7 +69,7 @@ def test_names(text: str, expected: tuple[str, str | None, int | None]) -> None:
         "x" * 256,
     ],
 )
-def test_names_that_are_none(text: str) -> None:
+def test_invalid_ssh_host_text_is_rejected(text: str) -> None:
     with pytest.raises(UsageError):
         Target("").with_host(text)
 
@@ -103,7 +103,7 @@ UNSAFE_USERS = [
 
 
 @pytest.mark.parametrize("host", UNSAFE)
-def test_an_unsafe_host_name_is_refused_wherever_it_enters(home: Path, host: str) -> None:
+def test_unsafe_host_name_is_rejected_at_every_entry_point(home: Path, host: str) -> None:
     (home / "skyward.toml").write_text(f"[hosts]\nlab = [{json.dumps(host)}]\n")
     doors: list[Callable[[], object]] = [
         lambda: Target(host),
@@ -125,7 +125,7 @@ def test_an_unsafe_host_name_is_refused_wherever_it_enters(home: Path, host: str
 
 
 @pytest.mark.parametrize("user", UNSAFE_USERS)
-def test_an_unsafe_user_name_is_refused_wherever_it_enters(user: str) -> None:
+def test_unsafe_user_name_is_rejected_at_every_entry_point(user: str) -> None:
     doors: list[Callable[[], object]] = [
         lambda: Target("gpu1", user=user),
         lambda: Target("").with_host(f"{user}@gpu1"),
@@ -142,7 +142,7 @@ def test_an_unsafe_user_name_is_refused_wherever_it_enters(user: str) -> None:
 @pytest.mark.parametrize(
     "name", ["gpu1", "name@domain@gpu1", "DOMAIN\\me@gpu1", "fe80::1%eth0", "grün_1.lab", "a$b@gpu1"]
 )
-def test_a_safe_name_is_accepted(name: str) -> None:
+def test_safe_host_name_is_accepted(name: str) -> None:
     assert Target("").with_host(name).login == name
 
 
@@ -171,7 +171,7 @@ def way(program: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "ProxyJump a,$(>pwned)@gate",
     ],
 )
-async def test_an_unsafe_name_of_the_configuration_runs_nothing(home: Path, line: str) -> None:
+async def test_unsafe_name_in_ssh_config_runs_no_command(home: Path, line: str) -> None:
     (home / "included").write_text(f"{line}\n")
     (home / ".ssh/config").write_text(f'Include {home}/included\nProxyCommand sh -c "echo %h %r"\n')
     with pytest.raises(UsageError):
@@ -181,7 +181,7 @@ async def test_an_unsafe_name_of_the_configuration_runs_nothing(home: Path, line
 
 @WAYS
 @pytest.mark.usefixtures("way")
-async def test_an_alias_brings_all_that_the_configuration_says(home: Path) -> None:
+async def test_ssh_config_alias_resolves_all_its_options(home: Path) -> None:
     (home / ".ssh/config").write_text(
         "Host box\n  HostName 10.1.2.3\n  Port 2200\n  User alice\n  ProxyJump bob@gate:2022\n"
         "  HostKeyAlias the-box\n  UserKnownHostsFile ~/.ssh/special\n  IdentityFile ~/.ssh/box_key\n"
@@ -202,7 +202,7 @@ async def test_an_alias_brings_all_that_the_configuration_says(home: Path) -> No
 
 @WAYS
 @pytest.mark.usefixtures("way")
-async def test_a_configuration_cannot_switch_verification_off(home: Path) -> None:
+async def test_ssh_config_cannot_disable_host_key_verification(home: Path) -> None:
     (home / ".ssh/config").write_text("Host *\n  UserKnownHostsFile none\n  StrictHostKeyChecking no\n")
     found = await resolve(Target("box"))
     assert home / "sky/known_hosts" in found.known_hosts
@@ -221,7 +221,7 @@ LOOPS = {
 @WAYS
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_jump_hosts_that_lead_to_themselves_are_refused(home: Path, loop: str) -> None:
+async def test_cyclic_jump_hosts_are_rejected(home: Path, loop: str) -> None:
     (home / ".ssh/config").write_text(LOOPS[loop])
     with pytest.raises(UsageError, match=r"form a cycle|jumphost loop"):
         await connect(Target("box"), patience=0)
@@ -229,7 +229,7 @@ async def test_jump_hosts_that_lead_to_themselves_are_refused(home: Path, loop: 
 
 @WAYS
 @pytest.mark.usefixtures("way")
-async def test_a_list_of_jump_hosts_takes_the_place_of_their_own(home: Path) -> None:
+async def test_list_of_jump_hosts_overrides_the_jump_of_each_hop(home: Path) -> None:
     (home / ".ssh/config").write_text("Host box\n  ProxyJump gate,other\nHost other\n  ProxyJump other\n")
     found = await resolve(Target("box"))
     assert found.jump == "gate,other"
@@ -239,7 +239,7 @@ async def test_a_list_of_jump_hosts_takes_the_place_of_their_own(home: Path) -> 
 
 @WAYS
 @pytest.mark.usefixtures("way")
-async def test_a_broken_configuration_is_named(home: Path) -> None:
+async def test_invalid_ssh_config_error_names_the_file(home: Path) -> None:
     (home / ".ssh/config").write_text("Host box\n  Port many\n")
     with pytest.raises(UsageError, match=r"Cannot use ~/\.ssh/config for host box: .*(B|b)ad|Invalid") as refused:
         await resolve(Target("box"))
@@ -248,7 +248,7 @@ async def test_a_broken_configuration_is_named(home: Path) -> None:
 
 @WAYS
 @pytest.mark.usefixtures("way")
-async def test_a_configuration_that_includes_itself_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ssh_config_that_includes_itself_is_rejected(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / ".ssh/config").write_text(f"Include {home}/.ssh/config\n")
     with pytest.raises(UsageError, match=r"Cannot use ~/\.ssh/config"):
         await resolve(Target("box"))
@@ -260,7 +260,7 @@ async def test_a_configuration_that_includes_itself_is_refused(home: Path, monke
 @pytest.mark.parametrize(
     "line", ["Match final", "Match exec 'test %h = box'", "Match !final", "CanonicalizeHostname yes"]
 )
-async def test_without_ssh_a_line_that_asyncssh_cannot_evaluate_is_refused(
+async def test_ssh_config_unsupported_by_asyncssh_needs_the_ssh_program(
     home: Path, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
     monkeypatch.setenv("PATH", str(home))
@@ -284,7 +284,7 @@ class Program:
         return self.log.read_text().splitlines()
 
 
-async def test_one_question_to_ssh_serves_all_connections_of_a_command(
+async def test_one_ssh_query_per_host_serves_concurrent_connections(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = Program(home / "bin", "echo hostname there")
@@ -330,7 +330,7 @@ CLEAR = LINES[:-6]
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh client to ask")
 @pytest.mark.parametrize("seed", range(examples(100)))
-async def test_hosts_that_share_an_answer_have_the_same_one(home: Path, seed: int) -> None:
+async def test_shared_ssh_answers_equal_individual_ones(home: Path, seed: int) -> None:
     chosen = random.Random(seed)
     for name in ("config", "included"):
         lines = [chosen.choice(CLEAR if seed % 3 else LINES) for _ in range(chosen.randint(1, 8))]
@@ -360,7 +360,7 @@ async def test_hosts_that_share_an_answer_have_the_same_one(home: Path, seed: in
         "Host * !gpu2", "Match originalhost gpu1", "Match host=gpu1", 'Match exec "test %n = gpu1"', "Match !host gpu2",
     ],
 )  # fmt: skip
-async def test_a_block_for_one_host_is_not_for_its_neighbour(home: Path, line: str) -> None:
+async def test_host_block_in_ssh_config_applies_only_to_its_host(home: Path, line: str) -> None:
     (home / ".ssh/config").write_text(f"{line}\n  User ann\nHost *\n  User bob\n")
     ways = await asyncio.gather(*(resolve(Target(name)) for name in ("gpu1", "gpu2")))
     assert [way.user for way in ways] == ["ann", "bob"]
@@ -374,7 +374,7 @@ async def way_of(name: str) -> effective_ssh_config.Route | None:
 
 
 @pytest.mark.parametrize("script", ["sleep 60 & echo $! >> {pids}; wait", "yes", "yes >&2", "exit 3", "kill -9 $$"])
-async def test_an_ssh_that_gives_no_answer_is_ended(home: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+async def test_ssh_query_without_an_answer_is_killed(home: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     pids = home / "pids"
     Program(home / "bin", f"echo $$ >> {pids}\n{script.format(pids=pids)}")
     monkeypatch.setenv("PATH", f"{home}/bin:/bin:/usr/bin")
@@ -384,7 +384,7 @@ async def test_an_ssh_that_gives_no_answer_is_ended(home: Path, monkeypatch: pyt
     await until(lambda: not any(exists(int(pid)) for pid in pids.read_text().split()))
 
 
-async def test_a_host_whose_match_exec_hangs_does_not_stop_the_others(
+async def test_hanging_match_exec_of_one_host_does_not_block_others(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = f"case $* in *bad*) touch {home}/asked; exec sleep 60;; esac; echo hostname there"
@@ -406,16 +406,14 @@ async def test_a_host_whose_match_exec_hangs_does_not_stop_the_others(
         each.cancel()
 
 
-async def test_without_ssh_only_a_regular_file_is_read_as_a_configuration(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_ssh_only_a_regular_ssh_config_file_is_read(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(home))
     os.mkfifo(home / ".ssh/config")
     with pytest.raises(UsageError, match=r"it is a named pipe, not a regular file\. Install the ssh program"):
         await resolve(Target("box"))
 
 
-async def test_the_ssh_of_a_relative_folder_of_path_is_not_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ssh_program_in_a_relative_path_folder_is_not_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = Program(home / "bin", "")
     monkeypatch.setenv("PATH", "bin:.:")
     await resolve(Target("gpu1"))
@@ -423,7 +421,7 @@ async def test_the_ssh_of_a_relative_folder_of_path_is_not_run(home: Path, monke
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh client to ask")
-async def test_a_home_of_its_own_is_the_home_of_all_files(home: Path) -> None:
+async def test_home_variable_applies_to_all_ssh_config_paths(home: Path) -> None:
     (home / ".ssh/config").write_text(
         "UserKnownHostsFile ~/.ssh/mine\nIdentityFile ~/key\nIdentityFile %d/other-%n\nIdentityAgent ~/agent\n"
     )
@@ -433,7 +431,7 @@ async def test_a_home_of_its_own_is_the_home_of_all_files(home: Path) -> None:
     assert found.agent == f"{home}/agent"
 
 
-def test_groups_of_skyward_toml(home: Path) -> None:
+def test_host_groups_of_skyward_toml_are_resolved(home: Path) -> None:
     (home / "skyward.toml").write_text('[hosts]\nlab = ["gpu1", "me@gpu2:2222"]\none = "gpu3"\n')
     assert SSH("lab").hosts == ("gpu1", "me@gpu2:2222")
     assert SSH(hosts="@lab").hosts == ("gpu1", "me@gpu2:2222")
@@ -447,7 +445,7 @@ def test_groups_of_skyward_toml(home: Path) -> None:
         SSH("@labs")
 
 
-def test_wishes_that_make_no_sense() -> None:
+def test_invalid_ssh_provider_settings_are_rejected() -> None:
     with pytest.raises(UsageError, match="at least one host"):
         SSH([])
     with pytest.raises(UsageError, match="Named twice: gpu1"):
@@ -456,7 +454,7 @@ def test_wishes_that_make_no_sense() -> None:
         SSH(["gpu1"], host_keys="off")  # type: ignore[arg-type]
 
 
-def test_the_provider_is_a_value() -> None:
+def test_ssh_provider_round_trips_through_json() -> None:
     made = SSH(["a", "b"], keys="~/.ssh/k", jump="gate")
     assert SSH.from_json(made.to_json()) == made
     assert hash(made) == hash(SSH(("a", "b"), keys=["~/.ssh/k"], jump="gate"))
@@ -464,7 +462,7 @@ def test_the_provider_is_a_value() -> None:
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh client to ask")
-async def test_openssh_understands_the_entries_of_a_pool(home: Path) -> None:
+async def test_exported_ssh_config_is_understood_by_openssh(home: Path) -> None:
     (home / ".ssh/config").write_text(
         "Host box\n  HostName 10.1.2.3\n  User alice\n  ProxyJump gate\n"
         "Host run\n  ProxyCommand nc %n %h '100%%'\n  CertificateFile ~/signed\n  IdentitiesOnly yes\n"
@@ -499,7 +497,7 @@ async def test_openssh_understands_the_entries_of_a_pool(home: Path) -> None:
     assert said("train-1")["hostname"] == "train-1"
 
 
-def test_the_include_line_is_added_once_at_the_top(home: Path) -> None:
+def test_include_line_is_added_once_at_the_top(home: Path) -> None:
     (home / ".ssh/config").write_text("Host box\n  Port 1\n")
     assert ssh_config_export.add_include_line() and not ssh_config_export.add_include_line()
     assert (home / ".ssh/config").read_text() == f"{ssh_config_export.include_line()}\n\nHost box\n  Port 1\n"

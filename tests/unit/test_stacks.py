@@ -65,7 +65,7 @@ def test_ranks_are_formatted_as_ranges(numbers: list[int], shown: str) -> None:
 
 
 @given(st.sets(st.integers(0, 300)))
-def test_ranges_name_exactly_the_ranks(ranks: set[int]) -> None:
+def test_formatted_ranges_name_exactly_the_given_ranks(ranks: set[int]) -> None:
     named: set[int] = set()
     for part in filter(None, format_ranges(ranks).split(",")):
         first, _, last = part.partition("-")
@@ -118,11 +118,11 @@ def test_ranges_name_exactly_the_ranks(ranks: set[int]) -> None:
         ([("all_reduce", "/w/mine.py", 3)], "None"),
     ],
 )  # fmt: skip
-def test_collective_is_found_in_frames(frames: Any, named: str) -> None:
+def test_collective_operation_is_found_in_stack_frames(frames: Any, named: str) -> None:
     assert str(find_collective([StackFrame(*each) for each in frames])) == named
 
 
-def test_hang_is_summarized_in_one_line() -> None:
+def test_hang_in_a_collective_is_summarized_in_one_line() -> None:
     ranks = [stack(rank, *REDUCING) for rank in (0, 1, 3)] + [stack(2, *LOADING)]
     told = Stacks(0.0, tuple(sorted(ranks, key=lambda each: each.rank)))
     assert summarize_collectives(told) == ["ranks 0-1,3 are in all_reduce (torch); rank 2 is not: read, data.py:7"]
@@ -186,8 +186,8 @@ def test_idle_ranks_belong_to_a_waiting_run(frames: Any, kind: Any, nodes: tuple
     assert [line.rpartition(": ")[2] for line in summarize_collectives(told)] == ["idle"] * (frames is REDUCING)
 
 
-def test_returned_ranks_are_not_asked() -> None:
-    """Nobody has to read, or to disturb, a rank whose function is over."""
+def test_returned_ranks_are_not_asked_for_stacks() -> None:
+    """A rank whose function has returned needs no inspection."""
     unread: dict[str, Any] = {"why": "py-spy is not installed on the node", "answers": True}
     told = Stacks(0.0, (stack(0, **unread), stack(1, at="idle", **unread)), "run", (1,))
     assert told.askable == [0] and [each.rank for each in told.unknown] == [0]
@@ -197,7 +197,7 @@ def test_returned_ranks_are_not_asked() -> None:
     ]
 
 
-def test_no_summary_without_a_collective() -> None:
+def test_stacks_without_a_collective_have_no_summary() -> None:
     assert summarize_collectives(Stacks(0.0, (stack(0, *LOADING), stack(1, at="idle")))) == []
 
 
@@ -253,7 +253,7 @@ def test_call_in_a_thread_is_the_location_of_its_rank() -> None:
         ("/home/me/work/\x1b[2Jx.py", "x.py"),
     ],
 )
-def test_file_names_are_shortened(file: str, shown: str) -> None:
+def test_file_names_in_stacks_are_shortened(file: str, shown: str) -> None:
     assert short_file(file, ("/home/me/work",)) == shown
 
 
@@ -351,7 +351,7 @@ def test_stack_texts_are_sanitized(function: str, file: str, why: str) -> None:
         ("/usr/lib/python3.12/re.py", "/home/me", "/usr/lib/python3.12/re.py"),
     ],
 )
-def test_files_are_mapped_to_client_paths(file: str, there: str | None, known: str) -> None:
+def test_file_paths_in_stacks_are_mapped_to_client_paths(file: str, there: str | None, known: str) -> None:
     places = PathMapping("/n/0/sent-source", "/n/0/work", there)
     assert places.to_client_path(file) == known
     assert (
@@ -360,7 +360,7 @@ def test_files_are_mapped_to_client_paths(file: str, there: str | None, known: s
     )
 
 
-def test_same_code_in_other_folders_is_one_group() -> None:
+def test_equal_code_in_different_folders_is_one_stack_group() -> None:
     at = [f"/home/{user}/env/lib/python3.12/site-packages/torch/nn/m.py" for user in ("ann", "bob")]
     told = Stacks(0.0, tuple(stack(rank, ("forward", at[rank], 5)) for rank in (0, 1)))
     assert [group.ranks for group in group_stacks(told)] == ["0-1"]
@@ -398,7 +398,7 @@ def session(monkeypatch: pytest.MonkeyPatch) -> FakeSession:
         (True, "yes", False, True),
     ],
 )
-def test_signal_requires_confirmation_or_the_option(
+def test_stack_dump_signal_requires_confirmation_or_the_option(
     session: FakeSession,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

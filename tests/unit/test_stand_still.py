@@ -1,4 +1,4 @@
-"""Time limits that stand still while a rank is at a breakpoint; what a debugger prints, with secrets blanked."""
+"""Suspended timeouts of paused ranks, and redacted debugger output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from skyward_core.util.redaction import Redactor
 SECRET = "sk-abcdefghijklmnop"
 
 
-def test_the_clock_runs_while_at_least_one_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pause_clock_runs_while_at_least_one_rank_is_paused(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(slot_dispatcher, "monotonic", lambda: now)
     still = PauseClock()
@@ -40,7 +40,7 @@ def test_the_clock_runs_while_at_least_one_stands_still(monkeypatch: pytest.Monk
     assert still.paused_seconds(ALL_PAUSES) == 12
 
 
-async def test_what_a_client_says_of_other_nodes_holds_for_a_while() -> None:
+async def test_remote_pause_expires() -> None:
     still = PauseClock()
     still.set_remote_pause(60)
     still.set_remote_pause(0.01)
@@ -53,7 +53,7 @@ async def test_what_a_client_says_of_other_nodes_holds_for_a_while() -> None:
 
 
 @given(st.lists(st.integers(1, 30), max_size=6), st.booleans())
-async def test_a_secret_over_two_pieces_is_blanked(ends: list[int], pauses: bool) -> None:
+async def test_secret_split_across_debugger_output_is_redacted(ends: list[int], pauses: bool) -> None:
     text = f"(Pdb) {SECRET}\nx = {SECRET}\n".encode()
     visit, redactor = _DebuggerSession("me"), Redactor([SECRET])
     at, said = 0, b""

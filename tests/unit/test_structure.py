@@ -164,7 +164,7 @@ def exceeded(found: dict[str, list[str] | int]) -> dict[str, list[str] | int]:
     }
 
 
-def test_the_project_keeps_its_budgets() -> None:
+def test_project_stays_within_its_structure_budgets() -> None:
     assert exceeded(measured(ROOT)) == {}
 
 
@@ -194,7 +194,7 @@ OFFENCES: dict[str, Callable[[], dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("row", BUDGETS)
-def test_each_budget_finds_an_offence(row: str, tmp_path: Path) -> None:
+def test_each_structure_budget_detects_an_offence(row: str, tmp_path: Path) -> None:
     files = {"pyproject.toml": "[tool.importlinter]\n", "skyward_core/__init__.py": "", **OFFENCES[row]()}
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -98,8 +98,8 @@ async def test_existing_and_new_log_bytes_are_sent_once(tmp_path: Path) -> None:
     follower.cancel()
 
 
-async def test_new_logs_are_found_after_every_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A flood is looked through once a moment; the moment is long here, and the first look is due."""
+async def test_new_log_files_are_found_after_every_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The polling interval is long in this test, and the first poll is due."""
     monkeypatch.setattr("skyward_core.node.agent.log_tailing.POLL", asyncio.get_running_loop().time())
     monkeypatch.setattr("skyward_core.node.agent.log_tailing.IDLE_POLL", 1e6)  # only a wake ends the pause
     connection = Slow()
@@ -115,7 +115,7 @@ async def test_new_logs_are_found_after_every_pause(tmp_path: Path, monkeypatch:
 
 
 async def test_quiet_logs_are_polled_more_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look takes a processor from ranks; a line that comes has them looked at as often as ever."""
+    """Polling takes CPU time from ranks; a new line restores the short interval."""
     monkeypatch.setattr("skyward_core.node.agent.log_tailing.QUIET_AFTER", 0.0)
     connection, pauses = Slow(), list[float]()
     tail = tail_of(tmp_path, connection)
@@ -158,7 +158,7 @@ async def test_tail_ends_with_its_connection_and_closes_files(tmp_path: Path) ->
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-async def test_flush_sends_at_most_one_chunk_at_once(tmp_path: Path) -> None:
+async def test_log_flush_sends_at_most_one_chunk_at_once(tmp_path: Path) -> None:
     (tmp_path / "r000.out").write_bytes(b"last words")
     (tmp_path / "r000.err").write_bytes(os.urandom(2 * CHUNK_BYTES))
     connection = Slow()
@@ -174,7 +174,7 @@ async def test_flush_sends_at_most_one_chunk_at_once(tmp_path: Path) -> None:
     assert connection.gaps == 0
 
 
-async def test_flush_to_slow_client_or_of_absent_file_sends_nothing(tmp_path: Path) -> None:
+async def test_log_flush_to_a_slow_client_or_of_absent_file_sends_nothing(tmp_path: Path) -> None:
     (tmp_path / "r000.out").write_bytes(b"x")
     connection = Slow()
     tail = tail_of(tmp_path, connection)
@@ -185,7 +185,7 @@ async def test_flush_to_slow_client_or_of_absent_file_sends_nothing(tmp_path: Pa
 
 
 @pytest.mark.parametrize("running", [True, False])
-async def test_finish_sends_all_remaining_bytes(tmp_path: Path, running: bool) -> None:
+async def test_finishing_a_log_tail_sends_all_remaining_bytes(tmp_path: Path, running: bool) -> None:
     data = os.urandom(3 * CHUNK_BYTES + 17)
     (tmp_path / "r000.out").write_bytes(data)
     (tmp_path / "r001.out").write_bytes(b"")
@@ -226,7 +226,7 @@ async def test_secret_is_redacted_at_every_cut_of_a_log(tmp_path: Path) -> None:
 
 
 async def test_secret_across_two_frames_is_redacted_in_both(tmp_path: Path) -> None:
-    """The file holds more already, so that nothing waits: the next piece begins within the secret."""
+    """The file already has more bytes, so the next frame begins within the secret."""
     secret, piece = "s3cr3t-value-of-30-characters!", CHUNK_BYTES // 4
     text = b"".join(b"x" * (piece - 15 if n == 0 else piece - 30) + secret.encode() for n in range(3)) + b"end\n"
     (tmp_path / "r000.out").write_bytes(text)
@@ -236,7 +236,7 @@ async def test_secret_across_two_frames_is_redacted_in_both(tmp_path: Path) -> N
     assert connection.got["r000.out"] == text.replace(secret.encode(), b"*" * len(secret))
 
 
-async def test_unchanged_log_is_not_searched_again(tmp_path: Path) -> None:
+async def test_unchanged_log_is_not_searched_for_secrets_again(tmp_path: Path) -> None:
     secret = "s3cr3t-value-of-30-characters!"
     (tmp_path / "r000.out").write_text("x" * 5000 + secret[:20])
     tail = tail_of(tmp_path, connection := Slow(), secrets=[secret])
@@ -274,7 +274,7 @@ async def test_flushed_secret_prefix_withholds_nothing_later(tmp_path: Path) -> 
 async def test_tail_pauses_only_after_reading_everything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, rounds: int
 ) -> None:
-    """A frame for each line of a flood would cost more than the flood."""
+    """A frame for each line of a flood would cost more than the flood itself."""
     connection, drained, looks = Slow(), 0, list[int]()
 
     async def drain() -> None:
@@ -335,7 +335,7 @@ class Shown:
     st.lists(st.tuples(st.integers(0, 59), st.integers(1, 60)), max_size=20),
 )
 def test_repeated_log_bytes_are_shown_and_written_once(log: bytes, pieces: list[tuple[int, int]]) -> None:
-    """Nodes send from a cursor on; what comes again begins at or before what is here."""
+    """Nodes send logs from a cursor, so repeated bytes begin at or before the bytes already received."""
 
     async def take() -> None:
         shown = Shown()
@@ -488,7 +488,7 @@ def test_any_bytes_decode_to_frames_or_an_error(
 
 
 @given(HEADERS, st.binary(min_size=1, max_size=20))
-def test_bytes_after_a_header_are_an_error(header: dict[str, Any], more: bytes) -> None:
+def test_extra_bytes_after_a_frame_header_are_an_error(header: dict[str, Any], more: bytes) -> None:
     head = encode_frame(header)[8:] + more
     assert decoded([struct.pack("!II", len(head), 0) + head]) == ([], True)
 
@@ -519,7 +519,7 @@ SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 15)).map(lambda it
 
 @given(st.data())
 def test_merged_log_ranges_hold_every_byte_once(data: st.DataObject) -> None:
-    """Calls begin and end at moments of one worker, at which neither of its files is shorter than before."""
+    """Calls begin and end at moments of one worker, at which its files only grow."""
     steps = data.draw(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12))
     moments = list(accumulate(steps, lambda at, step: (at[0] + step[0], at[1] + step[1]), initial=(0, 0)))
     moment = st.integers(0, len(moments) - 1)
@@ -589,7 +589,7 @@ PLAIN = (
     ],
     ids=str,
 )
-def test_argument_written_as_literal_is_converted_back(kind: Any, values: st.SearchStrategy[Any]) -> None:
+def test_argument_written_as_python_literal_is_converted_back(kind: Any, values: st.SearchStrategy[Any]) -> None:
     @given(values)
     def check_it(value: Any) -> None:
         assert convert(repr(value), kind) == value

@@ -101,7 +101,7 @@ def test_lines_of_the_run_before_are_not_shown(capfd: pytest.CaptureFixture[str]
 @pytest.mark.parametrize("told", ["mine", ""])
 @pytest.mark.parametrize("before", ["", "before"], ids=["first", "second step"])
 def test_lines_before_the_launch_reply_are_shown(capfd: pytest.CaptureFixture[str], told: str, before: str) -> None:
-    """The session puts it there as soon as the run is begun, and the answer only when all of the launch is done."""
+    """The session has the run as soon as it begins, and the reply only after the whole launch."""
     job = command()
     if before:
         job.run = RunView(before, "p", "f", "broadcast", 1, 0.0, state="done")
@@ -130,9 +130,7 @@ def launching(ours: str, whose: str, *, joined: bool = True) -> PoolCommand:
 
 
 @pytest.mark.parametrize("told", ["mine", ""])
-def test_lines_held_for_the_launch_reply_are_bounded_and_the_loss_is_reported(
-    capfd: pytest.CaptureFixture[str], told: str
-) -> None:
+def test_lines_held_for_the_launch_reply_are_bounded(capfd: pytest.CaptureFixture[str], told: str) -> None:
     launching("mine", told)
     said = capfd.readouterr()
     assert said.out.splitlines()[-1] == "r000| last" and "first" not in said.out
@@ -144,7 +142,7 @@ def test_dropped_lines_of_other_runs_are_not_reported(capfd: pytest.CaptureFixtu
     assert capfd.readouterr() == ("", "")
 
 
-def test_all_lines_of_an_own_pool_are_shown(capfd: pytest.CaptureFixture[str]) -> None:
+def test_all_lines_of_a_pool_made_by_the_command_are_shown(capfd: pytest.CaptureFixture[str]) -> None:
     launching("mine", "", joined=False)
     said = capfd.readouterr()
     assert [line[:11] for line in said.out.splitlines()] == [
@@ -178,7 +176,7 @@ def test_held_lines_are_bounded_and_the_loss_is_reported(capfd: pytest.CaptureFi
 
 
 def test_lines_held_at_the_end_of_the_command_are_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
-    """Who leaves the queue has printed nothing: they are of the run that has the nodes, and in its log."""
+    """The lines belong to the run on those nodes, and are in its log."""
     assert shown(capfd, begins("other"), waits("mine"), "theirs") == []
 
 
@@ -332,7 +330,7 @@ class Stage:
         self.notices.on_notice(self.links[node], {"kind": kind, "left": left})
 
 
-def test_preemption_notice_is_shown_once_and_sent_to_other_reachable_nodes() -> None:
+def test_preemption_notice_is_shown_once_and_sent_to_other_nodes() -> None:
     stage = Stage()
     stage.hear(1)
     assert stage.warned == [(0, 1, 60), (2, 1, 60)] and len(stage.said) == 1
@@ -370,7 +368,7 @@ def test_rebalance_recommendation_is_only_shown() -> None:
 
 
 @pytest.mark.parametrize("left", [-9e15, 9e15])
-def test_absurd_preemption_time_is_bounded(left: float) -> None:
+def test_preemption_time_far_in_past_or_future_is_bounded(left: float) -> None:
     stage = Stage()
     stage.hear(1, left=left)
     ends_at = stage.view.nodes[1].notice_ends_at
@@ -460,7 +458,7 @@ def test_run_placed_event_sets_the_job() -> None:
     assert steps_of_job(view, view.runs["b"]) == [view.runs["b"]]
 
 
-def test_following_a_job_continues_with_its_next_step_or_reports_its_absence() -> None:
+def test_following_a_job_continues_with_its_next_step() -> None:
     view, said, statuses = pool(), list[str](), iter((0, 0, 0, 7))
     run = opened(view, "a", "setup", 10.0)
     job = PoolCommand.__new__(PoolCommand)

@@ -1,4 +1,4 @@
-"""Files and paths that users, projects and environment variables name, whatever they are."""
+"""Special files, nested content and arbitrary paths given by users and projects."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ READERS: dict[str, tuple[str, Callable[[], Any]]] = {
 
 @pytest.mark.parametrize("kind", SENTENCES)
 @pytest.mark.parametrize("reader", READERS)
-def test_what_is_not_an_ordinary_file_is_refused_in_a_sentence(reader: str, kind: str) -> None:
+def test_special_file_named_by_the_user_is_rejected(reader: str, kind: str) -> None:
     name, read = READERS[reader]
     put(Path(name), kind)
     with pytest.raises(SkywardError) as caught:
@@ -118,7 +118,7 @@ QUIET: dict[str, tuple[str, Callable[[], Any]]] = {
 
 @pytest.mark.parametrize("kind", SENTENCES)
 @pytest.mark.parametrize("reader", QUIET)
-def test_what_is_read_in_passing_may_be_anything(reader: str, kind: str) -> None:
+def test_special_file_read_optionally_is_ignored(reader: str, kind: str) -> None:
     name, read = QUIET[reader]
     state_folder.state_home()
     if name.startswith(".venv"):
@@ -129,7 +129,7 @@ def test_what_is_read_in_passing_may_be_anything(reader: str, kind: str) -> None
 
 
 @pytest.mark.parametrize("kind", SENTENCES)
-def test_files_of_the_home_that_are_needed_say_why_they_are_not_read(kind: str) -> None:
+def test_special_state_file_error_says_why_it_is_not_read(kind: str) -> None:
     (state_folder.state_home() / "pools" / "p" / "launches").mkdir(parents=True)
     (state_folder.state_home() / "pools" / "p" / "trials").mkdir(parents=True)
     for folder, read in (
@@ -151,7 +151,7 @@ NESTED = ("a = " + "[" * 3000 + "]" * 3000, "a = " + "[" * 300 + "]" * 300, ".".
 
 
 @pytest.mark.parametrize("text", NESTED, ids=["brackets", "fewer brackets", "dots"])
-def test_toml_is_refused_where_it_is_nested_too_deep(text: str) -> None:
+def test_deeply_nested_toml_is_rejected(text: str) -> None:
     for name in ("skyward.toml", "pylock.toml", "pyproject.toml"):
         Path(name).write_text(text)
     for read in (
@@ -169,7 +169,7 @@ def test_toml_is_refused_where_it_is_nested_too_deep(text: str) -> None:
     assert DEEP in client_settings.load_user_settings().refused[0]
 
 
-def test_json_of_the_home_is_refused_where_it_is_nested_too_deep() -> None:
+def test_deeply_nested_json_state_is_rejected() -> None:
     for text in ("[" * 100_000, "[" * 200 + "]" * 200):
         for name in ("recent.json", "dismissed.json", "app.json", "pools/p/launches/r.json"):
             written(name, text)
@@ -193,20 +193,20 @@ def test_json_of_the_home_is_refused_where_it_is_nested_too_deep() -> None:
     ],
     ids=["brackets", "braces", "aliases", "a circle", "a merged circle", "dashes"],
 )
-def test_a_job_file_of_any_depth_is_refused_in_a_sentence(text: str) -> None:
+def test_deeply_nested_job_file_is_rejected(text: str) -> None:
     Path("job.yaml").write_text(text)
     with pytest.raises(JobFileError, match=r"job\.yaml"):
         JobFile.from_yaml("job.yaml")
 
 
-def test_requirements_that_name_one_another_have_an_end() -> None:
+def test_requirement_includes_are_bounded() -> None:
     for number in range(3000):
         Path(f"{number}.txt").write_text(f"-r {number + 1}.txt\n")
     with pytest.raises(SkywardError, match="cannot be read: more than 100 files are included"):
         plan(requirements="0.txt")
 
 
-def test_a_file_is_read_up_to_its_bound() -> None:
+def test_file_is_read_up_to_its_size_limit() -> None:
     Path("a").write_bytes(b"x" * 10)
     assert user_files.read_bytes("a", 10) == b"x" * 10
     with pytest.raises(UnusableFile, match="it has more than 9 bytes"):
@@ -242,7 +242,7 @@ ANY = st.text(st.characters(), max_size=8) | st.sampled_from(
 @example("~\0")
 @example("")
 @example("train.py/")
-def test_any_text_has_an_answer(text: str) -> None:
+def test_user_file_helpers_accept_any_path_text(text: str) -> None:
     if not os.path.lexists("loop"):
         Path("loop").symlink_to("loop")
     for question in (user_files.exists, user_files.is_file, user_files.is_dir):
@@ -255,5 +255,5 @@ def test_any_text_has_an_answer(text: str) -> None:
         user_files.find_matching(Path(), text)
 
 
-def test_the_null_device_is_an_empty_file() -> None:
+def test_null_device_is_read_as_an_empty_file() -> None:
     assert user_files.read_bytes(os.devnull) == b"" == user_files.read_text(os.devnull).encode()

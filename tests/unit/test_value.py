@@ -1,4 +1,4 @@
-"""Small frozen values: equal, hashed and shown by their fields, and by nothing else."""
+"""Frozen value classes, and guarded execution of user code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from skyward_core.util.light_dataclass import Value, value
 from skyward_core.views import events
 
 
-def test_an_event_is_shown_and_hashed_by_its_fields_alone() -> None:
+def test_event_repr_and_hash_depend_only_on_its_fields() -> None:
     event = events.NodeLink(pool="p", at=1.0, node=3, up=True)
     assert repr(event) == "NodeLink(pool='p', at=1.0, node=3, up=True, detail='')"
     assert len({event, events.NodeLink(pool="p", at=1.0, node=3, up=True)}) == 1
@@ -28,12 +28,12 @@ def test_an_event_is_shown_and_hashed_by_its_fields_alone() -> None:
     assert event != events.PoolState(pool="p", at=1.0, state="up")
 
 
-def test_what_may_be_secret_is_not_shown() -> None:
+def test_value_repr_contains_no_secret() -> None:
     assert "hunter2" not in repr(sky.Image(env={"TOKEN": "hunter2hunter2"}))
     assert "hunter2" not in repr(sky.Options(secrets=("hunter2hunter2",)))
 
 
-def test_specs_are_equal_where_all_their_fields_are() -> None:
+def test_worker_specs_with_equal_fields_are_equal() -> None:
     assert sky.Worker(ranks_per_node=2) == sky.Worker(ranks_per_node=2) != sky.Worker()
 
 
@@ -79,7 +79,7 @@ CALLS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("ours", "theirs"), [(Ours, Theirs), (OursMore, TheirsMore)])
 @pytest.mark.parametrize(("args", "named"), CALLS)
-def test_a_value_is_made_of_what_a_dataclass_is_made_of(
+def test_value_constructor_behaves_as_a_dataclass(
     ours: Any, theirs: Any, args: tuple[Any, ...], named: dict[str, Any]
 ) -> None:
     def made(cls: Any) -> Any:
@@ -92,11 +92,11 @@ def test_a_value_is_made_of_what_a_dataclass_is_made_of(
     assert made(ours) == made(theirs)
 
 
-def test_each_value_has_a_default_of_its_own() -> None:
+def test_mutable_default_of_a_value_is_not_shared() -> None:
     assert Ours("a").parts is not Ours("b").parts
 
 
-def test_a_value_that_nobody_has_made_yet_is_copied_and_sent() -> None:
+def test_value_is_copied_and_pickled_before_first_use() -> None:
     @value
     class Fresh(Value):
         size: int = 3
@@ -126,7 +126,7 @@ class TheirIce(Value):
         object.__setattr__(self, "name", self.name.lower())
 
 
-def test_a_frozen_value_is_signed_as_a_dataclass_is() -> None:
+def test_frozen_value_has_the_signature_of_a_dataclass() -> None:
     assert str(inspect.signature(OurIce)) == str(inspect.signature(TheirIce))
     assert "python: 'str | None' = None" in str(inspect.signature(sky.Image))
 
@@ -138,7 +138,7 @@ def test_a_frozen_value_is_signed_as_a_dataclass_is() -> None:
 
 
 @pytest.mark.parametrize("kind", [OurIce, TheirIce])
-def test_a_frozen_value_refuses_to_be_changed(kind: Any) -> None:
+def test_frozen_value_rejects_changes(kind: Any) -> None:
     one = kind(name="A", parts=[1])
     for name in ("name", "colour"):
         with pytest.raises(dataclasses.FrozenInstanceError, match=f"^cannot assign to field '{name}'$"):
@@ -175,13 +175,13 @@ def raises(error: BaseException) -> Callable[[], Any]:
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit, ValueError])
-def test_what_code_of_a_value_raises_is_returned(kind: type[BaseException]) -> None:
+def test_run_guarded_returns_raised_exceptions(kind: type[BaseException]) -> None:
     error = kind(3)
     assert run_guarded(raises(error)) == (None, error)
     assert run_guarded(lambda: 7) == (7, None)
 
 
-def test_a_ctrl_c_is_raised_even_if_the_value_catches_it() -> None:
+def test_ctrl_c_is_raised_even_if_guarded_code_catches_it() -> None:
     def catches() -> int:
         try:
             signal.raise_signal(signal.SIGINT)
@@ -196,7 +196,7 @@ def test_a_ctrl_c_is_raised_even_if_the_value_catches_it() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_handlers_that_raise_nothing_and_those_that_a_value_sets_stay() -> None:
+def test_run_guarded_keeps_other_signal_handlers() -> None:
     seen: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, _: seen.append(number))
     try:
@@ -209,7 +209,7 @@ def test_handlers_that_raise_nothing_and_those_that_a_value_sets_stay() -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_another_thread_sets_no_handlers() -> None:
+def test_run_guarded_in_another_thread_sets_no_handlers() -> None:
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(run_guarded(raises(KeyboardInterrupt()))))
     thread.start()
@@ -217,7 +217,7 @@ def test_another_thread_sets_no_handlers() -> None:
     assert type(found[0][1]) is KeyboardInterrupt
 
 
-def test_values_and_errors_without_words_are_described() -> None:
+def test_exception_whose_str_or_repr_raises_is_described() -> None:
     class Mute(Exception):
         def __str__(self) -> str:
             raise SystemExit(0)

@@ -79,7 +79,7 @@ STORY: list[ev.Event] = [
 ]
 
 
-def test_story_has_every_kind_of_event() -> None:
+def test_event_story_covers_every_event_kind() -> None:
     assert {type(event) for event in STORY} == set(ev.Event.kinds.values())
 
 
@@ -87,7 +87,7 @@ def test_paths_of_fetched_outputs_are_sanitized() -> None:
     assert view_of(*STORY).runs["r1"].outputs == {"/o/o": "full"}
 
 
-def test_rank_phase_is_set_and_cleared() -> None:
+def test_rank_phase_of_a_view_is_set_and_cleared() -> None:
     view = view_of(OPENED, ev.RankPhase(pool="p", at=11.0, rank=1, phase="joining\x1b[2J"))  # type: ignore[arg-type]
     phase, since = view.rank_phases[1]
     assert (phase.startswith("joining"), "\x1b" in phase, since) == (True, False, 11.0)
@@ -118,7 +118,7 @@ def test_preemption_notice_lasts_until_the_node_is_gone() -> None:
     assert (node.notice, node.notice_ends_at) == ("", None)
 
 
-def test_opened_pool_has_its_nodes_requested() -> None:
+def test_opened_pool_view_has_requested_nodes() -> None:
     view = view_of(OPENED)
     assert (view.provider, view.created_at, view.state) == ("local", 9.0, "starting")
     assert [(n.index, n.phase, n.since) for n in view.nodes] == [
@@ -128,12 +128,12 @@ def test_opened_pool_has_its_nodes_requested() -> None:
     assert (view.world_size, view.ranks_per_node, view.nodes_ready, view.is_live) == (4, 2, 0, True)
 
 
-def test_reopened_pool_keeps_its_nodes() -> None:
+def test_reopened_pool_view_keeps_its_nodes() -> None:
     view = view_of(*STORY[:9], OPENED)
     assert [n.phase for n in view.nodes] == ["ready", "ready"]
 
 
-def test_node_follows_its_phases() -> None:
+def test_node_view_follows_phase_events() -> None:
     view = view_of(*STORY[:2])
     node = view.nodes[1]
     assert (node.phase, node.since, node.detail, node.address) == ("running", 11.0, "starting", "10.0.0.2")
@@ -144,7 +144,7 @@ def test_node_follows_its_phases() -> None:
     assert view.nodes_ready == 1
 
 
-def test_details_of_a_node_are_kept_and_bounded() -> None:
+def test_phase_details_of_a_node_view_are_bounded() -> None:
     view = view_of(OPENED)
     for line in ["resolving", "resolving", *map(str, range(MAX_NODE_DETAILS - 1))]:
         apply(view, ev.NodePhase(pool="p", at=1.0, node=0, phase="installed", detail=line))
@@ -157,7 +157,7 @@ def test_details_of_a_node_are_kept_and_bounded() -> None:
     assert len(view.nodes[0].said) == MAX_NODE_DETAILS and view.nodes[0].said[-1][2].isprintable()
 
 
-def test_link_states_since_when_it_is_down() -> None:
+def test_node_view_states_since_when_its_link_is_down() -> None:
     view = view_of(*STORY[:6])
     assert view.nodes[1].link_up is None
     for event in STORY[6:10]:
@@ -167,7 +167,7 @@ def test_link_states_since_when_it_is_down() -> None:
     assert (down.link_up, down.link_since, down.link_detail) == (False, 30.0, "timed out; next try in 2 s")
 
 
-def test_run_follows_its_events_to_the_end() -> None:
+def test_run_view_follows_events_to_the_end() -> None:
     view = view_of(*STORY[:13])
     run = view.runs["r1"]
     assert (run.function, run.kind, run.total, run.opened_at, run.state) == (
@@ -190,7 +190,7 @@ def test_run_follows_its_events_to_the_end() -> None:
     assert (run.state, run.ended_at, run.root_cause) == ("failed", 26.0, CAUSE)
 
 
-def test_repeated_outcome_counts_once() -> None:
+def test_repeated_outcome_event_counts_once() -> None:
     view = view_of(OPENED, RUN)
     for outcome in (returned(1), KILLED, KILLED):
         apply(view, ev.RankEnded(pool="p", run="r1", outcome=outcome))
@@ -217,7 +217,7 @@ def test_event_of_a_forgotten_run_changes_nothing(event: ev.Event) -> None:
     assert view_of(OPENED, event).runs == {}
 
 
-def test_verified_end_of_a_pool_is_gone() -> None:
+def test_pool_view_with_verified_teardown_is_gone() -> None:
     view = view_of(*STORY[:19])
     assert view.ends_at == 590.0
     whole = {"created": 2, "gone": [0, 1], "unaccounted": []}
@@ -226,20 +226,20 @@ def test_verified_end_of_a_pool_is_gone() -> None:
     assert [(n.phase, n.since) for n in view.nodes] == [("gone", 50.0)] * 2
 
 
-def test_unverified_end_of_a_pool_is_failed() -> None:
+def test_pool_view_with_unverified_teardown_is_failed() -> None:
     view = view_of(*STORY)
     assert view.state == "failed"
     assert [n.phase for n in view.nodes] == ["gone", "ready"]
 
 
-def test_every_event_raises_the_version() -> None:
+def test_every_event_raises_the_pool_view_version() -> None:
     view = PoolView("p")
     for count, event in enumerate(STORY, start=1):
         apply(view, event)
         assert view.version == count
 
 
-def test_events_of_a_run_raise_its_version() -> None:
+def test_run_events_raise_the_run_view_version() -> None:
     view = view_of(*STORY[:11])
     run = view.runs["r1"]
     for event in STORY[11:18]:
@@ -259,7 +259,7 @@ def test_event_of_an_unknown_kind_is_an_error(monkeypatch: pytest.MonkeyPatch) -
         apply(PoolView("p"), Odd(pool="p"))
 
 
-def test_runs_are_bounded_except_running_ones() -> None:
+def test_runs_in_a_view_are_bounded_except_running_ones() -> None:
     view = view_of(OPENED, RUN)
     for number in range(2 * pool_view.MAX_RUNS):
         opened = replace(RUN, run=f"x{number}")
@@ -284,7 +284,7 @@ def test_newest_runs_are_kept_in_any_order_of_events(at_once: bool) -> None:
     assert list(view.runs) == [each.run for each in held], "the run of the last event takes the oldest's place"
 
 
-def test_outcomes_are_bounded_except_failures() -> None:
+def test_outcomes_in_a_view_are_bounded_except_failures() -> None:
     total = pool_view.MAX_TASKS + 3000
     view = view_of(OPENED, replace(RUN, kind="gather", total=total))
     run = view.runs["r1"]
@@ -356,7 +356,7 @@ def test_aggregate_has_a_row_per_common_numeric_key() -> None:
         ({"a": 1}, 2),
     ],
 )
-def test_other_values_have_no_aggregate(values: tuple[Any, ...]) -> None:
+def test_values_without_numbers_have_no_aggregate(values: tuple[Any, ...]) -> None:
     assert table(*values) is None
 
 
@@ -437,13 +437,13 @@ def test_no_text_in_a_view_can_harm_a_terminal() -> None:
     )  # a program gets it as it was
 
 
-def test_clean_outcome_is_stored_once() -> None:
+def test_sanitized_outcome_equal_to_the_raw_one_is_stored_once() -> None:
     outcome = returned(0, {"loss": 2.5, "name": "é", "more": [1, "x"]})
     task = view_of(OPENED, RUN, ev.RankEnded(pool="p", run="r1", outcome=outcome)).runs["r1"].tasks[0]
     assert task.outcome is task.raw_outcome is outcome
 
 
-def test_lease_counts_down_only_while_idle() -> None:
+def test_lease_left_counts_down_only_while_idle() -> None:
     view = view_of(OPENED, ev.PoolState(pool="p", at=14.0, state="up"))
     assert view.lease_left(100.0) is None, "nobody said when it ends"
     view.ends_at = 160.0
@@ -457,7 +457,7 @@ def test_lease_counts_down_only_while_idle() -> None:
     assert view.lease_left(100.0) is None
 
 
-def test_aggregate_accepts_any_number() -> None:
+def test_aggregate_skips_integers_too_large_for_a_float() -> None:
     def of(value: Any) -> Summary:
         return Summary("x", "", value, True, 1)
 
@@ -470,7 +470,7 @@ def test_aggregate_accepts_any_number() -> None:
     assert shown(float("nan")) == "nan"
 
 
-def test_lost_rank_has_the_time_until_its_loss() -> None:
+def test_lost_rank_shows_the_time_until_its_loss() -> None:
     lost = Outcome(0, 0, 0, "lost", error=ErrorInfo("PoolError", "its machine is gone"))
     early = Outcome(1, 1, 0, "lost", error=ErrorInfo("PoolError", "its machine is gone"))
     view = view_of(
@@ -488,7 +488,7 @@ def test_lost_rank_has_the_time_until_its_loss() -> None:
 # The lists of states agree with what the protocol, the agent and the screens know of them.
 
 
-def test_agent_phases_equal_the_model() -> None:
+def test_agent_rank_phases_equal_those_of_the_model() -> None:
     assert get_args(outcomes.RankPhase) == PHASES
 
 
@@ -515,7 +515,7 @@ SHOWN = {
 
 
 @pytest.mark.parametrize("state", sorted(SHOWN))
-def test_each_state_has_a_style(state: str) -> None:
+def test_each_run_and_pool_state_has_a_style(state: str) -> None:
     assert state_style(state).glyph != "?"
 
 

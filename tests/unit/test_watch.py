@@ -148,7 +148,7 @@ async def test_last_node_that_ended_itself_ends_the_pool() -> None:
     assert await Stage("gone", why).decide() == [*LOST, "terminated"]
 
 
-async def test_ended_pool_loses_no_node() -> None:
+async def test_ended_pool_marks_no_node_as_lost() -> None:
     stage = Stage("gone")
     stage.ended = True
     assert await stage.decide() == []
@@ -190,7 +190,7 @@ async def test_reconnected_node_is_not_lost() -> None:
 
 @pytest.mark.parametrize("finished", [True, False])
 async def test_preempted_machine_is_reported_as_preempted(finished: bool) -> None:
-    """By its notice, or, where nobody heard of one, by its provider's word; a pool whose only node it was goes on."""
+    """The cause is the notice or the provider's state; a pool whose only node was preempted continues."""
     said = "preempted: the machine of node 1 was preempted by its provider"
     how = "EC2 took it back"
     for stage, words in (

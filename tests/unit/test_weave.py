@@ -1,4 +1,4 @@
-"""Two streams put together by marks: the order of their writing, every byte once, whatever the pieces and the marks."""
+"""Merging of stdout and stderr by order marks."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def bytes_of(pieces: list[Piece]) -> list[tuple[str, int]]:
 
 @given(WRITES, st.lists(st.booleans(), max_size=40), st.lists(st.integers(1, 30), min_size=1, max_size=60))
 @settings(max_examples=examples(150))
-def test_order_is_that_of_the_writing_whatever_the_pieces(
+def test_merged_streams_have_the_order_of_writing(
     writes: list[tuple[str, bytes]], seen: list[bool], sizes: list[int]
 ) -> None:
     spool, weaver, got = Spool(writes, seen), StreamMerger(), []
@@ -94,7 +94,7 @@ def test_order_is_that_of_the_writing_whatever_the_pieces(
 
 @given(WRITES, st.lists(st.booleans(), max_size=40), st.data())
 @settings(max_examples=examples(100))
-def test_files_are_read_from_any_place_to_any_other(
+def test_merged_streams_can_be_read_between_any_positions(
     tmp_path_factory: pytest.TempPathFactory,
     writes: list[tuple[str, bytes]],
     seen: list[bool],
@@ -121,7 +121,7 @@ def test_files_are_read_from_any_place_to_any_other(
 
 @given(WRITES, st.lists(st.one_of(st.binary(max_size=80), st.tuples(*[st.integers(0, 10**14)] * 3)), max_size=12))
 @settings(max_examples=examples(100))
-def test_whatever_the_marks_say_every_byte_comes_once(
+def test_merged_streams_contain_every_byte_once_for_any_marks(
     tmp_path_factory: pytest.TempPathFactory,
     writes: list[tuple[str, bytes]],
     noise: list[bytes | tuple[int, int, int]],
@@ -136,7 +136,7 @@ def test_whatever_the_marks_say_every_byte_comes_once(
     assert sorted(bytes_of(pieces)) == sorted(spool.order)
 
 
-def test_a_mark_that_was_cut_short_spoils_no_other(tmp_path: Path) -> None:
+def test_truncated_mark_spoils_no_other(tmp_path: Path) -> None:
     lines = (
         encode_mark(BEFORE, 1, 0, 0, "a")
         + encode_mark(BEFORE, 2, 3, 0, "a")[:20]
@@ -154,7 +154,7 @@ def test_a_mark_that_was_cut_short_spoils_no_other(tmp_path: Path) -> None:
     ]
 
 
-def test_times_and_runs_are_those_of_the_marks() -> None:
+def test_merged_pieces_have_time_and_run_of_their_marks() -> None:
     weaver = StreamMerger()
     for mark in (
         (BEFORE, 10.0, 0, 0, "one"),  # the worker prints "ab"
@@ -168,7 +168,7 @@ def test_times_and_runs_are_those_of_the_marks() -> None:
     assert told == [(b"ab", 10.0, "one"), (b"cd", 12.0, "one"), (b"ef", 13.0, "two")]
 
 
-def test_marks_are_of_one_width_and_move() -> None:
+def test_marks_have_fixed_width_and_can_be_shifted() -> None:
     told = (AFTER, 1763784000.123, 10**14, 7, "0123456789")
     line = encode_mark(*told)
     assert len(line) == MARK_BYTES
@@ -180,7 +180,7 @@ def test_marks_are_of_one_width_and_move() -> None:
     assert shift_marks(b"no mark\n" + two[:9], 1, 1) == b"no mark\n" + two[:9]
 
 
-def test_what_is_not_told_is_given_at_the_end_output_first() -> None:
+def test_bytes_without_marks_come_last_with_stdout_first() -> None:
     weaver = StreamMerger()
     weaver.add_bytes("err", 0, b"e")
     weaver.add_bytes("out", 0, b"o")
@@ -192,7 +192,7 @@ def test_what_is_not_told_is_given_at_the_end_output_first() -> None:
     ]
 
 
-def test_marks_of_what_was_cut_off_say_nothing_of_what_comes_in_its_place() -> None:
+def test_marks_of_truncated_output_do_not_apply_to_later_output() -> None:
     weaver = StreamMerger()
     for mark in (
         (BEFORE, 1.0, 0, 0, "one"),
@@ -207,7 +207,7 @@ def test_marks_of_what_was_cut_off_say_nothing_of_what_comes_in_its_place() -> N
     assert told == [(100, "one"), (100, "two")]
 
 
-def test_files_are_open_only_while_they_are_read(tmp_path: Path) -> None:
+def test_merge_keeps_no_file_open_between_reads(tmp_path: Path) -> None:
     spool = Spool([("out", b"one\n"), ("err", b"two\n")] * 5, [])
     spool.store(tmp_path)
     before = len(list(Path("/proc/self/fd").iterdir()))
@@ -236,7 +236,9 @@ AT = {name: LOG.index(name.encode()) for name in ("mine", "others")}
         ([], b""),
     ],
 )  # fmt: skip
-def test_marks_tell_where_it_begins_and_ends(marks: list[tuple[str, int, str]], found: bytes, ledger: Ledger) -> None:
+def test_marks_delimit_the_log_of_a_run_without_recorded_ranges(
+    marks: list[tuple[str, int, str]], found: bytes, ledger: Ledger
+) -> None:
     row = ledger.record_intent("t", "pool", LOCAL, SPEC)
     lost = Outcome(0, 0, 0, "lost", error=ErrorInfo("NodeLost", "gone"))
     record_runs(

@@ -1,4 +1,4 @@
-"""A file that is written anew is there whole, or as it was before; whoever is killed meanwhile leaves no litter."""
+"""Atomic file writes, trust in folders, and the alias installer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_what_a_killed_process_leaves_is_gone_with_the_next_one(tmp_path: Path) -> None:
+def test_draft_of_a_killed_process_is_replaced_by_the_next_write(tmp_path: Path) -> None:
     path = tmp_path / "a"
     write_atomic(path, b"old")
     killed = subprocess.run([sys.executable, "-c", BEGIN + DIE + WRITE, str(path)], check=False)
@@ -39,7 +39,9 @@ def test_what_a_killed_process_leaves_is_gone_with_the_next_one(tmp_path: Path) 
     assert (path.read_bytes(), names(tmp_path)) == (b"short", {"a"})
 
 
-def test_what_is_remembered_leaves_nothing_for_ever_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draft_of_killed_state_save_is_replaced_by_the_next_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     settings.save_state("recent", "old")
     killed = subprocess.run([sys.executable, "-c", BEGIN + DIE + REMEMBER], check=False)
@@ -50,7 +52,7 @@ def test_what_is_remembered_leaves_nothing_for_ever_either(tmp_path: Path, monke
     assert names(tmp_path) == {".skyward-state", "recent.json"}
 
 
-def test_two_that_write_at_once_do_not_mix(tmp_path: Path) -> None:
+def test_concurrent_atomic_writes_do_not_mix(tmp_path: Path) -> None:
     path = tmp_path / "a"
     halt = "was = Path.replace\nPath.replace = lambda *to: (print(flush=True), sys.stdin.read(), was(*to))\n"
     command = [sys.executable, "-c", BEGIN + halt + WRITE, str(path)]
@@ -65,8 +67,10 @@ def test_two_that_write_at_once_do_not_mix(tmp_path: Path) -> None:
     assert (path.read_bytes(), names(tmp_path)) == (b"new" * 1000, {"a"})
 
 
-def test_one_whose_writer_was_faster_is_let_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between our opening it and our locking it, its writer puts it in its place."""
+def test_atomic_write_leaves_a_file_just_renamed_by_another_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other writer renames the draft between our open and our lock."""
     path = tmp_path / "a"
     (tmp_path / "a.draft").write_bytes(b"theirs")
 
@@ -79,13 +83,13 @@ def test_one_whose_writer_was_faster_is_let_alone(tmp_path: Path, monkeypatch: p
     assert (path.read_bytes(), names(tmp_path)) == (b"theirs", {"a"})
 
 
-def test_permissions_are_as_asked_for(tmp_path: Path) -> None:
+def test_atomic_write_sets_permissions(tmp_path: Path) -> None:
     write_atomic(tmp_path / "a", b"mine")
     write_atomic(tmp_path / "b", b"anybody's", mode=0o644)
     assert [(tmp_path / name).stat().st_mode & 0o777 for name in "ab"] == [0o600, 0o644]
 
 
-def test_nothing_is_left_where_it_cannot_be(tmp_path: Path) -> None:
+def test_failed_atomic_write_leaves_no_draft(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     with pytest.raises(OSError, match="a"):
         write_atomic(tmp_path / "a", b"x")
@@ -108,7 +112,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
     yield folder
 
 
-def test_what_only_we_can_write_is_believed(place: Path) -> None:
+def test_folder_writable_only_by_its_owner_is_trusted(place: Path) -> None:
     assert host_folders_and_processes.distrust_reason(str(place)) == ""
     assert host_folders_and_processes.distrust_reason(str(place / "not" / "there")) == ""
     assert host_folders_and_processes.distrust_reason(f"{place}/../train.a.0/.") == ""
@@ -116,7 +120,7 @@ def test_what_only_we_can_write_is_believed(place: Path) -> None:
 
 @as_root
 @pytest.mark.parametrize("up", range(4))
-def test_each_folder_on_the_way_counts(place: Path, up: int) -> None:
+def test_parent_folder_of_another_user_is_distrusted(place: Path, up: int) -> None:
     theirs = (place, *place.parents)[up]
     os.chown(theirs, STRANGER, STRANGER)
     assert host_folders_and_processes.distrust_reason(str(place)) == f"{theirs} belongs to another user"
@@ -124,28 +128,28 @@ def test_each_folder_on_the_way_counts(place: Path, up: int) -> None:
 
 @pytest.mark.parametrize("up", range(4))
 @pytest.mark.parametrize("mode", [0o777, 0o757])
-def test_each_folder_that_others_write_counts(place: Path, up: int, mode: int) -> None:
+def test_parent_folder_writable_by_others_is_distrusted(place: Path, up: int, mode: int) -> None:
     open_to_all = (place, *place.parents)[up]
     open_to_all.chmod(mode)
     assert host_folders_and_processes.distrust_reason(str(place)) == f"{open_to_all} can be written by others"
 
 
 @as_root
-def test_a_group_may_write_where_it_is_the_owner_s_own(place: Path) -> None:
+def test_group_writable_folder_is_trusted_only_for_the_own_group(place: Path) -> None:
     place.parent.chmod(0o775)
     assert host_folders_and_processes.distrust_reason(str(place)) == ""
     os.chown(place.parent, 0, 100)
     assert host_folders_and_processes.distrust_reason(str(place)) == f"{place.parent} can be written by others"
 
 
-def test_a_folder_like_tmp_is_no_hindrance_but_no_place_either(place: Path) -> None:
+def test_sticky_parent_folder_is_trusted_but_not_as_target(place: Path) -> None:
     shared = place.parents[1]
     shared.chmod(0o1777)
     assert host_folders_and_processes.distrust_reason(str(place)) == ""
     assert host_folders_and_processes.distrust_reason(str(shared)) == f"{shared} can be written by others"
 
 
-def test_links_are_followed(place: Path, tmp_path: Path) -> None:
+def test_trust_check_follows_links(place: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(place.parent)
     assert host_folders_and_processes.distrust_reason(f"{link}/{place.name}") == ""
@@ -158,7 +162,7 @@ def test_links_are_followed(place: Path, tmp_path: Path) -> None:
 
 
 @as_root
-def test_a_link_of_somebody_else_s_is_not_followed(place: Path, tmp_path: Path) -> None:
+def test_link_of_another_user_is_distrusted(place: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to("cache/skyward")
     os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
@@ -182,7 +186,7 @@ def leave(root: Path, folder: str) -> Path:
 
 
 @as_root
-def test_a_stranger_s_folder_with_the_pool_s_name_is_passed_over(roots: list[Path]) -> None:
+def test_pool_folder_of_another_user_is_skipped(roots: list[Path]) -> None:
     theirs = leave(roots[0], "train.a.0")
     for path in (roots[0], theirs.parent, theirs, theirs / "agent.json"):
         os.chown(path, STRANGER, STRANGER)
@@ -193,14 +197,14 @@ def test_a_stranger_s_folder_with_the_pool_s_name_is_passed_over(roots: list[Pat
     assert (root, wrong, doubted) == (str(roots[1]), [f"{roots[0]}: {roots[0]} belongs to another user"], "")
 
 
-def test_of_our_own_folder_that_others_can_write_nothing_is_said_to_be_gone(roots: list[Path]) -> None:
+def test_own_pool_folder_writable_by_others_is_reported(roots: list[Path]) -> None:
     place = leave(roots[0], "train.a.0")
     place.parent.chmod(0o777)
     why = f"{place.parent} can be written by others"
     assert host_folders_and_processes.choose_root("train.a.0") == ("", [why], why)
 
 
-def test_a_root_in_which_others_can_have_left_something_is_not_used(roots: list[Path]) -> None:
+def test_root_folder_with_content_writable_by_others_is_skipped(roots: list[Path]) -> None:
     (roots[0] / "work").mkdir(parents=True)
     roots[0].chmod(0o755)
     (roots[0] / "work").chmod(0o777)
@@ -211,9 +215,7 @@ def test_a_root_in_which_others_can_have_left_something_is_not_used(roots: list[
 
 
 @as_root
-def test_a_bundle_that_others_can_have_changed_is_put_there_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bundle_changeable_by_others_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import zlib
 
     bundle = tmp_path / "bundle-1" / "all.zip"
@@ -253,7 +255,7 @@ def python_of(environment: Path) -> str:
     return str(environment / "bin" / "python")
 
 
-def test_a_plain_script_finds_it_until_it_is_removed(environment: Path, tmp_path: Path) -> None:
+def test_installed_skyward_alias_works_in_scripts_until_removed(environment: Path, tmp_path: Path) -> None:
     python, script = python_of(environment), tmp_path / "script.py"
     script.write_text(SCRIPT)
     shim = skyward_alias_installer.install(python)
@@ -266,7 +268,7 @@ def test_a_plain_script_finds_it_until_it_is_removed(environment: Path, tmp_path
     assert list(shim.path.parent.glob(".skyward-*")) == []
 
 
-def test_nothing_of_others_is_written_over_or_removed(environment: Path) -> None:
+def test_skyward_alias_installer_keeps_files_of_other_packages(environment: Path) -> None:
     python = python_of(environment)
     (site,) = environment.glob("lib/python*/site-packages")
     other = site / "skyward.py"
@@ -280,8 +282,8 @@ def test_nothing_of_others_is_written_over_or_removed(environment: Path) -> None
         other.unlink()
 
 
-def test_the_real_one_comes_later(environment: Path) -> None:
-    """A package's folder is found before a module of its name: scripts get that."""
+def test_later_installed_skyward_package_takes_precedence(environment: Path) -> None:
+    """Python finds a package folder before a module of the same name."""
     python = python_of(environment)
     shim = skyward_alias_installer.install(python)
     real = shim.path.with_suffix("")
@@ -296,8 +298,8 @@ def test_the_real_one_comes_later(environment: Path) -> None:
         skyward_alias_installer.remove(python)
 
 
-def test_the_real_one_in_the_persons_own_packages(environment: Path, tmp_path: Path) -> None:
-    """Which come before an environment's that has them, too, as that of a Python which nobody made for a project."""
+def test_skyward_module_in_user_site_packages_is_reported(environment: Path, tmp_path: Path) -> None:
+    """User site packages precede those of an environment that includes system packages."""
     python = python_of(environment)
     seen = environment / "pyvenv.cfg"
     before = seen.read_text()
@@ -315,7 +317,7 @@ def test_the_real_one_in_the_persons_own_packages(environment: Path, tmp_path: P
             seen.write_text(before)
 
 
-def test_what_was_killed_half_way_leaves_nothing(environment: Path) -> None:
+def test_partial_skyward_alias_files_are_removed_by_the_next_install(environment: Path) -> None:
     python = python_of(environment)
     (site,) = environment.glob("lib/python*/site-packages")
     for name, text in (("none", ""), ("part", skyward_alias_installer.MARK + "import")):
@@ -329,7 +331,7 @@ def test_what_was_killed_half_way_leaves_nothing(environment: Path) -> None:
     assert not [*site.glob("__pycache__/skyward.*")] and other.exists()
 
 
-def test_what_cannot_be_is_refused_in_words(environment: Path, tmp_path: Path) -> None:
+def test_unusable_python_is_rejected_by_the_alias_installer(environment: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"Cannot find the packages of .*: No such file or directory$"):
         skyward_alias_installer.install(str(tmp_path / "nothing"))
     for text, why in {"echo no; exit 3": "it exited with status 3", "echo hello": "unexpected output",

@@ -188,7 +188,7 @@ def test_key_files_are_sent_only_if_named(folder: Path, git: bool, monkeypatch: 
     assert ".git/HEAD" in names(folder, includes=[".git"])
 
 
-def test_patterns_without_matches_are_reported(folder: Path) -> None:
+def test_include_patterns_without_matches_are_reported(folder: Path) -> None:
     write(folder, "data/a.csv", "x")
     write(folder, "empty/.keep", "x")
     found = working_folder_upload.build_manifest(folder, includes=["data/*.csv", "dta/*.csv", "empty", "*.pt"])
@@ -199,7 +199,7 @@ def test_patterns_without_matches_are_reported(folder: Path) -> None:
 def test_folder_is_listed_without_git_if_git_fails(
     folder: Path, repository: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An empty folder would be sent else, and what nodes have of it removed."""
+    """Otherwise an empty list would remove the files on the nodes."""
     if repository:
         subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
     expected = names(folder)
@@ -243,7 +243,7 @@ def test_new_modification_time_alone_sends_nothing(folder: Path, root: Path, cop
     assert (copy / "train.py").stat().st_mtime_ns == 12345
 
 
-def test_removed_files_are_removed_there_and_files_of_ranks_stay(folder: Path, root: Path, copy: Path) -> None:
+def test_removed_files_are_removed_on_the_node_except_files_of_ranks(folder: Path, root: Path, copy: Path) -> None:
     sync(folder, root)
     write(copy, "checkpoint.pt", "made on the node")
     (folder / "train.py").unlink()
@@ -305,9 +305,7 @@ def test_nothing_is_removed_behind_a_link_of_ranks(folder: Path, root: Path, cop
     assert content(copy)["inputs/y.csv"] == "edited"
 
 
-def test_files_of_an_interrupted_upload_are_not_taken_for_changes_of_ranks(
-    folder: Path, root: Path, copy: Path
-) -> None:
+def test_files_of_an_interrupted_upload_do_not_count_as_changed_by_ranks(folder: Path, root: Path, copy: Path) -> None:
     sync(folder, root)
     write(folder, "lib/model.py", "x = 2")
     write(folder, "train.py", "print(2)")
@@ -326,7 +324,7 @@ def test_files_of_an_interrupted_upload_are_not_taken_for_changes_of_ranks(
     assert found.pop(".gitignore") and found == {"lib/model.py": "x = 3", "train.py": "print(2)"}
 
 
-def test_file_folder_and_link_may_replace_each_other(folder: Path, root: Path, copy: Path) -> None:
+def test_file_folder_and_link_may_replace_each_other_in_an_upload(folder: Path, root: Path, copy: Path) -> None:
     (folder / "link").symlink_to("train.py")
     write(folder, "thing", "a file")
     sync(folder, root)
@@ -339,7 +337,7 @@ def test_file_folder_and_link_may_replace_each_other(folder: Path, root: Path, c
     assert (copy / "link").read_text() == "now a file" and (copy / "train.py").read_text() == "print(1)"
 
 
-def test_unusual_names_and_modes_arrive(folder: Path, root: Path, copy: Path) -> None:
+def test_unusual_file_names_and_modes_are_uploaded(folder: Path, root: Path, copy: Path) -> None:
     write(folder, "mit leer\nzeichen ü.txt", "1")
     write(folder, "run.sh", "#!/bin/sh").chmod(0o755)
     (folder / os.fsdecode(b"caf\xe9.txt")).write_text("2")
@@ -402,7 +400,7 @@ async def test_unreadable_file_is_named_with_a_fix(step: str, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o444])
-def test_unreadable_folder_is_named(mode: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_subfolder_of_the_working_folder_is_named(mode: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")  # git passes it over
     with nobody() as folder:
         locked = write(folder, "locked/train.py", "x").parent
@@ -418,7 +416,9 @@ def test_unreadable_folder_is_named(mode: int, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("git", [True, False])
-def test_pipes_and_sockets_are_omitted(folder: Path, git: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipes_and_sockets_in_the_working_folder_are_omitted(
+    folder: Path, git: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = names(folder)
     tracked(folder)
     a_pipe(folder / "lib/model.py")
@@ -463,7 +463,7 @@ def now_a_folder(path: Path) -> None:
 async def test_file_removed_during_comparison_is_omitted(
     folder: Path, vanish: Callable[[Path], None], root: Path
 ) -> None:
-    """It was listed, and its time alone was new to the node."""
+    """The file was listed, and only its modification time was new to the node."""
     sync(folder, root)
     os.utime(folder / "lib/model.py", ns=(1, 12345))
     snapshot = working_folder_upload.Snapshot(folder, (), ())
@@ -485,7 +485,7 @@ async def test_file_removed_during_comparison_is_omitted(
 
 
 @pytest.mark.parametrize("size", [0, 1, 1 << 18, (1 << 20) + 7])
-async def test_one_snapshot_serves_several_nodes(folder: Path, tmp_path: Path, size: int) -> None:
+async def test_one_folder_snapshot_serves_several_nodes(folder: Path, tmp_path: Path, size: int) -> None:
     (folder / "big").write_bytes(os.urandom(size))
     snapshot = working_folder_upload.Snapshot(folder, (), ())
     items, listing = await snapshot.files()
@@ -503,7 +503,7 @@ async def test_one_snapshot_serves_several_nodes(folder: Path, tmp_path: Path, s
     assert await snapshot.find_changed(here | {0: "another"}) == [0]
 
 
-def test_too_large_folder_is_refused_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_folder_error_names_the_subfolder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(working_folder_upload, "LIMIT", 500)
     with pytest.raises(working_folder_upload.FolderTooLarge, match=r"data .*excludes"):
         working_folder_upload.build_manifest(folder, includes=["data"])
@@ -553,8 +553,8 @@ async def sent_manifest(
 
 
 @pytest.mark.parametrize("size", [0, 300, 450, 500, 5_000, 20_000])
-async def test_contents_are_read_from_the_channel_to_the_last_byte(tmp_path: Path, size: int) -> None:
-    """What stays of it would be taken for the next request."""
+async def test_upload_contents_are_read_to_the_last_byte(tmp_path: Path, size: int) -> None:
+    """Unread bytes would be parsed as the next request."""
     folder = tmp_path / "src"
     folder.mkdir()
     (folder / "data.bin").write_bytes(random.Random(size).randbytes(size))
@@ -564,7 +564,7 @@ async def test_contents_are_read_from_the_channel_to_the_last_byte(tmp_path: Pat
     assert (copy / "data.bin").read_bytes() == (folder / "data.bin").read_bytes()
 
 
-async def test_contents_that_cannot_be_unpacked_are_read_to_the_last_byte(folder: Path, tmp_path: Path) -> None:
+async def test_upload_contents_that_cannot_be_unpacked_are_read_to_the_end(folder: Path, tmp_path: Path) -> None:
     (folder / "large.bin").write_bytes(random.Random(1).randbytes(50_000))
     items, channel, copy, receive = await sent_manifest(folder, tmp_path)
     (copy / f"{items[0].path}.skyward-part").mkdir(parents=True)  # in the way
@@ -626,7 +626,7 @@ def test_project_inside_a_state_folder_is_sent(tmp_path: Path) -> None:
     )
 
 
-def test_new_home_is_marked_as_state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_skyward_home_is_marked_as_a_state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "new"))
     assert is_state_folder(str(state_home())) and (tmp_path / "new" / STATE_FILE).exists()
 
