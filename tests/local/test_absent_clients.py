@@ -1,4 +1,4 @@
-"""Clients that are away, stopped or killed: their runs go on or end, and results wait for the next client."""
+"""Detached, suspended or killed clients: their runs, and results for the next client."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def left(home: Path, folder: Path, how: str = "gang") -> None:
             client.kill()
 
 
-def test_the_others_are_stopped_and_the_next_run_finds_its_nodes_free(home: Path, tmp_path: Path) -> None:
+def test_failed_rank_of_an_orphaned_run_stops_its_peers_and_frees_nodes(home: Path, tmp_path: Path) -> None:
     def pid() -> int:
         return __import__("os").getpid()
 
@@ -86,7 +86,7 @@ def test_the_others_are_stopped_and_the_next_run_finds_its_nodes_free(home: Path
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_where_failures_stop_nobody_the_others_go_on(home: Path, tmp_path: Path) -> None:
+def test_failed_rank_of_an_orphaned_run_without_fail_fast_stops_no_peer(home: Path, tmp_path: Path) -> None:
     left(home, tmp_path, "alone")
     (tmp_path / "fail").touch()
     with sky.attach("shared") as compute:
@@ -142,7 +142,7 @@ run.run(LaunchRequest(script="says.py", pool="shared", arguments=[f"go={sys.argv
 """
 
 
-def test_who_comes_after_a_client_that_was_killed_before_its_launch_was_answered_has_all(cli: Cli) -> None:
+def test_client_after_one_killed_during_launch_sees_the_whole_run(cli: Cli) -> None:
     cli.write("says.py", SAYS)
     go = cli.folder / "go"
     go.touch()
@@ -195,7 +195,7 @@ def other(home: Path, tmp_path: Path) -> Iterator[None]:
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("detach", [False, True])
-def test_a_pool_that_comes_up_after_it_was_looked_at_is_followed(
+def test_attach_follows_a_pool_that_comes_up_after_the_lookup(
     other: None,
     tmp_path: Path,
     detach: bool,
@@ -241,7 +241,7 @@ with sky.Compute(nodes=2, name="shared", options=sky.Options(console=False)) as 
 """
 
 
-def test_a_run_that_was_wholly_started_goes_on_when_another_client_starts_the_next(home: Path, tmp_path: Path) -> None:
+def test_started_run_continues_when_another_client_starts_the_next(home: Path, tmp_path: Path) -> None:
     client = subprocess.Popen(
         [sys.executable, "-c", HOLDS_THE_LOCK, str(tmp_path)],
         stdin=subprocess.PIPE,
@@ -297,7 +297,7 @@ with sky.Compute(nodes=2, name="shared", options=sky.Options(console=False, idle
 """
 
 
-def test_a_stopped_client_keeps_neither_the_lock_nor_the_pool(home: Path) -> None:
+def test_frozen_client_blocks_neither_the_gang_lock_nor_the_pool(home: Path) -> None:
     def rank() -> int:  # of no module that the nodes would know
         return sky.instance_info().rank
 
@@ -354,7 +354,7 @@ def latest(session: Session) -> tuple[RunView, MetricStore]:
     return run, pool.metrics
 
 
-def test_whoever_comes_later_sees_what_was_yielded_and_when(home: Path, tmp_path: Path) -> None:
+def test_later_client_sees_yielded_values_with_their_times(home: Path, tmp_path: Path) -> None:
     client = subprocess.Popen([sys.executable, "-c", YIELDS, str(tmp_path)], stdout=subprocess.DEVNULL)
     wait_until((tmp_path / "begun").exists, what="the first values")
     begun = time.time()
@@ -409,7 +409,7 @@ def count(n: int = 5):
 """
 
 
-def test_a_generators_run_as_json_has_its_last_value_and_their_number(cli: Cli) -> None:
+def test_json_of_a_generator_run_has_last_value_and_count(cli: Cli) -> None:
     cli.write("count.py", COUNT)
     (rank,) = cli.json("run", "count.py")["ranks"]
     assert (rank["items"], rank["last"], rank["value"]) == (5, {"step": 4}, None)
@@ -439,7 +439,7 @@ def work(folder: str):
 """
 
 
-def test_lines_printed_while_nobody_was_there(cli: Cli) -> None:
+def test_lines_printed_without_a_client_are_shown_after_attach(cli: Cli) -> None:
     cli.write("work.py", PRINTS)
     gate = cli.folder / "gate"
     os.mkfifo(gate)
@@ -523,7 +523,7 @@ def wait_for_the_end(home: Path) -> None:
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("size", [10, 300_000], ids=["small", "large"])
-def test_a_good_run_outlives_the_lease_and_the_next_client_fetches_it(home: Path, size: int) -> None:
+def test_results_of_a_run_outlive_the_lease_and_are_fetched_later(home: Path, size: int) -> None:
     row, run = leave(home, size=size, idle=0.5)
     wait_for_the_end(home)
     assert left_there(home) == ["kept.node-0", "kept.node-1"]
@@ -558,7 +558,7 @@ def test_a_good_run_outlives_the_lease_and_the_next_client_fetches_it(home: Path
     assert modes == {"results": 0o700, f"{run}.0.pickle": 0o600, f"{run}.1.pickle": 0o600}
 
 
-def test_what_keeps_no_results_keeps_none(home: Path) -> None:
+def test_pool_that_keeps_no_results_retains_none_after_its_lease(home: Path) -> None:
     _, run = leave(home, idle=0.5, keep="0")
     wait_for_the_end(home)
     with closing(Look()) as session:
@@ -582,7 +582,7 @@ def wait_until_unfetched(run: str) -> None:
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("keep", ["7d", "0"])
-def test_a_teardown_fetches_what_nobody_has_fetched(home: Path, keep: str) -> None:
+def test_teardown_fetches_unfetched_results(home: Path, keep: str) -> None:
     _, run = leave(home, keep=keep)
     wait_until_unfetched(run)
     with closing(Look()) as session:
@@ -596,7 +596,7 @@ def test_a_teardown_fetches_what_nobody_has_fetched(home: Path, keep: str) -> No
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_of_a_run_that_left_nothing_and_whose_end_is_known_nothing_is_said_to_be_fetched(home: Path) -> None:
+def test_run_without_results_is_not_reported_as_fetched_at_teardown(home: Path) -> None:
     _, run = leave(home, how="dies")
     with closing(Look()) as session:
         wait_until(lambda: session.observe("left").result(60).runs[run].state == "failed")
@@ -606,7 +606,7 @@ def test_of_a_run_that_left_nothing_and_whose_end_is_known_nothing_is_said_to_be
     assert left_there(home) == []
 
 
-def test_the_empty_folder_that_is_left_then_goes_with_a_later_teardown(home: Path) -> None:
+def test_empty_pool_folders_are_removed_by_a_later_teardown(home: Path) -> None:
     base = home / "local"
     for name in ("fetched", "being-made", "waits"):
         (base / f"{name}.t").mkdir(parents=True)
@@ -621,7 +621,7 @@ def test_the_empty_folder_that_is_left_then_goes_with_a_later_teardown(home: Pat
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_teardown_gives_up_what_nobody_has_fetched_where_it_is_told_to(home: Path) -> None:
+def test_teardown_with_discard_drops_unfetched_results(home: Path) -> None:
     _, run = leave(home)
     wait_until_unfetched(run)
     with closing(Look()) as session:
@@ -634,7 +634,7 @@ def test_a_teardown_gives_up_what_nobody_has_fetched_where_it_is_told_to(home: P
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_what_a_teardown_cannot_fetch_stays_on_its_host_and_the_receipt_says_so(home: Path) -> None:
+def test_results_that_teardown_cannot_fetch_stay_and_are_in_the_receipt(home: Path) -> None:
     row, run = leave(home, how="raises")
     place = home / "pools" / row.key / "results" / f"{run}.1.pickle"
     place.mkdir(parents=True)
@@ -656,7 +656,7 @@ def test_what_a_teardown_cannot_fetch_stays_on_its_host_and_the_receipt_says_so(
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-def test_a_pool_that_its_own_client_leaves_keeps_nothing(home: Path) -> None:
+def test_pool_torn_down_by_its_own_client_retains_nothing(home: Path) -> None:
     def slow(go: Path) -> int:
         if sky.instance_info().rank:
             while not go.exists():
@@ -677,7 +677,7 @@ def test_a_pool_that_its_own_client_leaves_keeps_nothing(home: Path) -> None:
     assert (compute.receipt.notes, compute.receipt.kept) == ((), ())
 
 
-def test_down_names_what_nobody_has_fetched_and_asks_before_it_is_given_up(home: Path, cli: Cli) -> None:
+def test_down_lists_unfetched_results_and_asks_before_discarding(home: Path, cli: Cli) -> None:
     _, run = leave(home)
     wait_until_unfetched(run)
     assert cli.json("ls")["pools"][0]["unfetched"].keys() == {run}
@@ -696,7 +696,7 @@ def test_down_names_what_nobody_has_fetched_and_asks_before_it_is_given_up(home:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_results_come_from_the_hosts_of_a_pool_that_has_ended(home: Path, cli: Cli) -> None:
+def test_results_command_fetches_from_hosts_of_an_ended_pool(home: Path, cli: Cli) -> None:
     _, run = leave(home, idle=0.5)
     wait_for_the_end(home)
     assert f"with unfetched run {run} (" in cli("ls").stdout
@@ -711,10 +711,8 @@ def test_results_come_from_the_hosts_of_a_pool_that_has_ended(home: Path, cli: C
 
 @pytest.mark.proof("1 s of a processor")
 @pytest.mark.parametrize("size", [10, 300_000], ids=["small", "large"])
-def test_results_come_from_the_nodes_of_a_pool_that_is_up_and_are_had_here_from_then_on(
-    home: Path, cli: Cli, tmp_path: Path, size: int
-) -> None:
-    """Whoever waits for them on the pool, too, has them from the client's files."""
+def test_results_command_fetches_from_a_running_pool_once(home: Path, cli: Cli, tmp_path: Path, size: int) -> None:
+    """A client that waits for the run in the pool reads the downloaded results, too."""
     _, run = leave(home, size=size)
     wait_until_unfetched(run)
     done = cli("results", run, "-o", f"{tmp_path}/all.pickle")

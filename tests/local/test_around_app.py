@@ -1,4 +1,4 @@
-"""A person's plugin on a real pool: the order of its hooks, and ``around_app`` in a process of its own."""
+"""Plugin hooks on a real pool, and ``around_app`` in its own process."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def services(diary: Path, **of_b: str) -> list[Plugin]:
     return [Service("a", diary), Plain(), Service("b", diary, **of_b)]
 
 
-def test_entered_once_per_node_before_its_ranks_and_left_after_them(tmp_path: Path) -> None:
+def test_around_app_enters_once_per_node_and_exits_after_its_ranks(tmp_path: Path) -> None:
     diary = tmp_path / "diary"
     worker = sky.Worker(ranks_per_node=2)
     with sky.Compute(nodes=2, worker=worker, plugins=services(diary), options=QUIET) as compute:
@@ -117,7 +117,7 @@ def test_entered_once_per_node_before_its_ranks_and_left_after_them(tmp_path: Pa
     assert not any(exists(pid) for pid in pids)
 
 
-def test_no_process_where_no_plugin_has_it(tmp_path: Path) -> None:
+def test_no_plugin_process_is_started_without_around_app(tmp_path: Path) -> None:
     with sky.Compute(plugins=[Plain()], options=QUIET) as compute:
         assert rank() @ compute == [0]
         lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in worker_pids(compute)]
@@ -132,7 +132,7 @@ def test_no_process_where_no_plugin_has_it(tmp_path: Path) -> None:
         ("die", "plugin b failed in around_app: its process was ended by SIGKILL"),
     ],
 )
-def test_one_that_fails_fails_the_run_with_its_name(how: str, words: str, tmp_path: Path) -> None:
+def test_failing_around_app_fails_the_run_and_names_the_plugin(how: str, words: str, tmp_path: Path) -> None:
     diary = tmp_path / "diary"
     with sky.Compute(nodes=2, plugins=services(diary, fails=how), options=QUIET) as compute:
         for attempt in (1, 2):  # it is tried again for every gang
@@ -151,7 +151,7 @@ def test_one_that_fails_fails_the_run_with_its_name(how: str, words: str, tmp_pa
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_one_whose_process_is_killed_is_entered_anew_for_the_next_run(tmp_path: Path) -> None:
+def test_killed_plugin_process_is_entered_again_for_the_next_run(tmp_path: Path) -> None:
     diary = tmp_path / "diary"
     with sky.Compute(nodes=2, plugins=services(diary), options=QUIET) as compute:
         assert rank() @ compute == [0, 1]
@@ -167,7 +167,7 @@ def test_one_whose_process_is_killed_is_entered_anew_for_the_next_run(tmp_path: 
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_an_agent_that_follows_a_killed_one_does_not_enter_it_again(tmp_path: Path) -> None:
+def test_next_agent_adopts_the_entered_plugin_process(tmp_path: Path) -> None:
     diary = tmp_path / "diary"
     with sky.Compute(plugins=services(diary), options=QUIET) as compute:
         assert rank() @ compute == [0]
@@ -186,7 +186,7 @@ def test_an_agent_that_follows_a_killed_one_does_not_enter_it_again(tmp_path: Pa
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_it_is_entered_anew_where_it_died_with_its_agent(tmp_path: Path) -> None:
+def test_plugin_process_killed_with_its_agent_is_entered_again(tmp_path: Path) -> None:
     diary = tmp_path / "diary"
     with sky.Compute(plugins=services(diary), options=QUIET) as compute:
         assert rank() @ compute == [0]
@@ -202,7 +202,7 @@ def test_it_is_entered_anew_where_it_died_with_its_agent(tmp_path: Path) -> None
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_pool_torn_down_half_way_leaves_nothing(tmp_path: Path) -> None:
+def test_teardown_during_around_app_leaves_no_process(tmp_path: Path) -> None:
     diary = tmp_path / "diary"
     options = sky.Options(console=False, grace=1.0)
     compute = sky.Compute(nodes=2, plugins=services(diary, fails="hang"), options=options)
@@ -271,7 +271,7 @@ def seen() -> list[str | None]:
     return [os.environ.get(name) for name in ("BY_A", "BY_B", "IN_A", "IN_B")]
 
 
-def test_hooks_run_where_and_when_they_should(tmp_path):
+def test_plugin_hooks_run_in_order_on_client_and_ranks(tmp_path):
     diary = tmp_path / "diary"
     with sky.Compute(nodes=2, plugins=[Diary("a", diary), Diary("b", diary)], options=WITHOUT_GRACE) as pool:
         for _ in range(2):  # workers live on, and their contexts with them
@@ -287,7 +287,7 @@ def test_hooks_run_where_and_when_they_should(tmp_path):
     assert len(lines) == 16
 
 
-def test_one_that_raises_in_a_worker_fails_the_run_with_its_name(tmp_path):
+def test_plugin_failing_in_a_worker_fails_the_run_by_name(tmp_path):
     plugins = [Diary("a", tmp_path / "diary"), Diary("b", tmp_path / "diary", fails="enter 1")]
     with (
         pytest.raises(sky.RunError, match=r"plugin b failed in around_process: LookupError") as caught,
@@ -300,7 +300,7 @@ def test_one_that_raises_in_a_worker_fails_the_run_with_its_name(tmp_path):
 
 
 @pytest.mark.parametrize("hook", ["transform", "bootstrap"])
-def test_one_that_raises_on_the_client_stops_the_pool_before_anything_is_made(hook, tmp_path):
+def test_plugin_failing_on_the_client_prevents_pool_creation(hook, tmp_path):
     compute = sky.Compute(nodes=2, plugins=[Diary("a", tmp_path / "diary", fails=hook)], options=WITHOUT_GRACE)
     with pytest.raises(PluginError, match=f"plugin a failed in {hook}: LookupError"), compute:
         pass
@@ -308,7 +308,7 @@ def test_one_that_raises_on_the_client_stops_the_pool_before_anything_is_made(ho
     assert Ledger().find_pool(compute.name) is None
 
 
-def test_one_that_raises_beside_a_pool_that_is_up_is_named_and_the_pool_taken_down(tmp_path):
+def test_plugin_failing_in_around_client_tears_the_pool_down(tmp_path):
     diary = tmp_path / "diary"
     plugins = [Diary("a", diary), Diary("b", diary, fails="client of 1")]
     compute = sky.Compute(nodes=1, plugins=plugins, options=WITHOUT_GRACE)

@@ -1,4 +1,4 @@
-"""Asynchronous code around calls, and ``async def`` functions in them; a pool as an executor."""
+"""Asynchronous functions and awaited calls, and executors on a pool."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def after(path: str) -> str:
 # -- async def functions in ranks ----------------------------------------------------------------------------
 
 
-def test_an_async_function_gives_what_it_returns(pool: sky.Compute) -> None:
+def test_async_function_returns_its_value(pool: sky.Compute) -> None:
     assert plus(1) >> pool == 2
     assert plus(1, b=2) @ pool == [3] * 4
     assert Model().grown(1) >> pool == 2
@@ -172,7 +172,7 @@ def test_an_async_function_gives_what_it_returns(pool: sky.Compute) -> None:
         plus() >> pool  # type: ignore[call-overload]
 
 
-def test_an_async_generator_gives_its_values_and_is_closed(pool: sky.Compute, tmp_path: Path) -> None:
+def test_async_generator_yields_its_values_and_is_closed(pool: sky.Compute, tmp_path: Path) -> None:
     assert list(counted(3) >> pool) == [0, 1, 2]
     assert [list(values) for values in counted(2) @ pool] == [[0, 1]] * 4
     told = tmp_path / "told"
@@ -192,14 +192,14 @@ def test_an_async_generator_gives_its_values_and_is_closed(pool: sky.Compute, tm
     ],
     ids=[">", "on", "on_all", "run_async"],
 )
-def test_a_generator_function_has_no_future(pool: sky.Compute, begin: Callable[[Any, Any], Any]) -> None:
+def test_future_of_a_generator_function_is_rejected(pool: sky.Compute, begin: Callable[[Any, Any], Any]) -> None:
     with pytest.raises(sky.UsageError, match="counted is a generator function, but a future has one value"):
         begin(counted(3), pool)
 
 
 @pytest.mark.proof("5 s of a processor", after=1)
 @pytest.mark.parametrize("by", ["cancel", "time limit"])
-def test_a_stop_reaches_an_async_function_wherever_its_loop_is(pool: sky.Compute, tmp_path: Path, by: str) -> None:
+def test_cancel_or_timeout_stops_an_async_function(pool: sky.Compute, tmp_path: Path, by: str) -> None:
     def have(name: str) -> list[Path]:
         return list(tmp_path.glob(f"*/{name}"))
 
@@ -217,7 +217,7 @@ def test_a_stop_reaches_an_async_function_wherever_its_loop_is(pool: sky.Compute
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_stop_reaches_an_async_generator_as_it_makes_a_value(pool: sky.Compute, tmp_path: Path) -> None:
+def test_timeout_stops_an_async_generator_between_values(pool: sky.Compute, tmp_path: Path) -> None:
     values: Any = stopped_while_it_makes_a_value(str(tmp_path)).with_timeout(1.0) >> pool
     assert next(values) == 1
     with pytest.raises(TimeoutError, match="timeout of 1 s"):
@@ -227,7 +227,7 @@ def test_a_stop_reaches_an_async_generator_as_it_makes_a_value(pool: sky.Compute
     assert (tmp_path / "finally").exists()
 
 
-def test_an_async_generator_is_not_silenced_by_halves() -> None:
+def test_output_decorator_on_async_generator_is_rejected() -> None:
     with pytest.raises(TypeError, match="values is an async generator function"):
 
         @sky.stdout
@@ -238,7 +238,7 @@ def test_an_async_generator_is_not_silenced_by_halves() -> None:
 # -- asynchronous code around calls --------------------------------------------------------------------------
 
 
-def test_calls_are_awaited(pool: sky.Compute, tmp_path: Path) -> None:
+def test_futures_of_calls_can_be_awaited(pool: sky.Compute, tmp_path: Path) -> None:
     async def main() -> None:
         assert await plus(1).on(pool) == 2
         assert await plus(1).on_all(pool) == [2] * 4
@@ -252,7 +252,7 @@ def test_calls_are_awaited(pool: sky.Compute, tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_who_is_cancelled_cancels_the_run(pool: sky.Compute, tmp_path: Path) -> None:
+def test_cancelling_an_awaiting_task_cancels_the_run(pool: sky.Compute, tmp_path: Path) -> None:
     started = tmp_path / "started"
 
     async def main() -> str:
@@ -271,7 +271,7 @@ def test_who_is_cancelled_cancels_the_run(pool: sky.Compute, tmp_path: Path) -> 
     assert plus(1) >> pool == 2
 
 
-def test_a_pool_of_async_with(world: Path) -> None:
+def test_pool_works_with_async_with(world: Path) -> None:
     async def main() -> sky.Compute:
         async with sky.Compute(nodes=1, options=sky.Options(console=False)) as compute:
             assert await plus(1).on(compute) == 2
@@ -284,7 +284,9 @@ def test_a_pool_of_async_with(world: Path) -> None:
 
 
 @pytest.mark.parametrize("ready", [False, True], ids=["at once", "while nodes come up"])
-def test_a_start_that_is_cancelled_leaves_nothing(world: Path, ready: bool, capfd: pytest.CaptureFixture[str]) -> None:
+def test_cancelled_start_with_async_with_leaves_nothing(
+    world: Path, ready: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
     compute = sky.Compute(nodes=2, options=sky.Options(console=False))
 
     async def start() -> None:
@@ -309,7 +311,7 @@ def test_a_start_that_is_cancelled_leaves_nothing(world: Path, ready: bool, capf
 # -- a pool as an executor -----------------------------------------------------------------------------------
 
 
-def test_an_executor_runs_plain_functions(pool: sky.Compute) -> None:
+def test_executor_runs_plain_functions(pool: sky.Compute) -> None:
     with sky.Executor(pool) as executor:
         assert executor.submit(pow, 2, 10).result() == 1024
         assert executor.submit(plus, 1, b=3).result() == 4
@@ -336,8 +338,8 @@ def test_an_executor_runs_plain_functions(pool: sky.Compute) -> None:
     wait_until(lambda: run.state == "done", what="its run has ended")
 
 
-def test_a_time_limit_is_each_calls_own_also_in_chunks(pool: sky.Compute, tmp_path: Path) -> None:
-    """A chunk that has none would never end, and one that has it would end where only all together take longer."""
+def test_timeout_of_a_mapped_executor_call_applies_to_each_call(pool: sky.Compute, tmp_path: Path) -> None:
+    """Without a timeout a chunk would never end; with one timeout for a chunk it would end too early."""
     there, never = tmp_path / "there", tmp_path / "never"
     there.touch()
     with sky.Executor(pool) as executor:
@@ -356,7 +358,7 @@ async def _in_executor(executor: sky.Executor) -> int:
     return await asyncio.get_running_loop().run_in_executor(executor, twice, 4)
 
 
-def test_who_exits_ends_one_call_of_an_executor(pool: sky.Compute, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_in_an_executor_call_ends_only_that_call(pool: sky.Compute, capsys: pytest.CaptureFixture[str]) -> None:
     with sky.Executor(pool) as executor:
         for code in (0, 2, "words"):
             with pytest.raises(SystemExit) as left:
@@ -384,7 +386,7 @@ def test_who_exits_ends_one_call_of_an_executor(pool: sky.Compute, capsys: pytes
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
-def test_what_no_node_has_been_given_can_be_cancelled(pool: sky.Compute, tmp_path: Path) -> None:
+def test_undispatched_executor_calls_can_be_cancelled(pool: sky.Compute, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     executor = sky.Executor(pool)
     futures = [executor.submit(after, str(gate)) for _ in range(40)]
@@ -396,7 +398,7 @@ def test_what_no_node_has_been_given_can_be_cancelled(pool: sky.Compute, tmp_pat
     assert all(future.result(timeout=60) == str(gate) for future in futures if not future.cancelled())
 
 
-def test_a_rank_that_dies_breaks_an_executor(pool: sky.Compute, tmp_path: Path) -> None:
+def test_dead_rank_breaks_the_executor(pool: sky.Compute, tmp_path: Path) -> None:
     executor = sky.Executor(pool)
     dies: Future[Any] = executor.submit(os._exit, 3)
     left = [executor.submit(after, str(tmp_path / "never")) for _ in range(30)]
@@ -410,7 +412,7 @@ def test_a_rank_that_dies_breaks_an_executor(pool: sky.Compute, tmp_path: Path) 
         assert another.submit(twice, 1).result() == 2
 
 
-def test_an_interrupted_block_waits_for_no_call(pool: sky.Compute, tmp_path: Path) -> None:
+def test_interrupted_executor_block_waits_for_no_call(pool: sky.Compute, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), sky.Executor(pool) as executor:
         futures = [executor.submit(after, str(tmp_path / "never")) for _ in range(20)]
         wait_until(futures[0].running, what="it is at work")
@@ -419,7 +421,7 @@ def test_an_interrupted_block_waits_for_no_call(pool: sky.Compute, tmp_path: Pat
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_the_end_of_the_pool_is_the_end_of_its_executors(world: Path, tmp_path: Path) -> None:
+def test_pool_end_breaks_its_executors(world: Path, tmp_path: Path) -> None:
     with sky.Compute(nodes=1, options=sky.Options(console=False, grace=1.0)) as compute:
         executor = sky.Executor(compute)
         future = executor.submit(after, str(tmp_path / "never"))

@@ -1,4 +1,4 @@
-"""Whoever misbehaves on the other side of a connection hurts nobody else, and leaves nothing behind."""
+"""Invalid and forged frames of nodes and clients."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def pool(home: Path) -> Iterator[sky.Compute]:
         yield compute
 
 
-def test_a_node_that_misbehaves_stops_neither_its_client_nor_the_next_run(pool: sky.Compute) -> None:
+def test_invalid_frames_of_a_node_harm_neither_client_nor_next_run(pool: sky.Compute) -> None:
     folder = pool.pool.archive.folder
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.suffix in (".out", ".err")}
     outcome = {"t": "outcome", "run": "another", "i": 0, "rank": 1, "node": 1, "kind": "returned"}
@@ -91,7 +91,7 @@ def test_a_node_that_misbehaves_stops_neither_its_client_nor_the_next_run(pool: 
     assert "another" not in pool.pool.view.runs or not pool.pool.view.runs["another"].tasks
 
 
-def test_a_greeting_that_tells_of_another_nodes_ranks_is_refused(pool: sky.Compute) -> None:
+def test_welcome_claiming_ranks_of_another_node_is_rejected(pool: sky.Compute) -> None:
     link, downs = pool.pool.links[1], []
     greet = link._on_welcome
     forged = RECORD | {"run": "another", "began": [], "outcomes": [OUTCOME | {"run": "another"}]}  # of rank 0
@@ -132,7 +132,7 @@ GOOD: list[dict[str, Any]] = [
 MORE = {"at", "now", "begun", "id", "i", "items", "why", "log", "last", "file", "phases", "unfetched"}
 
 
-def test_no_key_of_no_frame_upsets_the_clients_loop(
+def test_invalid_frame_keys_raise_nothing_on_the_client_loop(
     pool: sky.Compute, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     ours = tmp_path / "ours"
@@ -179,7 +179,7 @@ def test_no_key_of_no_frame_upsets_the_clients_loop(
     assert rank() @ pool == [0, 1]
 
 
-def test_a_node_ends_no_call_of_another(pool: sky.Compute, tmp_path: Path) -> None:
+def test_outcome_forged_by_another_node_is_ignored(pool: sky.Compute, tmp_path: Path) -> None:
     ours = tmp_path / "ours"
     with ThreadPoolExecutor(1) as thread:
         running = thread.submit(lambda: wait_for(str(ours)) @ pool)
@@ -212,7 +212,7 @@ def ask(path: Path, header: dict[str, Any], body: bytes = b"") -> dict[str, Any]
     return {}
 
 
-def test_an_agent_keeps_nothing_of_frames_that_are_none(pool: sky.Compute) -> None:
+def test_agent_keeps_no_memory_of_rejected_frames(pool: sky.Compute) -> None:
     path, (pid, *_) = pool.pool.links[0].transport.socket, agent_pids(pool)  # type: ignore[attr-defined]
     blob = [hash_bytes(b""), 0]
     call = {"t": "call", "run": "r", "fn": blob, "args": blob, "kind": "single"}
@@ -227,9 +227,7 @@ def test_an_agent_keeps_nothing_of_frames_that_are_none(pool: sky.Compute) -> No
     assert ask(path, {"t": "where", "id": 1})["runs"].keys().isdisjoint({"r"})  # no run holds up its lease
 
 
-def test_what_is_wrong_with_one_pool_ends_no_listing_and_no_teardown_of_others(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damaged_pool_does_not_prevent_listing_or_teardown_of_others(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("broken", "good"):
         cli("run", "endings.py:fine", "--pool", name, "--keep")
     monkeypatch.setenv("SKYWARD_HOME", cli.env["SKYWARD_HOME"])

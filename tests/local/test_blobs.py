@@ -1,4 +1,4 @@
-"""Large arguments make room for each other on the nodes, and never go while somebody may need them."""
+"""Limits for large argument blobs on nodes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def there(home: Path) -> Counter[str]:
     return Counter(path.name for path in home.glob("local/**/blobs/*"))
 
 
-def test_old_ones_go_and_the_latest_stay(home: Path) -> None:
+def test_old_argument_blobs_are_removed_and_latest_kept(home: Path) -> None:
     seen: list[str] = []
     with pool("room") as compute:
         for _ in range(5):
@@ -54,7 +54,7 @@ def test_old_ones_go_and_the_latest_stay(home: Path) -> None:
         assert len(seen) == 5
 
 
-def test_one_that_is_larger_than_all_the_room_stays_while_it_is_the_latest(home: Path) -> None:
+def test_blob_larger_than_the_limit_is_kept_while_it_is_the_latest(home: Path) -> None:
     large = os.urandom(5 * SIZE)
     with pool("large") as compute:
         assert size(large) @ compute == [5 * SIZE] * 2
@@ -67,7 +67,7 @@ def test_one_that_is_larger_than_all_the_room_stays_while_it_is_the_latest(home:
         assert size(large) @ compute == [5 * SIZE] * 2  # brought again
 
 
-def test_what_a_run_still_needs_stays(home: Path, tmp_path: Path) -> None:
+def test_blob_needed_by_a_queued_or_running_call_is_kept(home: Path, tmp_path: Path) -> None:
     gates = [tmp_path / "gate-0", tmp_path / "gate-1"]
     for gate in gates:
         os.mkfifo(gate)
@@ -82,7 +82,7 @@ def test_what_a_run_still_needs_stays(home: Path, tmp_path: Path) -> None:
         assert [run.result(60) for run in more] == [3 * SIZE + 1] * 4
 
 
-def test_nothing_goes_while_another_client_uses_the_pool(home: Path) -> None:
+def test_no_blob_is_removed_while_another_client_is_connected(home: Path) -> None:
     with pool("shared") as compute:
         other = sky.attach("shared")
         try:
@@ -95,7 +95,7 @@ def test_nothing_goes_while_another_client_uses_the_pool(home: Path) -> None:
         assert size(os.urandom(SIZE)) @ compute == [SIZE, SIZE]
 
 
-def test_threads_that_use_the_same_ones_at_the_same_time(home: Path) -> None:
+def test_concurrent_threads_can_use_the_same_blobs(home: Path) -> None:
     data = [os.urandom(SIZE + i) for i in range(4)]
     wrong: list[object] = []
 

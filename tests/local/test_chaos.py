@@ -1,4 +1,4 @@
-"""A storm of faults on a pool of this machine; ``--chaos-seconds`` and ``--chaos-seed`` make it longer, or another."""
+"""Random faults on a local pool; ``--chaos-seconds`` and ``--chaos-seed`` change duration and seed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def descriptors() -> list[str]:
     return sorted(found)
 
 
-def test_a_storm_of_faults(
+def test_random_faults_leave_results_correct_and_no_resources(
     home: Path,
     request: pytest.FixtureRequest,
     caplog: pytest.LogCaptureFixture,

@@ -1,4 +1,4 @@
-"""The command line, end to end: real pools, exit statuses, notifications, and the debug log."""
+"""The command line with real pools: output, exit codes, notifications and the debug log."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
     assert [(r["pool"], r["created"], r["gone"], r["unaccounted"]) for r in receipts] == [("dev", 2, [0, 1], [])]
 
 
-def test_help_and_version_import_nothing_heavy() -> None:
+def test_help_and_version_import_no_heavy_modules() -> None:
     code = """
 import sys
 from skyward_tui.cli.main import cli
@@ -68,13 +68,13 @@ print(sorted({"textual", "rich", "pydantic", "asyncssh", "boto3", "cloudpickle",
     assert re.fullmatch(r"skyward-tui \d+\.\d+\.\d+\n", done.stdout)
 
 
-def test_the_app_needs_a_terminal(here: Any) -> None:
+def test_app_without_a_terminal_is_rejected(here: Any) -> None:
     ended, _, err = here()
     assert ended == 2
     assert "needs a terminal" in err
 
 
-def test_a_script_whose_project_is_for_another_python_and_has_none_is_told_so(here: Any, tmp_path: Path) -> None:
+def test_script_of_a_project_for_another_python_gets_a_note(here: Any, tmp_path: Path) -> None:
     project, script = tmp_path / "pyproject.toml", tmp_path / "src" / "train.py"
     script.parent.mkdir()
     script.write_text("import skyward_core as sky\n@sky.function\ndef f(): ...\n1 / 0\n")
@@ -104,7 +104,7 @@ def test_run_prints_logs_results_and_receipt_and_leaves_nothing(cli: Cli) -> Non
     assert cli("ls").stdout == "no pools are up\n"
 
 
-def test_run_json_is_one_object(cli: Cli) -> None:
+def test_run_json_prints_one_object(cli: Cli) -> None:
     done = cli("run", "endings.py:fine", "--nodes", 2, "--arg", "n=3", "--json")
     [line] = done.stdout.splitlines()
     found = json.loads(line)
@@ -137,7 +137,7 @@ def test_run_json_is_one_object(cli: Cli) -> None:
         ("lock", 1, "raised", None),
     ],
 )
-def test_exit_status_and_root_cause(
+def test_run_exit_code_and_root_cause_follow_the_failure(
     shared: Cli, how: str, status: int, outcome: str | None, error_type: str | None
 ) -> None:
     found = shared.json("run", "endings.py:ends", "--pool", "dev", "--arg", f"how={how}", status=status)
@@ -159,7 +159,7 @@ def test_exit_status_and_root_cause(
     assert (kept["ranks"], kept["root_cause"]) == (found["ranks"], found["root_cause"])
 
 
-def test_logs_and_results_outlive_the_pool(cli: Cli) -> None:
+def test_logs_and_results_are_available_after_the_pool_ended(cli: Cli) -> None:
     found = cli.json("run", "endings.py:fine", "--nodes", 2)
     assert cli.json("ls") == {"pools": [], "kept": []}
     for rank in range(2):
@@ -195,8 +195,8 @@ def test_logs_and_results_outlive_the_pool(cli: Cli) -> None:
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("where", ["above", "elsewhere"])
-def test_ranks_find_what_lies_beside_the_script(cli: Cli, tmp_path: Path, where: str) -> None:
-    """From a folder above they work in that folder; for a script elsewhere in the script's own."""
+def test_ranks_import_modules_beside_the_script(cli: Cli, tmp_path: Path, where: str) -> None:
+    """From a parent folder ranks work in that folder, for a script elsewhere in the script's folder."""
     code, calls = tmp_path / "code", tmp_path / "calls"
     code.mkdir()
     calls.mkdir()
@@ -210,7 +210,7 @@ def test_ranks_find_what_lies_beside_the_script(cli: Cli, tmp_path: Path, where:
     assert value == ["beside", str(tmp_path if where == "above" else code)]
 
 
-def test_a_kept_pool_is_listed_used_and_keeps_runs_apart(shared: Cli) -> None:
+def test_kept_pool_is_listed_and_separates_its_runs(shared: Cli) -> None:
     first = shared.json("run", "endings.py:fine", "--pool", "dev", "--arg", "n=1")["run"]
     second = shared.json("run", "endings.py:fine", "--pool", "dev", "--one")
     assert len(second["ranks"]) == 1
@@ -224,7 +224,7 @@ def test_a_kept_pool_is_listed_used_and_keeps_runs_apart(shared: Cli) -> None:
 
 
 @pytest.mark.parametrize("options", [("--nodes", 2), ("--provider", "local"), ("--budget", 4)])
-def test_the_name_of_a_pool_that_is_up_is_taken(shared: Cli, options: tuple[object, ...]) -> None:
+def test_run_with_the_name_of_a_running_pool_and_shape_is_rejected(shared: Cli, options: tuple[object, ...]) -> None:
     done = shared("run", "endings.py:fine", "--pool", "dev", *options, status=2)
     assert done.stderr.startswith("error: pool dev is already up (2 nodes on local)")
     assert shared.pools()["dev"]["state"] == "up"
@@ -272,7 +272,7 @@ BAD = {
         (["held.py"], 1, r"function f cannot be pickled: .*S"),
     ],
 )
-def test_bad_input_is_one_clear_line(
+def test_invalid_run_arguments_are_one_error_line(
     here: Any, tmp_path: Path, arguments: list[str], status: int, message: str
 ) -> None:
     for name, text in BAD.items():
@@ -287,7 +287,7 @@ def test_bad_input_is_one_clear_line(
     assert not list((tmp_path / "home").glob("local/*"))
 
 
-def test_an_error_is_an_object_too(here: Any) -> None:
+def test_run_error_with_json_is_an_object(here: Any) -> None:
     _, out, _ = here("run", "missing.py", "--json")
     assert json.loads(out) == {"error": {"type": "ScriptError", "message": "script missing.py does not exist"}}
 
@@ -305,14 +305,14 @@ def test_an_error_is_an_object_too(here: Any) -> None:
         (["nope"], 2),
     ],
 )
-def test_names_that_nobody_knows(here: Any, arguments: list[str], status: int) -> None:
+def test_unknown_run_or_pool_name_is_one_error_line(here: Any, arguments: list[str], status: int) -> None:
     ended, _, err = here(*arguments)
     assert ended == status
     assert len([line for line in err.splitlines() if line.lower().startswith("error: ")]) == 1
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_binary_and_endless_lines_come_whole(cli: Cli) -> None:
+def test_binary_and_very_long_log_lines_are_complete(cli: Cli) -> None:
     cli.write(
         "loud.py",
         "import os, sys\nimport skyward_core as sky\n"
@@ -338,12 +338,12 @@ def test_binary_and_endless_lines_come_whole(cli: Cli) -> None:
     assert all(line.startswith(prefix) for line in lines[:3])
 
 
-def test_a_timeout_stops_the_ranks(shared: Cli) -> None:
+def test_timeout_option_stops_the_ranks(shared: Cli) -> None:
     found = shared.json("run", "endings.py:waits", "--pool", "dev", "--arg", "marker=x", "--timeout", 0.5, status=1)
     assert found["root_cause"]["type"] == "TimeoutError"
 
 
-def test_detach_attach_follow_and_cancel(cli: Cli) -> None:
+def test_detached_run_can_be_followed_by_attach_and_cancelled(cli: Cli) -> None:
     cli.write(
         "slow.py",
         "import pathlib, threading\nimport skyward_core as sky\n"
@@ -400,7 +400,7 @@ def start_waiting(cli: Cli, *options: object) -> Child:
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_cancels_and_tears_down(cli: Cli, number: int) -> None:
+def test_signal_cancels_the_run_and_tears_the_pool_down(cli: Cli, number: int) -> None:
     with start_waiting(cli, "--pool", "p") as process:
         process.send_signal(number)
         out, err = process.communicate(timeout=PATIENCE)
@@ -411,7 +411,7 @@ def test_a_signal_cancels_and_tears_down(cli: Cli, number: int) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_kept_pool_survives_a_cancelled_run(cli: Cli) -> None:
+def test_kept_pool_survives_a_cancelled_run(cli: Cli) -> None:
     with start_waiting(cli, "--pool", "p", "--keep") as process:
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=PATIENCE)
@@ -421,7 +421,7 @@ def test_a_kept_pool_survives_a_cancelled_run(cli: Cli) -> None:
     cli("run", "endings.py:fine", "--pool", "p")
 
 
-def test_ctrl_c_on_a_terminal_asks(cli: Cli) -> None:
+def test_ctrl_c_on_a_terminal_asks_detach_cancel_or_tear_down(cli: Cli) -> None:
     child = cli.terminal("run", "endings.py:waits", "--nodes", 2, "--arg", "marker=1", "--pool", "p")
     child.expect(r"\x1b\[\d+mr000\| \x1b\[0mwaiting")
     child.sendintr()
@@ -460,7 +460,7 @@ def test_ctrl_c_on_a_terminal_asks(cli: Cli) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_down_asks_on_a_terminal(cli: Cli) -> None:
+def test_down_asks_for_confirmation_on_a_terminal(cli: Cli) -> None:
     cli("run", "endings.py:fine", "--pool", "p", "--keep")
     child = cli.terminal("down", "p")
     child.expect("tear down p")
@@ -476,7 +476,7 @@ def test_down_asks_on_a_terminal(cli: Cli) -> None:
     assert cli.json("down", "--all") == {"receipts": []}
 
 
-def test_doctor(cli: Cli) -> None:
+def test_doctor_reports_checks_and_a_damaged_ledger(cli: Cli) -> None:
     found = cli.json("doctor")
     assert found["ok"]
     assert {"python", "terminal", "open files", "folders", "ledger", "local"} <= {
@@ -502,7 +502,7 @@ def notify(cli: Cli, **settings: str) -> Path:
     return told
 
 
-def test_the_command_of_the_person_is_told_how_a_run_ended(shared: Cli) -> None:
+def test_notify_command_is_run_with_the_outcome_of_a_run(shared: Cli) -> None:
     told = notify(shared, after="0", command=f"""'''sh -c "{TOLD.replace('"', chr(92) + '"')}"'''""")
     shared("run", "endings.py:fine", "--pool", "dev")
     shared("run", "endings.py:ends", "-a", "how=raise", "--pool", "dev", status=None)
@@ -512,7 +512,7 @@ def test_the_command_of_the_person_is_told_how_a_run_ended(shared: Cli) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_nobody_is_called_for_what_is_over_at_once_or_goes_on_without_us(shared: Cli) -> None:
+def test_notify_command_is_not_run_for_short_or_detached_runs(shared: Cli) -> None:
     command = f"""'''sh -c "{TOLD.replace('"', chr(92) + '"')}"'''"""
     told = notify(shared, after="600", command=command)
     shared("run", "endings.py:fine", "--pool", "dev")
@@ -521,13 +521,13 @@ def test_nobody_is_called_for_what_is_over_at_once_or_goes_on_without_us(shared:
     assert not told.exists()
 
 
-def test_a_command_that_fails_is_said_and_changes_no_exit_status(shared: Cli) -> None:
+def test_failing_notify_command_is_reported_without_exit_code_change(shared: Cli) -> None:
     notify(shared, after="0", command="\"sh -c 'exit 3'\"")
     said = shared("run", "endings.py:fine", "--pool", "dev").stderr
     assert said.count("the command of [notify], sh, does not work: it exited with status 3") == 1
 
 
-def test_a_folder_s_settings_run_nothing(shared: Cli) -> None:
+def test_notify_command_in_project_settings_is_not_run(shared: Cli) -> None:
     notify(shared)
     project = shared.write("skyward.toml", '[notify]\nafter = 0\ncommand = "touch gotcha"\n')
     try:
@@ -557,7 +557,7 @@ def train(until: str):
 
 
 @pytest.mark.proof("4 s of a processor")
-def test_a_block_while_it_runs_and_the_summary_afterwards(tmp_path: Path) -> None:
+def test_watch_shows_live_status_and_a_final_summary(tmp_path: Path) -> None:
     (tmp_path / "t.py").write_text(WATCHED)
     (tmp_path / "t.yaml").write_text("setup: echo set up\nrun: echo run >> told; sleep 1\n")
     until = tmp_path / "done"
@@ -594,7 +594,7 @@ def test_a_block_while_it_runs_and_the_summary_afterwards(tmp_path: Path) -> Non
 SECRET = "hf_0f1e2d3c4b5a6978"
 
 
-def test_debug_writes_what_a_run_did_and_the_dump_holds_it(cli: Cli) -> None:
+def test_debug_log_describes_a_run_and_is_in_the_debug_dump(cli: Cli) -> None:
     cli("--debug", "run", "endings.py:fine", "--arg", "n=7654321", "--nodes", 2, "--pool", "logged")
     log = (cli.folder / "home" / "debug" / "debug.log").read_text()
     for node in (0, 1):
@@ -617,18 +617,18 @@ def test_debug_writes_what_a_run_did_and_the_dump_holds_it(cli: Cli) -> None:
         assert packed.read("debug.log").decode() == log
 
 
-def test_without_it_nothing_is_written(cli: Cli) -> None:
+def test_debug_log_is_not_written_by_default(cli: Cli) -> None:
     cli("ls")
     assert not (cli.folder / "home" / "debug").exists()
 
 
-def test_a_level_that_is_none_is_refused_by_every_command(cli: Cli) -> None:
+def test_invalid_log_level_is_rejected_by_every_command(cli: Cli) -> None:
     cli.env["SKYWARD_LOG"] = "loud"
     for command in ("ls", "doctor", "examples"):
         assert "Unknown log level SKYWARD_LOG='loud'" in cli(command, status=2).stderr
 
 
-def test_a_log_that_cannot_be_written_is_told_of_and_the_command_goes_on(cli: Cli) -> None:
+def test_unwritable_debug_log_is_reported_and_the_command_continues(cli: Cli) -> None:
     (cli.folder / "home").mkdir(mode=0o700)
     (cli.folder / "home" / "debug").write_text("in the way")
     done = cli("ls", "--debug")
@@ -654,7 +654,7 @@ SCRIPT = f"""
 """
 
 
-def test_a_script_has_its_log_and_no_secret_of_its_pool_is_in_it_or_in_a_dump(cli: Cli) -> None:
+def test_debug_log_of_a_script_has_no_secret_of_its_pool(cli: Cli) -> None:
     path = cli.write("logged.py", textwrap.dedent(SCRIPT))
     env = cli.env | {"SKYWARD_LOG": "debug"}
     done = subprocess.run([sys.executable, path], env=env, capture_output=True, text=True, timeout=90, check=True)
@@ -668,7 +668,7 @@ def test_a_script_has_its_log_and_no_secret_of_its_pool_is_in_it_or_in_a_dump(cl
     assert not [name for name, text in parts.items() if SECRET in text]
 
 
-def test_a_node_falls_silent_is_revived_and_lost(
+def test_silent_node_is_revived_or_lost_and_logged(
     home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(agent_link, "SILENCE", 0.3)

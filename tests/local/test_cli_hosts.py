@@ -1,4 +1,4 @@
-"""The commands about hosts, as real processes against an SSH server on loopback."""
+"""Host commands as real processes against an SSH server on loopback."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def run(cli: Cli, *arguments: Any, status: int = 0) -> subprocess.Complete
     return await asyncio.to_thread(cli, *arguments, status=status)
 
 
-async def test_trust_shows_asks_accepts_and_refuses_another_key(host: Host, cli: Cli, tmp_path: Path) -> None:
+async def test_trust_asks_for_confirmation_and_rejects_a_changed_key(host: Host, cli: Cli, tmp_path: Path) -> None:
     name = f"127.0.0.1:{host.port}"
     done = await run(cli, "trust", name, status=2)
     assert host.key.get_fingerprint() in done.stderr and "--yes" in done.stderr
@@ -75,7 +75,7 @@ async def test_trust_shows_asks_accepts_and_refuses_another_key(host: Host, cli:
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_run_on_hosts_and_a_shell_there(host: Host, cli: Cli, tmp_path: Path) -> None:
+async def test_run_and_ssh_commands_work_on_trusted_hosts(host: Host, cli: Cli, tmp_path: Path) -> None:
     name = f"127.0.0.1:{host.port}"
     done = await run(cli, "run", "endings.py:fine", "--hosts", name, status=1)
     assert f"skyward-tui trust {name}" in done.stderr
@@ -97,7 +97,7 @@ async def test_run_on_hosts_and_a_shell_there(host: Host, cli: Cli, tmp_path: Pa
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_doctor_looks_at_the_hosts_of_the_settings(host: Host, cli: Cli) -> None:
+async def test_doctor_checks_the_hosts_of_the_settings(host: Host, cli: Cli) -> None:
     assert "no hosts to check" in (await run(cli, "doctor")).stdout
     name = f"127.0.0.1:{host.port}"
     cli.write("skyward.toml", f'[hosts]\nlab = ["{name}"]\n')
@@ -107,7 +107,7 @@ async def test_doctor_looks_at_the_hosts_of_the_settings(host: Host, cli: Cli) -
     assert "reachable as" in done.stdout and "its clock is right" in done.stdout
 
 
-async def test_a_projects_host_name_runs_no_command(cli: Cli) -> None:
+async def test_unsafe_host_name_of_project_settings_runs_no_command(cli: Cli) -> None:
     config = Path(cli.env["HOME"]) / ".ssh" / "config"
     config.write_text('Host *\n  ProxyCommand sh -c "echo %h"\n')
     cli.write("skyward.toml", '[hosts]\nlab = ["x;>pwned"]\n')
@@ -126,21 +126,21 @@ async def test_a_projects_host_name_runs_no_command(cli: Cli) -> None:
         assert "is not a valid host" in done.stdout + done.stderr, (arguments, done.stdout + done.stderr)
 
 
-async def test_hosts_need_ssh_and_ssh_needs_hosts(cli: Cli) -> None:
+async def test_hosts_option_and_ssh_provider_require_each_other(cli: Cli) -> None:
     assert "--hosts" in (await run(cli, "run", "endings.py:fine", "--provider", "ssh", status=2)).stderr
     done = await run(cli, "run", "endings.py:fine", "--provider", "local", "--hosts", "a", status=2)
     assert "Remove one of them" in done.stderr
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_an_accelerator_is_one_of_the_catalogue(cli: Cli) -> None:
+async def test_accelerator_option_must_be_in_the_catalogue(cli: Cli) -> None:
     done = await run(cli, "run", "endings.py:fine", "--accelerator", "H10O:8", status=2)
     assert "did you mean H100" in done.stderr
     done = await run(cli, "run", "endings.py:fine", "--accelerator", "h100:8", status=0)
     assert "torn down" in done.stderr or "verified gone" in done.stderr
 
 
-async def test_a_job_takes_its_folder_along_and_brings_what_was_edited_since(host: Host, cli: Cli) -> None:
+async def test_job_sends_its_workdir_and_later_edits(host: Host, cli: Cli) -> None:
     name = f"127.0.0.1:{host.port}"
     await run(cli, "trust", name, "--yes")
     cli.write("word.txt", "first\n")
@@ -157,7 +157,7 @@ async def test_a_job_takes_its_folder_along_and_brings_what_was_edited_since(hos
     await run(cli, "down", "job", "-y")
 
 
-async def test_odd_entries_of_the_ssh_configuration_stop_no_other_host(host: Host, cli: Cli, tmp_path: Path) -> None:
+async def test_invalid_ssh_config_of_one_host_does_not_affect_others(host: Host, cli: Cli, tmp_path: Path) -> None:
     garbage = tmp_path / "garbage"
     garbage.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n????\n-----END OPENSSH PRIVATE KEY-----\n")
     garbage.chmod(0o600)

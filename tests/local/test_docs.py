@@ -1,4 +1,4 @@
-"""Scripts and console sessions of the documentation: each runs as written, and its output is compared."""
+"""Scripts and console sessions of the documentation, run and compared."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def scripts() -> list[Any]:
 
 @pytest.mark.proof("1 s of a processor", after=4)
 @pytest.mark.parametrize(("script", "prints"), scripts())
-def test_script_runs_as_written(script: str, prints: str, tmp_path: Path) -> None:
+def test_documentation_script_runs_as_written(script: str, prints: str, tmp_path: Path) -> None:
     if "plugins.torch" in script:
         pytest.importorskip("torch")
     path = tmp_path / "script.py"
@@ -68,7 +68,7 @@ def test_script_runs_as_written(script: str, prints: str, tmp_path: Path) -> Non
     assert re.search(prints, own_lines(done.stdout), re.MULTILINE), done.stdout
 
 
-def test_every_plugin_has_a_page() -> None:
+def test_every_plugin_has_a_documentation_page() -> None:
     from skyward_core import plugins
 
     listed = (DOCS / "train" / "plugins" / "index.md").read_text()
@@ -104,7 +104,7 @@ VARIABLE = (
 
 @pytest.mark.proof("1 s of a processor for each command", after=4)
 @pytest.mark.parametrize("page", PAGES)
-def test_sessions_print_what_the_page_shows(page: str, tmp_path: Path) -> None:
+def test_documentation_console_sessions_print_the_shown_output(page: str, tmp_path: Path) -> None:
     text = (ROOT / page).read_text("utf-8")
     for name, content in FILE.findall(text):
         (tmp_path / name).write_text(content, "utf-8")

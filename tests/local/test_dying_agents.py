@@ -1,4 +1,4 @@
-"""Agents that are killed, freeze or lose their folder: their workers, calls, leftovers and the next agent."""
+"""Killed, frozen and removed agents: their workers, calls, processes and successors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def rank() -> int:
     return sky.instance_info().rank
 
 
-def test_an_agent_whose_folder_is_removed_ends(home: Path) -> None:
+def test_agent_ends_when_its_folder_is_removed(home: Path) -> None:
     client = script(
         home,
         """
@@ -61,7 +61,7 @@ def test_an_agent_whose_folder_is_removed_ends(home: Path) -> None:
     assert not any(exists(worker) for worker in workers)
 
 
-def test_a_killed_agent_is_followed_by_one_that_adopts_its_workers(home: Path, tmp_path: Path) -> None:
+def test_agent_after_a_killed_one_adopts_its_workers(home: Path, tmp_path: Path) -> None:
     def work() -> tuple[int, int]:
         rank = sky.instance_info().rank
         for i in range(3):
@@ -94,7 +94,7 @@ def test_a_killed_agent_is_followed_by_one_that_adopts_its_workers(home: Path, t
     assert not any(exists(pid) for pid in workers)
 
 
-def test_an_agent_killed_with_its_worker_reports_the_call_it_lost(home: Path, tmp_path: Path) -> None:
+def test_call_lost_with_agent_and_worker_is_reported(home: Path, tmp_path: Path) -> None:
     def hang() -> None:
         (tmp_path / f"hangs-{sky.instance_info().rank}").touch()
         time.sleep(600)
@@ -112,7 +112,7 @@ def test_an_agent_killed_with_its_worker_reports_the_call_it_lost(home: Path, tm
         assert rank() @ compute == [0, 1]
 
 
-def test_a_broadcast_waits_for_the_new_agent_of_a_head_that_lost_its_own(home: Path) -> None:
+def test_broadcast_waits_for_the_new_agent_of_a_killed_head_agent(home: Path) -> None:
     with sky.Compute(nodes=2, options=QUIET) as compute:
         assert rank() @ compute == [0, 1]
         head = compute.pool.links[0]
@@ -124,7 +124,7 @@ def test_a_broadcast_waits_for_the_new_agent_of_a_head_that_lost_its_own(home: P
         assert agent_pids(compute)[0] != agent
 
 
-def test_a_frozen_agent_is_shown_and_goes_on_where_it_was(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frozen_agent_is_reported_and_continues_later(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skyward_core.pool.agent_link.SILENCE", 0.4)
     with sky.Compute(nodes=2, options=QUIET) as compute:
         node = compute.pool.view.nodes[1]
@@ -140,9 +140,7 @@ def test_a_frozen_agent_is_shown_and_goes_on_where_it_was(home: Path, monkeypatc
         assert rank() @ compute == [0, 1]
 
 
-def test_a_frozen_agent_that_goes_on_changes_no_phase_of_its_ranks(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resumed_agent_does_not_change_rank_phases(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skyward_core.pool.agent_link.SILENCE", 0.4)
 
     def prepares() -> None:
@@ -170,7 +168,7 @@ def test_a_frozen_agent_that_goes_on_changes_no_phase_of_its_ranks(
 
 
 @pytest.mark.parametrize("stays", [False, True], ids=["stopped", "stopped for good"])
-def test_a_frozen_agent_is_ended_from_outside(home: Path, monkeypatch: pytest.MonkeyPatch, stays: bool) -> None:
+def test_frozen_agent_is_killed_at_teardown(home: Path, monkeypatch: pytest.MonkeyPatch, stays: bool) -> None:
     monkeypatch.setattr("skyward_core.pool.teardown.AGENT_SILENCE_TIMEOUT", 0.5)
     over = threading.Event()
     with sky.Compute(nodes=2, options=QUIET) as compute:
@@ -211,7 +209,7 @@ def detach(mark: Path, scrub: bool = False) -> None:
 @pytest.mark.parametrize(
     ("killed", "scrub"), [("nothing", False), ("agent", False), ("agent", True), ("agent and workers", False)]
 )
-def test_daemon_of_a_rank_ends_with_the_pool(home: Path, tmp_path: Path, killed: str, scrub: bool) -> None:
+def test_daemon_process_of_a_rank_ends_with_the_pool(home: Path, tmp_path: Path, killed: str, scrub: bool) -> None:
     with sky.Compute(nodes=1, options=BRIEF) as compute:
         sky.function(detach)(tmp_path / "daemon", scrub) >> compute
         pid = int((tmp_path / "daemon").read_text())
@@ -230,7 +228,7 @@ def test_daemon_of_a_rank_ends_with_the_pool(home: Path, tmp_path: Path, killed:
     assert not exists(pid)
 
 
-def test_a_forked_child_in_a_session_of_its_own_is_not_taken_for_the_worker(home: Path, tmp_path: Path) -> None:
+def test_forked_child_in_its_own_session_is_not_adopted_as_worker(home: Path, tmp_path: Path) -> None:
     def work() -> int:
         if os.fork() == 0:
             os.setsid()
@@ -270,7 +268,7 @@ def falls_out(how: str, done: Path) -> str:
 
 @pytest.mark.parametrize(("how", "status"), [("returns", "0"), ("raises", "1"), ("exits", "3")])
 @pytest.mark.parametrize("executor", ["process", "thread"])
-def test_a_forked_child_that_falls_out_of_the_function_is_no_second_worker(
+def test_forked_child_that_leaves_the_function_is_no_second_worker(
     home: Path, tmp_path: Path, how: str, status: str, executor: str, shared: dict[str, sky.Compute]
 ) -> None:
     compute = shared[executor]
@@ -292,12 +290,14 @@ def values_of_two(done: Path) -> Iterator[int]:
     yield 2
 
 
-def test_nor_is_one_that_falls_out_of_a_generator(tmp_path: Path, shared: dict[str, sky.Compute]) -> None:
+def test_forked_child_that_leaves_a_generator_is_no_second_worker(
+    tmp_path: Path, shared: dict[str, sky.Compute]
+) -> None:
     assert list(sky.function(values_of_two)(tmp_path / "done") >> shared["process"]) == [0, 1, 2]
     assert (tmp_path / "done").read_text() == "0"
 
 
-def test_the_end_of_a_forked_child_is_not_the_rank_s(shared: dict[str, sky.Compute]) -> None:
+def test_exit_of_a_forked_child_does_not_end_its_rank(shared: dict[str, sky.Compute]) -> None:
     def terminates() -> int:
         import multiprocessing
 
@@ -329,8 +329,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, sky.C
             yield {"process": process, "thread": thread}
 
 
-def test_who_greets_as_a_worker_is_known_by_the_kernel(shared: dict[str, sky.Compute]) -> None:
-    """A process says that it is the worker; it gets no call, and the worker goes on."""
+def test_process_pretending_to_be_the_worker_is_rejected(shared: dict[str, sky.Compute]) -> None:
+    """The forged process gets no call, and the worker continues."""
     compute = shared["process"]
     pid = sky.function(os.getpid)() >> compute
     with socket.socket(socket.AF_UNIX) as line:
@@ -381,12 +381,12 @@ def check(make: Callable[[sky.Compute], subprocess.Popen[bytes]]) -> None:
         process.communicate()
 
 
-def test_a_process_of_ours_that_names_the_socket_is_neither_waited_for_nor_ended(home: Path) -> None:
+def test_own_process_naming_the_agent_socket_is_left_alone(home: Path) -> None:
     check(lambda compute: bystander(*beside(compute)[0]))
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can start another user's process")
-def test_nor_is_a_stranger_s_that_looks_like_a_worker_in_all(home: Path) -> None:
+def test_process_of_another_user_resembling_a_worker_is_left_alone(home: Path) -> None:
     def make(compute: sky.Compute) -> subprocess.Popen[bytes]:
         arguments, env = beside(compute)
         return bystander(*arguments, uid=65534, env=env)
@@ -395,7 +395,7 @@ def test_nor_is_a_stranger_s_that_looks_like_a_worker_in_all(home: Path) -> None
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be a stranger for a moment")
-def test_a_stranger_s_set_user_id_program_with_our_mark_is_nobody_of_ours(tmp_path: Path) -> None:
+def test_set_user_id_program_of_another_user_is_no_node_process(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     program = Path("/tmp", f"skyward-test-{os.getpid()}")  # which a stranger can reach
     shutil.copy(shutil.which("sleep") or "", program)
@@ -413,7 +413,7 @@ def test_a_stranger_s_set_user_id_program_with_our_mark_is_nobody_of_ours(tmp_pa
         program.unlink()
 
 
-def test_a_rank_s_environment_names_its_node(shared: dict[str, sky.Compute]) -> None:
+def test_environment_of_a_rank_names_its_node(shared: dict[str, sky.Compute]) -> None:
     folder = compute_folder(shared["process"])
     assert sky.function(lambda: os.environ.get(NODE_VARIABLE))() >> shared["process"] == folder
     assert json.loads((Path(folder) / "agent.json").read_text())["pid"] in find_node_processes(folder)
@@ -439,7 +439,7 @@ time.sleep(600)
 """
 
 
-def test_an_agent_that_is_just_starting_is_ended_too(tmp_path: Path) -> None:
+def test_agent_that_is_still_starting_is_ended_too(tmp_path: Path) -> None:
     folder = tmp_path / "node-0"
     (folder / "spool").mkdir(parents=True)
     command = [sys.executable, "-c", STARTING, str(folder)]
@@ -532,7 +532,7 @@ def replace_workers(compute: sky.Compute | Attached) -> None:
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("cluster", [True, False], ids=["gang", "standalone"])
-def test_another_node_tells_what_the_dead_agent_knew(home: Path, cluster: bool) -> None:
+def test_new_agent_gets_plugins_and_environment_from_another_node(home: Path, cluster: bool) -> None:
     agents = left_behind(home, 2, cluster=cluster)
     kill(agents[1], *descendants(agents[1]))
     with sky.attach("left") as compute:
@@ -548,7 +548,7 @@ def test_another_node_tells_what_the_dead_agent_knew(home: Path, cluster: bool) 
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("cluster", [True, False], ids=["gang", "standalone"])
-def test_the_workers_that_it_left_tell_where_there_is_no_other_node(home: Path, cluster: bool) -> None:
+def test_new_agent_gets_plugins_and_environment_from_its_workers(home: Path, cluster: bool) -> None:
     (agent,) = left_behind(home, 1, cluster=cluster)
     kill(agent)
     with sky.attach("left") as compute:
@@ -561,7 +561,7 @@ def test_the_workers_that_it_left_tell_where_there_is_no_other_node(home: Path, 
         assert compute.down().ok
 
 
-def test_where_nobody_knows_any_more_that_is_said(home: Path) -> None:
+def test_lost_plugins_and_environment_are_reported(home: Path) -> None:
     (agent,) = left_behind(home, 1)
     kill(agent, *descendants(agent))
     with sky.attach("left") as compute:
@@ -571,7 +571,7 @@ def test_where_nobody_knows_any_more_that_is_said(home: Path) -> None:
         assert compute.down().ok
 
 
-def test_a_pool_without_plugins_goes_on_without_its_variables(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pool_without_plugins_continues_without_its_environment(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (agent,) = left_behind(home, 1, plugins="", console=True)
     kill(agent, *descendants(agent))
     with sky.attach("left") as compute:
@@ -581,7 +581,7 @@ def test_a_pool_without_plugins_goes_on_without_its_variables(home: Path, capsys
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_client_that_came_later_starts_an_agent_that_knows_it_all(home: Path) -> None:
+def test_later_client_starts_an_agent_with_plugins_and_environment(home: Path) -> None:
     left_behind(home, 1)
     with sky.attach("left") as compute:
         agent = compute.pool.links[0].welcome["pid"]
@@ -593,7 +593,7 @@ def test_a_client_that_came_later_starts_an_agent_that_knows_it_all(home: Path) 
         assert compute.down().ok
 
 
-def test_workers_that_it_left_stay_in_their_gang(home: Path) -> None:
+def test_workers_of_a_killed_agent_stay_in_their_gang(home: Path) -> None:
     with sky.Compute(nodes=2, options=sky.Options(console=False)) as compute:
         before = seen() @ compute
         agent, _ = agent_pids(compute)
@@ -602,7 +602,7 @@ def test_workers_that_it_left_stay_in_their_gang(home: Path) -> None:
         assert seen() @ compute == before
 
 
-def test_a_worker_that_greets_too_late_is_none_of_the_new_gang(home: Path) -> None:
+def test_worker_that_reconnects_too_late_leaves_the_gang(home: Path) -> None:
     with sky.Compute(options=sky.Options(console=False)) as compute, ThreadPoolExecutor() as thread:
         ((*_, worker),) = seen() @ compute
         (agent,) = agent_pids(compute)
@@ -623,7 +623,7 @@ def sits(begun: Path) -> None:
     time.sleep(600)
 
 
-def test_a_time_limit_outlives_the_agent_that_began_it(home: Path, tmp_path: Path) -> None:
+def test_timeout_of_a_call_outlives_its_agent(home: Path, tmp_path: Path) -> None:
     with sky.Compute(nodes=1, options=sky.Options(console=False, grace=0.5)) as compute:
         (agent,) = agent_pids(compute)
         seen() @ compute  # what a worker has told just before is told again to the new agent

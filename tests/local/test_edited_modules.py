@@ -1,4 +1,4 @@
-"""A module that is edited while a pool is up is used by the next run."""
+"""Modules edited while a pool is up."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def told(compute: sky.Compute) -> list[str]:
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("cluster", [True, False])
-def test_the_next_run_uses_what_was_edited(folder: Path, cluster: bool) -> None:
+def test_next_run_uses_edited_modules(folder: Path, cluster: bool) -> None:
     write(folder, "helper_a", "one")
     write(folder, "helper_b", "one")
     options = sky.Options(console=False, grace=1, cluster=cluster)
@@ -138,7 +138,7 @@ def waits_for(name: str, begun: str, end: str) -> tuple[str, str]:
     return before, importlib.import_module(name).version()[0]
 
 
-def test_runs_of_others_end_undisturbed_and_other_clients_see_the_edit(folder: Path) -> None:
+def test_edit_does_not_affect_running_runs_and_reaches_other_clients(folder: Path) -> None:
     write(folder, "helper_c", "one")
     begun, end = folder / "begun", folder / "end"
     begun.mkdir()
@@ -168,7 +168,7 @@ def test_runs_of_others_end_undisturbed_and_other_clients_see_the_edit(folder: P
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_an_edit_among_many_calls_is_used_by_the_next_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_edit_between_many_calls_is_used_by_the_next_call(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # On a loaded machine a call may take longer than a look counts: here only what the kernel tells ends it.
     monkeypatch.setattr("skyward_core.pool.edited_modules.CHECK_SHARE", 1e9)
     (folder / "often.py").write_text(TEXT.format(version="0"))
@@ -217,7 +217,7 @@ def write_large(folder: Path, word: str) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def test_the_next_client_goes_on_and_no_rank_uses_anything_half(
+def test_interrupted_upload_of_edits_is_completed_by_the_next_client(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project := tmp_path / "project").mkdir()

@@ -88,7 +88,7 @@ def told(name: str) -> plugins.PluginInfo:
     return next(info for info in plugins.available() if info.name == name)
 
 
-def test_it_is_found_by_name_and_listed_as_it_declares_itself(plugin_site: Path) -> None:
+def test_entry_point_plugin_is_found_and_listed(plugin_site: Path) -> None:
     assert plugins.by_name("greeter").name == "greeter"
     assert told("greeter").help == "a word of welcome in every rank"
     assert told("greeter").parameters == {"word": "what is said"}
@@ -98,7 +98,7 @@ def test_it_is_found_by_name_and_listed_as_it_declares_itself(plugin_site: Path)
         plugins.by_name("greetr")
 
 
-def test_ours_say_what_they_are_and_what_each_parameter_is() -> None:
+def test_built_in_plugins_have_help_for_every_parameter() -> None:
     listed = plugins.available()
     assert [info.name for info in listed][:9] == [
         "torch",
@@ -138,7 +138,7 @@ def test_ours_say_what_they_are_and_what_each_parameter_is() -> None:
         ),
     ],
 )
-def test_one_that_cannot_be_had_is_told_in_words_and_harms_no_other(
+def test_broken_entry_point_plugin_is_explained_and_harms_no_other(
     plugin_site: Path, text: str, error: type[Exception], why: str
 ) -> None:
     declare_plugin(plugin_site, "broken", "its_broken:Broken", "its_broken", text)
@@ -149,7 +149,7 @@ def test_one_that_cannot_be_had_is_told_in_words_and_harms_no_other(
     assert plugins.by_name("greeter").name == "greeter"
 
 
-def test_two_packages_that_declare_one_name_are_refused_and_named(plugin_site: Path) -> None:
+def test_plugin_name_declared_by_two_packages_is_rejected(plugin_site: Path) -> None:
     declare_plugin(plugin_site, "greeter", "its_other:Greeter", "its_other", PLUGIN)
     with pytest.raises(UsageError, match=r"declared by its.greeter \(its_greeter:Greeter\) and its.other "):
         plugins.by_name("greeter")
@@ -157,15 +157,13 @@ def test_two_packages_that_declare_one_name_are_refused_and_named(plugin_site: P
     assert plugins.by_name("torch").name == "torch"
 
 
-def test_none_takes_the_name_of_one_of_ours(plugin_site: Path) -> None:
+def test_entry_point_plugin_cannot_replace_a_built_in_plugin(plugin_site: Path) -> None:
     declare_plugin(plugin_site, "torch", "its_other:Greeter", "its_other", PLUGIN)
     assert plugins.by_name("torch").__module__ == "skyward_core.plugins.built_in.torch"
     assert [info.name for info in plugins.available()].count("torch") == 1
 
 
-def test_declared_plugins_are_read_only_where_none_of_ours_is_meant(
-    plugin_site: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_entry_points_are_not_read_for_built_in_plugins(plugin_site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def never(group: str) -> None:
         raise AssertionError(group)
 
@@ -176,7 +174,7 @@ def test_declared_plugins_are_read_only_where_none_of_ours_is_meant(
         plugins.by_name("greeter")
 
 
-def test_it_runs_with_a_script(plugin_site: Path, tmp_path: Path) -> None:
+def test_entry_point_plugin_runs_with_a_script(plugin_site: Path, tmp_path: Path) -> None:
     cli = Cli(tmp_path)
     cli.env["PYTHONPATH"] = str(plugin_site)
     cli.write("greets.py", SCRIPT)
@@ -195,7 +193,7 @@ def test_it_runs_with_a_script(plugin_site: Path, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-async def test_the_form_says_what_the_plugin_under_the_cursor_is_for(
+async def test_launch_form_shows_help_of_the_highlighted_plugin(
     plugin_site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
@@ -294,7 +292,7 @@ def _forget() -> None:
     launch_form._settings_by_id.cache_clear()
 
 
-def test_it_is_found_by_name_and_offered_in_the_form(installed: Path) -> None:
+def test_entry_point_provider_is_found_and_offered_in_the_form(installed: Path) -> None:
     assert providers.provider_names() == ["aws", "local", "slurm", "ssh", "cupboard"]
     assert providers.resolve_provider("cupboard").name == "cupboard"
     choice = launch_form.provider_choices()["cupboard"]
@@ -305,7 +303,7 @@ def test_it_is_found_by_name_and_offered_in_the_form(installed: Path) -> None:
     assert plan_text.plan_rows(checked())[0] == ("creates", "pool x: 4 shelfs × 1 rank, world size 4")
 
 
-def test_its_field_says_what_is_wrong_and_what_the_command_is(installed: Path) -> None:
+def test_provider_setting_field_validates_and_becomes_an_option(installed: Path) -> None:
     def form(text: str) -> launch_form.Form:
         return launch_form.Form(provider="cupboard", settings={"shelf": text})
 
@@ -317,7 +315,7 @@ def test_its_field_says_what_is_wrong_and_what_the_command_is(installed: Path) -
     assert "--set" not in launch_form.command_line(form(""))
 
 
-def test_it_is_in_the_python_that_does_the_same(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_provider_settings_are_in_the_python_snippet(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[sky.PoolSpec] = []
 
     def compute(**given: Any) -> NoReturn:
@@ -331,7 +329,7 @@ def test_it_is_in_the_python_that_does_the_same(installed: Path, monkeypatch: py
     assert repr(asked) == "[Cupboard('top', 2)]"
 
 
-def test_a_field_that_another_has_the_name_of_has_another_id(installed: Path) -> None:
+def test_provider_setting_named_like_a_form_field_gets_another_id(installed: Path) -> None:
     text = PROVIDER.replace("Cupboard", "Attic").replace('"cupboard"', '"attic"')
     declare(installed, "attic", "its_other:Attic", "its_other", text.replace("shelf", "nodes"))
     _forget()
@@ -342,7 +340,7 @@ def test_a_field_that_another_has_the_name_of_has_another_id(installed: Path) ->
     ]
 
 
-async def test_its_field_is_in_the_form_while_it_is_chosen(
+async def test_provider_setting_field_is_shown_while_the_provider_is_chosen(
     installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
@@ -383,9 +381,7 @@ async def test_its_field_is_in_the_form_while_it_is_chosen(
         await until(pilot, lambda: "Hosts" in screen_text(app) and "Shelf" not in screen_text(app))
 
 
-def test_a_launch_that_an_earlier_release_remembered_keeps_its_hosts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recent_launch_of_an_earlier_release_keeps_its_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     (tmp_path / "recent.json").write_text('[{"script": "a.py", "provider": "ssh", "hosts": "gpu1 gpu2"}]')
     assert recent_forms()[0].settings == {"hosts": "gpu1 gpu2"}
@@ -400,7 +396,7 @@ def test_a_launch_that_an_earlier_release_remembered_keeps_its_hosts(
         ('[Setting(name="a", help=""), Setting(name="a", help="")]', "it declares setting 'a' twice"),
     ],
 )
-def test_settings_that_are_none_are_refused_in_words(installed: Path, settings: str, why: str) -> None:
+def test_invalid_provider_settings_declaration_is_rejected(installed: Path, settings: str, why: str) -> None:
     text = PROVIDER.replace("Cupboard", "Attic").replace('"cupboard"', '"attic"')
     declare(installed, "attic", "its_other:Attic", "its_other", f"{text}\nAttic.settings = {settings}\n")
     _forget()
@@ -408,7 +404,7 @@ def test_settings_that_are_none_are_refused_in_words(installed: Path, settings: 
         providers.provider_class("attic")
 
 
-def test_a_setting_whose_type_breaks_is_told_in_its_field(installed: Path) -> None:
+def test_failing_setting_type_is_a_field_error(installed: Path) -> None:
     (installed / "its_cupboard.py").write_text(
         PROVIDER.replace('default="top"', 'default="top", type={"top": "top"}.__getitem__')
     )
@@ -418,7 +414,7 @@ def test_a_setting_whose_type_breaks_is_told_in_its_field(installed: Path) -> No
 
 
 @pytest.mark.parametrize("ours", [sky.SSH, sky.AWS, sky.Slurm])
-def test_ours_declare_what_their_classes_take(ours: Any) -> None:
+def test_built_in_providers_declare_settings_for_all_parameters(ours: Any) -> None:
     taken = {
         name: (value.default, value.default is value.empty)
         for name, value in inspect.signature(ours).parameters.items()
@@ -430,7 +426,7 @@ def test_ours_declare_what_their_classes_take(ours: Any) -> None:
     assert not taken
 
 
-def test_one_that_cannot_be_loaded_is_named_and_harms_no_other(installed: Path) -> None:
+def test_broken_entry_point_provider_is_named_and_harms_no_other(installed: Path) -> None:
     declare(installed, "broken", "its_broken:Broken", "its_broken", "import not_installed_here\n")
     declare(installed, "other", "its_other:Other", "its_other", "class Other:\n    name = 'another'\n")
     _forget()
@@ -444,7 +440,7 @@ def test_one_that_cannot_be_loaded_is_named_and_harms_no_other(installed: Path) 
         checked("broken")
 
 
-def test_all_are_listed_with_what_they_are_or_why_they_cannot_be_had(installed: Path) -> None:
+def test_all_providers_are_listed_with_description_or_error(installed: Path) -> None:
     declare(installed, "broken", "its_broken:Broken", "its_broken", "import not_installed_here\n")
     _forget()
     listed = {each.name: each for each in available()}
@@ -455,7 +451,7 @@ def test_all_are_listed_with_what_they_are_or_why_they_cannot_be_had(installed: 
     assert all(each.about for name, each in listed.items() if name != "broken")
 
 
-def test_one_that_does_not_say_what_it_is_is_refused_in_words(installed: Path) -> None:
+def test_provider_without_description_is_rejected(installed: Path) -> None:
     declare(installed, "other", "its_other:Other", "its_other", "class Other:\n    name = 'other'\n")
     _forget()
     with pytest.raises(UsageError, match=r"'other' \(its_other:Other\): its class needs a str attribute 'about'"):
@@ -463,7 +459,7 @@ def test_one_that_does_not_say_what_it_is_is_refused_in_words(installed: Path) -
     assert launch_form.provider_choices()["other"].label == "other"
 
 
-def test_one_name_that_two_packages_declare_is_neither_s(installed: Path) -> None:
+def test_provider_name_declared_by_two_packages_is_rejected(installed: Path) -> None:
     text = PROVIDER.replace("Cupboard", "Other")
     declare(installed, "cupboard", "its_other:Other", "its_other", text)
     _forget()
@@ -475,7 +471,7 @@ def test_one_name_that_two_packages_declare_is_neither_s(installed: Path) -> Non
         checked()
 
 
-def test_the_doctor_goes_on_after_one_whose_check_breaks(installed: Path, tmp_path: Path) -> None:
+def test_doctor_continues_after_a_failing_provider_check(installed: Path, tmp_path: Path) -> None:
     text = PROVIDER.replace("Cupboard", "Attic").replace('"cupboard"', '"attic"')
     declare(
         installed,
@@ -490,7 +486,7 @@ def test_the_doctor_goes_on_after_one_whose_check_breaks(installed: Path, tmp_pa
     assert "KeyError: 'dust'" in said and "the door is open" in said
 
 
-def test_no_declared_one_takes_the_name_of_one_of_ours(installed: Path) -> None:
+def test_entry_point_provider_cannot_replace_a_built_in_provider(installed: Path) -> None:
     declare(installed, "local", "its_other:Other", "its_other", "class Other:\n    name = 'local'\n")
     _forget()
     assert providers.provider_names() == ["aws", "local", "slurm", "ssh", "cupboard"]
@@ -498,13 +494,13 @@ def test_no_declared_one_takes_the_name_of_one_of_ours(installed: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["told", "base", "local.provider", "../local", "", "nobody"])
-def test_what_is_no_provider_is_none(name: str) -> None:
+def test_unknown_provider_name_is_rejected(name: str) -> None:
     with pytest.raises(UsageError, match="no provider is called"):
         providers.provider_class(name)
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_it_runs_a_script_and_the_ledger_and_the_doctor_know_it(installed: Path, tmp_path: Path) -> None:
+def test_entry_point_provider_runs_a_script_and_is_in_the_ledger(installed: Path, tmp_path: Path) -> None:
     cli = Cli(tmp_path)
     cli.env["PYTHONPATH"] = str(installed)
     given = ("--set", "shelf=bottom", "--set", "drawers=2")
@@ -528,9 +524,7 @@ def test_it_runs_a_script_and_the_ledger_and_the_doctor_know_it(installed: Path,
     assert receipt["gone"] == [0]
 
 
-def test_what_is_declared_is_read_only_where_none_of_ours_is_meant(
-    installed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_entry_points_are_not_read_for_built_in_providers(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def never(group: str) -> None:
         raise AssertionError(group)
 
@@ -554,7 +548,7 @@ def test_what_is_declared_is_read_only_where_none_of_ours_is_meant(
         (("--hosts", "gpu1"), "cannot be combined with provider cupboard"),
     ],
 )
-def test_a_setting_that_makes_no_sense_is_refused_in_words(
+def test_invalid_provider_setting_on_the_command_line_is_rejected(
     installed: Path, tmp_path: Path, words: tuple[str, ...], said: str
 ) -> None:
     cli = Cli(tmp_path)
@@ -565,7 +559,7 @@ def test_a_setting_that_makes_no_sense_is_refused_in_words(
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_one_that_needs_a_setting_says_so(installed: Path, tmp_path: Path) -> None:
+def test_missing_required_provider_setting_is_reported(installed: Path, tmp_path: Path) -> None:
     text = PROVIDER.replace('default="top"', "required=True")
     (installed / "its_cupboard.py").write_text(text)
     cli = Cli(tmp_path)

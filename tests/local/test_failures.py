@@ -1,4 +1,4 @@
-"""Invariants 5 to 9: every fault is caused for real, named with its rank and cause, and leaves a pool that works."""
+"""Invariants 5 to 9: real faults, named with rank and cause, after which the pool works."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def fails(pool: sky.Compute, function) -> sky.RunError:  # type: ignore[no-untyp
     return caught.value
 
 
-def test_an_exception_keeps_type_message_attributes_and_remote_traceback(pool: sky.Compute) -> None:
+def test_exception_keeps_type_message_attributes_and_remote_traceback(pool: sky.Compute) -> None:
     class Custom(Exception):
         def __init__(self, code: int, words: str) -> None:
             super().__init__(words)
@@ -64,7 +64,7 @@ def test_an_exception_keeps_type_message_attributes_and_remote_traceback(pool: s
     assert "rank 2 (node 2) raised" in str(error)
 
 
-def test_results_of_ranks_that_finished_are_kept(pool: sky.Compute, tmp_path: Path) -> None:
+def test_results_of_ranks_that_returned_are_in_the_run_error(pool: sky.Compute, tmp_path: Path) -> None:
     go = tmp_path / "go"
 
     def fails_last() -> int:
@@ -108,7 +108,7 @@ def test_results_of_ranks_that_finished_are_kept(pool: sky.Compute, tmp_path: Pa
     ],
     ids=["SIGKILL", "SIGTERM", "segfault", "abort", "_exit", "sys.exit", "sys.exit text"],
 )
-def test_a_dead_worker_is_reported_with_its_signal_or_code(pool, how, code, number) -> None:  # type: ignore[no-untyped-def]
+def test_dead_worker_is_reported_with_its_signal_or_exit_code(pool, how, code, number) -> None:  # type: ignore[no-untyped-def]
     error = fails(pool, on_rank(1, how))
     outcome = error.outcomes[1]
     assert outcome.kind == "exited"
@@ -119,7 +119,7 @@ def test_a_dead_worker_is_reported_with_its_signal_or_code(pool, how, code, numb
         assert signal.Signals(number).name in str(error)
 
 
-def test_a_worker_killed_between_runs_is_replaced(pool: sky.Compute) -> None:
+def test_worker_killed_between_runs_is_replaced(pool: sky.Compute) -> None:
     def which() -> int:
         return os.getpid()
 
@@ -134,7 +134,7 @@ def test_a_worker_killed_between_runs_is_replaced(pool: sky.Compute) -> None:
     assert fine() @ pool == [0, 1, 2, 3]
 
 
-def test_a_rank_that_hangs_in_native_code_is_stopped_before_the_grace_is_over(pool: sky.Compute) -> None:
+def test_rank_hanging_in_native_code_is_stopped_before_the_grace_ends(pool: sky.Compute) -> None:
     def hang_in_c() -> None:
         ctypes.CDLL(None).pause()  # returns only to run a signal handler, never back to Python's
 
@@ -144,7 +144,7 @@ def test_a_rank_that_hangs_in_native_code_is_stopped_before_the_grace_is_over(po
     assert time.monotonic() - started < 60  # and not for ever; speed is the benches' business
 
 
-def test_stopped_code_may_clean_up(pool: sky.Compute, tmp_path: Path) -> None:
+def test_stopped_rank_runs_its_finally_blocks(pool: sky.Compute, tmp_path: Path) -> None:
     def patient() -> None:
         try:
             (tmp_path / f"started-{sky.instance_info().rank}").touch()
@@ -161,7 +161,7 @@ def test_stopped_code_may_clean_up(pool: sky.Compute, tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.glob("cleaned-*")) == ["cleaned-0", "cleaned-1", "cleaned-2"]
 
 
-def test_a_stubborn_rank_is_killed_after_the_grace(pool: sky.Compute, tmp_path: Path) -> None:
+def test_rank_that_ignores_sigterm_is_killed_after_the_grace(pool: sky.Compute, tmp_path: Path) -> None:
     def stubborn() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         (tmp_path / str(sky.instance_info().rank)).write_text(str(os.getpid()))
@@ -176,7 +176,7 @@ def test_a_stubborn_rank_is_killed_after_the_grace(pool: sky.Compute, tmp_path: 
     assert not any(exists(int(path.read_text())) for path in tmp_path.iterdir())
 
 
-def test_children_that_outlive_a_rank_end_with_its_worker(pool: sky.Compute, tmp_path: Path) -> None:
+def test_child_processes_of_an_exited_rank_are_killed(pool: sky.Compute, tmp_path: Path) -> None:
     def leave_a_child() -> int:
         pid = os.fork()
         if pid == 0:
@@ -206,7 +206,7 @@ def _group_members(group: int) -> list[int]:
     return found
 
 
-def test_a_call_can_be_caught_by_what_its_rank_raises(pool: sky.Compute) -> None:
+def test_run_error_can_be_caught_by_the_exception_type_of_the_rank(pool: sky.Compute) -> None:
     def missing(path: str) -> None:
         Path(path).read_text()
 
@@ -223,7 +223,7 @@ def test_a_call_can_be_caught_by_what_its_rank_raises(pool: sky.Compute) -> None
         (sky.function(missing)("/nowhere/x") > pool).result()
 
 
-def test_a_timeout_stops_the_remote_code(pool: sky.Compute, tmp_path: Path) -> None:
+def test_timeout_stops_the_remote_code(pool: sky.Compute, tmp_path: Path) -> None:
     def slow() -> None:
         (tmp_path / str(os.getpid())).touch()
         time.sleep(600)
@@ -239,7 +239,7 @@ def test_a_timeout_stops_the_remote_code(pool: sky.Compute, tmp_path: Path) -> N
     assert fine() @ pool == [0, 1, 2, 3]
 
 
-def test_an_interrupted_caller_stops_the_remote_code(pool: sky.Compute, tmp_path: Path) -> None:
+def test_interrupted_caller_stops_the_remote_code(pool: sky.Compute, tmp_path: Path) -> None:
     def slow() -> None:
         (tmp_path / str(sky.instance_info().rank)).write_text(str(os.getpid()))
         time.sleep(600)
@@ -257,7 +257,7 @@ def test_an_interrupted_caller_stops_the_remote_code(pool: sky.Compute, tmp_path
     assert fine() @ pool == [0, 1, 2, 3]
 
 
-def test_what_cannot_be_pickled_is_named_at_once(pool: sky.Compute) -> None:
+def test_unpicklable_argument_or_closure_is_named_at_once(pool: sky.Compute) -> None:
     def take(x: object) -> None: ...
 
     with pytest.raises(sky.NotPicklableError, match=r"argument 'x' of take\(\).*lock.*x\['deep'\]\[1\]"):
@@ -271,7 +271,7 @@ def test_what_cannot_be_pickled_is_named_at_once(pool: sky.Compute) -> None:
         sky.function(captured)() >> pool
 
 
-def test_one_failing_task_of_a_gather_stops_the_others(pool: sky.Compute) -> None:
+def test_failing_task_of_a_gather_stops_the_others(pool: sky.Compute) -> None:
     def work(i: int) -> int:
         if i == 0:
             raise ValueError("first")
@@ -284,7 +284,7 @@ def test_one_failing_task_of_a_gather_stops_the_others(pool: sky.Compute) -> Non
     assert fine() @ pool == [0, 1, 2, 3]
 
 
-def test_without_fail_fast_every_rank_gets_to_its_end(home: Path) -> None:
+def test_without_fail_fast_other_ranks_finish(home: Path) -> None:
     def body() -> int:
         rank = sky.instance_info().rank
         if rank == 0:
@@ -298,7 +298,7 @@ def test_without_fail_fast_every_rank_gets_to_its_end(home: Path) -> None:
         assert caught.value.results == {1: 1}
 
 
-def test_a_call_that_ends_with_another_of_its_process_was_not_cancelled(world: Path) -> None:
+def test_call_ended_by_a_shared_worker_process_is_not_cancelled(world: Path) -> None:
     def waits() -> None:
         threading.Event().wait()
 
@@ -329,7 +329,7 @@ def pool_of(nodes: int) -> sky.Compute:
     return sky.Compute(provider=sky.Local(), nodes=nodes, options=sky.Options(console=False, grace=1.0))
 
 
-def test_a_worker_that_cannot_be_started_is_said_at_once(
+def test_worker_that_cannot_start_is_reported_at_once(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "work"
@@ -356,7 +356,7 @@ def worker_of(pool: sky.Compute) -> int:
     return next(iter(worker_pids(pool)), 0)
 
 
-def test_who_was_stopped_for_another_runs_sake_is_not_called_cancelled(home: Path, tmp_path: Path) -> None:
+def test_rank_stopped_for_another_run_is_not_called_cancelled(home: Path, tmp_path: Path) -> None:
     def wait(path: str) -> None:
         import time
 
@@ -373,7 +373,7 @@ def test_who_was_stopped_for_another_runs_sake_is_not_called_cancelled(home: Pat
             running.result(30)
 
 
-def test_after_an_agents_death_a_run_has_its_own_lines_only(home: Path) -> None:
+def test_run_after_an_agent_death_has_only_its_own_lines(home: Path) -> None:
     with pool_of(1) as pool:
         sky.function(lambda: print("of an earlier run"))() @ pool
         wait_until(lambda: not pool.pool.context.registry.runs, what="the end of the first run")
@@ -385,7 +385,7 @@ def test_after_an_agents_death_a_run_has_its_own_lines_only(home: Path) -> None:
         assert [line.text for line in stored(pool, last_run(pool))] == ["of this run"]
 
 
-def test_a_run_during_which_its_agent_dies_has_its_own_lines_only(home: Path) -> None:
+def test_run_during_an_agent_death_has_only_its_own_lines(home: Path) -> None:
     def slow(go: Path) -> None:
         print("begun", flush=True)
         while not go.exists():
@@ -406,7 +406,7 @@ def test_a_run_during_which_its_agent_dies_has_its_own_lines_only(home: Path) ->
         assert [line.text for line in stored(pool, last_run(pool))] == ["begun", "ended"]
 
 
-def test_a_disk_that_fills_while_a_rank_prints_is_named(home: Path) -> None:
+def test_full_disk_while_a_rank_prints_is_raised_in_the_rank(home: Path) -> None:
     def fill() -> None:
         import resource
 

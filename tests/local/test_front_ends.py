@@ -1,4 +1,4 @@
-"""What front ends do with pools, through a session."""
+"""Sessions of front ends: attaching, listing and ended pools."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from tests.support.sessions import new_session
 from tests.support.waiting import wait_until
 
 
-def test_a_session_unpickles_neither_values_nor_exceptions_nor_items(home: Path, tmp_path: Path) -> None:
-    """Invariant 13: a front end shows what nodes say of values; it never unpickles one."""
+def test_session_unpickles_no_values_exceptions_or_items(home: Path, tmp_path: Path) -> None:
+    """Invariant 13: a front end shows summaries sent by nodes and never unpickles a value."""
     mark = str(tmp_path / "unpickled")
 
     class Trap:
@@ -72,7 +72,9 @@ def test_a_session_unpickles_neither_values_nor_exceptions_nor_items(home: Path,
         session.detach()
 
 
-def test_leaving_at_the_news_of_a_receipt_leaves_it_in_the_ledger(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_detach_on_the_receipt_event_leaves_the_receipt_in_the_ledger(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told, ended = threading.Event(), Ledger.record_teardown
 
     def slowly(ledger: Ledger, *arguments: Any) -> None:
@@ -93,7 +95,7 @@ def test_leaving_at_the_news_of_a_receipt_leaves_it_in_the_ledger(home: Path, mo
     assert row is not None and row.receipt is not None
 
 
-def test_a_pool_of_another_release_is_refused_in_words_and_can_be_ended(
+def test_pool_of_another_release_is_rejected_but_can_be_ended(
     home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     session = Session()
@@ -147,7 +149,7 @@ with sky.Compute(provider=sky.Local(), nodes=8, name="wide", options=sky.Options
 """
 
 
-def test_a_pool_that_another_process_makes_is_never_shown_as_less_than_it_is(home: Path) -> None:
+def test_pool_created_by_another_process_is_shown_up_only_when_complete(home: Path) -> None:
     go_on = home.with_name("go-on")
     maker = subprocess.Popen([sys.executable, "-c", WIDE, go_on], stdin=subprocess.PIPE, text=True)
     session = Session()
@@ -169,7 +171,7 @@ def test_a_pool_that_another_process_makes_is_never_shown_as_less_than_it_is(hom
         session.detach()
 
 
-def test_a_node_that_was_away_when_we_came_is_joined_as_soon_as_it_is_there(home: Path) -> None:
+def test_node_unreachable_at_attach_is_joined_later(home: Path) -> None:
     spec = PoolSpec(name="pair", provider=Local(), nodes=2, options=Options(console=False))
     maker, session = Session(), Session()
     try:
@@ -191,7 +193,7 @@ def test_a_node_that_was_away_when_we_came_is_joined_as_soon_as_it_is_there(home
         maker.detach()
 
 
-def test_a_pool_to_which_the_way_is_long_is_listed_meanwhile(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pool_with_a_slow_connection_is_listed_meanwhile(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     maker, looker, there = Session(), Session(), threading.Event()
     attach = Pool.attach
 
@@ -214,7 +216,7 @@ def test_a_pool_to_which_the_way_is_long_is_listed_meanwhile(home: Path, monkeyp
         maker.detach()
 
 
-def test_pools_that_are_over_are_listed_and_opened_by_their_keys(home: Path) -> None:
+def test_ended_pools_are_listed_and_opened_by_key(home: Path) -> None:
     def said(words: str) -> str:
         print("heard", words)
         return words

@@ -1,4 +1,4 @@
-"""``ranks_per_node="gpu"``, with pynvml's real calls into a driver compiled here."""
+"""``ranks_per_node="gpu"`` with real pynvml calls into a driver compiled by the tests."""
 
 from __future__ import annotations
 
@@ -75,9 +75,7 @@ def seen_by_all() -> str:
     return os.environ.get("CUDA_VISIBLE_DEVICES", "all")
 
 
-def test_a_task_sees_the_share_of_its_rank_where_ranks_see_all_devices(
-    driver: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_task_sees_the_gpus_of_its_rank_if_ranks_see_all_gpus(driver: pytest.MonkeyPatch, tmp_path: Path) -> None:
     driver.setenv("FAKE_GPUS", "wnwn")
     begun = tmp_path / "begun"
     begun.mkdir()
@@ -88,7 +86,7 @@ def test_a_task_sees_the_share_of_its_rank_where_ranks_see_all_devices(
         assert seen_by_all() @ compute == ["all", "all"]
 
 
-def test_each_rank_sees_its_own_device(driver: pytest.MonkeyPatch) -> None:
+def test_each_rank_sees_its_own_gpu(driver: pytest.MonkeyPatch) -> None:
     driver.setenv("FAKE_GPUS", "wn")
     with sky.Compute(name="per-gpu", nodes=2, worker=PER_GPU, options=QUIET) as compute:
         expected = [(r, r % 2, r // 2, 2, 4, 2, f"GPU-{r % 2}") for r in range(4)]
@@ -119,8 +117,8 @@ def seen() -> dict[str, Any]:
     }
 
 
-def test_a_rank_knows_the_gpus_that_its_node_and_its_pool_have(driver: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The nodes' interpreters give one of them another driver: what a node has is its own."""
+def test_instance_info_counts_gpus_of_the_node_and_the_pool(driver: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The interpreter of one node loads another driver, so the nodes differ."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os\n"
         "if 'import devices' in open('/proc/self/cmdline').read():\n"
@@ -150,8 +148,8 @@ def together(folder: str, calls: int) -> str | None:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_each_process_of_a_rank_has_a_slice_of_its_own(driver: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """MIG, and a pool without a gang, whose ranks know of their own node alone."""
+def test_each_worker_process_of_a_rank_has_its_own_mig_slice(driver: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The pool uses MIG and has no gang, so ranks know only their own node."""
     driver.setenv("FAKE_GPUS", "22")
     tool = tmp_path / "nvidia-smi"
     tool.write_text("#!/bin/sh\necho 'MIG 3g.40gb  Device 0'\n")
@@ -171,20 +169,22 @@ def test_each_process_of_a_rank_has_a_slice_of_its_own(driver: pytest.MonkeyPatc
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_gpu_that_is_cut_gives_a_rank_per_slice(driver: pytest.MonkeyPatch) -> None:
+def test_sliced_gpu_has_one_rank_per_mig_slice(driver: pytest.MonkeyPatch) -> None:
     driver.setenv("FAKE_GPUS", "w3")
     with sky.Compute(worker=PER_GPU, options=QUIET) as compute:
         assert [seen[-1] for seen in place() @ compute] == ["GPU-0", "MIG-1-0", "MIG-1-1", "MIG-1-2"]
 
 
-def test_what_the_environment_leaves_visible_is_all_there_is(driver: pytest.MonkeyPatch) -> None:
+def test_visible_devices_variable_limits_ranks_per_gpu(driver: pytest.MonkeyPatch) -> None:
     image = sky.Image(env={"CUDA_VISIBLE_DEVICES": "3,5"})
     with sky.Compute(worker=PER_GPU, options=QUIET, image=image) as compute:
         assert [seen[-1] for seen in place() @ compute] == ["3", "5"]
 
 
 @pytest.mark.parametrize(("gpus", "why"), [(None, "Driver Not Loaded"), ("", "the driver lists no GPU")])
-def test_without_gpus_the_error_says_to_give_a_number(gpus: str | None, why: str, driver: pytest.MonkeyPatch) -> None:
+def test_ranks_per_gpu_without_gpus_is_an_error_with_advice(
+    gpus: str | None, why: str, driver: pytest.MonkeyPatch
+) -> None:
     if gpus is not None:
         driver.setenv("FAKE_GPUS", gpus)
     compute = sky.Compute(worker=PER_GPU, options=QUIET)
@@ -197,8 +197,8 @@ def test_without_gpus_the_error_says_to_give_a_number(gpus: str | None, why: str
     assert compute.receipt is not None and compute.receipt.ok
 
 
-def test_nodes_must_have_the_same_number(driver: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One node's ``FAKE_GPUS`` differs: the interpreter's start-up file tells them apart by who comes first."""
+def test_nodes_with_different_gpu_counts_are_rejected(driver: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The start-up file of the interpreter gives the first node another ``FAKE_GPUS``."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os\n"
         "try: os.close(os.open(os.environ['FIRST'], os.O_CREAT | os.O_EXCL))\n"
@@ -217,7 +217,7 @@ def test_nodes_must_have_the_same_number(driver: pytest.MonkeyPatch, tmp_path: P
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("node", [0, 1])
-def test_another_machine_has_a_rank_for_each_of_its_gpus(driver: pytest.MonkeyPatch, node: int) -> None:
+def test_replacement_machine_has_one_rank_per_gpu(driver: pytest.MonkeyPatch, node: int) -> None:
     driver.setenv("FAKE_GPUS", "ww")
     options = sky.Options(console=False, grace=0.5, on_loss="replace")
     expected = [(r, r % 2, r // 2, 2, 4, 2, f"GPU-{r % 2}") for r in range(4)]
@@ -229,8 +229,8 @@ def test_another_machine_has_a_rank_for_each_of_its_gpus(driver: pytest.MonkeyPa
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_machine_with_fewer_gpus_is_no_replacement(driver: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The interpreter's start-up file takes a GPU from who comes third: the first machine in another's place."""
+def test_replacement_machine_with_fewer_gpus_is_rejected(driver: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The start-up file of the interpreter removes a GPU from the third machine, which is the replacement."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os\n"
         "if 'devices' in open('/proc/self/cmdline').read():\n"
@@ -256,7 +256,7 @@ def test_a_machine_with_fewer_gpus_is_no_replacement(driver: pytest.MonkeyPatch,
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_host_counts_its_own_gpus(library: Path, tmp_path: Path) -> None:
+async def test_ssh_host_without_gpu_is_rejected_for_ranks_per_gpu(library: Path, tmp_path: Path) -> None:
     host = Host(tmp_path / "host")
     await host.start()
     known = tmp_path / "known"

@@ -1,4 +1,4 @@
-"""What is thought of a host's key, beside what OpenSSH's own client thinks of it: one real server, many files."""
+"""Host key verdicts compared with those of OpenSSH's client, for many known_hosts files."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ async def by_us(case: Case, home: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.what for case in CASES])
-async def test_a_key_is_thought_of_as_openssh_does(
+async def test_host_key_verdict_equals_that_of_openssh(
     case: Case, verdicts: dict[str, tuple[str, Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     openssh, home = verdicts[case.what]

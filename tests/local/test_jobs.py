@@ -1,4 +1,4 @@
-"""Job files from the command line, on real pools: their order, their pool, and the words for what goes wrong."""
+"""Job files from the command line on real pools: steps, pools and errors."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def written(cli: Cli, text: str, **said: Any) -> str:
     return "task.yaml"
 
 
-def test_files_come_first_then_setup_on_all_then_the_run(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_places_files_then_runs_setup_on_all_nodes_then_run(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(cli.env, "HF_TOKEN", TOKEN)
     name = written(cli, JOB, nodes=2)
     done = cli("launch", name, "-c", "job", "--env", "WORD=said", "--secret", "HF_TOKEN")
@@ -98,15 +98,15 @@ def ran(cli: Cli, *words: object, status: int = 0) -> list[str]:
     return sorted(line for line in out if line.startswith("r00") and "| " in line)
 
 
-def test_a_pool_that_is_up_is_used_and_need_not_be_set_up_again(cli: Cli, pool: str) -> None:
+def test_job_on_a_running_pool_may_skip_setup(cli: Cli, pool: str) -> None:
     name = written(cli, "num_nodes: 2\nsetup: echo set up\nrun: echo run\n")
     assert ran(cli, "launch", name, "-c", pool) == [f"r00{r}| {w}" for r in (0, 1) for w in ("run", "set up")]
     assert ran(cli, "launch", name, "-c", pool, "--no-setup") == ["r000| run", "r001| run"]
     assert ran(cli, "exec", pool, name) == ["r000| run", "r001| run"]
 
 
-def test_a_job_of_fewer_nodes_than_the_pool_has(cli: Cli, pool: str) -> None:
-    """Setup is of all nodes, the run of the first ones; and they are told of no others."""
+def test_job_on_fewer_nodes_than_the_pool_runs_on_the_first_ones(cli: Cli, pool: str) -> None:
+    """Setup runs on all nodes, the run only on the first ones, which know no others."""
     run = "echo $SKYPILOT_NODE_RANK of $SKYPILOT_NUM_NODES $SKYPILOT_NODE_IPS, $RANK of $WORLD_SIZE"
     name = written(cli, f"setup: echo set up\nrun: {run}\n")
     assert ran(cli, "launch", name, "-c", pool) == [
@@ -116,7 +116,7 @@ def test_a_job_of_fewer_nodes_than_the_pool_has(cli: Cli, pool: str) -> None:
     ]
 
 
-def test_a_command_on_a_pool(cli: Cli, pool: str) -> None:
+def test_exec_runs_a_command_on_a_pool(cli: Cli, pool: str) -> None:
     assert ran(cli, "exec", pool, "echo", "a  b", "$HOME") == ["r000| a  b $HOME", "r001| a  b $HOME"]
     assert ran(cli, "exec", "--env", "A=1", pool, "--", "echo $A") == ["r000| 1", "r001| 1"]
     assert ran(cli, "exec", "--secret", f"A={TOKEN}", pool, "echo $A; exit 5", status=5)
@@ -125,7 +125,7 @@ def test_a_command_on_a_pool(cli: Cli, pool: str) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="a small disk is mounted")
-def test_a_disk_that_is_too_small_for_its_files_is_named(cli: Cli, pool: str, tmp_path: Path) -> None:
+def test_full_disk_for_job_files_is_named(cli: Cli, pool: str, tmp_path: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", tmp_path], check=True)
     try:
         (cli.folder / "large").write_bytes(bytes(100_000))
@@ -140,8 +140,8 @@ def test_a_disk_that_is_too_small_for_its_files_is_named(cli: Cli, pool: str, tm
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_job_without_run_says_what_was_done(cli: Cli, pool: str) -> None:
-    """With SkyPilot such a file only has machines made, and sets them up."""
+def test_job_without_run_commands_reports_what_was_done(cli: Cli, pool: str) -> None:
+    """In SkyPilot such a file only creates machines and sets them up."""
     name = written(cli, "num_nodes: 1\n")
     made = cli("launch", name, "-c", "bare", "--down")
     assert "task.yaml has no run commands: created pool bare" in made.stderr
@@ -153,10 +153,8 @@ def test_a_job_without_run_says_what_was_done(cli: Cli, pool: str) -> None:
     assert "has no run commands: uploaded its files, set up its nodes" in done.stderr
 
 
-def test_on_this_machine_a_job_works_in_its_own_folder_and_writes_over_nothing(
-    cli: Cli, pool: str, tmp_path: Path
-) -> None:
-    """Wherever the pool that it comes to works: that is the person's own folder."""
+def test_local_job_runs_in_its_workdir_and_overwrites_nothing(cli: Cli, pool: str, tmp_path: Path) -> None:
+    """The working folder of the pool is the user's own folder."""
     (tmp_path / "word.txt").write_text("the job's\n")
     who = ("-c", "user.name=a", "-c", "user.email=a@b")
     for words in (("init", "-q"), ("add", "."), (*who, "commit", "-qm", "x")):
@@ -171,8 +169,8 @@ def test_on_this_machine_a_job_works_in_its_own_folder_and_writes_over_nothing(
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_clone_goes_when_its_pool_has_gone(cli: Cli, tmp_path: Path) -> None:
-    """Also one of a client that was killed; not before, as ranks work in it."""
+def test_git_clone_of_a_job_is_removed_after_its_pool_ended(cli: Cli, tmp_path: Path) -> None:
+    """The clone of a killed client is removed, too, but not while ranks work in it."""
     (tmp_path / "word.txt").write_text("cloned\n")
     who = ("-c", "user.name=a", "-c", "user.email=a@b")
     for words in (("init", "-q"), ("add", "."), (*who, "commit", "-qm", "x")):
@@ -191,7 +189,7 @@ def test_a_clone_goes_when_its_pool_has_gone(cli: Cli, tmp_path: Path) -> None:
     assert not list(clones.glob(f"{mine}*"))
 
 
-def test_a_failing_setup_ends_it_with_its_log_before_the_run(cli: Cli, pool: str) -> None:
+def test_failing_setup_ends_the_job_with_its_log_before_run(cli: Cli, pool: str) -> None:
     setup = "if [ $SKYPILOT_SETUP_NODE_RANK = 1 ]; then echo no such package >&2; exit 9; fi; sleep 1000"
     done = cli("launch", written(cli, f"num_nodes: 2\nsetup: {setup}\nrun: touch ran\n"), "-c", pool, status=9)
     assert "r001| no such package" in done.stdout + done.stderr
@@ -200,14 +198,14 @@ def test_a_failing_setup_ends_it_with_its_log_before_the_run(cli: Cli, pool: str
     assert not (cli.folder / "ran").exists()
 
 
-def test_a_worker_that_fails_stops_the_others(cli: Cli, pool: str) -> None:
+def test_failing_rank_of_a_job_stops_the_others(cli: Cli, pool: str) -> None:
     run = "test $SKYPILOT_NODE_RANK = 1 && exit 3; sleep 1000"
     found = cli.json("launch", written(cli, f"num_nodes: 2\nrun: {run}\n"), "-c", pool, status=3)
     assert (found["root_cause"]["rank"], found["root_cause"]["exit_code"]) == (1, 3)
     assert found["ranks"][0]["outcome"] == "collateral"
 
 
-def test_it_is_left_running_and_its_pool_torn_down(cli: Cli) -> None:
+def test_job_can_be_detached_and_its_pool_torn_down_by_launch(cli: Cli) -> None:
     name = written(cli, "run: while ! [ -e go ]; do sleep 0.02; done; echo went\n")
     said = cli("launch", name, "-c", "left", "--detach").stderr
     assert "keeps running; watch: skyward-tui attach left" in said
@@ -217,7 +215,7 @@ def test_it_is_left_running_and_its_pool_torn_down(cli: Cli) -> None:
     assert "left" not in cli.pools()
 
 
-def test_what_a_killed_launch_was_about_to_send_goes_with_the_next_one(cli: Cli, pool: str) -> None:
+def test_files_of_a_killed_launch_are_removed_by_the_next_one(cli: Cli, pool: str) -> None:
     folder = cli.folder / "home" / "tasks"
     before = set(folder.iterdir()) if folder.exists() else set()
     go_on = cli.folder / "go on"
@@ -234,7 +232,7 @@ def test_what_a_killed_launch_was_about_to_send_goes_with_the_next_one(cli: Cli,
     assert not set(folder.iterdir()) - before
 
 
-def test_what_would_be_made_is_told(cli: Cli) -> None:
+def test_launch_dry_run_shows_the_plan(cli: Cli) -> None:
     name = written(cli, JOB, nodes=2)
     found = cli.json("launch", name, "--dry-run", "--secret", "HF_TOKEN=abcdefgh")
     assert dict(found["plan"])["pool"].endswith(": 2 nodes on local")
@@ -260,7 +258,9 @@ def test_what_would_be_made_is_told(cli: Cli) -> None:
         (("exec", "--env", "NONESUCH_X", "job", "true"), "this shell has no variable of that name"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(cli: Cli, pool: str, words: tuple[str, ...], said: str) -> None:
+def test_invalid_launch_or_exec_command_is_one_error_line(
+    cli: Cli, pool: str, words: tuple[str, ...], said: str
+) -> None:
     cli.write("bad.yaml", "run: a\nnodes: 2\n")
     cli.write("large.yaml", "num_nodes: 9\nrun: a\n")
     cli.write("empty.yaml", "")
@@ -269,10 +269,10 @@ def test_what_cannot_be_is_refused_in_one_line(cli: Cli, pool: str, words: tuple
     assert said in done.stderr
 
 
-def test_its_shell_has_read_the_persons_file_and_knows_conda(
+def test_job_shell_reads_bashrc_and_finds_conda(
     cli: Cli, pool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As setup's lines ``>> ~/.bashrc`` expect it; and conda also where that file is of no use."""
+    """Setup may append lines to ``~/.bashrc``; conda works even if that file returns early."""
     (tmp_path / ".bashrc").write_text("echo noise; export FROM_FILE=1\nreturn\nexport BEHIND=1\n")
     profile = tmp_path / "miniconda3" / "etc" / "profile.d"
     profile.mkdir(parents=True)
@@ -287,7 +287,7 @@ def test_its_shell_has_read_the_persons_file_and_knows_conda(
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_who_is_about_to_leave_a_job_at_its_setup_is_told_what_does_not_begin(cli: Cli, pool: str) -> None:
+def test_detaching_during_setup_reports_skipped_job_steps(cli: Cli, pool: str) -> None:
     name = written(
         cli, "name: trains\nsetup: echo at setup; while [ ! -e left.end ]; do sleep 0.05; done\nrun: 'true'\n"
     )

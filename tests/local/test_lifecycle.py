@@ -41,7 +41,7 @@ def rank() -> int:
     return sky.instance_info().rank
 
 
-def test_the_block_tears_down_and_gives_a_receipt(home: Path) -> None:
+def test_compute_block_tears_down_and_has_a_receipt(home: Path) -> None:
     with sky.Compute(nodes=3, options=QUIET) as compute:
         with pytest.raises(sky.PoolError, match=r"is already up. Use it inside its open block"), compute:
             pass  # it would end with the inner block
@@ -56,7 +56,7 @@ def test_the_block_tears_down_and_gives_a_receipt(home: Path) -> None:
 
 
 @pytest.mark.parametrize("console", [False, True])
-def test_a_pool_that_was_left_or_ended_is_freed(home: Path, console: bool) -> None:
+def test_pool_object_is_freed_after_detach_or_teardown(home: Path, console: bool) -> None:
     def freed(pool: weakref.ref[Any]) -> bool:
         gc.collect()
         return pool() is None
@@ -71,7 +71,7 @@ def test_a_pool_that_was_left_or_ended_is_freed(home: Path, console: bool) -> No
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
-def test_an_exception_in_the_block_tears_down_too(home: Path, error: type[BaseException]) -> None:
+def test_exception_in_a_compute_block_tears_the_pool_down(home: Path, error: type[BaseException]) -> None:
     with pytest.raises(error), sky.Compute(nodes=2, options=QUIET) as compute:
         pids = agent_pids(compute) + worker_pids(compute)
         raise error
@@ -79,7 +79,7 @@ def test_an_exception_in_the_block_tears_down_too(home: Path, error: type[BaseEx
     assert Ledger().live_pools() == []
 
 
-def test_a_name_in_use_is_refused_and_both_live_on(home: Path) -> None:
+def test_pool_name_in_use_is_rejected_and_the_pool_continues(home: Path) -> None:
     with sky.Compute(nodes=1, name="mine", options=QUIET) as first:
         with (
             pytest.raises(sky.PoolExistsError, match="'mine' is still running"),
@@ -91,7 +91,7 @@ def test_a_name_in_use_is_refused_and_both_live_on(home: Path) -> None:
         assert rank() @ again == [0]
 
 
-def test_a_script_comes_back_to_a_pool_and_gets_the_results(home: Path, tmp_path: Path) -> None:
+def test_client_reattaches_to_a_pool_and_gets_results(home: Path, tmp_path: Path) -> None:
     client = script(
         home,
         f"""
@@ -150,7 +150,7 @@ def test_a_script_comes_back_to_a_pool_and_gets_the_results(home: Path, tmp_path
         sky.attach("back")
 
 
-def test_an_unused_pool_ends_itself_when_its_lease_is_over(home: Path) -> None:
+def test_idle_pool_ends_itself_when_its_lease_ends(home: Path) -> None:
     client = script(
         home,
         """
@@ -167,7 +167,7 @@ def test_an_unused_pool_ends_itself_when_its_lease_is_over(home: Path) -> None:
         assert rank() @ again == [0]
 
 
-def test_a_busy_pool_outlives_its_lease(home: Path) -> None:
+def test_busy_pool_outlives_its_lease(home: Path) -> None:
     client = script(
         home,
         f"""
@@ -199,7 +199,7 @@ def test_a_busy_pool_outlives_its_lease(home: Path) -> None:
         wait_until(lambda: view.state != "up", what="the end of the lease after the run")
 
 
-def test_a_teardown_during_a_run_ends_its_ranks_as_cancelled(home: Path) -> None:
+def test_teardown_during_a_run_ends_it_as_cancelled(home: Path) -> None:
     def hang() -> None:
         time.sleep(600)
 
@@ -218,7 +218,7 @@ def _token_of(compute: sky.Compute) -> str:
     return row.token
 
 
-def test_a_node_that_vanishes_is_lost_and_degrades_the_pool(home: Path) -> None:
+def test_vanished_node_is_lost_and_degrades_the_pool(home: Path) -> None:
     with sky.Compute(nodes=2, options=QUIET) as compute:
         workers = worker_pids(compute)
 
@@ -254,7 +254,7 @@ def _node_of_the_only_task(compute: sky.Compute) -> int:
     return found()[0]
 
 
-def test_two_clients_broadcasting_at_once_never_swap_or_block(home: Path, proofs: bool) -> None:
+def test_concurrent_broadcasts_of_two_clients_neither_swap_nor_block(home: Path, proofs: bool) -> None:
     times = 50 if proofs else 20
     with sky.Compute(nodes=3, name="shared", options=QUIET) as compute:
         client = script(
@@ -289,7 +289,7 @@ def test_two_clients_broadcasting_at_once_never_swap_or_block(home: Path, proofs
         assert client.wait() == 0
 
 
-def test_interrupted_start_leaves_nothing(home: Path) -> None:
+def test_interrupted_start_leaves_no_pool_or_process(home: Path) -> None:
     client = script(
         home,
         """
@@ -314,7 +314,7 @@ def test_interrupted_start_leaves_nothing(home: Path) -> None:
     assert not list((home / "local").glob("*"))
 
 
-def test_a_client_killed_between_intent_and_creation_leaves_a_row_that_can_be_ended(home: Path) -> None:
+def test_pool_of_a_client_killed_before_creation_can_be_ended(home: Path) -> None:
     client = script(
         home,
         """
@@ -335,7 +335,7 @@ def test_a_client_killed_between_intent_and_creation_leaves_a_row_that_can_be_en
 
 
 @pytest.mark.parametrize(("executor", "processes"), [("thread", 1), ("process", 3)])
-def test_tasks_run_side_by_side_in_one_node(
+def test_tasks_run_concurrently_on_one_node(
     home: Path, tmp_path: Path, executor: Literal["thread", "process"], processes: int
 ) -> None:
     def look(meeting: Path) -> int:
@@ -351,7 +351,7 @@ def test_tasks_run_side_by_side_in_one_node(
     assert len(set(pids)) == processes
 
 
-def test_no_task_waits_behind_a_long_one_while_another_slot_is_free(home: Path) -> None:
+def test_task_does_not_wait_behind_a_long_one_if_a_slot_is_free(home: Path) -> None:
     go = home.parent / "go"
 
     def wait(path: str) -> None:
@@ -366,7 +366,7 @@ def test_no_task_waits_behind_a_long_one_while_another_slot_is_free(home: Path) 
         long.result(90)
 
 
-def test_several_ranks_per_node(home: Path) -> None:
+def test_several_ranks_per_node_have_correct_instance_info(home: Path) -> None:
     def place(n: int = 0) -> tuple[int, int, int, int, int, bool]:
         info = sky.instance_info()
         return info.node, info.rank, info.local_rank, info.world_size, info.total_nodes, info.is_head
@@ -387,7 +387,7 @@ def test_several_ranks_per_node(home: Path) -> None:
             sweep.with_ranks(3) @ compute
 
 
-def test_instance_info_describes_the_pool(pool: sky.Compute) -> None:
+def test_instance_info_names_pool_run_head_and_peers(pool: sky.Compute) -> None:
     def look() -> sky.InstanceInfo:
         return sky.instance_info()
 
@@ -401,7 +401,7 @@ def test_instance_info_describes_the_pool(pool: sky.Compute) -> None:
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("how", ["deleted", "damaged"])
-def test_a_pool_whose_ledger_is_lost_is_still_listed_and_torn_down(home: Path, how: str) -> None:
+def test_pool_with_a_lost_ledger_is_listed_and_torn_down(home: Path, how: str) -> None:
     with script(
         home,
         """
@@ -428,7 +428,7 @@ def test_a_pool_whose_ledger_is_lost_is_still_listed_and_torn_down(home: Path, h
     assert Ledger().live_pools() == []  # what has ended leaves no trace that would bring it back
 
 
-def test_large_arguments_of_an_interrupted_client_are_gone_with_its_pool(home: Path) -> None:
+def test_argument_blobs_of_an_interrupted_client_are_removed_with_pool(home: Path) -> None:
     with sky.Compute(nodes=1, options=QUIET) as compute:
         left = compute.pool.archive.folder / "blob-left"
         left.write_bytes(bytes(100))
@@ -494,7 +494,7 @@ def phases(session: Session) -> dict[int, str]:
     return {rank: phase for rank, (phase, _) in session.view("p").rank_phases.items()}
 
 
-def test_each_step_before_a_function_is_told_with_its_time(session: Session, tmp_path: Path) -> None:
+def test_steps_before_a_function_are_reported_with_durations(session: Session, tmp_path: Path) -> None:
     import cloudpickle
 
     import tests.local.test_lifecycle as here
@@ -565,7 +565,7 @@ class Interrupted(sky.Local):
 
 
 @pytest.mark.parametrize("at", ["begin", "end"])
-def test_nothing_is_left(home: Path, at: str) -> None:
+def test_interrupted_pool_registration_leaves_nothing(home: Path, at: str) -> None:
     compute = sky.Compute(provider=Interrupted(at), nodes=2, name="cut", options=sky.Options(console=False))
     with pytest.raises(KeyboardInterrupt), compute:
         pass
@@ -599,9 +599,7 @@ class Dearest(Dear):
     has = False
 
 
-def test_what_is_rented_is_said_before_it_is_and_what_it_came_to_after(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rental_is_reported_before_and_its_cost_after(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     quiet = sky.Options(console=False)  # of ranks
     with sky.Compute(provider=Dear(), nodes=2, name="pair", options=quiet):
         before = capsys.readouterr().err.splitlines()
@@ -613,14 +611,14 @@ def test_what_is_rented_is_said_before_it_is_and_what_it_came_to_after(
     assert after.startswith("pool pair is down: created 2, verified gone 2, unaccounted 0")
 
 
-def test_what_made_a_start_fail_is_the_errors_to_tell(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reason_of_a_failed_start_is_only_in_the_error(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(NoCapacity, match="there are none"), sky.Compute(provider=Dearest(), name="none"):
         pass
     said = capsys.readouterr().err
     assert "$9.00/h each" in said and "there are none" not in said
 
 
-def test_what_costs_nothing_says_nothing(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_free_pool_prints_nothing(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with sky.Compute(provider=sky.Local(), name="free"):
         pass
     assert capsys.readouterr().err == ""
@@ -635,7 +633,7 @@ def spec(name: str, **wishes: float) -> sky.PoolSpec:
     )
 
 
-def test_a_pool_that_nobody_uses_tells_its_end_and_one_in_use_has_none(home: Path) -> None:
+def test_idle_pool_shows_its_end_time_and_a_used_pool_none(home: Path) -> None:
     owner = Session()
     pool = owner.create(spec("idle", idle_timeout=90.0)).result(60)
     assert pool.ends_at is None
@@ -650,7 +648,7 @@ def test_a_pool_that_nobody_uses_tells_its_end_and_one_in_use_has_none(home: Pat
     watcher.detach()
 
 
-def test_a_time_to_live_counts_down_also_while_it_is_used(home: Path) -> None:
+def test_time_to_live_counts_down_while_the_pool_is_used(home: Path) -> None:
     owner = Session()
     pool = owner.create(spec("brief", ttl=120.0)).result(60)
     left = pool.lease_left(time.time())
@@ -662,7 +660,7 @@ def test_a_time_to_live_counts_down_also_while_it_is_used(home: Path) -> None:
 
 @pytest.mark.proof("1 s of a processor")
 @pytest.mark.parametrize("way", ["list", "look"])
-def test_looking_at_a_pool_all_the_time_keeps_it_no_longer(home: Path, way: str) -> None:
+def test_observing_a_pool_does_not_extend_its_lease(home: Path, way: str) -> None:
     owner = Session()
     owner.create(spec("watched", idle_timeout=2.0)).result(60)
     owner.detach()
@@ -682,9 +680,7 @@ def test_looking_at_a_pool_all_the_time_keeps_it_no_longer(home: Path, way: str)
 
 @pytest.mark.usefixtures("home")
 @pytest.mark.parametrize("used", [True, False])
-def test_the_start_is_over_before_the_ledger_is_closed_and_who_uses_the_pool_goes_on_with_it(
-    tmp_path: Path, used: bool
-) -> None:
+def test_pool_whose_client_detached_during_start_is_unfinished(tmp_path: Path, used: bool) -> None:
     begun, go_on = tmp_path / "begun", tmp_path / "go on"
     setup = f"echo $$ >> {begun!s}; while [ ! -e '{go_on}' ]; do sleep 0.02; done"
     session = Session()
@@ -730,7 +726,7 @@ with sky.Compute(provider=sky.Local(), name="half", image=image, options=sky.Opt
 """
 
 
-def test_a_start_whose_process_is_killed_is_listed_as_broken_off_with_what_to_do(cli: Cli) -> None:
+def test_start_of_a_killed_client_is_listed_as_unfinished_with_advice(cli: Cli) -> None:
     begun, go_on = cli.folder / "begun", cli.folder / "go_on"
     command = [sys.executable, "-c", BRINGS_UP, str(begun), str(go_on)]
     with Child(command, cwd=cli.folder, env=cli.env) as maker:

@@ -1,4 +1,4 @@
-"""Disks that fill up (of ranks, of the client), a ledger that cannot be written, and results of any size."""
+"""Full disks of ranks and client, an unwritable ledger, and large results."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def small_home(home: Path) -> Iterator[Path]:
         yield home
 
 
-def test_a_full_disk_under_the_spool_is_named_and_leaves_a_pool_that_ends(home: Path) -> None:
+def test_full_spool_disk_is_named_and_the_pool_can_end(home: Path) -> None:
     def flood() -> None:
         for _ in range(1000):
             print("x" * 50_000)
@@ -66,7 +66,7 @@ def test_a_full_disk_under_the_spool_is_named_and_leaves_a_pool_that_ends(home: 
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_a_result_of_500_megabytes_arrives(home: Path) -> None:
+def test_result_of_500_megabytes_is_returned(home: Path) -> None:
     def huge() -> bytes:
         return bytes(500_000_000)
 
@@ -100,7 +100,7 @@ def full_disk() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_logs_that_a_full_disk_did_not_take_are_fetched_again(home: Path) -> None:
+def test_logs_refused_by_a_full_client_disk_are_fetched_again(home: Path) -> None:
     with sky.Compute(nodes=1, options=sky.Options(console=False)) as compute:
         spool = Path(compute.pool.context.machines[0].extra["folder"], "spool", "r000.out")
         kept = compute.pool.archive.logs / "r000.out"
@@ -115,7 +115,7 @@ def test_logs_that_a_full_disk_did_not_take_are_fetched_again(home: Path) -> Non
     assert compute.receipt.notes == ()
 
 
-def test_logs_that_a_full_disk_never_takes_are_named_in_the_receipt(home: Path) -> None:
+def test_logs_never_saved_on_a_full_disk_are_named_in_the_receipt(home: Path) -> None:
     with ExitStack() as disk, sky.Compute(nodes=1, options=sky.Options(console=False)) as compute:
         disk.enter_context(full_disk())
         chatter(20_000) >> compute
@@ -127,7 +127,7 @@ def test_logs_that_a_full_disk_never_takes_are_named_in_the_receipt(home: Path) 
     assert b"\0" not in kept.read_bytes()
 
 
-def test_a_locked_ledger_keeps_no_run_waiting(home: Path) -> None:
+def test_locked_ledger_does_not_delay_runs(home: Path) -> None:
     with sky.Compute(nodes=1, options=sky.Options(console=False)) as compute:
         chatter(1) >> compute
         other = sqlite3.connect(home / "ledger.db", isolation_level=None)
@@ -172,7 +172,7 @@ def lock(path: Path) -> Callable[[], None]:
     return other.close
 
 
-def test_what_exists_is_ended_first_and_written_down_when_that_works(fault: Break) -> None:
+def test_machines_are_ended_although_the_ledger_cannot_be_written(fault: Break) -> None:
     with pytest.raises(sky.TeardownError) as caught, sky.Compute(nodes=2, name="unwritten") as compute:
         pids = agent_pids(compute) + worker_pids(compute)
         mend = fault()
@@ -186,7 +186,7 @@ def test_what_exists_is_ended_first_and_written_down_when_that_works(fault: Brea
     assert Ledger().live_pools() == []
 
 
-def test_what_left_the_block_goes_on_beside_what_could_not_be_written(
+def test_exception_of_the_block_is_raised_beside_a_ledger_failure(
     fault: Break, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with ExitStack() as stack:
@@ -206,7 +206,7 @@ class _Looking(Session):
 SCRIPT = "import skyward_core as sky\n\n@sky.function\ndef f() -> None: ...\n"
 
 
-def test_the_disk_is_named_and_not_the_script(small_home: Path, tmp_path: Path) -> None:
+def test_full_disk_while_loading_a_script_is_named(small_home: Path, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     assert build_task(script, "f", {}).name == "f"
@@ -217,7 +217,7 @@ def test_the_disk_is_named_and_not_the_script(small_home: Path, tmp_path: Path) 
     assert build_task(script, "f", {}).name == "f"
 
 
-def test_a_home_that_takes_no_folder_is_named(small_home: Path, tmp_path: Path) -> None:
+def test_state_folder_that_cannot_hold_folders_is_named(small_home: Path, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     (small_home / "tasks").write_text("somebody's file")

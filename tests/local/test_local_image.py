@@ -1,4 +1,4 @@
-"""Images on this machine: packages, set-up and folders of ranks, and the pruning of their environments."""
+"""Images on this machine: packages, setup, working folders and pruned environments."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ def test_ranks_have_the_packages_of_the_image(wheels: None, home: Path) -> None:
         assert [version for _, version in seen() @ compute] == ["2.0"] * 2
 
 
-def test_what_the_client_has_is_not_installed_again(home: Path) -> None:
+def test_packages_of_the_client_environment_are_not_reinstalled(home: Path) -> None:
     with pool(pip=["cloudpickle>=1", "asyncssh"]) as compute:
         assert executable() @ compute == [sys.executable] * 2
     assert not environments(home)
 
 
-def test_a_set_up_command_runs_once_and_one_that_fails_is_named(home: Path, tmp_path: Path) -> None:
+def test_setup_command_runs_once_and_a_failing_one_is_named(home: Path, tmp_path: Path) -> None:
     for _ in range(2):
         with pool(setup=[f"echo made >> {tmp_path}/made"]) as compute:
             executable() @ compute
@@ -95,7 +95,7 @@ def test_a_set_up_command_runs_once_and_one_that_fails_is_named(home: Path, tmp_
         pass
 
 
-def test_a_folder_for_environments_that_cannot_be_is_named(home: Path) -> None:
+def test_unusable_environments_folder_is_named(home: Path) -> None:
     home.mkdir(mode=0o700, exist_ok=True)
     (home / "environments").write_text("a file in its place")
     with (
@@ -105,7 +105,7 @@ def test_a_folder_for_environments_that_cannot_be_is_named(home: Path) -> None:
         pass
 
 
-def test_what_an_interpreter_prints_as_it_starts_is_no_answer(
+def test_startup_output_of_an_interpreter_is_ignored(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noise = "print([1]); print('x' * 3_000_000); print('no JSON')\n"
@@ -116,7 +116,7 @@ def test_what_an_interpreter_prints_as_it_starts_is_no_answer(
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may install Debian packages")
-def test_debian_packages_that_are_installed_meanwhile_have_nothing_made_anew(
+def test_installed_debian_packages_do_not_rebuild_the_environment(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for there in (False, True):
@@ -128,12 +128,12 @@ def test_debian_packages_that_are_installed_meanwhile_have_nothing_made_anew(
     assert (tmp_path / "made").read_text() == "made\n"
 
 
-def test_a_package_that_is_nowhere_is_named(wheels: None, home: Path) -> None:
+def test_unavailable_package_is_named(wheels: None, home: Path) -> None:
     with pytest.raises(sky.PoolError, match="skynowhere"), pool(pip=["skynowhere"]):
         pass
 
 
-def test_debian_packages_are_refused_unless_they_are_there(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_debian_packages_are_rejected_on_this_machine(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         pytest.raises(sky.PoolError, match=r"sky-no-such-package would be installed for the whole machine"),
         pool(apt=["bash", "sky-no-such-package"]),
@@ -153,17 +153,17 @@ def test_debian_packages_are_refused_unless_they_are_there(home: Path, monkeypat
         ("torch", "torch"),
     ],
 )
-def test_what_only_a_gpu_needs_is_left_out_where_none_is(asked: str, taken: str) -> None:
+def test_cuda_extras_are_dropped_on_machines_without_gpu(asked: str, taken: str) -> None:
     assert without_cuda([asked]) == [taken]
 
 
-def test_another_python_is_refused_in_words(home: Path) -> None:
+def test_image_with_another_python_is_rejected_locally(home: Path) -> None:
     with pytest.raises(sky.UsageError, match=r"Image\(python='3.7'\)"), pool(python="3.7"):
         pass
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_two_pools_that_want_the_same_make_it_once(home: Path, tmp_path: Path) -> None:
+def test_two_pools_with_equal_images_create_one_environment(home: Path, tmp_path: Path) -> None:
     found, setup = (
         [],
         [f"echo made >> {tmp_path}/made; until test $(ls {tmp_path} | grep -c began) = 2; do sleep 0.02; done"],
@@ -195,7 +195,7 @@ def running(mark: str) -> list[int]:
     return found
 
 
-def test_a_start_that_takes_too_long_leaves_no_installer_behind(home: Path, tmp_path: Path) -> None:
+def test_start_timeout_leaves_no_installer_process(home: Path, tmp_path: Path) -> None:
     wait = f"touch {tmp_path}/began; until test -e {tmp_path}/go; do sleep 0.1; done"
     options = sky.Options(console=False, start_timeout=3)
     with (
@@ -213,7 +213,7 @@ def test_a_start_that_takes_too_long_leaves_no_installer_behind(home: Path, tmp_
     assert (made / image_environment.MADE_FILE).exists()
 
 
-def test_what_a_killed_installer_has_started_ends_with_it(home: Path, tmp_path: Path) -> None:
+def test_child_processes_of_a_killed_installer_end(home: Path, tmp_path: Path) -> None:
     wait = f"touch {tmp_path}/began; until test -e {tmp_path}/go; do sleep 0.1; done"
     failures: list[BaseException] = []
 
@@ -235,7 +235,7 @@ def test_what_a_killed_installer_has_started_ends_with_it(home: Path, tmp_path: 
     wait_until(lambda: not running(f"{tmp_path}/go"))
 
 
-async def test_a_node_never_goes_back_to_an_earlier_phase(home: Path, tmp_path: Path) -> None:
+async def test_node_phase_never_goes_backwards_during_preparation(home: Path, tmp_path: Path) -> None:
     class Starter:
         async def start(self, request: dict[str, Any]) -> dict[str, Any]:
             return {}
@@ -251,7 +251,7 @@ async def test_a_node_never_goes_back_to_an_earlier_phase(home: Path, tmp_path: 
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("says", ["echo more", ":"], ids=["talkative", "silent"])
-def test_a_client_that_is_killed_half_way_leaves_nothing_half(home: Path, tmp_path: Path, says: str) -> None:
+def test_killed_client_leaves_no_partial_environment(home: Path, tmp_path: Path, says: str) -> None:
     until_told = f"until test -e {tmp_path}/go; do {says}; sleep 0.05; done"
     steps = f"touch {tmp_path}/began; (setsid sh -c '{until_told}') & {until_told}"
     script = (
@@ -273,7 +273,7 @@ def where() -> str:
 
 
 @pytest.mark.parametrize("folder", ["sub", "~/sub", Path("sub")], ids=["relative", "home", "path"])
-def test_ranks_work_in_a_folder_that_is_named_as_in_a_shell(
+def test_relative_or_home_workdir_is_resolved_as_in_a_shell(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str | Path
 ) -> None:
     (tmp_path / "sub").mkdir()
@@ -284,7 +284,7 @@ def test_ranks_work_in_a_folder_that_is_named_as_in_a_shell(
 
 
 @pytest.mark.parametrize("folder", ["nowhere", "~nouser/x", "file", "a\0b", "a" * 300])
-def test_a_working_folder_that_is_not_there_is_refused_before_the_start(
+def test_missing_workdir_is_rejected_before_the_start(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
 ) -> None:
     (tmp_path / "file").touch()
@@ -351,7 +351,7 @@ def make_old(root: Path) -> None:
         os.utime(made, (0, 0))
 
 
-def test_one_that_is_taken_after_the_prune_has_looked_at_it_stays(root: Path) -> None:
+def test_environment_used_after_the_prune_scan_is_kept(root: Path) -> None:
     with prune("looked") as go_on:
         python = image_environment.find_ready_environment(IMAGE, root)
         assert go_on() == []
@@ -359,14 +359,14 @@ def test_one_that_is_taken_after_the_prune_has_looked_at_it_stays(root: Path) ->
     assert image_environment.find_ready_environment(IMAGE, root) == python
 
 
-def test_one_that_is_just_being_removed_is_not_ready(root: Path) -> None:
+def test_environment_being_removed_is_not_ready(root: Path) -> None:
     with prune("locked") as go_on:
         assert image_environment.find_ready_environment(IMAGE, root) == ""
         assert len(go_on()) == 1
     assert image_environment.find_ready_environment(IMAGE, root) == ""
 
 
-def test_whoever_wants_one_that_is_just_being_removed_has_it_made_anew(root: Path, tmp_path: Path) -> None:
+def test_environment_being_removed_is_created_again(root: Path, tmp_path: Path) -> None:
     said: list[str] = []
     with prune("locked") as go_on:
         wants = threading.Thread(
@@ -381,8 +381,8 @@ def test_whoever_wants_one_that_is_just_being_removed_has_it_made_anew(root: Pat
     assert image_environment.find_ready_environment(IMAGE, root) == sys.executable
 
 
-def test_one_that_is_waited_for_and_stays_counts_as_used(root: Path, tmp_path: Path) -> None:
-    """A prune that only tells what would go has it locked for a moment, too."""
+def test_environment_waited_for_counts_as_used(root: Path, tmp_path: Path) -> None:
+    """A dry-run prune also locks the environment for a moment."""
     said: list[str] = []
     (lock,), (made,) = root.glob("*.lock"), root.glob(f"env-*/{image_environment.MADE_FILE}")
     with lock.open() as held:
@@ -397,8 +397,8 @@ def test_one_that_is_waited_for_and_stays_counts_as_used(root: Path, tmp_path: P
     assert made.stat().st_mtime > 0
 
 
-def test_many_start_in_one_at_once(root: Path) -> None:
-    """Who only uses it keeps nobody else out."""
+def test_environment_can_be_used_by_many_starts_at_once(root: Path) -> None:
+    """A start that only uses the environment takes a shared lock."""
     (lock,) = root.glob("*.lock")
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_SH)
@@ -406,7 +406,7 @@ def test_many_start_in_one_at_once(root: Path) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_ranks_start_though_a_prune_was_about_to_remove_what_they_run_in(
+def test_ranks_start_although_a_prune_was_about_to_remove_their_environment(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in tiny_wheels(tmp_path / "wheels", "1.0").items():

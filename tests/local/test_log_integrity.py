@@ -1,4 +1,4 @@
-"""Output of ranks: every byte once and in order, live and stored, also of children and beyond limits."""
+"""Output of ranks and their children: complete and ordered, live and stored."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.waiting import wait_until
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_flood_of_all_ranks_arrives_complete(pool: sky.Compute) -> None:
+def test_log_flood_of_all_ranks_arrives_completely(pool: sky.Compute) -> None:
     def flood(lines: int) -> str:
         rank = sky.instance_info().rank
         digest = hashlib.sha256()
@@ -45,7 +45,7 @@ def test_a_flood_of_all_ranks_arrives_complete(pool: sky.Compute) -> None:
     assert pool.pool.view.logs.rank(0).end >= 20_000
 
 
-def test_runs_do_not_see_each_others_lines(pool: sky.Compute) -> None:
+def test_runs_have_separate_log_lines(pool: sky.Compute) -> None:
     def say(word: str) -> None:
         print(word, sky.instance_info().rank)
         print("error", word, file=sys.stderr)
@@ -61,7 +61,7 @@ def test_runs_do_not_see_each_others_lines(pool: sky.Compute) -> None:
     assert log_of(pool, second, 2, "err") == b"error two\n"
 
 
-def test_binary_output_and_unfinished_lines_are_kept_as_they_are(pool: sky.Compute) -> None:
+def test_binary_output_and_unfinished_lines_are_kept_unchanged(pool: sky.Compute) -> None:
     def spew() -> None:
         os.write(1, bytes(range(256)) * 10)
         print("no newline at the end", end="")
@@ -75,7 +75,7 @@ def test_binary_output_and_unfinished_lines_are_kept_as_they_are(pool: sky.Compu
     assert log_of(pool, run, outcome.rank) == bytes(range(256)) * 10 + b"no newline at the end"
 
 
-def test_a_line_of_50_megabytes_is_kept_whole_and_shown_short(pool: sky.Compute) -> None:
+def test_line_of_50_megabytes_is_stored_whole_and_shown_cut(pool: sky.Compute) -> None:
     def long_line() -> None:
         print("y" * 50_000_000)
 
@@ -91,7 +91,7 @@ def test_a_line_of_50_megabytes_is_kept_whole_and_shown_short(pool: sky.Compute)
     assert "more bytes in the log file" in shown
 
 
-def test_output_of_native_code_and_of_children_is_kept(pool: sky.Compute) -> None:
+def test_output_of_native_code_and_child_processes_is_captured(pool: sky.Compute) -> None:
     def children() -> None:
         import subprocess
 
@@ -104,7 +104,7 @@ def test_output_of_native_code_and_of_children_is_kept(pool: sky.Compute) -> Non
     assert log_of(pool, run, 3, "err") == b"to stderr\n"
 
 
-def test_a_crash_leaves_its_last_lines_and_a_stack(pool: sky.Compute) -> None:
+def test_crashed_rank_leaves_its_last_lines_and_a_stack(pool: sky.Compute) -> None:
     def crash() -> None:
         import ctypes
 
@@ -121,7 +121,7 @@ def test_a_crash_leaves_its_last_lines_and_a_stack(pool: sky.Compute) -> None:
     assert b"Segmentation fault" in log_of(pool, run, outcome.rank, "err")
 
 
-def test_nothing_is_lost_when_the_pool_goes_down_behind_a_flood(home: Path) -> None:
+def test_teardown_right_after_a_flood_loses_no_lines(home: Path) -> None:
     def flood() -> str:
         digest = hashlib.sha256()
         for i in range(100_000):
@@ -140,7 +140,9 @@ def test_nothing_is_lost_when_the_pool_goes_down_behind_a_flood(home: Path) -> N
 
 
 @pytest.mark.parametrize("caught", ["capsys", "capfd"])
-def test_a_script_sees_its_ranks_lines_with_their_rank(home: Path, caught: str, request: pytest.FixtureRequest) -> None:
+def test_script_prints_lines_of_ranks_with_rank_prefixes(
+    home: Path, caught: str, request: pytest.FixtureRequest
+) -> None:
     def say() -> None:
         print("hello")
         print("oh", file=sys.stderr)
@@ -159,7 +161,7 @@ def test_a_script_sees_its_ranks_lines_with_their_rank(home: Path, caught: str, 
 LIMIT = 200_000
 
 
-def test_what_is_printed_beyond_the_limit_is_dropped_with_a_word_and_no_other_run_sees_it(home: Path) -> None:
+def test_output_beyond_the_log_limit_is_dropped_with_a_notice(home: Path) -> None:
     def prints(lines: int, word: str) -> None:
         for number in range(lines):
             print(f"{word} {number:010d}", flush=number % 100 == 0)
@@ -210,7 +212,7 @@ def seen_by_another(one_rank: sky.Compute, last: str) -> list[Line]:
         return ring.read(0, ring.end)
 
 
-def test_streams_keep_their_order_live_and_later(one_rank: sky.Compute) -> None:
+def test_stdout_and_stderr_keep_their_order_live_and_stored(one_rank: sky.Compute) -> None:
     def talk(seed: int) -> list[tuple[str, str]]:
         chance, said = random.Random(seed), []
         for number in range(3000):
@@ -231,7 +233,7 @@ def test_streams_keep_their_order_live_and_later(one_rank: sky.Compute) -> None:
     assert told([line for line in seen_by_another(one_rank, "line 2999") if line.about.run == run]) == said
 
 
-def test_children_come_after_what_was_printed_before_them_and_with_their_time(one_rank: sky.Compute) -> None:
+def test_child_output_follows_earlier_lines_with_its_own_time(one_rank: sky.Compute) -> None:
     def parents() -> None:
         print("before", file=sys.stderr)
         time.sleep(0.5)
@@ -248,7 +250,7 @@ def test_children_come_after_what_was_printed_before_them_and_with_their_time(on
     assert began - 0.01 <= times[0] < times[0] + 0.4 < times[1] < times[1] + 0.2 < times[2] <= took
 
 
-def test_an_unfinished_line_is_its_runs_own(one_rank: sky.Compute) -> None:
+def test_unfinished_line_stays_in_its_own_run(one_rank: sky.Compute) -> None:
     def leave(word: str, end: str) -> None:
         print(word, end=end)
 
@@ -284,7 +286,7 @@ TO_STDOUT = (2, 5)
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_no_line_is_lost_and_each_stream_keeps_its_order(pool: sky.Compute, seed: int) -> None:
+def test_mixed_output_of_rank_and_children_loses_no_line(pool: sky.Compute, seed: int) -> None:
     def job(seed: int) -> tuple[list[str], list[str]]:
         chance = random.Random(seed)
         said: dict[str, list[str]] = {"out": [], "err": []}
@@ -312,7 +314,7 @@ def test_no_line_is_lost_and_each_stream_keeps_its_order(pool: sky.Compute, seed
     assert log_of(pool, run, 0, "err").decode().splitlines() == err
 
 
-def test_exit_statuses_and_redirected_streams_are_as_ever(pool: sky.Compute) -> None:
+def test_exit_status_and_redirection_of_child_processes_work(pool: sky.Compute) -> None:
     def job() -> tuple[int, int, bytes]:
         done = subprocess.run(["sh", "-c", "echo both; echo of them >&2"], stdout=-1, stderr=-2, check=True)
         return os.system("exit 3"), os.system("kill -9 $$"), done.stdout
@@ -320,7 +322,7 @@ def test_exit_statuses_and_redirected_streams_are_as_ever(pool: sky.Compute) -> 
     assert sky.function(job)() @ pool == [(3 << 8, 9, b"both\nof them\n")] * 4
 
 
-def test_a_child_that_prints_much_while_nobody_prints(pool: sky.Compute) -> None:
+def test_large_output_of_a_child_of_a_silent_rank_is_complete(pool: sky.Compute) -> None:
     def job() -> None:
         subprocess.run(["sh", "-c", "seq 1 200000; seq 1 1000 >&2"], check=True)
 
@@ -336,7 +338,7 @@ def all_end_with(pool: sky.Compute, text: bytes) -> bool:
     return bool(runs) and all(log_of(pool, last_run(pool), rank, "err").endswith(text) for rank in range(4))
 
 
-def test_a_rank_that_empties_its_own_log_is_said_and_goes_on_being_heard(pool: sky.Compute, tmp_path: Path) -> None:
+def test_rank_that_truncates_its_log_is_reported_and_followed(pool: sky.Compute, tmp_path: Path) -> None:
     fetched, heard = tmp_path / "fetched", tmp_path / "heard"
 
     def job(fetched: str, heard: str) -> None:

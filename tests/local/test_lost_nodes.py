@@ -1,4 +1,4 @@
-"""Nodes that are unreachable, lost or replaced, and pools that end meanwhile: nothing hangs, and causes are named."""
+"""Unreachable, lost and replaced nodes, and pools that end during calls."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def rank() -> int:
     return sky.instance_info().rank
 
 
-def test_the_only_node_is_suspected_and_then_lost_with_both_times(home: Path) -> None:
+def test_unreachable_only_node_is_suspected_and_then_lost(home: Path) -> None:
     with sky.Compute(nodes=1, options=sky.Options(console=False, lost_after=1.0)) as compute:
         (link,) = compute.pool.links
         node = compute.pool.view.nodes[0]
@@ -82,7 +82,7 @@ def test_the_only_node_is_suspected_and_then_lost_with_both_times(home: Path) ->
             _ = rank() >> compute
 
 
-def test_a_node_that_answers_in_time_is_suspected_no_longer(home: Path) -> None:
+def test_node_that_answers_in_time_is_no_longer_suspected(home: Path) -> None:
     with sky.Compute(nodes=1, options=sky.Options(console=False, lost_after=3.0)) as compute:
         (link,) = compute.pool.links
         node = compute.pool.view.nodes[0]
@@ -96,7 +96,7 @@ def test_a_node_that_answers_in_time_is_suspected_no_longer(home: Path) -> None:
         assert rank() >> compute == 0
 
 
-def test_a_node_that_is_out_of_reach_when_a_client_comes_is_bounded_too(home: Path) -> None:
+def test_node_unreachable_at_attach_is_lost_after_its_timeout(home: Path) -> None:
     with sky.Compute(name="shared", nodes=2, options=sky.Options(console=False, lost_after=1.0)) as compute:
         path: Path = compute.pool.links[1].transport.socket  # type: ignore[attr-defined]
         path.rename(path.with_suffix(".away"))
@@ -140,7 +140,7 @@ def destroy(folder: str) -> None:
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_a_run_that_loses_a_node_while_somebody_follows_it_fails(cli: Cli) -> None:
+def test_followed_run_that_loses_a_node_fails(cli: Cli) -> None:
     pool, _, folder = leave(cli)
     with cli.begin("attach", pool, "--json") as follower:
         assert follower.stderr is not None and "on 2 ranks" in follower.stderr.readline()
@@ -152,7 +152,7 @@ def test_a_run_that_loses_a_node_while_somebody_follows_it_fails(cli: Cli) -> No
     assert cli.pools()[pool]["runs"][0]["state"] == "failed"
 
 
-def test_a_run_that_lost_a_node_ends_when_somebody_follows_it(cli: Cli) -> None:
+def test_run_that_lost_a_node_ends_when_a_client_follows_it(cli: Cli) -> None:
     pool, run, folder = leave(cli)
     destroy(folder)
     assert cli.pools()[pool]["runs"][0]["state"] == "running", "who only looks stops nothing"
@@ -182,9 +182,7 @@ def locked(home: Path) -> Iterator[None]:
         other.close()
 
 
-def test_the_calls_of_a_node_that_is_lost_end_although_the_ledger_is_locked(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calls_of_a_lost_node_end_although_the_ledger_is_locked(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "LOCK_TIMEOUT", 0.2)
     options = sky.Options(console=False, lost_after=1.0)
     with sky.Compute(nodes=2, options=options) as compute, ThreadPoolExecutor(1) as beside:
@@ -197,7 +195,7 @@ def test_the_calls_of_a_node_that_is_lost_end_although_the_ledger_is_locked(
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_replacement_goes_on_once_the_ledger_is_free(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_replacement_continues_once_the_ledger_is_free(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "LOCK_TIMEOUT", 0.2)
     refused: list[str] = []
 
@@ -215,7 +213,7 @@ def test_a_replacement_goes_on_once_the_ledger_is_free(home: Path, monkeypatch: 
         wait_for(compute, "up")
 
 
-def test_a_node_that_could_not_be_examined_is_examined_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_whose_examination_failed_is_examined_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, failed = NodeRoster._is_decided, list[int]()
 
     def once(roster: NodeRoster, node: int) -> bool:
@@ -260,7 +258,7 @@ def test_tasks_with_large_arguments_go_to_nodes_that_have_them(
         assert running.result(60) == [300_000 + index for index in range(200)]
 
 
-def test_an_agent_that_is_frozen_keeps_no_client_from_its_pool(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frozen_agent_does_not_block_attach(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_link, "WELCOME", 1.0)
     with sky.Compute(name="shared", nodes=2, options=sky.Options(console=False)) as compute:
         assert rank() @ compute == [0, 1]
@@ -310,7 +308,7 @@ def end_from_elsewhere(name: str) -> int:
     return int(done.stdout)
 
 
-def test_what_waits_on_a_pool_that_another_process_ends_is_told_who_did(home: Path) -> None:
+def test_waiting_calls_report_which_process_ended_the_pool(home: Path) -> None:
     with sky.Compute(nodes=2, name="shared", options=QUIET) as compute, ThreadPoolExecutor() as threads:
         values = trickle() >> compute
         assert next(values) == 1
@@ -340,7 +338,7 @@ def test_what_waits_on_a_pool_that_another_process_ends_is_told_who_did(home: Pa
     assert compute.receipt.ok
 
 
-def test_two_who_see_a_pool_gone_may_both_clear_it_away(home: Path) -> None:
+def test_concurrent_teardowns_of_a_local_pool_succeed(home: Path) -> None:
     root = home / "local" / "shared.0123456789abcdef"
     (root / "ended").mkdir(parents=True)
     (root / "spec").touch()
@@ -352,23 +350,21 @@ def test_two_who_see_a_pool_gone_may_both_clear_it_away(home: Path) -> None:
     assert not root.exists()
 
 
-def test_a_folder_that_another_makes_anew_as_it_is_cleared_away_is_left_to_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_recreated_during_removal_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Path, "is_dir", lambda path: False)  # so it was when we looked
         _remove_tree(tmp_path)
     assert tmp_path.exists()
 
 
-def test_a_run_on_a_pool_whose_time_is_over_says_so(home: Path) -> None:
+def test_run_on_a_pool_after_its_time_to_live_is_an_error(home: Path) -> None:
     with sky.Compute(nodes=1, options=sky.Options(console=False, ttl=0.5)) as compute:
         wait_until(lambda: compute.pool.context.external_end, what="the news of the end")
         with pytest.raises(sky.PoolGone, match=r"ended itself at .*: its time to live of 0.5 s expired"):
             _ = rank() @ compute
 
 
-def test_an_end_that_no_agent_could_tell_is_found_in_the_ledger(home: Path) -> None:
+def test_pool_end_unknown_to_agents_is_found_in_the_ledger(home: Path) -> None:
     with sky.Compute(nodes=1, name="shared", options=QUIET) as compute:
         wait = sleep_forever() > compute
         (link,) = compute.pool.links
@@ -386,7 +382,7 @@ def test_an_end_that_no_agent_could_tell_is_found_in_the_ledger(home: Path) -> N
         assert error.by.startswith(f"process {pid} ") or error.by == "another client"
 
 
-def test_an_agent_that_is_ended_on_its_machine_takes_only_its_node(home: Path, tmp_path: Path) -> None:
+def test_agent_killed_on_its_machine_loses_only_its_node(home: Path, tmp_path: Path) -> None:
     def hold(there: str) -> None:
         open(f"{there}/{sky.instance_info().rank}", "w").close()
         while True:
@@ -419,7 +415,7 @@ def say(word: str) -> str:
     return word
 
 
-def test_a_run_ends_as_lost_and_the_next_has_all_ranks(home: Path, tmp_path: Path) -> None:
+def test_run_on_a_lost_node_fails_and_the_next_has_all_ranks(home: Path, tmp_path: Path) -> None:
     def hang() -> None:
         (tmp_path / f"hangs-{sky.instance_info().rank}").touch()
         time.sleep(600)
@@ -447,7 +443,7 @@ def test_a_run_ends_as_lost_and_the_next_has_all_ranks(home: Path, tmp_path: Pat
 
 
 @pytest.mark.proof("4 s of a processor")
-def test_a_process_group_spans_a_new_head(home: Path) -> None:
+def test_process_group_spans_a_replaced_head_node(home: Path) -> None:
     pytest.importorskip("torch")
 
     @sky.function
@@ -474,7 +470,7 @@ def test_a_process_group_spans_a_new_head(home: Path) -> None:
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("node", [0, 1])
-def test_logs_go_on_where_the_lost_machine_s_ended(home: Path, node: int) -> None:
+def test_node_logs_continue_after_a_machine_replacement(home: Path, node: int) -> None:
     with sky.Compute(nodes=2, options=REPLACE) as compute:
         say("before") @ compute
         wait_until(lambda: compute.pool.view.logs.rank(node).lines(0, 9) == ["before"])
@@ -490,7 +486,7 @@ def test_logs_go_on_where_the_lost_machine_s_ended(home: Path, node: int) -> Non
     assert span == [len("before\n"), len("before\nafter\n")]
 
 
-def test_tasks_go_to_the_nodes_that_are_there(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_go_to_available_nodes_during_a_replacement(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shop = Provider(monkeypatch)
     monkeypatch.setattr(node_recovery, "REPLACEMENT_PAUSES", (0.05, 0.05))
     with sky.Compute(nodes=2, options=REPLACE) as compute:
@@ -513,7 +509,7 @@ def test_tasks_go_to_the_nodes_that_are_there(home: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_without_another_machine_broadcasts_are_refused_in_words(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broadcast_without_a_replacement_machine_is_rejected(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shop = Provider(monkeypatch)
     monkeypatch.setattr(
         node_recovery, "REPLACEMENT_PAUSES", (600.0, 600.0)
@@ -532,7 +528,7 @@ def test_without_another_machine_broadcasts_are_refused_in_words(home: Path, mon
     assert compute.receipt is not None and compute.receipt.ok
 
 
-def test_a_teardown_does_not_wait_for_a_machine(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_teardown_does_not_wait_for_a_replacement_machine(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Provider(monkeypatch)
     with ThreadPoolExecutor(1) as beside:
         with sky.Compute(nodes=2, options=REPLACE) as compute:
@@ -546,7 +542,7 @@ def test_a_teardown_does_not_wait_for_a_machine(home: Path, monkeypatch: pytest.
     assert (compute.receipt.created, compute.receipt.ok) == (2, True)
 
 
-def test_a_run_that_waits_can_be_cancelled(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_waiting_for_a_replacement_can_be_cancelled(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Provider(monkeypatch)
     with sky.Compute(nodes=2, options=REPLACE) as compute:
         lose(compute, 1)
@@ -559,7 +555,7 @@ def test_a_run_that_waits_can_be_cancelled(home: Path, monkeypatch: pytest.Monke
             assert run.state == "cancelled"
 
 
-def test_a_front_end_knows_what_leaving_does_to_a_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_knows_whether_a_run_survives_its_exit(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Provider(monkeypatch)
     with sky.Compute(nodes=2, options=REPLACE) as compute, new_session() as session:
         session.attach(compute.name).result(30)
@@ -577,8 +573,10 @@ def test_a_front_end_knows_what_leaving_does_to_a_run(home: Path, monkeypatch: p
         assert states == {there.id: "running", waits.id: "cancelled"}
 
 
-def test_a_run_that_waits_is_cancelled_when_its_client_leaves(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody could ever answer it: no node has heard of it."""
+def test_run_waiting_for_a_node_is_cancelled_when_its_client_leaves(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No node knows the run, so no other client could continue it."""
     shop = Provider(monkeypatch)
     monkeypatch.setattr(node_recovery, "REPLACEMENT_PAUSES", (0.05, 0.05))
     with sky.Compute(nodes=2, options=REPLACE) as compute, ThreadPoolExecutor(2) as beside:
@@ -601,7 +599,7 @@ def test_a_run_that_waits_is_cancelled_when_its_client_leaves(home: Path, monkey
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_client_that_leaves_is_told_where_its_run_goes_on(home: Path, tmp_path: Path) -> None:
+def test_leaving_client_is_told_where_its_run_continues(home: Path, tmp_path: Path) -> None:
     @sky.function
     def wait_for_it() -> int:
         (tmp_path / f"here-{sky.instance_info().rank}").touch()
@@ -628,7 +626,7 @@ def test_a_client_that_leaves_is_told_where_its_run_goes_on(home: Path, tmp_path
             assert again.wait(run) == [0, 1]
 
 
-def test_a_machine_that_does_not_come_up_is_followed_by_another(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replacement_machine_that_does_not_start_is_replaced(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_recovery, "REPLACEMENT_PAUSES", (0.05, 0.05))
     real, broken = sky.Local.replace, list[Machine]()
 
@@ -651,7 +649,7 @@ def test_a_machine_that_does_not_come_up_is_followed_by_another(home: Path, monk
     assert not list((home / "local").glob("*"))
 
 
-def test_two_clients_see_the_new_machine_and_one_makes_it(home: Path) -> None:
+def test_one_of_two_clients_replaces_a_machine_and_both_use_it(home: Path) -> None:
     with sky.Compute(nodes=2, options=REPLACE) as compute:
         with new_session() as session:
             other = session.attach(compute.name).result(30)
@@ -674,8 +672,10 @@ def which() -> int:
     return sky.instance_info().rank
 
 
-def test_two_clients_of_different_minds_end_up_with_one_machine(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To one a machine is gone, while the other finds it fit for a new agent: one decides, the other follows."""
+def test_clients_that_judge_a_lost_machine_differently_agree_on_one(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One client sees the machine as gone, the other as usable; one decides and the other follows."""
     asked = asyncio.Event()
     gone = asyncio.Event()
     real, real_terminate = sky.Local.describe, sky.Local.terminate
@@ -758,7 +758,7 @@ KILLED_HALF_WAY = """
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("where", ["Local.replace", "LocalTransport.prepare"])
-def test_a_client_killed_half_way_leaks_nothing_and_the_next_goes_on(home: Path, where: str) -> None:
+def test_next_client_continues_the_replacement_of_a_killed_client(home: Path, where: str) -> None:
     @sky.function
     def extra() -> tuple[int, str | None]:
         return sky.instance_info().rank, os.environ.get("EXTRA")
@@ -777,7 +777,7 @@ def test_a_client_killed_half_way_leaks_nothing_and_the_next_goes_on(home: Path,
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_client_killed_half_way_can_be_followed_by_a_teardown(home: Path) -> None:
+def test_teardown_after_a_client_killed_during_replacement_is_complete(home: Path) -> None:
     client = script(home, KILLED_HALF_WAY.replace("WHERE", "LocalTransport.prepare"))
     assert client.wait(60) == -signal.SIGKILL, client.communicate()
     with new_session() as session:

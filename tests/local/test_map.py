@@ -1,4 +1,4 @@
-"""A function over items, and generators as arguments and results: lazily, in order, each value once."""
+"""Maps over items, and streamed arguments and results: lazy, in order, each value once."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def endless(number: int) -> None:
         time.sleep(0.01)
 
 
-def test_a_map_that_another_client_cancels_ends(home: Path, tmp_path: Path) -> None:
+def test_map_cancelled_by_another_client_ends(home: Path, tmp_path: Path) -> None:
     marks = [str(tmp_path / f"{number}.begun") for number in range(40)]
     with ThreadPoolExecutor(1) as beside, sky.Compute(provider=sky.Local(), nodes=2) as compute:
         values = beside.submit(lambda: list(compute.map(marks_and_waits, marks)))
@@ -89,7 +89,7 @@ def test_a_map_that_another_client_cancels_ends(home: Path, tmp_path: Path) -> N
             values.result(10)
 
 
-def test_a_map_that_is_cancelled_between_two_items_ends(home: Path) -> None:
+def test_map_cancelled_between_two_items_ends(home: Path) -> None:
     cancelled, over = threading.Event(), threading.Event()
 
     def items() -> Iterator[int]:
@@ -115,7 +115,7 @@ def test_a_map_that_is_cancelled_between_two_items_ends(home: Path) -> None:
             over.set()
 
 
-def test_a_failure_has_all_values_that_were_computed_before_it(home: Path) -> None:
+def test_map_failure_has_all_values_computed_before_it(home: Path) -> None:
     def refuses_late(number: int) -> int:
         if number == 4100:
             raise LookupError(f"no {number}")
@@ -137,7 +137,7 @@ def test_a_failure_has_all_values_that_were_computed_before_it(home: Path) -> No
         assert (dict(enumerate(got)) | caught.value.results).items() >= before.items()
 
 
-def test_a_failure_has_the_values_behind_an_item_that_was_stopped(home: Path) -> None:
+def test_map_failure_has_values_after_a_stopped_item(home: Path) -> None:
     def waits_first(number: int) -> int:
         while number == 0:
             time.sleep(0.01)
@@ -152,7 +152,7 @@ def test_a_failure_has_the_values_behind_an_item_that_was_stopped(home: Path) ->
     assert isinstance(caught.value, sky.RunError) and caught.value.results == {1: 1}
 
 
-def test_values_come_in_the_order_of_the_items_and_it_is_one_run(pool: sky.Compute) -> None:
+def test_map_values_keep_item_order_in_a_single_run(pool: sky.Compute) -> None:
     before = set(pool.pool.view.runs)
     assert list(pool.map(square, range(3000))) == [number * number for number in range(3000)]
     assert sorted(pool.map(square, (n for n in range(50)), ordered=False)) == sorted(n * n for n in range(50))
@@ -164,7 +164,7 @@ def test_values_come_in_the_order_of_the_items_and_it_is_one_run(pool: sky.Compu
     assert sum(task.items for task in runs[0].tasks.values()) == 3000
 
 
-def test_no_more_is_read_of_endless_items_than_is_soon_needed(pool: sky.Compute) -> None:
+def test_map_reads_endless_items_only_with_bounded_read_ahead(pool: sky.Compute) -> None:
     read = itertools.count()
 
     def items() -> Iterator[int]:
@@ -179,12 +179,12 @@ def test_no_more_is_read_of_endless_items_than_is_soon_needed(pool: sky.Compute)
     assert (square(3) >> pool) == 9
 
 
-def test_calls_within_its_loop_find_ranks_that_are_free(pool: sky.Compute) -> None:
+def test_calls_inside_a_map_loop_find_free_ranks(pool: sky.Compute) -> None:
     assert [square(n) >> pool for n in pool.map(square, range(20))] == [n**4 for n in range(20)]
     assert {rank for rank in pool.map(where, range(200))} == {0, 1, 2, 3}
 
 
-def test_the_first_failure_ends_it_with_its_cause(pool: sky.Compute) -> None:
+def test_first_failing_item_ends_the_map_with_its_cause(pool: sky.Compute) -> None:
     got: list[int] = []
     with pytest.raises(LookupError, match="no 40") as caught:
         got.extend(pool.map(refuses, range(10_000)))
@@ -210,7 +210,7 @@ def test_the_first_failure_ends_it_with_its_cause(pool: sky.Compute) -> None:
     assert (square(2) @ pool) == [4] * 4
 
 
-def test_an_item_that_takes_too_long_is_stopped(pool: sky.Compute) -> None:
+def test_map_item_that_exceeds_the_timeout_is_stopped(pool: sky.Compute) -> None:
     with pytest.raises(TimeoutError, match=r"timeout of 0\.2 s"):
         list(pool.map(endless, range(2), timeout=0.2))
     with pytest.raises(ValueError, match="timeout must be more than 0"):
@@ -222,14 +222,14 @@ def test_an_item_that_takes_too_long_is_stopped(pool: sky.Compute) -> None:
         list(pool.map(lambda: 1, [1]))
 
 
-def test_large_items_travel_and_leave_no_files(pool: sky.Compute) -> None:
+def test_large_map_items_leave_no_files(pool: sky.Compute) -> None:
     arrays = (np.zeros(20_000 + number) for number in range(6))
     assert list(pool.map(length, arrays)) == [20_000 + number for number in range(6)]
     assert not list(Path(pool.pool.archive.folder).glob("blob*"))
     assert list(pool.map(lambda n: np.full(20_000, n), range(3)))[2][7] == 2
 
 
-def test_a_rank_that_dies_is_named_and_another_client_sees_one_run(pool: sky.Compute) -> None:
+def test_rank_dying_in_a_map_is_named_and_observers_see_one_run(pool: sky.Compute) -> None:
     with sky.attach(pool.name) as other:
         assert len(list(pool.map(where, range(300)))) == 300
         newest = next(reversed(pool.pool.view.runs))
@@ -242,11 +242,11 @@ def test_a_rank_that_dies_is_named_and_another_client_sees_one_run(pool: sky.Com
         wait_until(lambda: other.runs[-1].state == "failed", what="its failure elsewhere")
 
 
-def test_who_leaves_gives_nothing_as_in_a_call_by_itself(pool: sky.Compute) -> None:
+def test_exit_with_status_0_in_a_map_item_returns_none(pool: sky.Compute) -> None:
     assert list(pool.map(leaves, range(200))) == [0, None, *range(2, 200)]
 
 
-def test_the_same_by_names(pool: sky.Compute) -> None:
+def test_named_pool_methods_equal_the_operators(pool: sky.Compute) -> None:
     assert pool.run(square(3)) == 9 and pool.broadcast(square(3)) == [9] * 4
     assert pool.run(square(2) & square(3)) == (4, 9) and pool.run_async(square(4)).result() == 16
     assert pool.current_nodes() == 4 and pool.concurrency == 4 and pool.is_active
@@ -280,7 +280,7 @@ def kill_agent(compute: sky.Compute) -> None:
     wait_until(lambda: link.up and link.welcome["pid"] != pid, what="a new agent")
 
 
-def test_values_come_once_and_in_order_over_links_that_drop(home: Path) -> None:
+def test_yielded_values_arrive_once_in_order_over_dropped_links(home: Path) -> None:
     with sky.Compute(nodes=1, options=sky.Options(console=False)) as compute:
         got = []
         for value in values(COUNT) >> compute:
@@ -292,7 +292,7 @@ def test_values_come_once_and_in_order_over_links_that_drop(home: Path) -> None:
         wait_until(lambda: not [*spool.glob("*.item"), *spool.glob("*.yields")], what="the spool's end of it")
 
 
-def test_values_come_once_and_in_order_from_agents_that_are_killed(home: Path) -> None:
+def test_yielded_values_arrive_once_in_order_from_killed_agents(home: Path) -> None:
     with sky.Compute(nodes=1, options=sky.Options(console=False)) as compute:
         got = []
         for value in values(COUNT) >> compute:
@@ -302,8 +302,8 @@ def test_values_come_once_and_in_order_from_agents_that_are_killed(home: Path) -
         assert got == list(range(COUNT))
 
 
-def test_a_reader_that_was_cut_off_gets_what_was_made_meanwhile(home: Path, tmp_path: Path) -> None:
-    """More than a window of it: the rank goes on while nobody takes its values."""
+def test_reader_gets_values_yielded_while_its_link_was_down(home: Path, tmp_path: Path) -> None:
+    """The rank yields more than a window of values while no client reads them."""
     mark = tmp_path / "made"
 
     def produce() -> Iterator[int]:
@@ -327,7 +327,7 @@ def test_a_reader_that_was_cut_off_gets_what_was_made_meanwhile(home: Path, tmp_
         assert list(taken) == list(range(1, 200))
 
 
-def test_values_that_are_gone_are_an_error_that_says_from_where(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_yielded_value_is_an_error_that_names_its_position(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with sky.Compute(nodes=1, options=sky.Options(console=False)) as compute:
         taken = values(COUNT) >> compute
         assert number(next(taken)) == 0
@@ -401,7 +401,7 @@ def sizes(values: Any) -> list[int]:
     return [len(value) for value in values]
 
 
-def test_values_come_one_by_one(pool: sky.Compute) -> None:
+def test_iterator_argument_is_streamed_to_ranks(pool: sky.Compute) -> None:
     assert total(n for n in range(100)) >> pool == 4950
     assert means(iter([1.0, 2.0, 3.0])) >> pool == [1.0, 1.5, 2.0]
     assert means([1.0, 3.0]) @ pool == [[1.0, 2.0]] * 4  # type: ignore[arg-type]  # upstream takes any iterable
@@ -413,14 +413,14 @@ def test_values_come_one_by_one(pool: sky.Compute) -> None:
     assert sizes(bytes(200_000) for _ in range(3)) >> pool == [200_000] * 3
 
 
-def test_one_iterator_is_one_argument(pool: sky.Compute) -> None:
+def test_iterator_used_for_two_arguments_is_rejected(pool: sky.Compute) -> None:
     one = iter(range(10))
     with pytest.raises(sky.UsageError, match="'data' is an iterator that another argument uses, too"):
         (means(one) & running(one)) >> pool  # type: ignore[arg-type]
     assert means(one) >> pool == [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5]
 
 
-def test_values_go_in_and_out_at_the_same_time(pool: sky.Compute) -> None:
+def test_iterator_argument_and_yielded_values_are_streamed_together(pool: sky.Compute) -> None:
     sent: list[int] = []
 
     def source() -> Iterator[int]:
@@ -435,21 +435,21 @@ def test_values_go_in_and_out_at_the_same_time(pool: sky.Compute) -> None:
     assert [list(each) for each in running(iter([1, 2])) @ pool] == [[1, 3]] * 4
 
 
-def test_a_group_holds_generator_functions(pool: sky.Compute) -> None:
+def test_group_may_contain_generator_functions(pool: sky.Compute) -> None:
     some, other, last = (running(iter([1, 2])) & total([4, 5]) & running(iter([3]))) >> pool
     assert (list(some), other, list(last)) == ([1, 3], 9, [3])
     with pytest.raises(sky.UsageError, match="Remove stream=True"):
         sky.gather(running(iter([1])), stream=True) >> pool
 
 
-def test_in_a_group_of_more_calls_than_places_no_generator_holds_up_another(pool: sky.Compute) -> None:
+def test_generators_in_a_large_group_do_not_block_each_other(pool: sky.Compute) -> None:
     calls = [running(iter([1] * 300)) for _ in range(6)]
     *values, last = sky.gather(*calls, total([1])) >> pool  # type: ignore[misc]
     assert last == 1
     assert list(zip(*values, strict=True)) == [(n,) * 6 for n in range(1, 301)]
 
 
-def test_a_source_is_closed_when_its_call_has_ended(pool: sky.Compute) -> None:
+def test_source_iterator_is_closed_when_its_call_ends(pool: sky.Compute) -> None:
     closed = threading.Event()
 
     def source() -> Iterator[int]:
@@ -462,7 +462,7 @@ def test_a_source_is_closed_when_its_call_has_ended(pool: sky.Compute) -> None:
     assert closed.wait(30)
 
 
-def test_what_a_source_raises_is_the_cause(pool: sky.Compute) -> None:
+def test_exception_of_a_source_iterator_is_the_cause(pool: sky.Compute) -> None:
     def source() -> Iterator[int]:
         yield 1
         raise LookupError("no more pages")
@@ -473,7 +473,7 @@ def test_what_a_source_raises_is_the_cause(pool: sky.Compute) -> None:
         total(value for value in (1, threading.Lock())) >> pool
 
 
-def test_an_exit_of_the_client_is_none_of_the_rank(pool: sky.Compute) -> None:
+def test_system_exit_in_a_source_iterator_is_a_runtime_error_in_ranks(pool: sky.Compute) -> None:
     def source() -> Iterator[int]:
         yield 1
         raise SystemExit(0)
@@ -482,7 +482,7 @@ def test_an_exit_of_the_client_is_none_of_the_rank(pool: sky.Compute) -> None:
         total(source()) >> pool
 
 
-def test_a_rank_that_comes_late_does_not_wait_for_the_next_value(pool: sky.Compute) -> None:
+def test_rank_does_not_wait_for_values_it_does_not_read(pool: sky.Compute) -> None:
     gate = threading.Event()
 
     def source() -> Iterator[int]:
@@ -495,13 +495,13 @@ def test_a_rank_that_comes_late_does_not_wait_for_the_next_value(pool: sky.Compu
         gate.set()
 
 
-def test_a_forked_child_gets_no_values(pool: sky.Compute) -> None:
+def test_forked_child_cannot_read_an_iterator_argument(pool: sky.Compute) -> None:
     got, said = in_a_child(iter(range(100))) >> pool
     assert got == 4950
     assert "'values' cannot be read in a forked process" in said
 
 
-def test_who_asks_for_what_is_no_more_is_told() -> None:
+def test_request_for_values_no_longer_held_is_answered_with_an_error() -> None:
     sent: list[Any] = []
     come = threading.Condition()
 
@@ -528,7 +528,7 @@ def test_who_asks_for_what_is_no_more_is_told() -> None:
     feeding.close()
 
 
-def test_nothing_is_lost_when_an_agent_dies_meanwhile(pool: sky.Compute, tmp_path: Path) -> None:
+def test_killed_agent_loses_no_value_of_an_iterator_argument(pool: sky.Compute, tmp_path: Path) -> None:
     gate = threading.Event()
 
     def source() -> Iterator[int]:
@@ -545,7 +545,7 @@ def test_nothing_is_lost_when_an_agent_dies_meanwhile(pool: sky.Compute, tmp_pat
     assert future.result(timeout=60) == sum(range(200))
 
 
-def test_who_takes_such_a_run_over_is_told(home: Path) -> None:
+def test_claim_of_a_run_with_an_iterator_of_another_client_fails(home: Path) -> None:
     options = sky.Options(console=False, grace=1.0)
     with sky.Compute(nodes=1, name="fed", options=options):
         gate = threading.Event()

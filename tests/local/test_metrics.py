@@ -1,4 +1,4 @@
-"""Metrics of ranks and machines: from any rank into the client's view, alerts, tables and files."""
+"""Metrics of ranks and machines in the client's view, alerts, tables and files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def train(steps: int) -> int:
     return rank
 
 
-def test_numbers_of_all_ranks_are_there_when_the_run_ends(pool: sky.Compute) -> None:
+def test_metrics_of_all_ranks_are_complete_when_the_run_ends(pool: sky.Compute) -> None:
     train(500) @ pool
     run = list(pool.pool.view.runs)[-1]
     book = pool.pool.view.metrics
@@ -43,7 +43,7 @@ def test_numbers_of_all_ranks_are_there_when_the_run_ends(pool: sky.Compute) -> 
     assert not [line for line in pool.pool.view.logs.rank(0).lines(0, 99) if "loss" in line]
 
 
-def test_other_runs_and_slots_do_not_mix_and_a_later_client_sees_them(home: Path) -> None:
+def test_metrics_of_runs_and_slots_do_not_mix_and_reach_later_clients(home: Path) -> None:
     worker = sky.Worker(concurrency=2)
     options = sky.Options(console=False)
     with sky.Compute(name="nums", nodes=1, worker=worker, options=options) as compute:
@@ -61,7 +61,7 @@ def test_other_runs_and_slots_do_not_mix_and_a_later_client_sees_them(home: Path
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_the_command_line_ends_with_the_newest_numbers(cli: Cli, tmp_path: Path) -> None:
+def test_run_command_ends_with_the_latest_metrics(cli: Cli, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import skyward as sky\n@sky.function\ndef train():\n    sky.log(step=1234, loss=2.31449)\n")
     done = cli("run", str(script), "--nodes", "2")
@@ -78,7 +78,7 @@ def diverges(steps: int) -> int:
     return rank
 
 
-def test_a_rank_whose_loss_is_not_finite_is_named_with_its_first_step(pool: sky.Compute) -> None:
+def test_nan_loss_alert_names_rank_and_first_step(pool: sky.Compute) -> None:
     diverges(8) @ pool
     view = pool.pool.view
     run = view.runs[list(view.runs)[-1]]
@@ -95,7 +95,9 @@ def diverged_and_waits(until: Path) -> None:
         time.sleep(0.02)
 
 
-def test_scripts_and_programs_are_told_what_is_amiss(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alerts_are_available_in_the_api_and_top_command(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SKYWARD_HOME", cli.env["SKYWARD_HOME"])
     with sky.Compute(name="amiss", nodes=1, options=sky.Options(console=False)) as compute:
         run = diverged_and_waits(tmp_path / "end") > compute
@@ -136,7 +138,9 @@ def samplers(agent: int) -> list[int]:
 
 
 @needs_compiler
-def test_a_run_its_gpus_and_who_comes_later(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_metrics_of_a_run_include_gpus_for_later_clients(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "gpus").write_text("util=98 watts=650\nutil=12 throttle=64\n")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(compiled(tmp_path)))
     monkeypatch.setenv("FAKE_GPUS", "ww")
@@ -165,7 +169,7 @@ def test_a_run_its_gpus_and_who_comes_later(home: Path, tmp_path: Path, monkeypa
     wait_until(lambda: not exists(sampler))
 
 
-def test_a_sampler_that_is_stopped_ends_with_its_agent_that_is_killed(home: Path) -> None:
+def test_frozen_sampler_ends_with_its_killed_agent(home: Path) -> None:
     with sky.Compute(name="killed", nodes=1, options=QUIET) as compute:
         assert compute.metrics().of("memory_used")
         (agent,) = agent_pids(compute)
@@ -179,7 +183,7 @@ def test_a_sampler_that_is_stopped_ends_with_its_agent_that_is_killed(home: Path
         wait_until(lambda: len(compute.metrics().of("memory_used")[0]) > before)
 
 
-def test_an_agent_of_an_older_release_is_told_apart(home: Path) -> None:
+def test_metrics_of_an_older_agent_are_noted_as_unavailable(home: Path) -> None:
     with sky.Compute(name="older", nodes=1, options=QUIET) as compute:
         compute.pool.links[0].welcome["knows"] = ["stacks"]  # as one greets that knows nothing of it
         found = compute.metrics()
@@ -187,7 +191,7 @@ def test_an_agent_of_an_older_release_is_told_apart(home: Path) -> None:
         assert log_losses(1) @ compute == [1]
 
 
-def test_the_command_line_shows_machines_and_writes_what_there_is(home: Path, cli: Cli, tmp_path: Path) -> None:
+def test_top_and_metrics_commands_show_and_export_metrics(home: Path, cli: Cli, tmp_path: Path) -> None:
     with sky.Compute(name="shown", nodes=2, options=QUIET) as compute:
         log_losses(3) @ compute
         table = cli("top", "shown", "--once").stdout.splitlines()

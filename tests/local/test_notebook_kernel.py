@@ -1,4 +1,4 @@
-"""Cells of a notebook, in a kernel of Jupyter's as a notebook starts it."""
+"""Notebook cells in a real Jupyter kernel."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def notebook(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         manager.shutdown_kernel(now=True)
 
 
-def test_cells_are_run_edited_and_fail_as_in_a_script(notebook: Notebook) -> None:
+def test_notebook_cells_run_and_fail_as_in_a_script(notebook: Notebook) -> None:
     first, run, edited, failed, future, interrupted, pool, trials, last = CELLS.split("# %%")
     notebook.run(first)
     [line] = notebook.shown
@@ -164,7 +164,7 @@ def test_cells_are_run_edited_and_fail_as_in_a_script(notebook: Notebook) -> Non
 
 
 @pytest.mark.proof("3 s of a processor")
-def test_a_kernel_that_is_started_anew_comes_back_to_its_pool(notebook: Notebook) -> None:
+def test_restarted_notebook_kernel_reattaches_to_its_pool(notebook: Notebook) -> None:
     notebook.run("import skyward_core as sky\nsky.Compute(provider=sky.Local(), nodes=2, name='stays').__enter__()")
     notebook.restart()
     notebook.run("import skyward_core as sky\n@sky.function\ndef rank(): return sky.instance_info().rank")

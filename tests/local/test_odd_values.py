@@ -1,4 +1,4 @@
-"""User code and values that raise anything, anywhere: the run fails with its cause, and nothing else ends."""
+"""User code and values that raise in any hook: the run fails with its cause, and the pool works."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def endless(value: Any) -> Iterator[Any]:
         yield give_on_one.local(value)
 
 
-def test_a_yielded_value_that_does_not_load_ends_the_run(pool: sky.Compute) -> None:
+def test_yielded_value_that_cannot_be_loaded_ends_the_run(pool: sky.Compute) -> None:
     first, second = sky.function(endless)(Odd(SystemExit, "loaded here")) @ pool
     assert next(first) == "fine"
     assert isinstance(raised_by(lambda: next(second)), sky.RunError)
@@ -150,7 +150,7 @@ def submitted(pool: sky.Compute, odd: Any) -> Any:
 
 @of_each_kind(2)
 @pytest.mark.parametrize("place", BACK)
-def test_a_value_that_does_not_load_here_is_a_run_error(pool: sky.Compute, place: str, kind: Any) -> None:
+def test_result_that_cannot_be_loaded_is_a_run_error(pool: sky.Compute, place: str, kind: Any) -> None:
     call, results = BACK[place]
     error = raised_by(lambda: call(pool, Odd(kind, "loaded here")))
     assert isinstance(error, sky.RunError), repr(error)
@@ -163,7 +163,7 @@ def test_a_value_that_does_not_load_here_is_a_run_error(pool: sky.Compute, place
 
 @pytest.mark.proof("0.5 s of a processor", after=1)
 @pytest.mark.parametrize("place", [place for place in BACK if place != "executor"])
-def test_a_ctrl_c_while_a_value_loads_is_the_users(pool: sky.Compute, place: str) -> None:
+def test_ctrl_c_while_a_result_is_loaded_is_raised(pool: sky.Compute, place: str) -> None:
     error = raised_by(lambda: BACK[place][0](pool, Odd(ctrl_c, "loaded here")))
     assert type(error) is KeyboardInterrupt and error.args == (), repr(error)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -172,13 +172,13 @@ def test_a_ctrl_c_while_a_value_loads_is_the_users(pool: sky.Compute, place: str
 
 @pytest.mark.proof("0.2 s of a processor", after=1)
 @pytest.mark.parametrize("place", ["single", "closure", "map", "sweep"])
-def test_a_ctrl_c_while_a_value_is_pickled_is_the_users(pool: sky.Compute, place: str) -> None:
+def test_ctrl_c_while_an_argument_is_pickled_is_raised(pool: sky.Compute, place: str) -> None:
     error = raised_by(lambda: SENT[place](pool, Odd(ctrl_c, "pickled")))
     assert type(error) is KeyboardInterrupt and error.args == (), repr(error)
     assert give("next") @ pool == ["next"] * 2
 
 
-def test_an_exit_of_a_handler_while_a_value_loads_is_the_users(pool: sky.Compute) -> None:
+def test_exit_by_a_signal_handler_while_loading_a_result_is_raised(pool: sky.Compute) -> None:
     def leave(number: int, _: Any) -> None:
         raise SystemExit(128 + number)
 
@@ -191,7 +191,7 @@ def test_an_exit_of_a_handler_while_a_value_loads_is_the_users(pool: sky.Compute
         signal.signal(signal.SIGINT, before)
 
 
-def test_an_exception_that_does_not_load_here_is_told_in_words(pool: sky.Compute) -> None:
+def test_exception_that_cannot_be_loaded_becomes_a_remote_error(pool: sky.Compute) -> None:
     error = raised_by(lambda: raises(OnRanksOnly("told")) @ pool)
     assert isinstance(error, sky.RunError) and "OnRanksOnly: told" in str(error), repr(error)
     assert isinstance(error.__cause__, sky.RemoteError) and error.__cause__.type_name.endswith("OnRanksOnly")
@@ -216,7 +216,7 @@ def on_ranks_only(words: str, client: int) -> OnRanksOnly:
     return OnRanksOnly(words, client)
 
 
-def test_results_that_are_asked_for_later_fail_alike(home: Path) -> None:
+def test_saved_result_that_cannot_be_loaded_is_a_run_error(home: Path) -> None:
     options = sky.Options(console=False, grace=1.0)
     with sky.Compute(provider=sky.Local(), worker=sky.Worker(ranks_per_node=2), options=options) as compute:
         assert give("x") @ compute == ["x"] * 2
@@ -229,7 +229,7 @@ def test_results_that_are_asked_for_later_fail_alike(home: Path) -> None:
     assert re.search(r"rank 1 \(node 0\) returned, but its result cannot be loaded here: SystemExit: 0", str(error))
 
 
-def test_a_trial_whose_result_does_not_load_has_an_error(pool: sky.Compute) -> None:
+def test_trial_whose_result_cannot_be_loaded_has_an_error(pool: sky.Compute) -> None:
     trials = sky.sweep(give, value=[1, Odd(SystemExit, "loaded here"), Shy()]) >> pool
     assert isinstance(trials[1].error, sky.RunError) and trials[0].value == 1
     assert [trial.ok for trial in trials] == [True, False, True]
@@ -255,7 +255,7 @@ class OddPlugin(Plugin):
         ("loaded there", "entering its plugins failed: SystemExit: 0"),
     ],
 )
-def test_a_plugin_that_exits_is_an_error(home: Path, where: str, told: str) -> None:
+def test_plugin_that_exits_while_pickled_or_loaded_is_an_error(home: Path, where: str, told: str) -> None:
     def use() -> None:
         plugins = [OddPlugin(Odd(SystemExit, where))]
         options = sky.Options(console=False, grace=1.0)
@@ -285,7 +285,7 @@ def takes(values: Iterator[Any]) -> list[Any]:
 
 @of_each_kind(1)
 @pytest.mark.parametrize("place", SENT)
-def test_a_value_that_cannot_be_pickled_is_named(pool: sky.Compute, place: str, kind: Any) -> None:
+def test_argument_that_cannot_be_pickled_is_named(pool: sky.Compute, place: str, kind: Any) -> None:
     error = raised_by(lambda: SENT[place](pool, Odd(kind, "pickled")))
     expected = sky.RunError if place == "fed" else sky.NotPicklableError
     assert isinstance(error, expected), repr(error)
@@ -296,7 +296,7 @@ def test_a_value_that_cannot_be_pickled_is_named(pool: sky.Compute, place: str, 
 
 @of_each_kind(1)
 @pytest.mark.parametrize("place", SENT)
-def test_a_value_that_does_not_load_on_a_rank_is_a_run_error(pool: sky.Compute, place: str, kind: Any) -> None:
+def test_argument_that_cannot_be_loaded_on_a_rank_is_a_run_error(pool: sky.Compute, place: str, kind: Any) -> None:
     work = lambda: SENT[place](pool, Odd(kind, "loaded there"))  # noqa: E731
     error = work()[1].error if place == "sweep" else raised_by(work)
     if place == "executor":
@@ -381,7 +381,7 @@ HOWS = ("plain", "cause", "group", "attribute")
 
 @of_each_kind(1)
 @pytest.mark.parametrize("how", [*HOWS, "map"])
-def test_odd_exceptions_are_told(pool: sky.Compute, how: str, kind: Any) -> None:
+def test_exceptions_with_broken_hooks_are_reported(pool: sky.Compute, how: str, kind: Any) -> None:
     for hook in (*HOOKS, *OF_TYPES, "add_note"):
 
         def call(hook: str = hook) -> Any:
@@ -404,7 +404,7 @@ def test_odd_exceptions_are_told(pool: sky.Compute, how: str, kind: Any) -> None
 
 @of_each_kind(1)
 @pytest.mark.parametrize("how", HOWS)
-def test_odd_results_are_told(pool: sky.Compute, how: str, kind: Any) -> None:
+def test_results_with_broken_hooks_are_returned_or_reported(pool: sky.Compute, how: str, kind: Any) -> None:
     for hook in (*HOOKS, *OF_TYPES):
         error = raised_by(lambda: return_odd(hook, kind, how) >> pool)  # noqa: B023
         if hook in ("__reduce__", "__class__"):
@@ -494,7 +494,7 @@ def long_chain() -> None:
         (lambda: sky.function(long_chain)(), "raised", "2999"),
     ],
 )
-def test_odd_ends_are_told(pool: sky.Compute, call: Any, kind: str, told: str) -> None:
+def test_exits_with_unusual_status_values_are_reported(pool: sky.Compute, call: Any, kind: str, told: str) -> None:
     error = raised_by(lambda: call() >> pool)
     assert isinstance(error, sky.RunError), repr(error)
     assert error.root_cause.outcome == kind and re.search(told, str(error)), error.root_cause
@@ -587,7 +587,7 @@ def closes_all() -> int:
         (closes_all, 9),
     ],
 )
-def test_it_is_told(one_rank: sky.Compute, fn: Callable[[], Any], told: Any) -> None:
+def test_user_code_that_breaks_builtins_is_reported(one_rank: sky.Compute, fn: Callable[[], Any], told: Any) -> None:
     call = sky.function(timeout=30)(fn)
     if isinstance(told, str):
         with pytest.raises(sky.RunError, match=told):

@@ -46,19 +46,19 @@ def stumble(n: int):  # type: ignore[no-untyped-def]
     raise LookupError("midway")
 
 
-def test_broadcast_gives_a_list_in_rank_order(pool: sky.Compute) -> None:
+def test_broadcast_returns_a_list_in_rank_order(pool: sky.Compute) -> None:
     got = place() @ pool
     assert [rank for rank, _, _ in got] == [0, 1, 2, 3]
     assert {size for _, size, _ in got} == {4}
     assert len({pid for _, _, pid in got} | {os.getpid()}) == 5
 
 
-def test_one_call_goes_to_one_node_in_turns(pool: sky.Compute) -> None:
+def test_single_calls_go_to_nodes_in_turns(pool: sky.Compute) -> None:
     assert sorted(runs_on() >> pool for _ in range(4)) == [0, 1, 2, 3]
     assert (place() >> pool)[:2] == (0, 1)
 
 
-def test_the_turn_passes_over_a_node_that_is_busy(pool: sky.Compute, tmp_path: Path) -> None:
+def test_single_call_skips_a_busy_node(pool: sky.Compute, tmp_path: Path) -> None:
     def wait(go: str) -> int:
         while not os.path.exists(go):  # noqa: PTH110  the function travels without this module
             time.sleep(0.005)
@@ -71,24 +71,24 @@ def test_the_turn_passes_over_a_node_that_is_busy(pool: sky.Compute, tmp_path: P
     assert sorted(others) == sorted([other for other in range(4) if other != rank] * 2)
 
 
-def test_user_code_runs_on_the_main_thread_of_a_group_of_its_own(pool: sky.Compute) -> None:
+def test_user_code_runs_on_the_main_thread_of_its_own_process_group(pool: sky.Compute) -> None:
     def look() -> tuple[bool, bool]:
         return threading.current_thread() is threading.main_thread(), os.getpgid(0) == os.getpid()
 
     assert sky.function(look)() @ pool == [(True, True)] * 4
 
 
-def test_workers_live_on_between_runs(pool: sky.Compute) -> None:
+def test_workers_persist_between_runs(pool: sky.Compute) -> None:
     assert [pid for *_, pid in place() @ pool] == [pid for *_, pid in place() @ pool]
 
 
-def test_groups_give_tuples_in_the_order_written(pool: sky.Compute) -> None:
+def test_groups_return_tuples_in_call_order(pool: sky.Compute) -> None:
     assert (add(1) & add(2) & add(3, b=4)) >> pool == (2, 3, 7)
     assert sky.gather(*[add(i) for i in range(100)]) >> pool == tuple(range(1, 101))
     assert sky.gather() >> pool == ()
 
 
-def test_a_streamed_group_yields_as_results_come(pool: sky.Compute, tmp_path: Path) -> None:
+def test_unordered_streamed_group_yields_results_as_they_arrive(pool: sky.Compute, tmp_path: Path) -> None:
     flag = tmp_path / "go"
 
     def wait_for_flag() -> str:
@@ -106,11 +106,11 @@ def test_a_streamed_group_yields_as_results_come(pool: sky.Compute, tmp_path: Pa
     assert list(came) == ["slow"]
 
 
-def test_a_streamed_group_can_keep_the_order(pool: sky.Compute) -> None:
+def test_ordered_streamed_group_keeps_the_call_order(pool: sky.Compute) -> None:
     assert list(sky.gather(*[add(i) for i in range(50)], stream=True) >> pool) == list(range(1, 51))
 
 
-def test_a_streamed_group_raises_what_a_task_raised(pool: sky.Compute) -> None:
+def test_streamed_group_raises_the_exception_of_a_task(pool: sky.Compute) -> None:
     def fail() -> None:
         raise ValueError("no")
 
@@ -121,13 +121,13 @@ def test_a_streamed_group_raises_what_a_task_raised(pool: sky.Compute) -> None:
     assert caught.value.function == "fail"
 
 
-def test_greater_than_gives_a_future(pool: sky.Compute) -> None:
+def test_greater_than_operator_returns_a_future(pool: sky.Compute) -> None:
     future = add(20) > pool
     assert isinstance(future, Future)
     assert future.result(timeout=90) == 21
 
 
-def test_a_cancelled_future_stops_its_run(pool: sky.Compute) -> None:
+def test_cancelled_future_stops_its_run(pool: sky.Compute) -> None:
     def hang() -> None:
         time.sleep(600)
 
@@ -136,7 +136,7 @@ def test_a_cancelled_future_stops_its_run(pool: sky.Compute) -> None:
     assert add(1) @ pool == [2] * 4
 
 
-def test_a_generator_streams_while_the_rank_still_runs(pool: sky.Compute, tmp_path: Path) -> None:
+def test_generator_values_arrive_while_the_rank_still_runs(pool: sky.Compute, tmp_path: Path) -> None:
     flag = tmp_path / "go"
 
     def produce():  # type: ignore[no-untyped-def]
@@ -151,7 +151,7 @@ def test_a_generator_streams_while_the_rank_still_runs(pool: sky.Compute, tmp_pa
     assert list(values) == ["second"]
 
 
-def test_a_generator_waits_for_its_reader(pool: sky.Compute, tmp_path: Path) -> None:
+def test_generator_waits_for_its_reader(pool: sky.Compute, tmp_path: Path) -> None:
     mark = tmp_path / "made"
 
     def produce():  # type: ignore[no-untyped-def]
@@ -170,7 +170,7 @@ def test_a_generator_waits_for_its_reader(pool: sky.Compute, tmp_path: Path) -> 
     assert sum(values) == sum(range(1, 1000))
 
 
-def test_a_generator_that_raises_midway_raises_after_its_values(pool: sky.Compute) -> None:
+def test_generator_exception_is_raised_after_its_values(pool: sky.Compute) -> None:
     got = []
     with pytest.raises(sky.RunError) as caught:
         for value in stumble(30) >> pool:
@@ -179,18 +179,18 @@ def test_a_generator_that_raises_midway_raises_after_its_values(pool: sky.Comput
     assert isinstance(caught.value.__cause__, LookupError)
 
 
-def test_a_broadcast_generator_gives_an_iterator_per_rank(pool: sky.Compute) -> None:
+def test_broadcast_of_a_generator_returns_an_iterator_per_rank(pool: sky.Compute) -> None:
     assert [list(values) for values in count(20) @ pool] == [list(range(20))] * 4
 
 
-def test_a_reader_that_leaves_early_ends_the_generator(pool: sky.Compute) -> None:
+def test_closing_a_generator_early_ends_it_on_the_rank(pool: sky.Compute) -> None:
     for value in count(10_000_000) >> pool:
         if value == 5:
             break
     assert add(1) @ pool == [2] * 4
 
 
-def test_large_values_travel_both_ways(pool: sky.Compute) -> None:
+def test_large_values_are_sent_in_both_directions(pool: sky.Compute) -> None:
     data = np.arange(2_000_000, dtype=np.float64)
 
     def double(x: np.ndarray) -> np.ndarray:
@@ -200,7 +200,7 @@ def test_large_values_travel_both_ways(pool: sky.Compute) -> None:
         np.testing.assert_array_equal(value, data * 2)
 
 
-def test_captured_values_and_local_classes_travel(pool: sky.Compute) -> None:
+def test_captured_values_and_local_classes_are_sent(pool: sky.Compute) -> None:
     class Point:
         def __init__(self, x: int) -> None:
             self.x = x
@@ -230,12 +230,12 @@ def test_concurrent_runs_of_many_threads_never_mix(pool: sky.Compute) -> None:
         assert all(threads.map(work, range(4)))
 
 
-def test_local_calls_the_function_here() -> None:
+def test_local_calls_the_function_in_this_process() -> None:
     assert add.local(1, b=2) == 3
     assert add(1, b=2).local() == 3
 
 
-def test_what_stands_right_of_an_operator_must_be_a_pool() -> None:
+def test_right_operand_that_is_no_pool_is_rejected() -> None:
     with pytest.raises(TypeError, match="must be a pool"):
         add(1) >> object()  # type: ignore[operator]
     with pytest.raises(TypeError, match="broadcast its calls one by one"):
@@ -258,7 +258,7 @@ class Watched:
             raise LookupError("rank 1 stays shut")
 
 
-def test_large_values_are_loaded_as_they_land_by_who_waits_for_them(pool: sky.Compute, tmp_path: Path) -> None:
+def test_large_results_are_loaded_as_they_arrive(pool: sky.Compute, tmp_path: Path) -> None:
     last = tmp_path / "may-end"
 
     def give() -> Watched:
@@ -312,7 +312,7 @@ def counts(n: int):
     yield from range(n)
 
 
-def test_each_combination_is_a_trial_and_one_that_fails_stops_no_other(pool: sky.Compute) -> None:
+def test_sweep_has_a_trial_per_combination_despite_failures(pool: sky.Compute) -> None:
     trials = sky.sweep(train, lr=[1.0, 2.0], seed=range(3), note="same") >> pool
     assert [(t.arguments["lr"], t.arguments["seed"], t.outcome) for t in trials] == [
         (lr, seed, "raised" if seed == 1 else "returned") for lr in (1.0, 2.0) for seed in range(3)
@@ -325,7 +325,7 @@ def test_each_combination_is_a_trial_and_one_that_fails_stops_no_other(pool: sky
     assert shown[2].split(maxsplit=6)[-1] == "ValueError: bad seed 1"
 
 
-def test_they_come_as_they_end(pool: sky.Compute, tmp_path: Path) -> None:
+def test_sweep_trials_are_yielded_as_they_complete(pool: sky.Compute, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     trials = sky.sweep(waits, n=[1, 0], gate=str(gate)) > pool
     coming = trials.as_completed()
@@ -334,7 +334,7 @@ def test_they_come_as_they_end(pool: sky.Compute, tmp_path: Path) -> None:
     assert next(coming).value == 1 and [t.value for t in trials.wait()] == [1, 0]
 
 
-def test_with_all_ranks_each_combination_is_a_gang_one_after_the_other(pool: sky.Compute) -> None:
+def test_broadcast_sweep_runs_each_combination_on_all_ranks_in_turn(pool: sky.Compute) -> None:
     trials = sky.sweep(ranked, n=[1, 3, 2]) @ pool
     assert [t.value for t in trials] == [[100, 101, 102, 103], None, [200, 201, 202, 203]]
     assert isinstance(trials[1].error, sky.RunError) and trials[1].outcome == "raised"
@@ -353,7 +353,7 @@ def side(n: int, folder: str) -> list[int]:
     return [info.rank, info.world_size, len(list(Path(folder).iterdir()))]
 
 
-def test_gangs_of_two_nodes_run_side_by_side_and_the_next_when_one_ends(pool: sky.Compute, tmp_path: Path) -> None:
+def test_sweep_on_gangs_of_two_nodes_runs_trials_concurrently(pool: sky.Compute, tmp_path: Path) -> None:
     trials = sky.sweep(side, n=range(5), folder=str(tmp_path)).with_nodes(2).on_all(pool)
     ended = [trial.place for trial in trials.as_completed()]
     assert sorted(ended) == [0, 1, 2, 3, 4]
@@ -364,7 +364,7 @@ def test_gangs_of_two_nodes_run_side_by_side_and_the_next_when_one_ends(pool: sk
     assert not set(runs[0].nodes) & set(runs[1].nodes)
 
 
-def test_the_table_of_gangs_is_found_by_any_of_their_runs(pool: sky.Compute) -> None:
+def test_trial_table_of_a_gang_sweep_is_found_by_any_of_its_runs(pool: sky.Compute) -> None:
     trials = sky.sweep(ranked, n=[1, 2, 4]).with_nodes(1) @ pool
     from skyward_core.client.sweep_launch_and_resumption import trial_table_source
 
@@ -380,7 +380,7 @@ def test_the_table_of_gangs_is_found_by_any_of_their_runs(pool: sky.Compute) -> 
 
 
 @pytest.mark.parametrize("nodes", [0, 2])
-def test_a_record_has_the_table(pool: sky.Compute, tmp_path: Path, nodes: int) -> None:
+def test_recording_of_a_sweep_has_its_trial_table(pool: sky.Compute, tmp_path: Path, nodes: int) -> None:
     from skyward_core.client.recording_export import export_recording
     from skyward_core.client.replay_session import Playback, Replay, open_recording
 
@@ -405,7 +405,7 @@ def test_a_record_has_the_table(pool: sky.Compute, tmp_path: Path, nodes: int) -
     assert found.rows[0].value == 100 + (trials[0].value % 100 if not nodes else 0)
 
 
-def test_gangs_that_do_not_fit_are_refused_before_anything_begins(pool: sky.Compute) -> None:
+def test_sweep_gangs_larger_than_the_pool_are_rejected(pool: sky.Compute) -> None:
     before = len(pool.pool.view.runs)
     with pytest.raises(UsageError, match=r"needs 5 nodes, but pool .* has 4 nodes"):
         sky.sweep(ranked, n=[1, 2]).with_nodes(5) @ pool
@@ -416,7 +416,7 @@ def test_gangs_that_do_not_fit_are_refused_before_anything_begins(pool: sky.Comp
     assert len(pool.pool.view.runs) == before
 
 
-def test_a_cancelled_sweep_of_gangs_begins_nothing_more(pool: sky.Compute, tmp_path: Path) -> None:
+def test_cancelled_gang_sweep_starts_no_further_trial(pool: sky.Compute, tmp_path: Path) -> None:
     trials = sky.sweep(waits, n=[0, 1, 1, 1, 1], gate=str(tmp_path / "never")).with_nodes(2).on_all(pool)
     wait_until(lambda: trials[0].ok)
     trials.cancel()
@@ -426,7 +426,7 @@ def test_a_cancelled_sweep_of_gangs_begins_nothing_more(pool: sky.Compute, tmp_p
     wait_until(lambda: all(run.state != "running" for run in pool.pool.view.runs.values()))
 
 
-def test_cancelled_it_tells_what_had_ended(pool: sky.Compute, tmp_path: Path) -> None:
+def test_cancelled_sweep_has_the_completed_trials(pool: sky.Compute, tmp_path: Path) -> None:
     trials = sky.sweep(waits, n=[0, 1, 1, 1, 1], gate=[str(tmp_path / "never")]) > pool
     wait_until(lambda: trials[0].ok)
     threading.Thread(target=trials.cancel).start()
@@ -435,7 +435,7 @@ def test_cancelled_it_tells_what_had_ended(pool: sky.Compute, tmp_path: Path) ->
     assert trials[0].value == 0 and not any(t.ok for t in trials[1:])
 
 
-def test_what_makes_no_sense_is_refused() -> None:
+def test_invalid_sweep_is_rejected() -> None:
     with pytest.raises(UsageError, match="seed has no values"):
         sky.sweep(train, lr=1.0, seed=[])
     with pytest.raises(UsageError, match="more than 4,096"):

@@ -1,4 +1,4 @@
-"""Output files of ranks: listed, fetched once and whole during runs and at the end of a pool."""
+"""Output files of ranks: listing and download during runs and at the end of a pool."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def parts(folder: Path) -> list[Path]:
     return list((folder / PARTS).glob("*"))
 
 
-def test_what_ranks_wrote_is_named(pool: sky.Compute) -> None:
+def test_output_files_of_ranks_are_listed_by_run(pool: sky.Compute) -> None:
     pool.run_all(write({"a/__pycache__/x.pyc": 1}))
     before, over = set(pool.pool.view.runs), time.time()
     wait_until(lambda: time.time() > over + 0.05)  # clocks of file systems are no finer
@@ -129,7 +129,7 @@ def test_what_ranks_wrote_is_named(pool: sky.Compute) -> None:
         pool.files(run="123abc")
 
 
-def test_files_come_once_whole_and_over_nothing_else(pool: sky.Compute, tmp_path: Path) -> None:
+def test_output_files_are_fetched_once_and_overwrite_nothing(pool: sky.Compute, tmp_path: Path) -> None:
     write({"f/shared": 10, "f/\udcff\n": 4}) @ pool
     target = tmp_path / "to"
     assert sorted(pool.fetch("f/**", to=target)) == sorted(
@@ -183,7 +183,7 @@ def test_files_come_once_whole_and_over_nothing_else(pool: sky.Compute, tmp_path
     assert not any((tmp_path / "elsewhere").iterdir())
 
 
-def test_a_run_that_nobody_waits_for_names_and_brings_what_its_ranks_wrote(pool: sky.Compute, tmp_path: Path) -> None:
+def test_future_lists_and_fetches_output_files_of_its_run(pool: sky.Compute, tmp_path: Path) -> None:
     write({"own/before": 3}) @ pool
     over = time.time()
     wait_until(lambda: time.time() > over + 0.05)
@@ -196,7 +196,7 @@ def test_a_run_that_nobody_waits_for_names_and_brings_what_its_ranks_wrote(pool:
 
 
 @pytest.mark.proof("3 s of a processor")
-def test_more_files_than_one_answer_names_are_all_named(pool: sky.Compute) -> None:
+def test_more_output_files_than_one_answer_holds_are_listed(pool: sky.Compute) -> None:
     @sky.function
     def scatter(many: int) -> None:
         Path("many").mkdir()
@@ -215,7 +215,7 @@ def test_more_files_than_one_answer_names_are_all_named(pool: sky.Compute) -> No
     clear() @ pool
 
 
-def test_links_that_lead_out_are_not_followed(pool: sky.Compute, tmp_path: Path) -> None:
+def test_links_out_of_the_working_folder_are_not_followed(pool: sky.Compute, tmp_path: Path) -> None:
     @sky.function
     def link() -> None:
         (Path.home() / "secret").write_text("nobody's business")
@@ -228,7 +228,7 @@ def test_links_that_lead_out_are_not_followed(pool: sky.Compute, tmp_path: Path)
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_file_is_gone_on_with_after_a_cut(
+def test_output_file_download_resumes_after_a_lost_connection(
     pool: sky.Compute, hosts: Hosts, tmp_path: Path, through_ssh: list[int]
 ) -> None:
     write({"cut.pt": LARGE}) >> pool
@@ -257,10 +257,10 @@ def half_way(coming: Future[Any], target: Path) -> bool:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_file_is_gone_on_with_after_its_agent_was_frozen_or_killed(
+def test_output_file_download_resumes_after_frozen_or_killed_agent(
     hosts: Hosts, project: Path, tmp_path: Path, through_ssh: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing else is on the link that would have the host's server tell of the end."""
+    """The link is otherwise idle, so the host's server does not report the end."""
     options = sky.Options(console=False, grace=2.0)
     provider, image = hosts.provider(1), sky.Image(workdir=project)
     with (
@@ -294,7 +294,7 @@ def test_a_file_is_gone_on_with_after_its_agent_was_frozen_or_killed(
         raise AssertionError(f"the agent was killed too late each time: {through_ssh}")
 
 
-def test_a_node_that_answers_and_sends_nothing_of_a_file_is_given_up(
+def test_node_that_sends_no_bytes_of_an_output_file_times_out(
     pool: sky.Compute, tmp_path: Path, through_ssh: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never(link: Link, path: str, incoming: IncomingOutput) -> None:
@@ -311,7 +311,7 @@ def test_a_node_that_answers_and_sends_nothing_of_a_file_is_given_up(
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_what_another_client_fetches_to_the_same_folder_is_waited_for(
+def test_output_file_fetched_by_another_client_is_waited_for(
     pool: sky.Compute, tmp_path: Path, through_ssh: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write({"both.pt": LARGE}) >> pool
@@ -338,7 +338,7 @@ def test_what_another_client_fetches_to_the_same_folder_is_waited_for(
     assert (tmp_path / "both.pt").read_bytes() == content(LARGE) and through_ssh == [LARGE // 2]
 
 
-def test_a_file_that_is_being_written_is_not_taken_for_whole(pool: sky.Compute, tmp_path: Path) -> None:
+def test_output_file_still_being_written_is_not_fetched(pool: sky.Compute, tmp_path: Path) -> None:
     stop = tmp_path / "stop"
     with ThreadPoolExecutor(1) as beside:
         running = beside.submit(lambda: keep_writing(str(stop)) >> pool)
@@ -355,7 +355,7 @@ def test_a_file_that_is_being_written_is_not_taken_for_whole(pool: sky.Compute, 
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="mounts a small disk, which takes root")
-def test_a_full_disk_is_named_and_nothing_half_is_left(
+def test_full_disk_is_named_and_leaves_no_partial_output_file(
     pool: sky.Compute, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write({"disk/small": 1000, "disk/too_large": 9_000_000}) >> pool
@@ -375,7 +375,7 @@ def test_a_full_disk_is_named_and_nothing_half_is_left(
         subprocess.run(["umount", str(full)], check=True)
 
 
-def test_outputs_come_while_the_run_goes_on_and_after_it(pool: sky.Compute, project: Path, tmp_path: Path) -> None:
+def test_output_files_are_fetched_during_and_after_a_run(pool: sky.Compute, project: Path, tmp_path: Path) -> None:
     go_on = tmp_path / "go"
     with ThreadPoolExecutor(1) as beside:
         running = beside.submit(lambda: write_and_wait(str(go_on)) @ pool)
@@ -405,7 +405,7 @@ def test_outputs_come_while_the_run_goes_on_and_after_it(pool: sky.Compute, proj
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_who_comes_to_a_pool_has_the_outputs_of_others_runs_too(pool: sky.Compute, world: Path, tmp_path: Path) -> None:
+def test_attached_client_fetches_output_files_of_other_runs(pool: sky.Compute, world: Path, tmp_path: Path) -> None:
     go_on, env = tmp_path / "go", os.environ | {"SKYWARD_HOME": str(world)}
     comes = "import sys, skyward_core as sky\nwith sky.attach('writers') as pool: sys.stdin.read()"
     with ThreadPoolExecutor(1) as beside:
@@ -424,7 +424,9 @@ def test_who_comes_to_a_pool_has_the_outputs_of_others_runs_too(pool: sky.Comput
             assert child.wait(60) == 0
 
 
-def test_the_command_line_names_and_fetches_them(pool: sky.Compute, world: Path, tmp_path: Path) -> None:
+def test_files_and_fetch_commands_list_and_download_output_files(
+    pool: sky.Compute, world: Path, tmp_path: Path
+) -> None:
     write({"cli/\x1b[2Jx": 3, "cli/large.pt": 2 * LARGE}) >> pool
     env = os.environ | {"SKYWARD_HOME": str(world), "COLUMNS": "200"}
 
@@ -467,10 +469,10 @@ class Rented:
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize(("most", "said"), [("1 MB", None), (0, 10_000_000), (0, None), ("1 MB", 0)], ids=str)
-def test_what_goes_with_its_machine_is_fetched_or_named(
+def test_output_files_of_rented_machines_are_fetched_or_named_at_teardown(
     hosts: Hosts, project: Path, tmp_path: Path, most: int | str, said: int | None
 ) -> None:
-    """As the pool's options have it, or whoever ends it says."""
+    """The pool's options or the teardown request decide."""
 
     @sky.function
     def checkpoint_at_the_end() -> None:
@@ -532,7 +534,7 @@ def take_as_a_stranger(folder: Path) -> None:
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("take", [take_as_a_file, pytest.param(take_as_a_stranger, marks=AS_ROOT)])
-def test_what_cannot_be_brought_here_is_named(
+def test_output_files_that_cannot_be_saved_are_named(
     hosts: Hosts, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, take: Callable[[Path], None]
 ) -> None:
     work, here = tmp_path / "work", tmp_path / "here"
@@ -566,7 +568,7 @@ def saves_when_it_is_stopped(begun: str) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_what_ranks_write_when_another_client_stops_them_comes_to_that_one(
+def test_output_files_of_stopped_ranks_go_to_the_client_that_ends_them(
     hosts: Hosts, project: Path, world: Path, tmp_path: Path
 ) -> None:
     begun, elsewhere = tmp_path / "begun", tmp_path / "elsewhere"
@@ -601,7 +603,7 @@ def test_what_ranks_write_when_another_client_stops_them_comes_to_that_one(
     assert "late/last.pt" not in done.stdout, "what has come is not named as left there"
 
 
-def test_a_fetch_ends_with_the_pool_that_another_client_ends(
+def test_fetch_ends_when_another_client_ends_the_pool(
     hosts: Hosts, project: Path, tmp_path: Path, through_ssh: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def half(link: Link, path: str, incoming: IncomingOutput) -> None:
@@ -633,7 +635,7 @@ def test_a_fetch_ends_with_the_pool_that_another_client_ends(
     assert len(through_ssh) == 1 and not (tmp_path / PARTS).exists()
 
 
-def test_on_this_machine_there_is_nothing_to_bring(world: Path, tmp_path: Path) -> None:
+def test_local_pool_has_no_output_files_to_fetch(world: Path, tmp_path: Path) -> None:
     def run(words: tuple[str, str], status: int) -> str:
         env = os.environ | {"SKYWARD_HOME": str(world)}
         done = call(words, env)

@@ -1,5 +1,4 @@
-"""Machines that are taken back: what ranks hear of it, what becomes of their run, and what is shown. The machines are
-folders here; ``tests/aws`` has those of EC2."""
+"""Preemption of local machines: notices to ranks, the outcome of their runs, and the display."""
 
 from __future__ import annotations
 
@@ -94,7 +93,7 @@ def err(compute: sky.Compute, rank: int) -> str:
     return (Path(compute.pool.context.machines[rank].extra["folder"]) / "spool" / f"r{rank:03d}.err").read_text()
 
 
-def test_callbacks_run_on_all_ranks_and_results_in_time_count(pool: sky.Compute, steps: Steps) -> None:
+def test_preemption_callbacks_run_on_all_ranks_and_late_results_count(pool: sky.Compute, steps: Steps) -> None:
     def train() -> list[Any]:
         heard: list[Any] = []
         sky.on_preempt(lambda: heard.append("none"))
@@ -140,7 +139,7 @@ def test_callbacks_run_on_all_ranks_and_results_in_time_count(pool: sky.Compute,
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_what_a_rank_has_started_lives_as_long_as_the_rank(pool: sky.Compute, steps: Steps) -> None:
+def test_child_processes_live_as_long_as_their_preempted_rank(pool: sky.Compute, steps: Steps) -> None:
     def train(goes_on: bool) -> bool:
         import multiprocessing
 
@@ -180,7 +179,7 @@ def test_what_a_rank_has_started_lives_as_long_as_the_rank(pool: sky.Compute, st
     assert 1 in steps.advance("left")
 
 
-def test_who_says_nothing_gets_sigterm_and_is_lost(pool: sky.Compute, steps: Steps) -> None:
+def test_rank_without_callback_gets_sigterm_and_is_lost(pool: sky.Compute, steps: Steps) -> None:
     def train() -> None:
         steps.submit("begun")
         try:
@@ -248,8 +247,8 @@ def by_callback(begun: Callable[[], None]) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_handlers_of_scripts_go_on_to_work(home: Path, steps: Steps, tmp_path: Path) -> None:
-    """One that lives on returns its result, one that leaves is lost to it, whatever its exit status."""
+def test_own_sigterm_handler_decides_about_a_preempted_call(home: Path, steps: Steps, tmp_path: Path) -> None:
+    """A call whose handler continues returns its result; a call whose handler exits is lost with any status."""
     leaves = tmp_path / "leaves.py"
     text = "import signal, sys, time\nfrom pathlib import Path\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
     leaves.write_text(f"{text}Path({str(tmp_path)!r}, 'begun-0').touch()\ntime.sleep(600)\n")
@@ -270,7 +269,7 @@ def test_handlers_of_scripts_go_on_to_work(home: Path, steps: Steps, tmp_path: P
     assert kinds == [["early [2, 1]"], ["native [1]"], "Preempted", "Preempted", "Preempted"]
 
 
-def test_an_agent_that_follows_one_that_died_tells_ranks_nothing_twice(pool: sky.Compute, steps: Steps) -> None:
+def test_next_agent_repeats_no_preemption_signal_or_callback(pool: sky.Compute, steps: Steps) -> None:
     def train() -> list[str]:
         heard: list[str] = []
         signal.signal(signal.SIGTERM, lambda *_: heard.append("signal"))
@@ -310,8 +309,8 @@ def pool_notices(compute: sky.Compute) -> list[NoticeKind]:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_what_was_taken_back_without_a_notice_is_lost_to_that_too(pool: sky.Compute, steps: Steps) -> None:
-    """Its agent is ended with its machine, and cannot say why."""
+def test_machine_preempted_without_a_notice_is_reported_as_preempted(pool: sky.Compute, steps: Steps) -> None:
+    """The agent ends with its machine and cannot report the cause."""
 
     def train() -> None:
         print("begun", flush=True)
@@ -330,8 +329,8 @@ def test_what_was_taken_back_without_a_notice_is_lost_to_that_too(pool: sky.Comp
     wait_until(lambda: pool.pool.context.registry.runs == {} and pool.pool.view.nodes[1].phase == "gone")
 
 
-def test_a_run_is_stopped_after_a_notice_as_before(pool: sky.Compute, steps: Steps) -> None:
-    """SIGTERM came with the notice, and comes again: the second is a stop, whatever was registered."""
+def test_run_can_be_stopped_after_a_preemption_notice(pool: sky.Compute, steps: Steps) -> None:
+    """The first SIGTERM belongs to the notice, and a second one stops the call despite callbacks."""
 
     def train() -> None:
         rank, heard = sky.instance_info().rank, list[int]()
@@ -362,8 +361,8 @@ def test_a_run_is_stopped_after_a_notice_as_before(pool: sky.Compute, steps: Ste
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_what_comes_next_waits_for_the_machine_in_its_place(home: Path) -> None:
-    """Rather than to begin where it cannot end; tasks that any node can run go to one that stays."""
+def test_next_run_waits_for_the_replacement_of_a_preempted_node(home: Path) -> None:
+    """The run could not finish on the old machine. Tasks for any node go to the remaining node."""
 
     def rank() -> int:
         return sky.instance_info().rank
@@ -401,7 +400,7 @@ def test_what_comes_next_waits_for_the_machine_in_its_place(home: Path) -> None:
         assert not any(node.notice for node in view.nodes)
 
 
-def test_a_pool_whose_machines_are_ours_has_nobody_asking(home: Path) -> None:
+def test_pool_on_own_machines_starts_no_notice_program(home: Path) -> None:
     with sky.Compute(options=sky.Options(console=False)) as compute:
         assert sky.function(lambda: signal.getsignal(signal.SIGURG) == signal.SIG_DFL)() @ compute == [True]
         assert asking(compute) == 0

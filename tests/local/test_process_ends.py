@@ -1,4 +1,4 @@
-"""The end of a rank's process, signals of user code, and what a process defers or frees."""
+"""Exit of a rank's process, signal handlers of user code, and memory of workers."""
 
 from __future__ import annotations
 
@@ -78,13 +78,15 @@ def pool_for(home: Path, **options: Any) -> sky.Compute:
     return sky.Compute(provider=sky.Local(), nodes=1, options=sky.Options(console=False, **options))
 
 
-def test_when_the_pool_has_returned(home: Path, tmp_path: Path, work: Callable[..., sky.PendingFunction]) -> None:
+def test_atexit_handlers_and_threads_end_before_the_pool_returns(
+    home: Path, tmp_path: Path, work: Callable[..., sky.PendingFunction]
+) -> None:
     with pool_for(home) as pool:
         assert work(str(tmp_path)) @ pool == [1]
     assert written(tmp_path) == WRITTEN
 
 
-def test_after_exit_and_cancel_and_what_it_prints_is_the_runs(
+def test_atexit_output_after_exit_or_cancel_belongs_to_the_run(
     home: Path, tmp_path: Path, work: Callable[..., sky.PendingFunction]
 ) -> None:
     with pool_for(home) as pool:
@@ -101,7 +103,9 @@ def test_after_exit_and_cancel_and_what_it_prints_is_the_runs(
         wait_until(lambda: written(other) == WRITTEN, what="all that the cancelled run wrote")
 
 
-def test_when_its_gang_is_made_anew(home: Path, tmp_path: Path, work: Callable[..., sky.PendingFunction]) -> None:
+def test_atexit_handlers_and_threads_end_when_the_gang_is_formed_again(
+    home: Path, tmp_path: Path, work: Callable[..., sky.PendingFunction]
+) -> None:
     def die() -> None:
         import os
 
@@ -118,7 +122,7 @@ def test_when_its_gang_is_made_anew(home: Path, tmp_path: Path, work: Callable[.
     assert written(tmp_path / "0") == WRITTEN
 
 
-def test_what_takes_too_long_is_cut_off_and_said(home: Path, tmp_path: Path) -> None:
+def test_worker_exit_that_takes_too_long_is_killed_and_reported(home: Path, tmp_path: Path) -> None:
     def never_ends() -> None:
         import threading
 
@@ -136,7 +140,7 @@ def test_what_takes_too_long_is_cut_off_and_said(home: Path, tmp_path: Path) -> 
     assert any("are interrupted" in line for line in shown.lines(0, shown.end))
 
 
-def test_memory_that_takes_long_to_be_freed_is_not_shown_as_code_that_hangs(home: Path) -> None:
+def test_slow_memory_release_at_exit_is_not_reported_as_a_hang(home: Path) -> None:
     def holds_much() -> None:
         import sys
 
@@ -230,7 +234,7 @@ def by_asyncio(begun: Callable[[], None]) -> str:
 
 @pytest.mark.proof("0.5 s of a processor", after=1)
 @pytest.mark.parametrize("work", [by_exception, by_asyncio, by_flag])
-def test_code_with_a_handler_of_its_own_comes_to_its_end(
+def test_stopped_code_with_its_own_handler_runs_to_its_end(
     pool: sky.Compute, tmp_path: Path, work: Callable[[Callable[[], None]], str]
 ) -> None:
     error = stopped(pool, tmp_path, work)
@@ -239,8 +243,8 @@ def test_code_with_a_handler_of_its_own_comes_to_its_end(
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_to_leave_well_when_told_to_is_no_result(pool: sky.Compute, tmp_path: Path) -> None:
-    """As handlers do that save a checkpoint: what was stopped is told as stopped, and what took too long as that."""
+def test_clean_exit_of_a_stopped_call_is_no_result(pool: sky.Compute, tmp_path: Path) -> None:
+    """Handlers that save a checkpoint exit like this: the call is reported as stopped or timed out."""
 
     def leaves(begun: Callable[[], None]) -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -274,7 +278,7 @@ def leaves_none() -> None:
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("before", [leaves_handler, leaves_none])
-def test_what_one_call_made_of_the_signal_is_undone_for_the_next(
+def test_signal_handlers_of_a_call_are_reset_for_the_next(
     pool: sky.Compute, tmp_path: Path, before: Callable[[], None]
 ) -> None:
     def patient(begun: Callable[[], None]) -> None:
@@ -334,7 +338,7 @@ def finalizes(begun: Callable[[], None]) -> None:
 
 @pytest.mark.proof("1 s of a processor")
 @pytest.mark.parametrize("work, times", [(forks, 4), (forks_when_stopped, 1), (finalizes, 1)])
-def test_a_stop_reaches_code_where_python_discards_exceptions(
+def test_stop_reaches_code_where_python_discards_exceptions(
     pool: sky.Compute, tmp_path: Path, work: Callable[[Callable[[], None]], None], times: int
 ) -> None:
     def cleans(begun: Callable[[], None]) -> None:
@@ -349,7 +353,7 @@ def test_a_stop_reaches_code_where_python_discards_exceptions(
     assert said(pool) == ""
 
 
-def test_a_child_that_comes_to_the_end_of_a_call_is_none_of_the_worker(pool: sky.Compute, tmp_path: Path) -> None:
+def test_forked_child_at_the_end_of_a_call_has_default_handlers(pool: sky.Compute, tmp_path: Path) -> None:
     def body() -> None:
         child = os.fork()
         if child:
@@ -374,7 +378,7 @@ class Preempts(Plugin):
     def preempt(self, *_: object) -> None: ...
 
 
-def test_a_handler_of_a_plugin_is_there_in_every_call(home: Path) -> None:
+def test_signal_handler_of_a_plugin_is_restored_for_every_call(home: Path) -> None:
     def body() -> str:
         found = signal.getsignal(signal.SIGTERM)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -411,13 +415,13 @@ def later_steps(image: sky.Image) -> int:
 
 
 @glibc_only
-def test_what_a_step_has_freed_serves_the_next(home: Path) -> None:
+def test_memory_freed_by_a_call_is_reused_by_the_next(home: Path) -> None:
     assert later_steps(sky.Image()) < PAGES_OF_A_STEP / 10
 
 
 @glibc_only
 @pytest.mark.proof("1 s of a processor")
-def test_unless_somebody_wants_it_given_back(home: Path) -> None:
+def test_memory_is_returned_to_the_system_if_the_variable_is_set(home: Path) -> None:
     image = sky.Image(env={"MALLOC_TRIM_THRESHOLD_": "131072"})
     assert later_steps(image) > later_steps(sky.Image())
 
@@ -467,7 +471,7 @@ def use() -> dict[str, object]:
     }
 
 
-def test_user_code_sees_no_stand_in(home: Path) -> None:
+def test_deferred_standard_modules_behave_as_the_real_ones(home: Path) -> None:
     with sky.Compute(options=sky.Options(console=False)) as pool:
         assert look() >> pool == ([], [])
         assert use() >> pool == {

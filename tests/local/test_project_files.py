@@ -1,4 +1,4 @@
-"""Files of a project from a stranger run nothing before the user launches."""
+"""Untrusted project files, of which none runs before a launch."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def cli(tmp_path: Path, mark: Path) -> Cli:
     ],
     ids=" ".join,
 )
-def test_no_file_of_a_project_is_run_before_a_launch(cli: Cli, mark: Path, words: tuple[str, ...]) -> None:
+def test_project_files_are_not_run_before_a_launch(cli: Cli, mark: Path, words: tuple[str, ...]) -> None:
     assert "Traceback" not in cli(*words, status=None).stderr
     assert not mark.exists(), mark.read_text()
 
 
-def test_a_dry_run_says_what_files_say_of_the_interpreter(cli: Cli, mark: Path) -> None:
+def test_dry_run_reads_the_interpreter_from_files_only(cli: Cli, mark: Path) -> None:
     assert (
         f"Python 3.11.7 at {cli.folder}/.venv/bin/python (.venv of project theirs)"
         in cli("run", SCRIPT, "--dry-run").stdout
@@ -58,8 +58,8 @@ def test_a_dry_run_says_what_files_say_of_the_interpreter(cli: Cli, mark: Path) 
     assert not mark.exists(), mark.read_text()
 
 
-def test_git_runs_no_program_that_a_project_configures(cli: Cli, mark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """These calls belong to a launch; there, too, nothing of the repository's configuration is run."""
+def test_git_runs_no_program_configured_by_a_project(cli: Cli, mark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Git is called only at a launch, and even then runs no program of the repository's configuration."""
     monkeypatch.chdir(cli.folder)
     listed = {item.path for item in build_manifest(cli.folder).items}
     assert {SCRIPT, "block.py", "requirements.txt"} <= listed and "evil.sh" in listed
@@ -67,7 +67,7 @@ def test_git_runs_no_program_that_a_project_configures(cli: Cli, mark: Path, mon
     assert not mark.exists(), mark.read_text()
 
 
-def test_a_launch_runs_the_interpreter_that_it_names(cli: Cli, mark: Path) -> None:
+def test_launch_runs_the_interpreter_it_names(cli: Cli, mark: Path) -> None:
     done = cli("run", SCRIPT, "--python", "./evil.sh", "--provider", "local", status=2)
     assert "it is not a usable Python" in done.stderr
     assert mark.read_text().startswith("evil.sh -I -S -c")

@@ -1,4 +1,4 @@
-"""Interpreters and packages of projects: of scripts and their ranks, here and over SSH."""
+"""Interpreters and packages of projects, for scripts and their ranks, local and over SSH."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def up(script: Path, interpreter: Interpreter, **spec: Any) -> Iterator[Up]:
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("minor", ["3.11", "3.12", "3.13"])
-def test_a_script_and_its_ranks_have_the_project_s_python(
+def test_script_and_ranks_use_the_python_of_the_project(
     project: Path, environments: dict[str, Path], minor: str
 ) -> None:
     if minor not in environments:
@@ -180,7 +180,7 @@ def test_a_script_and_its_ranks_have_the_project_s_python(
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_what_an_image_adds_comes_before_what_the_project_has(
+def test_image_packages_override_project_packages(
     project: Path, environments: dict[str, Path], wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owned(project, environments)
@@ -205,7 +205,9 @@ def tiny_variables(wheels: Path) -> dict[str, str]:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_another_client_starts_agents_with_the_pool_s_interpreter(project: Path, environments: dict[str, Path]) -> None:
+def test_another_client_starts_agents_with_the_interpreter_of_the_pool(
+    project: Path, environments: dict[str, Path]
+) -> None:
     program = owned(project, environments)
     chosen = choose_interpreter(project / "train.py")
     with up(project / "train.py", chosen) as pool:
@@ -221,7 +223,7 @@ def test_another_client_starts_agents_with_the_pool_s_interpreter(project: Path,
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_what_another_python_has_pickled_is_refused_in_words(project: Path, environments: dict[str, Path]) -> None:
+def test_task_pickled_by_another_python_is_rejected(project: Path, environments: dict[str, Path]) -> None:
     script = project / "plain.py"
     script.write_text("import skyward_core as sky\n@sky.function\ndef f(): return 1\n")
     own = choose_interpreter(script)
@@ -249,7 +251,7 @@ def inline(project: Path, wheels: Path) -> Path:
     return script
 
 
-def test_a_script_with_inline_metadata_gets_an_environment_of_its_own(inline: Path, home: Path) -> None:
+def test_script_with_inline_metadata_gets_its_own_environment(inline: Path, home: Path) -> None:
     chosen = choose_interpreter(inline)
     said: list[str] = []
     task = loaded(inline, report=said.append)
@@ -269,7 +271,7 @@ def test_a_script_with_inline_metadata_gets_an_environment_of_its_own(inline: Pa
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_what_a_plugin_brings_loads_a_script_and_is_what_its_ranks_have(
+def test_plugin_packages_load_the_script_and_are_in_its_ranks(
     project: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("skyward_core.tasks.missing_packages.FRAMEWORKS", ("skytiny",))
@@ -286,14 +288,14 @@ def test_what_a_plugin_brings_loads_a_script_and_is_what_its_ranks_have(
         assert pool.result() == "1.0"
 
 
-def test_an_environment_that_cannot_be_made_is_told(inline: Path) -> None:
+def test_inline_environment_that_cannot_be_created_is_reported(inline: Path) -> None:
     inline.write_text(inline.read_text().replace("skytiny==1.0", "skytiny==9.9"))
     with pytest.raises(PoolError, match=r"(?s)environment of the inline metadata of inline.py cannot .*skytiny==9.9"):
         loaded(inline)
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_client_that_is_killed_while_it_makes_an_environment_leaves_no_installer(
+def test_client_killed_while_creating_an_environment_leaves_no_installer(
     inline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("UV_HTTP_TIMEOUT", "PIP_DEFAULT_TIMEOUT"):
@@ -318,7 +320,7 @@ def test_a_client_that_is_killed_while_it_makes_an_environment_leaves_no_install
     assert task.interpreter is not None and (Path(task.interpreter.prefix) / MADE_FILE).exists()
 
 
-def test_a_package_that_is_missing_is_to_be_had_where_it_is_missing(
+def test_missing_package_error_names_the_interpreter_to_install_for(
     project: Path, environments: dict[str, Path], inline: Path
 ) -> None:
     program = owned(project, environments)
@@ -332,7 +334,7 @@ def test_a_package_that_is_missing_is_to_be_had_where_it_is_missing(
         loaded(inline)
 
 
-def test_pools_that_a_script_makes_by_itself_need_nothing_of_the_project(
+def test_script_that_creates_its_own_pool_needs_no_project_packages(
     project: Path, environments: dict[str, Path]
 ) -> None:
     owned(project, environments)
@@ -347,7 +349,7 @@ def test_pools_that_a_script_makes_by_itself_need_nothing_of_the_project(
     assert loaded(script).name == "f"
 
 
-def test_a_cloudpickle_that_is_too_old_is_named(project: Path, environments: dict[str, Path]) -> None:
+def test_too_old_cloudpickle_of_an_interpreter_is_named(project: Path, environments: dict[str, Path]) -> None:
     program = make_environment(another_python().path, project / ".venv")
     (packages,) = (project / ".venv").glob("lib/python3*/site-packages")
     (packages / "cloudpickle.py").write_text("__version__ = '2.2.1'\n")
@@ -356,7 +358,7 @@ def test_a_cloudpickle_that_is_too_old_is_named(project: Path, environments: dic
         loaded(project / "train.py")
 
 
-def test_what_is_given_to_other_interpreters_is_our_own_alone_and_made_whole(home: Path) -> None:
+def test_library_path_for_other_interpreters_is_minimal_and_restored(home: Path) -> None:
     ours = library_path_entries()
     assert os.listdir(ours.first) == ["skyward_core"]  # noqa: PTH208
     assert {*os.listdir(ours.last)} <= {"cloudpickle", "pynvml.py"}  # noqa: PTH208
@@ -366,8 +368,8 @@ def test_what_is_given_to_other_interpreters_is_our_own_alone_and_made_whole(hom
     assert library_path_entries() == ours and module.exists()
 
 
-def test_values_are_written_for_every_version() -> None:
-    """3.13 writes down where it keeps its paths, and no other version has that place."""
+def test_loader_requests_can_be_read_by_every_python_version() -> None:
+    """Python 3.13 pickles paths by a module that other versions lack."""
     for known in [*other_pythons().values(), None]:
         code = (
             "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path, PurePosixPath; "
@@ -388,7 +390,7 @@ def command(script: str, *said: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_one_command_goes_from_nothing_to_results(inline: Path) -> None:
+def test_run_command_creates_the_inline_environment_and_runs(inline: Path) -> None:
     chosen = choose_interpreter(inline)
     done = command("inline.py:f")
     assert done.returncode == 0, done.stderr
@@ -397,7 +399,7 @@ def test_one_command_goes_from_nothing_to_results(inline: Path) -> None:
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_a_person_may_say_which_python(project: Path, environments: dict[str, Path]) -> None:
+def test_python_option_selects_the_interpreter_of_ranks(project: Path, environments: dict[str, Path]) -> None:
     (project / ".venv").mkdir()  # broken, and not looked at
     other = another_python()
     program = environments[".".join(other.version.split(".")[:2])]
@@ -408,7 +410,7 @@ def test_a_person_may_say_which_python(project: Path, environments: dict[str, Pa
     assert done.returncode == 2 and f"--python {project} is a folder. Name an interpreter" in done.stderr
 
 
-def test_an_environment_of_a_project_that_is_broken_is_told(project: Path) -> None:
+def test_broken_project_environment_is_reported(project: Path) -> None:
     (project / ".venv" / "bin").mkdir(parents=True)
     done = command("train.py:f")
     assert done.returncode != 0 and "Traceback" not in done.stderr
@@ -416,7 +418,7 @@ def test_an_environment_of_a_project_that_is_broken_is_told(project: Path) -> No
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to somebody else")
-def test_an_environment_of_somebody_else_is_not_run_and_named(project: Path, tmp_path: Path) -> None:
+def test_project_environment_of_another_user_is_not_run(project: Path, tmp_path: Path) -> None:
     (project / ".venv" / "bin").mkdir(parents=True)
     theirs = project / ".venv" / "bin" / "python"
     theirs.write_text(f'#!/bin/sh\ntouch {tmp_path}/was-run\nexec {sys.executable} "$@"\n')
@@ -531,7 +533,9 @@ def asked_for(host: Host) -> set[str]:
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_hosts_have_what_a_script_asks_for(host: Host, known: Path, project_folder: Path, links: str) -> None:
+async def test_ssh_hosts_have_packages_of_the_inline_metadata(
+    host: Host, known: Path, project_folder: Path, links: str
+) -> None:
     path = script(project_folder, links)
     chosen = choose_interpreter(path)
     async with remote_pool(path, chosen, spec(provider(host, known), chosen)) as pool:
@@ -541,7 +545,7 @@ async def test_hosts_have_what_a_script_asks_for(host: Host, known: Path, projec
 
 
 @pytest.mark.proof("2 s of a processor")
-async def test_a_project_of_another_version_has_that_version_there(
+async def test_ssh_hosts_use_the_python_version_of_the_project(
     host: Host, known: Path, project_folder: Path, links: str
 ) -> None:
     minor = other_minor()
@@ -572,7 +576,7 @@ async def test_a_project_of_another_version_has_that_version_there(
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_host_without_that_version_is_named(
+async def test_ssh_host_without_the_python_version_is_named(
     host: Host, known: Path, project_folder: Path, tmp_path: Path
 ) -> None:
     minor, other = other_minor(), Host(tmp_path / "other")
@@ -596,7 +600,7 @@ async def test_a_host_without_that_version_is_named(
         await other.stop()
 
 
-async def test_an_image_for_another_python_than_the_script_s_is_refused_before_anything_is_connected_to(
+async def test_image_python_other_than_the_script_is_rejected_before_connecting(
     host: Host, known: Path, project_folder: Path, links: str
 ) -> None:
     path = script(project_folder, links, other_minor())
@@ -693,7 +697,7 @@ def run_script(locked_project: Path, lock: str) -> Any:
     return summary.json
 
 
-def test_a_lock_is_what_ranks_have_and_what_was_installed_is_one(locked_project: Path) -> None:
+def test_ranks_have_locked_packages_and_a_lock_of_them_is_saved(locked_project: Path) -> None:
     with compute(locked_project, lock="uv.lock", pip=["skyneeds"]) as pool:
         assert versions() >> pool == ["1.0", "3.0"]
     first, *lines = kept_lock(locked_project).splitlines()
@@ -708,7 +712,7 @@ def test_a_lock_is_what_ranks_have_and_what_was_installed_is_one(locked_project:
         compute(locked_project, lock="run.lock").__enter__()
 
 
-def test_what_is_there_in_the_versions_that_are_asked_for_is_not_installed(locked_project: Path) -> None:
+def test_already_satisfied_requirements_are_not_installed(locked_project: Path) -> None:
     import cloudpickle
 
     (locked_project / "requirements.txt").write_text("cloudpickle>=1\n")
@@ -719,7 +723,7 @@ def test_what_is_there_in_the_versions_that_are_asked_for_is_not_installed(locke
     assert not list((locked_project.parent / "sky" / "environments").glob("env-*"))
 
 
-def test_where_nobody_asks_for_packages_the_lock_tells_what_ranks_had(locked_project: Path) -> None:
+def test_lock_of_a_pool_without_packages_lists_what_ranks_had(locked_project: Path) -> None:
     import cloudpickle
 
     with compute(locked_project) as pool:
@@ -754,7 +758,7 @@ def local_library(locked_project: Path) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_hosts_have_them_and_the_packages_that_lie_here(
+async def test_ssh_hosts_get_requirements_and_local_packages(
     locked_project: Path, host: Host, known: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS", "UV_FIND_LINKS", "UV_OFFLINE"):
@@ -793,7 +797,7 @@ async def test_hosts_have_them_and_the_packages_that_lie_here(
         assert lines[1:] == [f"--find-links {links}", "--no-index", "skytiny==1.0"]
 
 
-async def test_what_a_project_says_wrong_is_refused_before_anything_is_connected_to(
+async def test_invalid_package_files_are_rejected_before_connecting(
     locked_project: Path, host: Host, known: Path
 ) -> None:
     (locked_project / "requirements.txt").write_text("-f ../wheels\nskytiny\n")

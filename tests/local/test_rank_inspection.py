@@ -38,7 +38,7 @@ def errors_of(pool: sky.Compute, rank: int = 0) -> list[str]:
     return log_of(pool, last_run(pool), rank, "err").decode().splitlines()
 
 
-def test_a_rank_goes_on_at_a_breakpoint_and_says_so_once_for_each_place(pool: sky.Compute) -> None:
+def test_breakpoint_without_a_debugger_continues_with_one_note_per_place(pool: sky.Compute) -> None:
     def job() -> int:
         for _ in range(3):
             breakpoint()
@@ -57,7 +57,7 @@ def test_a_rank_goes_on_at_a_breakpoint_and_says_so_once_for_each_place(pool: sk
             assert all("sky.Options(debug_wait=" in line for line in lines)
 
 
-def test_a_breakpoint_in_a_thread_ends_nothing(pool: sky.Compute) -> None:
+def test_breakpoint_in_a_thread_continues(pool: sky.Compute) -> None:
     def job() -> str:
         said = []
 
@@ -75,7 +75,7 @@ def test_a_breakpoint_in_a_thread_ends_nothing(pool: sky.Compute) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_where_an_exception_was_raised_is_said(pool: sky.Compute) -> None:
+def test_post_mortem_without_a_debugger_prints_where_it_was_raised(pool: sky.Compute) -> None:
     def job() -> str:
         def inner() -> None:
             raise KeyError("gone")
@@ -95,7 +95,7 @@ def test_where_an_exception_was_raised_is_said(pool: sky.Compute) -> None:
     assert "rank 0 stopped at an exception in " in line and " in inner()" in line
 
 
-def test_the_variable_of_python_decides_as_ever(pool: sky.Compute) -> None:
+def test_pythonbreakpoint_variable_and_hook_take_precedence(pool: sky.Compute) -> None:
     def job() -> list[str]:
         import os
 
@@ -115,7 +115,7 @@ def test_the_variable_of_python_decides_as_ever(pool: sky.Compute) -> None:
     assert log_of(pool, last_run(pool), 0) == b"mine\n"
 
 
-def test_code_that_reads_another_input_has_the_debugger_there(pool: sky.Compute) -> None:
+def test_breakpoint_with_replaced_stdin_uses_that_input(pool: sky.Compute) -> None:
     def job() -> str:
         value = "secret word"
         before = sys.stdin, sys.stdout
@@ -130,7 +130,7 @@ def test_code_that_reads_another_input_has_the_debugger_there(pool: sky.Compute)
     assert all("'secret word'" in said for said in sky.function(job)() @ pool)
 
 
-def test_a_program_that_a_rank_starts_is_none_of_ours(pool: sky.Compute) -> None:
+def test_breakpoint_in_a_started_program_behaves_as_in_python(pool: sky.Compute) -> None:
     def job() -> str:
         program = "breakpoint()\nprint('on')"
         return subprocess.run(
@@ -140,7 +140,7 @@ def test_a_program_that_a_rank_starts_is_none_of_ours(pool: sky.Compute) -> None
     assert all("BdbQuit" in said for said in sky.function(job)() @ pool)
 
 
-def test_a_child_that_a_rank_forks_goes_on_too(pool: sky.Compute) -> None:
+def test_breakpoint_in_a_forked_child_continues(pool: sky.Compute) -> None:
     def job() -> int:
         import os
 
@@ -152,7 +152,7 @@ def test_a_child_that_a_rank_forks_goes_on_too(pool: sky.Compute) -> None:
     assert sky.function(job)() @ pool == [5] * 4
 
 
-def test_a_child_of_multiprocessing_goes_on_too(pool: sky.Compute) -> None:
+def test_breakpoint_in_a_multiprocessing_child_continues(pool: sky.Compute) -> None:
     def job() -> int | None:
         import multiprocessing
 
@@ -168,7 +168,7 @@ def test_a_child_of_multiprocessing_goes_on_too(pool: sky.Compute) -> None:
     assert sky.function(job)() @ pool == [5] * 4
 
 
-def test_who_cannot_say_it_goes_on_too(pool: sky.Compute) -> None:
+def test_breakpoint_continues_although_its_note_cannot_be_written(pool: sky.Compute) -> None:
     def job() -> int:
         before = sys.stdin, sys.stderr
         sys.stdin, sys.stderr = open("/dev/null"), open("/dev/full", "w")  # noqa: SIM115  as on a disk that is full
@@ -225,7 +225,7 @@ def stops(rank: int) -> int:
     return value
 
 
-def test_a_person_looks_changes_a_value_and_leaves(waiting: sky.Compute) -> None:
+def test_debug_command_evaluates_and_changes_a_value_in_a_rank(waiting: sky.Compute) -> None:
     run = Running(waiting, sky.function(stops)(1))
     says(waiting, f"debug {run.id}:1", 1)
     wait_until(lambda: waiting.pool.view.rank_phases.get(1, ("",))[0] == "paused", what="that it stands still")
@@ -240,7 +240,7 @@ def test_a_person_looks_changes_a_value_and_leaves(waiting: sky.Compute) -> None
     assert not sockets[0].exists()
 
 
-def test_quit_ends_no_rank_and_no_rank_that_waits_is_said(waiting: sky.Compute) -> None:
+def test_quitting_the_debugger_ends_no_rank_and_absence_is_reported(waiting: sky.Compute) -> None:
     run = Running(waiting, sky.function(stops)(0))
     says(waiting, f"debug {run.id}:0")
     refused = debugged(f"{run.id}:1", "")
@@ -253,7 +253,7 @@ def test_quit_ends_no_rank_and_no_rank_that_waits_is_said(waiting: sky.Compute) 
     assert "no rank waits at a breakpoint" in refused.stderr
 
 
-def test_who_quits_is_waited_for_no_more_and_who_leaves_is(waiting: sky.Compute) -> None:
+def test_quit_disables_later_breakpoints_but_disconnecting_does_not(waiting: sky.Compute) -> None:
     def job() -> int:
         if sky.instance_info().rank:
             return 0
@@ -272,7 +272,7 @@ def test_who_quits_is_waited_for_no_more_and_who_leaves_is(waiting: sky.Compute)
     assert sum("and waits up to" in line for line in errors_of(waiting)) == 2
 
 
-def test_where_an_exception_was_raised_can_be_looked_at(waiting: sky.Compute) -> None:
+def test_post_mortem_frames_can_be_inspected_by_the_debug_command(waiting: sky.Compute) -> None:
     def job() -> str:
         def inner(word: str) -> None:
             raise KeyError(word)
@@ -291,7 +291,7 @@ def test_where_an_exception_was_raised_can_be_looked_at(waiting: sky.Compute) ->
     assert run.result() == ["on", "other"]
 
 
-def test_one_visit_sees_all_breakpoints_of_a_call_and_steps_not_beyond(waiting: sky.Compute) -> None:
+def test_one_debug_session_covers_all_breakpoints_of_a_call(waiting: sky.Compute) -> None:
     def job() -> int:
         if sky.instance_info().rank:
             return 0
@@ -310,7 +310,7 @@ def test_one_visit_sees_all_breakpoints_of_a_call_and_steps_not_beyond(waiting: 
     assert sky.function(stops)(7) @ waiting == [1, 1]
 
 
-def test_at_a_breakpoint_that_a_person_sets_it_stands_still_again(waiting: sky.Compute) -> None:
+def test_breakpoint_set_in_the_debugger_pauses_the_rank_again(waiting: sky.Compute) -> None:
     def job() -> int:
         value = 1
         if sky.instance_info().rank == 0:
@@ -338,7 +338,7 @@ def test_at_a_breakpoint_that_a_person_sets_it_stands_still_again(waiting: sky.C
     assert run.result() == [3, 1]
 
 
-def test_children_that_outlive_a_visit_keep_nobody(waiting: sky.Compute, tmp_path: Path) -> None:
+def test_child_processes_outliving_a_debug_session_do_not_block_it(waiting: sky.Compute, tmp_path: Path) -> None:
     def job(end: Path) -> int:
         import os
 
@@ -363,7 +363,7 @@ def test_children_that_outlive_a_visit_keep_nobody(waiting: sky.Compute, tmp_pat
             (tmp_path / "end").touch()
 
 
-def test_a_child_that_is_forked_as_a_person_steps_takes_no_line_of_theirs(waiting: sky.Compute) -> None:
+def test_child_forked_while_stepping_takes_no_debugger_input(waiting: sky.Compute) -> None:
     def job() -> int:
         import os
 
@@ -386,7 +386,7 @@ def test_a_child_that_is_forked_as_a_person_steps_takes_no_line_of_theirs(waitin
     assert run.result() == [5, 0]
 
 
-def test_a_rank_that_waits_is_stopped_as_ever(waiting: sky.Compute) -> None:
+def test_rank_paused_at_a_breakpoint_can_be_cancelled(waiting: sky.Compute) -> None:
     def job() -> None:
         breakpoint()
 
@@ -397,7 +397,7 @@ def test_a_rank_that_waits_is_stopped_as_ever(waiting: sky.Compute) -> None:
     assert sky.function(stops)(7) @ waiting == [1, 1]
 
 
-def test_code_with_a_debugger_of_its_own_has_this_one(waiting: sky.Compute) -> None:
+def test_custom_pdb_subclass_works_with_the_debug_command(waiting: sky.Compute) -> None:
     def job() -> int:
         import pdb
 
@@ -419,7 +419,7 @@ def test_code_with_a_debugger_of_its_own_has_this_one(waiting: sky.Compute) -> N
     assert run.result() == [1, 1]
 
 
-def test_time_limits_stand_still_meanwhile(waiting: sky.Compute, tmp_path: Path) -> None:
+def test_timeouts_are_suspended_while_a_rank_is_debugged(waiting: sky.Compute, tmp_path: Path) -> None:
     def job(after: Path) -> str:
         if sky.instance_info().rank == 0:
             breakpoint()
@@ -442,7 +442,7 @@ def test_time_limits_stand_still_meanwhile(waiting: sky.Compute, tmp_path: Path)
         sky.function(timeout=0.5)(forever)() @ waiting
 
 
-def test_a_client_that_dies_leaves_a_rank_that_goes_on(waiting: sky.Compute) -> None:
+def test_killed_debug_client_lets_the_rank_continue(waiting: sky.Compute) -> None:
     run = Running(waiting, sky.function(stops)(0))
     says(waiting, f"debug {run.id}:0")
     client = begun("debug", run.id)
@@ -458,7 +458,7 @@ def test_a_client_that_dies_leaves_a_rank_that_goes_on(waiting: sky.Compute) -> 
     assert run.result() == [1, 1]
 
 
-def test_the_first_who_needs_pdb_may_be_a_child_or_read_another_input(world: Path) -> None:
+def test_breakpoint_works_before_pdb_was_loaded_in_the_rank(world: Path) -> None:
     def job() -> object:
         import os
 
@@ -487,7 +487,7 @@ def waits_long() -> int:
     return 1
 
 
-def test_that_nobody_has_come_is_said_once_more_and_for_how_long_it_waits(waiting: sky.Compute) -> None:
+def test_waiting_breakpoint_repeats_its_note_with_the_remaining_time(waiting: sky.Compute) -> None:
     run = Running(waiting, sky.function(waits_long)())
     for rank in range(2):
         says(waiting, "and continues in 59.8 s", rank)
@@ -496,7 +496,7 @@ def test_that_nobody_has_come_is_said_once_more_and_for_how_long_it_waits(waitin
     assert sum("has waited 0.2 s for a debugger at" in line for line in errors_of(waiting)) == 1
 
 
-def test_after_its_time_a_rank_goes_on(world: Path) -> None:
+def test_rank_continues_after_the_debug_wait_time(world: Path) -> None:
     with sky.Compute(nodes=1, options=sky.Options(console=False, debug_wait=0.2)) as compute:
         assert sky.function(stops)(0) @ compute == [1]
         waits, goes_on = errors_of(compute)
@@ -595,7 +595,7 @@ def processes(ranks: sky.Compute, stacks: Stacks) -> dict[int, RankProcess]:
 
 
 @needs_py_spy
-def test_a_second_client_sees_where_each_rank_is(session: Session, hung: str) -> None:
+def test_stacks_show_another_client_where_each_rank_is(session: Session, hung: str) -> None:
     told = take(session, run=hung)
     while any(names[0] not in ("until", "holds_gil") for names in functions(told).values()):
         told = take(session, run=hung)  # one that had not come so far
@@ -609,7 +609,7 @@ def test_a_second_client_sees_where_each_rank_is(session: Session, hung: str) ->
 
 
 @needs_py_spy
-def test_a_script_is_told_the_same(ranks: sky.Compute, session: Session, hung: str) -> None:
+def test_stacks_of_the_api_equal_those_of_a_session(ranks: sky.Compute, session: Session, hung: str) -> None:
     mine, theirs = ranks.stacks(), take(session, run=hung)
     assert mine.run == hung
     assert (
@@ -622,7 +622,7 @@ def test_a_script_is_told_the_same(ranks: sky.Compute, session: Session, hung: s
 
 
 @needs_py_spy
-def test_ranks_write_their_stacks_at_the_signal_and_go_on(ranks: sky.Compute, session: Session, hung: str) -> None:
+def test_ranks_dump_stacks_on_a_signal_and_continue(ranks: sky.Compute, session: Session, hung: str) -> None:
     told = take(session, run=hung)
     for rank, process in processes(ranks, told).items():
         found = capture_stacks(process, "", signal=True)  # as the agent does where it has no py-spy
@@ -637,7 +637,7 @@ def test_ranks_write_their_stacks_at_the_signal_and_go_on(ranks: sky.Compute, se
 
 
 @needs_py_spy
-def test_where_a_rank_spends_its_time(ranks: sky.Compute, session: Session, working: str) -> None:
+def test_profile_shows_the_hottest_line_of_a_rank(ranks: sky.Compute, session: Session, working: str) -> None:
     seen = parse_profile(session.profile("four", 3, 1).result(60))
     assert hottest_lines(seen)[0].frame.function == "holds_gil"
     with pytest.raises(UsageError, match="has no rank 4: its ranks are 0 to 3"):
@@ -647,7 +647,7 @@ def test_where_a_rank_spends_its_time(ranks: sky.Compute, session: Session, work
 
 
 @needs_py_spy
-def test_the_command_line_tells_the_same(session: Session, hung: str) -> None:
+def test_stacks_command_prints_grouped_stacks(session: Session, hung: str) -> None:
     while sorted(names[0] for names in functions(take(session, run=hung)).values()) != [
         "holds_gil",
         *["until"] * 3,
@@ -670,7 +670,7 @@ def test_the_command_line_tells_the_same(session: Session, hung: str) -> None:
 
 @pytest.mark.proof("1 s of a processor")
 @needs_py_spy
-def test_the_command_line_profiles_a_rank_and_files_come_home(working: str, tmp_path: Path) -> None:
+def test_profile_command_prints_lines_and_saves_a_speedscope_file(working: str, tmp_path: Path) -> None:
     said = command("profile", f"{working}:3", "--seconds", "1", "--to", str(tmp_path / "made"))
     head, hot = said.splitlines()[:2]
     assert head.split() == ["itself", "with", "calls", "line"] and "holds_gil" in hot
@@ -688,13 +688,13 @@ def command(*words: str, status: int = 0) -> str:
     return done.stdout or done.stderr
 
 
-def test_who_works_is_told_from_who_waits(ranks: sky.Compute, session: Session, working: str) -> None:
+def test_node_reports_only_working_ranks_as_active(ranks: sky.Compute, session: Session, working: str) -> None:
     rhythms = session.observe("four").result(60).activity
     wait_until(lambda: 3 in rhythms._worked_at, what="word of the node that rank 3 works")
     assert set(rhythms._worked_at) == {3}
 
 
-def test_an_agent_that_knows_no_stacks_is_named(
+def test_agent_of_an_older_release_without_stacks_is_named(
     ranks: sky.Compute, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session.observe("four").result(60)
@@ -707,7 +707,7 @@ def test_an_agent_that_knows_no_stacks_is_named(
         session.profile("four", 0, 1).result(60)
 
 
-def test_a_node_that_is_frozen_keeps_nobody_waiting(
+def test_frozen_agent_does_not_block_stacks_of_other_nodes(
     ranks: sky.Compute, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rank_inspection, "ANSWER_TIMEOUT", 10_000.0)
@@ -723,7 +723,7 @@ def test_a_node_that_is_frozen_keeps_nobody_waiting(
     assert {each.at for each in take(session).ranks} != {"silent"}
 
 
-def test_a_process_that_would_end_by_the_signal_is_not_sent_it(tmp_path: Path) -> None:
+def test_process_without_stack_signal_handler_is_not_signalled(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "60"]) as other:
         try:
             for signal_too in (True, False):
@@ -735,7 +735,7 @@ def test_a_process_that_would_end_by_the_signal_is_not_sent_it(tmp_path: Path) -
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_who_has_closed_the_file_is_not_sent_the_signal(home: Path) -> None:
+def test_rank_that_replaced_its_stack_signal_handler_is_not_signalled(home: Path) -> None:
     with sky.Compute(options=sky.Options(console=False)) as compute:
         folder = compute.pool.context.machines[0].extra["folder"]
         pid, refusals = (closes(f"{folder}/stacks.0.0") @ compute)[0]

@@ -71,7 +71,7 @@ def worlds(told: Any) -> list[tuple[list[int], int]]:
     return [(joined, size) for joined, size, _ in told]
 
 
-def test_tasks_of_every_kind_stay_out_of_the_gang(pool: sky.Compute, folder: Path) -> None:
+def test_tasks_of_every_kind_run_in_a_world_of_one(pool: sky.Compute, folder: Path) -> None:
     first = world_of() >> pool
     assert first[:2] == ([1], 1)
     assert not list(folder.glob("enters.2.*")), "tasks need no gang"
@@ -92,9 +92,7 @@ def test_tasks_of_every_kind_stay_out_of_the_gang(pool: sky.Compute, folder: Pat
     assert world_of() @ pool == gang, "the gang lives on"
 
 
-def test_calls_of_a_rank_take_turns_in_the_order_in_which_they_came(
-    pool: sky.Compute, folder: Path, tmp_path: Path
-) -> None:
+def test_calls_of_a_rank_run_in_their_order_of_arrival(pool: sky.Compute, folder: Path, tmp_path: Path) -> None:
     tasks = [alone(str(tmp_path), "go") > pool for _ in range(2)]
     wait_until(lambda: len(list(tmp_path.glob("busy.*"))) == 2)
     runs = [alone(str(tmp_path), "").on_all(pool)]
@@ -110,7 +108,7 @@ def test_calls_of_a_rank_take_turns_in_the_order_in_which_they_came(
     assert [each.result(60) for each in runs] == [[[2], [2]]] * 3
 
 
-def test_a_task_that_is_cancelled_or_killed_takes_no_gang_with_it(pool: sky.Compute, tmp_path: Path) -> None:
+def test_cancelled_or_killed_task_does_not_break_the_gang(pool: sky.Compute, tmp_path: Path) -> None:
     @sky.function
     def waits(how: str) -> None:
         Path(tmp_path, "here").touch()
@@ -126,7 +124,7 @@ def test_a_task_that_is_cancelled_or_killed_takes_no_gang_with_it(pool: sky.Comp
     assert worlds([world_of() >> pool, *(world_of() @ pool)]) == [([1], 1), ([2], 2), ([2], 2)]
 
 
-def test_a_task_survives_the_death_of_the_process_that_waits_its_turn(pool: sky.Compute, tmp_path: Path) -> None:
+def test_queued_task_survives_the_death_of_its_starting_worker(pool: sky.Compute, tmp_path: Path) -> None:
     gang = world_of() @ pool
     places = {pid for *_, pid in sky.gather(*[world_of() for _ in range(4)]) >> pool}
     assert second_workers(pool) == places and len(places) == 2
@@ -149,7 +147,7 @@ def test_a_task_survives_the_death_of_the_process_that_waits_its_turn(pool: sky.
     assert world_of() @ pool == gang, "the gang lives on"
 
 
-def test_the_next_agent_keeps_tasks_out_of_the_gang(world: Path, tmp_path: Path) -> None:
+def test_tasks_after_an_agent_death_stay_out_of_the_gang(world: Path, tmp_path: Path) -> None:
     plugins = [Joins(str(tmp_path))]
     with sky.Compute(nodes=2, plugins=plugins, options=QUIET) as compute:
         gang = world_of() @ compute
@@ -165,7 +163,7 @@ def test_the_next_agent_keeps_tasks_out_of_the_gang(world: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("executor", ["process", "thread"])
-def test_several_tasks_of_a_rank_stay_out_of_the_gang(world: Path, tmp_path: Path, executor: Any) -> None:
+def test_concurrent_tasks_of_a_rank_stay_out_of_the_gang(world: Path, tmp_path: Path, executor: Any) -> None:
     worker = sky.Worker(ranks_per_node=2, concurrency=2, executor=executor)
     with sky.Compute(nodes=1, worker=worker, plugins=[Joins(str(tmp_path))], options=QUIET) as compute:
         assert worlds(world_of() @ compute) == [([2], 2)] * 2
@@ -182,7 +180,7 @@ def group(leaves: bool = False) -> tuple[bool, int]:
     return found, os.getpid()
 
 
-def test_a_group_that_a_function_leaves_is_met_by_no_call_of_the_other_kind(world: Path) -> None:
+def test_process_group_left_by_a_call_is_not_visible_to_tasks(world: Path) -> None:
     with sky.Compute(nodes=2, options=QUIET) as compute:
         shared = [pid for _, pid in group() @ compute]
         assert (group() >> compute)[1] in shared, "one process runs both kinds of calls"
@@ -213,7 +211,7 @@ def niceness() -> int:
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("agents", [False, True], ids=["workers", "agents and workers"])
-def test_a_task_after_a_death_knows_its_rank(home: Path, agents: bool) -> None:
+def test_task_after_a_worker_or_agent_death_knows_its_rank(home: Path, agents: bool) -> None:
     with sky.Compute(nodes=3, options=sky.Options(console=False, nice=3)) as compute:
         before = place() @ compute
         assert set(niceness() @ compute) == {3}
@@ -235,7 +233,7 @@ def test_a_task_after_a_death_knows_its_rank(home: Path, agents: bool) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_task_after_a_run_on_some_nodes_knows_its_rank_in_the_pool(home: Path) -> None:
+def test_task_after_a_run_on_some_nodes_knows_its_rank_in_the_pool(home: Path) -> None:
     with sky.Compute(nodes=3, options=sky.Options(console=False)) as compute:
         for nodes in ([2], [1, 2]):
             told = [p[:3] for p in place().with_nodes(nodes) @ compute]
@@ -263,8 +261,8 @@ def fine() -> str:
     return "ok"
 
 
-def test_starts_with_a_whole_gang_however_soon_it_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other rank, on another node, has returned: only the head's agent knows that the gang is broken."""
+def test_run_right_after_a_rank_exit_gets_a_whole_gang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rank on the other node has returned, so only the head's agent knows that the gang is broken."""
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     with sky.Compute(nodes=2, options=sky.Options(console=False)) as pool:
         for how, status in [("sys.exit", 3), ("os._exit", 4)] * 4:
@@ -322,7 +320,7 @@ def ends(how: str) -> None:
     os._exit(3)
 
 
-def test_ranks_have_the_variables_of_torchrun_and_a_port_that_is_theirs(pair):
+def test_ranks_have_torchrun_variables_and_a_port_of_their_own(pair):
     first, second = found() @ pair
     port = int(first["MASTER_PORT"])
     assert sorted(first) == sorted(OF_TORCHRUN) == sorted(second)
@@ -353,7 +351,7 @@ def test_ranks_have_the_variables_of_torchrun_and_a_port_that_is_theirs(pair):
     assert again["MASTER_PORT"] != first["MASTER_PORT"]
 
 
-def test_who_asks_for_it_has_none(home):
+def test_ranks_have_no_torchrun_variables_without_rendezvous(home):
     options = sky.Options(rendezvous=False, console=False)
     with sky.Compute(nodes=1, worker=sky.Worker(ranks_per_node=2), options=options) as pair:
         assert found() @ pair == [{}, {}]

@@ -1,4 +1,4 @@
-"""A pool is recorded as it lives, packed into one file, and played again: the same lines, numbers and outcomes."""
+"""Recording of a pool, export to one file, and replay."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def played(path: Path) -> Playback:
     return playback
 
 
-def test_a_record_shows_what_was_seen(key: str, ledger: Ledger, tmp_path: Path) -> None:
+def test_recording_of_a_pool_replays_its_logs_metrics_and_outcomes(key: str, ledger: Ledger, tmp_path: Path) -> None:
     row = ledger.find_pool(key)
     assert row is not None
     (run,) = ledger.runs(row.token)
@@ -98,7 +98,7 @@ def test_a_record_shows_what_was_seen(key: str, ledger: Ledger, tmp_path: Path) 
     assert playback.view.runs[run.run].state == "running" and playback.view.state == "up"
 
 
-def test_secrets_that_the_packing_client_knows_are_blanked(
+def test_secrets_of_the_exporting_client_are_redacted_in_a_recording(
     key: str, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", SECRET)
@@ -109,7 +109,7 @@ def test_secrets_that_the_packing_client_knows_are_blanked(
     assert SECRET not in text and "open-sesame" not in text and "a token ***" in text
 
 
-def test_a_run_alone_can_be_packed_and_a_file_that_is_there_stays(key: str, ledger: Ledger, tmp_path: Path) -> None:
+def test_single_run_can_be_exported_and_no_file_is_overwritten(key: str, ledger: Ledger, tmp_path: Path) -> None:
     row = ledger.find_pool(key)
     assert row is not None
     (run,) = ledger.runs(row.token)
@@ -119,7 +119,7 @@ def test_a_run_alone_can_be_packed_and_a_file_that_is_there_stays(key: str, ledg
         export_recording(ledger, row, "", tmp_path / "a")
 
 
-def test_long_logs_keep_their_beginning_and_their_end(
+def test_long_logs_in_a_recording_keep_beginning_and_end(
     key: str, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = ledger.find_pool(key)
@@ -134,7 +134,7 @@ def test_long_logs_keep_their_beginning_and_their_end(
     assert shown[0].startswith("password=") and shown[-1].endswith(SECRET[-8:])
 
 
-def test_of_a_pool_that_was_pruned_nothing_can_be_packed(
+def test_pruned_pool_cannot_be_exported_as_a_recording(
     key: str, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = ledger.find_pool(key)
@@ -144,7 +144,7 @@ def test_of_a_pool_that_was_pruned_nothing_can_be_packed(
         export_recording(ledger, row, "", tmp_path / "a")
 
 
-def test_the_command_packs_a_pool_that_is_up_and_a_run_of_it(tmp_path: Path) -> None:
+def test_record_command_exports_a_running_pool_or_one_run(tmp_path: Path) -> None:
     cli = Cli(tmp_path)
     cli("run", "endings.py:fine", "--nodes", 2, "--pool", "mine", "--keep")
     told = cli.json("record", "mine")

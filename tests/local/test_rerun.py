@@ -1,4 +1,4 @@
-"""Runs that are launched again from the command line: real pools, other folders, pools that are up or over."""
+"""The rerun command: repeated runs, jobs and scripts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run_of(done: CompletedProcess[str]) -> str:
     return found[1]
 
 
-def test_a_run_is_launched_again_as_it_was_and_with_another_argument(cli: Cli) -> None:
+def test_rerun_repeats_a_run_and_accepts_another_argument(cli: Cli) -> None:
     run = run_of(cli("run", "maths.py", "--nodes", 2, "--arg", "n=5"))
     again = cli("rerun", run[:5])
     assert f"in {cli.folder}: skyward-tui run maths.py --arg n=5 --nodes 2" in again.stderr
@@ -54,7 +54,7 @@ def test_a_run_is_launched_again_as_it_was_and_with_another_argument(cli: Cli) -
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_run_that_gets_another_python_than_it_had_is_told_so(cli: Cli, tmp_path: Path) -> None:
+def test_rerun_with_another_python_prints_the_difference(cli: Cli, tmp_path: Path) -> None:
     folder = tmp_path / "project"
     make_environment(another_python().path, folder / ".venv")
     cli.write(str(folder / "maths.py"), SCRIPT)
@@ -68,7 +68,7 @@ def test_a_run_that_gets_another_python_than_it_had_is_told_so(cli: Cli, tmp_pat
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_the_words_of_a_whole_script_go_along(cli: Cli) -> None:
+def test_rerun_of_a_whole_script_keeps_its_arguments(cli: Cli) -> None:
     run = run_of(cli("run", "whole.py", "--", "--epochs", "3"))
     assert "words --epochs 3" in cli("rerun", run).stdout
     assert "words --epochs 4" in cli("rerun", run, "--", "--epochs", "4").stdout
@@ -76,7 +76,7 @@ def test_the_words_of_a_whole_script_go_along(cli: Cli) -> None:
     assert "takes no --arg" in refused.stderr
 
 
-def test_a_run_goes_to_its_pool_as_long_as_that_is_up(cli: Cli) -> None:
+def test_rerun_uses_the_pool_of_the_run_while_it_is_up(cli: Cli) -> None:
     first = run_of(cli("run", "maths.py", "--nodes", 2, "--pool", "dev", "--keep"))
     joined = run_of(cli("run", "maths.py", "--pool", "dev", "--arg", "n=3"))
     cli("rerun", first)
@@ -92,7 +92,7 @@ def test_a_run_goes_to_its_pool_as_long_as_that_is_up(cli: Cli) -> None:
     cli("down", "dev")
 
 
-def test_what_cannot_be_launched_again_is_refused_in_words(cli: Cli) -> None:
+def test_run_that_cannot_be_rerun_is_rejected(cli: Cli) -> None:
     assert "no run or pool 'nothing'" in cli("rerun", "nothing", status=2).stderr
     run = run_of(cli("run", "maths.py"))
     cli.folder.joinpath("maths.py").rename(cli.folder / "moved.py")
@@ -101,7 +101,7 @@ def test_what_cannot_be_launched_again_is_refused_in_words(cli: Cli) -> None:
     cli.folder.joinpath("moved.py").rename(cli.folder / "maths.py")
 
 
-def test_a_client_that_dies_as_its_run_starts_has_kept_its_launch(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launch_record_of_a_client_killed_at_the_start_is_saved(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     git = cli.write("git", "#!/bin/sh\nexec sleep 60\n")  # it has not come to that yet
     git.chmod(0o700)
     monkeypatch.setitem(cli.env, "PATH", f"{cli.folder}:{cli.env['PATH']}")
@@ -135,7 +135,7 @@ def steps_of(stderr: str) -> list[str]:
     return re.findall(r"^run (\w+): \w+ on \d ranks?$", stderr, re.MULTILINE)
 
 
-def test_a_job_is_run_again_whole_as_it_was_kept(cli: Cli) -> None:
+def test_rerun_of_a_job_uses_its_saved_copy(cli: Cli) -> None:
     cli.env["HOME"] = str(cli.folder / "home")
     cli.write("task.yaml", JOB)
     done = cli("launch", "task.yaml", "--env", "EPOCHS=7", "-c", "jobs")
@@ -167,7 +167,7 @@ def test_a_job_is_run_again_whole_as_it_was_kept(cli: Cli) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_secret_of_a_job_is_asked_for_at_a_terminal(cli: Cli) -> None:
+def test_rerun_of_a_job_asks_for_its_secret_on_a_terminal(cli: Cli) -> None:
     import pexpect
 
     cli.write("task.yaml", JOB)
@@ -211,6 +211,6 @@ def commands_are_run_again(cli: Cli) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_variables_of_a_job_are_refused_for_a_script(cli: Cli) -> None:
+def test_rerun_of_a_script_rejects_job_variables(cli: Cli) -> None:
     run = run_of(cli("run", "maths.py"))
     assert "apply only to job files and commands. Remove them" in cli("rerun", run, "--env", "A=1", status=2).stderr

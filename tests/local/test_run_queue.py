@@ -1,4 +1,4 @@
-"""Jobs on some of a pool's nodes: side by side on others, in a queue where they do not fit, whoever sent them."""
+"""Jobs on some nodes of a pool: concurrent, queued and of several clients."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def becomes(cli: Cli, **states: str) -> dict[str, Any]:
     return found
 
 
-def test_two_jobs_run_side_by_side_and_who_does_not_fit_waits_its_turn(cli: Cli) -> None:
+def test_jobs_run_concurrently_if_they_fit_and_queue_otherwise(cli: Cli) -> None:
     with job(cli, "first", 1) as first:
         becomes(cli, first="running")
         with job(cli, "second", 2) as second:
@@ -121,7 +121,7 @@ def test_two_jobs_run_side_by_side_and_who_does_not_fit_waits_its_turn(cli: Cli)
     assert rows(cli) == {}
 
 
-def test_what_a_killed_client_had_waiting_is_dropped_and_what_runs_goes_on(cli: Cli) -> None:
+def test_queued_job_of_a_killed_client_is_dropped_and_running_continue(cli: Cli) -> None:
     with job(cli, "held", 2) as held:
         becomes(cli, held="running")
         with job(cli, "gone", 2) as gone:
@@ -145,7 +145,7 @@ def test_what_a_killed_client_had_waiting_is_dropped_and_what_runs_goes_on(cli: 
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_client_that_stood_still_while_its_job_waited_prints_no_other_runs_lines(cli: Cli) -> None:
+def test_client_suspended_while_queued_prints_no_lines_of_other_runs(cli: Cli) -> None:
     cli.write("talks.yaml", JOB.format(name="talks", nodes=3) + "  echo the other\n")
     with cli.begin("exec", "q", "talks.yaml") as talks:
         becomes(cli, talks="running")
@@ -163,7 +163,7 @@ def test_a_client_that_stood_still_while_its_job_waited_prints_no_other_runs_lin
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_rank_that_fails_ends_its_own_job_only(cli: Cli) -> None:
+def test_failing_rank_ends_only_its_own_job(cli: Cli) -> None:
     cli.write("bad.yaml", "num_nodes: 2\nrun: '[ $SKYPILOT_NODE_RANK = 0 ] || exit 7; sleep 60'\n")
     with job(cli, "stays", 1) as stays:
         becomes(cli, stays="running")
@@ -185,17 +185,15 @@ def test_a_rank_that_fails_ends_its_own_job_only(cli: Cli) -> None:
         (("queue", "none"), "no pool 'none' is up"),
     ],
 )
-def test_what_cannot_be_is_refused(cli: Cli, words: tuple[str, ...], said: str) -> None:
+def test_invalid_node_selection_of_exec_is_rejected(cli: Cli, words: tuple[str, ...], said: str) -> None:
     cli.write("up.yaml", "num_nodes: 3\nrun: 'true'\n")
     done = cli(*words, status=None)
     assert done.returncode != 0 and said.replace("hodes", "Remove --nodes") in done.stderr
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_another_client_sees_the_steps_of_a_job_on_each_node_and_follows_them(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also one that was there while its setup, which is for all nodes, waited for them."""
+def test_another_client_sees_and_follows_job_steps_per_node(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client was attached while setup waited for all nodes."""
     cli.write(
         "steps.yaml",
         "name: stepped\nnum_nodes: 3\nsetup: |\n"

@@ -1,4 +1,4 @@
-"""The state of a run is the same whoever asks, in whichever order, and whatever has happened to its pool."""
+"""Equal run states for all clients, in any order of events."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def failed(home: Path, tmp_path: Path) -> Left:
     return Left(tmp_path, "raises")
 
 
-def test_each_command_is_right_about_a_pool_that_ended_itself(left: Left, cli: Cli) -> None:
+def test_commands_agree_about_runs_of_a_pool_that_ended_itself(left: Left, cli: Cli) -> None:
     def outcomes() -> list[str]:
         return [rank["outcome"] for rank in cli.json("results", left.run)["ranks"]]
 
@@ -131,7 +131,7 @@ def test_each_command_is_right_about_a_pool_that_ended_itself(left: Left, cli: C
     assert cli.json("failures")["runs"] == []
 
 
-def test_each_call_is_right_about_a_pool_that_ended_itself(left: Left) -> None:
+def test_api_calls_agree_about_runs_of_a_pool_that_ended_itself(left: Left) -> None:
     assert sky.results(left.run) == [[1, 2]]
     left.put_back()
     with pytest.raises(sky.PoolGone, match=r"pool left ended itself at .*idle for"):
@@ -141,7 +141,7 @@ def test_each_call_is_right_about_a_pool_that_ended_itself(left: Left) -> None:
         sky.attach("left")
 
 
-def test_a_failed_run_of_a_pool_that_ended_itself_is_failed(failed: Left, cli: Cli) -> None:
+def test_failed_run_of_a_pool_that_ended_itself_stays_failed(failed: Left, cli: Cli) -> None:
     (rank,) = cli.json("results", failed.run, status=1)["ranks"]
     assert rank["outcome"] == "raised"
     failed.put_back()
@@ -162,7 +162,7 @@ def both(fails: bool) -> int:
     return rank
 
 
-def test_a_run_is_waited_for_once(home: Path) -> None:
+def test_results_of_a_run_can_be_waited_for_only_once(home: Path) -> None:
     with sky.Compute(nodes=2, name="twice", options=sky.Options(console=False)), sky.attach("twice") as other:
         done = both(False).on_all(other)
         assert done.result() == [0, 1]
@@ -193,7 +193,7 @@ LEFT_BEHIND = """
 """
 
 
-def test_after_another_clients_wait_the_run_says_the_same(home: Path) -> None:
+def test_run_state_is_unchanged_after_the_wait_of_another_client(home: Path) -> None:
     with script(home, LEFT_BEHIND) as client:
         assert client.stdout is not None
         done, failed = client.stdout.readline().split()
@@ -216,7 +216,7 @@ def test_after_another_clients_wait_the_run_says_the_same(home: Path) -> None:
         sky.results(failed)
 
 
-def test_a_failure_that_belongs_to_no_call_is_reported(home: Path) -> None:
+def test_failure_without_a_failed_call_is_reported_by_results(home: Path) -> None:
     cause = RootCause(-1, "lost", "PoolError", "its client, which supplied the items, has exited")
     with closing(Ledger()) as ledger:
         ledger.record_intent("t", "p", sky.Local().to_json(), {})
@@ -227,7 +227,7 @@ def test_a_failure_that_belongs_to_no_call_is_reported(home: Path) -> None:
         sky.results("abc")
 
 
-def test_a_pool_that_does_not_answer_holds_up_nobody(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresponsive_pool_does_not_delay_listing_of_others(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_link, "WELCOME", 600.0)
     monkeypatch.setattr(session_module, "PROBE_TIMEOUT", 0.05)
     options = sky.Options(console=False)
@@ -484,7 +484,7 @@ class RunStates(RuleBasedStateMachine):
             assert values() == ["returns"]
 
 
-def test_all_clients_tell_the_same_of_a_run_in_every_order(proofs: bool) -> None:
+def test_all_clients_report_equal_run_states_in_any_order_of_events(proofs: bool) -> None:
     count = 60 if proofs else 3
     # An example takes half a second: a failure is shown as it was found.
     phases = (Phase.reuse, Phase.generate)

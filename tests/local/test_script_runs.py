@@ -32,7 +32,7 @@ class TestModule:
             timeout=PATIENCE, check=False,
         )  # fmt: skip
 
-    def test_a_whole_script_runs_with_its_pools(self, cli: Cli) -> None:
+    def test_whole_script_runs_with_its_pools(self, cli: Cli) -> None:
         cli.write("older.py", "import skyward as sky\ndef rank(): return sky.instance_info().rank\n")
         cli.write(
             "whole.py",
@@ -51,7 +51,7 @@ class TestModule:
 
     @pytest.mark.proof("1 s of a processor", after=1)
     @pytest.mark.parametrize("options", [(), ("-m", "skyward_core")], ids=["python", "skyward_core"])
-    def test_ranks_of_a_script_elsewhere_work_in_its_folder(self, cli: Cli, options: tuple[str, ...]) -> None:
+    def test_ranks_of_a_script_in_another_folder_work_in_that_folder(self, cli: Cli, options: tuple[str, ...]) -> None:
         script = cli.write(
             "where.py",
             "import os\nimport skyward_core as sky\n@sky.function\ndef f(): return os.getcwd()\n"
@@ -67,7 +67,7 @@ class TestModule:
 
     @pytest.mark.proof("1 s of a processor", after=1)
     @pytest.mark.parametrize("body, status", [("raise ValueError('x')", 1), ("import sys; sys.exit(7)", 7)])
-    def test_a_failed_run_gives_its_status(self, cli: Cli, body: str, status: int) -> None:
+    def test_script_whose_run_fails_exits_with_the_run_status(self, cli: Cli, body: str, status: int) -> None:
         cli.write(
             "fails.py",
             f"import skyward_core as sky\n@sky.function\ndef f():\n    {body}\n"
@@ -80,7 +80,7 @@ class TestModule:
         assert cli.pools() == {}
 
     @pytest.mark.proof("1 s of a processor")
-    def test_errors_and_exits_of_the_script_itself(self, cli: Cli) -> None:
+    def test_script_errors_and_exits_are_those_of_python(self, cli: Cli) -> None:
         cli.write("own.py", "import sys\nif sys.argv[1:]: sys.exit(int(sys.argv[1]))\n1 / 0\n")
         assert self.run(cli, "own.py", 5).returncode == 5
         failed = self.run(cli, "own.py")
@@ -91,7 +91,7 @@ class TestModule:
         assert (missing.returncode, missing.stderr) == (2, "error: script missing.py does not exist\n")
         assert self.run(cli, "--provider", "locl", "own.py").returncode == 2
 
-    def test_a_terminated_script_takes_its_pool_down(self, cli: Cli) -> None:
+    def test_terminated_script_tears_its_pool_down(self, cli: Cli) -> None:
         cli.write(
             "stuck.py",
             "import signal\nimport skyward_core as sky\n"
@@ -106,7 +106,7 @@ class TestModule:
         assert cli.pools() == {}
 
     @pytest.mark.proof("1 s of a processor")
-    def test_a_script_goes_on_when_its_terminal_closes_under_nohup(self, cli: Cli) -> None:
+    def test_script_under_nohup_continues_when_its_terminal_closes(self, cli: Cli) -> None:
         cli.write(
             "long.py",
             "import sys\nimport skyward_core as sky\n"
@@ -126,7 +126,7 @@ class TestExamples:
     """The packaged examples, launched as a first-time user would."""
 
     @pytest.mark.proof("3 s of a processor")
-    def test_ddp_trains_one_model_on_all_ranks(self, cli: Cli) -> None:
+    def test_ddp_example_trains_one_model_on_all_ranks(self, cli: Cli) -> None:
         options = ("--nodes", 2, "--plugin", "torch", "--arg", "epochs=3", "--arg", "samples=2048")
         done = cli("run", EXAMPLES / "ddp.py", *options, "--json")
         found = json.loads(done.stdout)
@@ -141,20 +141,20 @@ class TestExamples:
         assert losses[-1] == pytest.approx(values[0]["loss"], abs=1e-4)
 
     @pytest.mark.proof("1 s of a processor")
-    def test_ddp_runs_without_a_pool(self) -> None:
+    def test_ddp_example_runs_without_a_pool(self) -> None:
         code = "import ddp; print(ddp.train.local(epochs=1, samples=64)['rank'])"
         done = subprocess.run([sys.executable, "-c", code], cwd=EXAMPLES, capture_output=True, text=True, check=True)
         assert done.stdout.splitlines()[-1] == "0"
 
     @pytest.mark.proof("1 s of a processor")
-    def test_streaming_yields_on_every_rank(self, cli: Cli) -> None:
+    def test_streaming_example_yields_on_every_rank(self, cli: Cli) -> None:
         arguments = ("--nodes", 2, "--arg", "steps=3", "--arg", "pause=0")
         done = cli("run", EXAMPLES / "streaming.py", *arguments)
         assert len(re.findall(r"^r00\d  n\d    ✓ returned .* 3 items; last {'step': 2", done.stdout, re.MULTILINE)) == 2
 
     @pytest.mark.proof("1 s of a processor", after=1)
     @pytest.mark.parametrize("first, rank, status", [("raised", 1, 1), ("killed", 2, 137)])
-    def test_broken_names_the_root_cause(self, cli: Cli, first: str, rank: int, status: int) -> None:
+    def test_broken_example_names_the_root_cause(self, cli: Cli, first: str, rank: int, status: int) -> None:
         options = ("--nodes", 4, "--arg", f"first={first}", "--arg", "after=3.0")
         found = cli.json("run", EXAMPLES / "broken.py", *options, status=status)
         assert found["root_cause"]["rank"] == rank
@@ -166,7 +166,7 @@ class TestExamples:
 
     @pytest.mark.proof("1 s of a processor")
     @pytest.mark.parametrize("name, says", [("hello", "= 499999500000"), ("broken", "root cause: rank 1, loss is nan")])
-    def test_they_are_scripts_too(self, cli: Cli, name: str, says: str) -> None:
+    def test_examples_run_as_plain_scripts(self, cli: Cli, name: str, says: str) -> None:
         done = TestModule.run(cli, EXAMPLES / f"{name}.py")
         assert done.returncode == 0, done.stderr
         assert says in done.stdout
@@ -214,7 +214,7 @@ def script(tmp_path: Path) -> Path:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_the_script_s_folder_wins_over_what_is_installed(script: Path, home: Path) -> None:
+def test_script_folder_precedes_installed_packages_with_python(script: Path, home: Path) -> None:
     (beside := script.parent / "pluggy.py").write_text("")
     found = by_python(script, script.parents[1])
     assert found[0] == str(beside)
@@ -222,7 +222,7 @@ def test_the_script_s_folder_wins_over_what_is_installed(script: Path, home: Pat
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_so_it_does_for_the_command_line(script: Path, cli: Cli) -> None:
+def test_script_folder_precedes_installed_packages_with_run_command(script: Path, cli: Cli) -> None:
     (beside := script.parent / "pluggy.py").write_text("")
     cli.folder = script.parent
     found = cli.json("run", "script.py")["ranks"][0]["value"]
@@ -231,19 +231,19 @@ def test_so_it_does_for_the_command_line(script: Path, cli: Cli) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_what_is_installed_wins_over_the_working_folder(script: Path, home: Path) -> None:
+def test_installed_packages_precede_the_working_folder(script: Path, home: Path) -> None:
     assert sys.modules["pluggy"].__file__ is not None
     found = by_python(script, script.parents[1])
     assert Path(found[0]) == Path(sys.modules["pluggy"].__file__)
     assert found[1] == str(script.parents[1] / "stray.py")
 
 
-def test_a_working_folder_of_everybody_s_is_none_to_import_from(script: Path, home: Path) -> None:
+def test_working_folder_writable_by_others_is_not_importable(script: Path, home: Path) -> None:
     script.parents[1].chmod(0o777)
     assert by_python(script, script.parents[1])[1] is None
 
 
-def test_a_file_of_our_name_beside_the_script_is_not_taken_for_us(script: Path, cli: Cli) -> None:
+def test_file_named_skyward_core_beside_the_script_is_not_imported(script: Path, cli: Cli) -> None:
     (script.parent / "skyward_core.py").write_text("raise ImportError('not us')")
     script.write_text(
         "import multiprocessing as mp, skyward_core as sky\n"
@@ -317,7 +317,7 @@ def seen(folder: Path, place: object = None) -> bytes:
     [ALL, *(pytest.param(name, marks=pytest.mark.proof("1 s of a processor")) for name in NAMES)],
     ids=ascii,
 )
-def test_a_rank_of_this_machine_finds_what_lies_beside_the_script(home: Path, tmp_path: Path, name: str) -> None:
+def test_local_rank_imports_modules_beside_a_script_in_any_folder(home: Path, tmp_path: Path, name: str) -> None:
     folder = project(tmp_path, name)
     assert seen(folder) == os.fsencode(folder)
 
@@ -327,7 +327,7 @@ def test_a_rank_of_this_machine_finds_what_lies_beside_the_script(home: Path, tm
     [ALL, *(pytest.param(name, marks=pytest.mark.proof("2 s of a processor")) for name in NAMES)],
     ids=ascii,
 )
-async def test_a_rank_over_ssh_finds_what_lies_beside_the_script(
+async def test_ssh_rank_imports_modules_beside_a_script_in_any_folder(
     home: Path, tmp_path: Path, host: Host, known: Path, name: str
 ) -> None:
     folder = project(tmp_path, name)
@@ -342,7 +342,7 @@ async def test_a_rank_over_ssh_finds_what_lies_beside_the_script(
 
 
 @pytest.mark.proof("4 s of a processor")
-def test_the_command_line_runs_what_lies_in_one(home: Path, tmp_path: Path) -> None:
+def test_run_command_accepts_scripts_in_any_folder_name(home: Path, tmp_path: Path) -> None:
     folder = project(tmp_path, ALL)
     for words in (["r.py:look"], ["whole.py", "--", str(os.fsencode(folder))]):
         command = [sys.executable, "-m", "skyward_tui", "run", *words]
@@ -443,7 +443,7 @@ def python(script: Path, *arguments: str, **options: Any) -> list[str]:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_of_a_script_that_python_runs(tmp_path: Path, home: Path) -> None:
+def test_multiprocessing_children_work_in_a_script_run_by_python(tmp_path: Path, home: Path) -> None:
     (script := tmp_path / "mp1.py").write_text(SPAWNS + POOL)
     expected = str([tuple(each) if each == [7] else each for each in FOUND])
     assert python(script, *METHODS) == [expected] * len(METHODS)
@@ -451,13 +451,13 @@ def test_of_a_script_that_python_runs(tmp_path: Path, home: Path) -> None:
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("method", METHODS)
-def test_of_a_script_that_the_command_line_loads(cli: Cli, method: str) -> None:
+def test_multiprocessing_children_work_in_a_script_run_by_the_command(cli: Cli, method: str) -> None:
     cli.write("mp1.py", (SPAWNS + POOL).replace("skyward_core as", "skyward as"))
     assert cli.json("run", "mp1.py", "--arg", f"method={method}")["ranks"][0]["value"] == FOUND
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_without_any_file_of_the_script(tmp_path: Path, home: Path) -> None:
+def test_multiprocessing_children_work_in_a_script_from_stdin(tmp_path: Path, home: Path) -> None:
     found = python(Path("-"), *METHODS, input=SPAWNS + POOL)
     assert len(found) == len(METHODS)
 
@@ -507,15 +507,15 @@ with sky.Compute(provider=sky.Local(), nodes=1, options=sky.Options(console=Fals
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_the_version_that_is_called_is_the_one_that_children_have(tmp_path: Path, home: Path) -> None:
-    """Two functions each have their copy of what both use, and what comes in arguments is there as well."""
+def test_multiprocessing_children_use_the_called_function_version(tmp_path: Path, home: Path) -> None:
+    """Two functions have separate copies of shared definitions, and objects in arguments are found as well."""
     (script := tmp_path / "versions.py").write_text(VERSIONS)
     each = ["[[2], [20], [2]] [4]", "[[3], [30], [3]]"]
     assert python(script) == [*(each * 3), "[]"]
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_functions_of_real_modules_stay_theirs(tmp_path: Path, home: Path) -> None:
+def test_functions_of_imported_modules_keep_their_module_in_children(tmp_path: Path, home: Path) -> None:
     (tmp_path / "lib.py").write_text("def make():\n    return lambda: 7\n\ndef add(x): return x + 1\n")
     (script := tmp_path / "uses.py").write_text(
         "import multiprocessing as mp, lib, skyward_core as sky\n"
@@ -582,7 +582,7 @@ print("receipt:", compute.receipt.ok)
 """
 
 
-def test_a_forked_child_ends_by_itself_and_leaves_the_pool_to_its_parent(tmp_path: Path, home: Path) -> None:
+def test_forked_child_of_a_script_leaves_the_pool_to_its_parent(tmp_path: Path, home: Path) -> None:
     path = tmp_path / "forks.py"
     path.write_text(FORKS)
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=100, check=False)
@@ -628,7 +628,7 @@ if __name__ == "__main__":
 """
 
 
-def test_cached_functions_and_new_types_of_a_script(home: Path, tmp_path: Path) -> None:
+def test_cached_functions_and_classes_of_a_script_are_pickled(home: Path, tmp_path: Path) -> None:
     script = tmp_path / "cached.py"
     script.write_text(BY_NAME)
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=90)
@@ -654,7 +654,7 @@ with sky.Compute(nodes=1) as compute:
 """
 
 
-def test_a_rank_that_imports_a_script_makes_no_pool(home: Path, tmp_path: Path) -> None:
+def test_rank_importing_a_script_that_creates_a_pool_fails(home: Path, tmp_path: Path) -> None:
     script = tmp_path / "nested.py"
     script.write_text(NESTED)
     command = [sys.executable, "-m", "skyward_tui", "run", f"{script}:f", "--nodes", "1"]

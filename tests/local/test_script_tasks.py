@@ -1,4 +1,4 @@
-"""A whole script as a task: in a rank it finds what it finds when Python is started with it."""
+"""Whole scripts as tasks, compared with plain Python."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def printed(pool: Any, rank: int) -> list[str]:
     return log_of(pool, last_run(pool), rank).decode().splitlines()
 
 
-def test_a_rank_gives_a_script_what_python_gives_it(pool, cli):
+def test_script_in_a_rank_has_the_environment_of_plain_python(pool, cli):
     command = [sys.executable, "train.py", "--epochs", "3"]
     plain = subprocess.run(command, cwd=cli.folder, capture_output=True, text=True, check=True)
     facts, *ends = plain.stdout.splitlines()
@@ -188,7 +188,7 @@ def test_a_rank_gives_a_script_what_python_gives_it(pool, cli):
     assert loaded.stdout == "Cfg(width=3)\n"
 
 
-def test_how_a_script_ends_is_how_its_rank_does(pool):
+def test_outcome_of_a_script_task_follows_its_exit(pool):
     assert sky.script("train.py", ["--how", "0"]) @ pool == [None, None]
     for how, kind, code in (("4", "exited", 4), ("words", "exited", 1), ("raise", "raised", None)):
         with pytest.raises(sky.RunError) as failed:
@@ -202,14 +202,14 @@ def test_how_a_script_ends_is_how_its_rank_does(pool):
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_script_may_leave_by_ways_that_tell_nobody(pool):
+def test_script_task_may_exit_by_os_exit_or_exec(pool):
     assert sky.script("train.py", ["--how", "leave"]) @ pool == [None, None]
     assert sky.script("train.py", ["--how", "again"]) @ pool == [None, None]
     assert printed(pool, 0)[1:] == printed(pool, 1)[1:] == ["another program"]
 
 
-def test_what_a_script_leaves_open_ends_as_alone(pool, cli):
-    """Executors that nobody shuts down, and a server of multiprocessing, which ends with the exit handlers."""
+def test_resources_left_open_by_a_script_are_closed_as_by_python(pool, cli):
+    """The script leaves executors open, and a multiprocessing server that ends in the exit handlers."""
     alone = subprocess.run([sys.executable, "left_open.py"], cwd=cli.folder, capture_output=True, text=True)
     sky.script("left_open.py") @ pool
     assert printed(pool, 0) == printed(pool, 1) == alone.stdout.splitlines()
@@ -217,12 +217,12 @@ def test_what_a_script_leaves_open_ends_as_alone(pool, cli):
     assert alone.returncode == 0 and alone.stdout.endswith("exit handlers still have [4]\n")
 
 
-def test_one_that_closes_what_it_does_not_know_is_told_nothing(pool):
+def test_script_that_closes_unknown_descriptors_still_returns(pool):
     assert sky.script("closes.py") @ pool == [None, None]
     assert printed(pool, 0) == ["a daemon"] and log_of(pool, last_run(pool), 0, "err") == b""
 
 
-def test_each_run_is_of_fresh_processes_and_functions_run_between_them(pool):
+def test_each_script_run_uses_fresh_processes(pool):
     seen = set()
     for _ in range(2):
         sky.script("clicks.py", ["--epochs", "3"]) @ pool
@@ -243,7 +243,7 @@ def keeps_a_rank(folder: str, number: int) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_rank_that_begins_late_still_runs_its_part_and_what_came_behind_waits_for_it(pool, tmp_path):
+def test_script_part_of_a_late_rank_runs_and_later_calls_wait(pool, tmp_path):
     assert sky.function(abs)(-3) @ pool == [3, 3]
     view = pool.pool.view
 
@@ -270,7 +270,7 @@ def test_a_rank_that_begins_late_still_runs_its_part_and_what_came_behind_waits_
         keeping.result()
 
 
-def test_no_broadcast_loses_a_rank_to_a_script_beside_it(pool, tmp_path):
+def test_broadcast_waits_for_a_script_on_one_rank(pool, tmp_path):
     said = "broadcasts wait for scripts that use all processes"
     assert sky.function(abs)(-3) @ pool == [3, 3]
     with ThreadPoolExecutor(2) as beside:
@@ -299,7 +299,7 @@ def test_no_broadcast_loses_a_rank_to_a_script_beside_it(pool, tmp_path):
         ("configured.py", ["epoch=5"], 1),
     ],
 )
-def test_mains_of_click_typer_and_hydra_are_as_alone(pool, cli, script, words, status):
+def test_click_typer_and_hydra_scripts_behave_as_in_plain_python(pool, cli, script, words, status):
     alone = subprocess.run([sys.executable, script, *words], cwd=cli.folder, capture_output=True, text=True)
     assert alone.returncode == status, alone.stderr
     if status:
@@ -316,7 +316,7 @@ def test_mains_of_click_typer_and_hydra_are_as_alone(pool, cli, script, words, s
         assert log_of(pool, last_run(pool), rank, "err").decode() == alone.stderr
 
 
-def test_what_is_no_script_is_refused_before_it_travels(cli, monkeypatch):
+def test_invalid_script_is_rejected_before_sending(cli, monkeypatch):
     monkeypatch.chdir(cli.folder)
     cli.write("broken.py", "x = (\n")
     for path, says in (("trian.py", "Did you mean 'train.py'"), ("broken.py", "does not parse")):
@@ -329,8 +329,8 @@ def test_what_is_no_script_is_refused_before_it_travels(cli, monkeypatch):
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_torchrun_tells_the_only_process_its_place_and_run_does_where_it_is_asked_to(cli):
-    """Scripts for torchrun read ``LOCAL_RANK``, whatever the number of processes; others take RANK for a sign."""
+def test_torchrun_variables_are_set_for_a_single_process_on_request(cli):
+    """Scripts for torchrun always read ``LOCAL_RANK``; other scripts take RANK as a sign of torchrun."""
     cli.write(
         "place.py",
         "import os\nprint(*[os.environ.get(each) for each in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', "
@@ -342,7 +342,7 @@ def test_torchrun_tells_the_only_process_its_place_and_run_does_where_it_is_aske
     assert "r000| None None None None None False" in cli("run", "place.py").stdout.splitlines()
 
 
-def test_the_command_line_runs_one_with_words_of_its_own(cli):
+def test_run_command_passes_arguments_to_a_whole_script(cli):
     found = cli("run", "train.py", "--ranks-per-node", 2, "--json", "--", "--epochs", 3, "--how", "4", status=4)
     found = json.loads(found.stdout.splitlines()[-1])
     assert found["function"] == "train.py"

@@ -1,5 +1,4 @@
-"""A secret's value is looked for in every file, command line, foreign environment, log, summary and event; and it
-reaches the workers that a rank has besides its own."""
+"""Absence of secret values from files, command lines, environments, logs, summaries and events."""
 
 from __future__ import annotations
 
@@ -96,7 +95,7 @@ def stream(go: str) -> Iterator[dict[str, Any]]:
     yield {TOKEN: {os.environ["DB_PASSWORD"]: 1}}
 
 
-def test_nothing_of_what_is_yielded_is_shown_nor_can_others_see_it_meanwhile(
+def test_secrets_in_yielded_values_are_neither_shown_nor_readable(
     home: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     go = tmp_path / "go"
@@ -144,7 +143,7 @@ def seen_of(pid: int, what: str) -> bytes:
         return b""  # it ended meanwhile, or is somebody else's
 
 
-def test_nothing_of_it_is_written_or_shown(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_secrets_are_neither_written_nor_shown(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with sky.Compute(nodes=2, plugins=[Keys()], image=IMAGE) as compute:
         assert (tell(False) @ compute)[1]["token"] == TOKEN, "results are the person's own"
         with pytest.raises(sky.RunError) as caught:
@@ -163,7 +162,7 @@ def test_nothing_of_it_is_written_or_shown(home: Path, capfd: pytest.CaptureFixt
         assert not [secret for secret in SEEN if secret.encode() in what]
 
 
-def test_workers_besides_the_ranks_own_enter_plugins_that_need_no_gang(home: Path, tmp_path: Path) -> None:
+def test_additional_workers_enter_plugins_that_need_no_gang(home: Path, tmp_path: Path) -> None:
     (tmp_path / "go").mkdir()
     options = sky.Options(console=False)
     with sky.Compute(plugins=[Keys(), Group()], worker=sky.Worker(concurrency=2), options=options) as compute:
@@ -190,7 +189,7 @@ def fails():
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize(("function", "status"), [("gives", 0), ("fails", 1)])
-def test_the_command_line_shows_results_without_it(cli: Cli, function: str, status: int) -> None:
+def test_run_command_redacts_secrets_in_results(cli: Cli, function: str, status: int) -> None:
     script = cli.write("tokens.py", SCRIPT)
     cli.env["HF_TOKEN"] = TOKEN
     for shape in ([], ["--json"]):
@@ -215,9 +214,7 @@ def print_inherited() -> None:
 NAMED = "named-" + "ByOption" * 2
 
 
-def test_inherited_and_named_secrets_are_blanked_and_lines_are_whole(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inherited_and_named_secrets_are_redacted_in_whole_lines(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key, password, path = "9f" * 4 + "0123456789abcdef" * 2, "p@ss/w0rd & more", str(home / "token.json")
     for name, value in {"WANDB_API_KEY": key, "APP_PASSWORD": password, "MODEL_TOKEN": path}.items():
         monkeypatch.setenv(name, value)

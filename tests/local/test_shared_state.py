@@ -1,4 +1,4 @@
-"""Shared state of a pool's ranks and its client, on a real server."""
+"""Shared state of ranks and client on a real server."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def plugin(pool: sky.Compute) -> Shared:
     return next(each for each in pool.plugins if isinstance(each, Shared))
 
 
-def test_each_step_of_a_counter_is_told_once(pool: sky.Compute) -> None:
+def test_shared_counter_increments_are_unique(pool: sky.Compute) -> None:
     told = counted(100) @ pool
     assert sorted(chain(*told)) == list(range(1, 201))
     assert sky.counter("seen").value == pool.shared.counter("seen").value == 200
@@ -94,23 +94,23 @@ def test_each_step_of_a_counter_is_told_once(pool: sky.Compute) -> None:
         assert second.shared.counter("seen").value == 200
 
 
-def test_a_lock_has_one_holder_at_a_time(pool: sky.Compute) -> None:
+def test_shared_lock_has_one_holder_at_a_time(pool: sky.Compute) -> None:
     takes_turns(25) @ pool
     assert pool.shared.dict("totals")["all"] == 50
 
 
-def test_ranks_meet_at_a_barrier_again_and_again(pool: sky.Compute) -> None:
+def test_ranks_meet_at_a_shared_barrier_repeatedly(pool: sky.Compute) -> None:
     assert meets(20) @ pool == [True, True]
 
 
-def test_each_item_of_a_queue_goes_to_one(pool: sky.Compute) -> None:
+def test_each_shared_queue_item_goes_to_one_rank(pool: sky.Compute) -> None:
     assert sky.queue("work").put(*range(100)) == 100
     assert sorted(chain(*(eats() @ pool))) == list(range(100))
     with pytest.raises(sky.UsageError, match="cannot contain None"):
         sky.queue("work").put(None)
 
 
-def test_a_barrier_that_not_all_come_to_is_left_again(pool: sky.Compute) -> None:
+def test_rank_that_times_out_at_a_barrier_leaves_it(pool: sky.Compute) -> None:
     @sky.function
     def comes_alone() -> int:
         missed = 0
@@ -133,7 +133,7 @@ def test_a_barrier_that_not_all_come_to_is_left_again(pool: sky.Compute) -> None
         does_not_say() >> pool
 
 
-def test_the_lock_of_a_holder_that_died_is_free_after_a_while(pool: sky.Compute) -> None:
+def test_shared_lock_of_a_dead_holder_expires(pool: sky.Compute) -> None:
     with pytest.raises(sky.RunError):
         holds_and_dies() >> pool
     lock = sky.lock("of the dead")
@@ -150,7 +150,7 @@ def test_the_lock_of_a_holder_that_died_is_free_after_a_while(pool: sky.Compute)
     assert not lock.locked()
 
 
-def test_dicts_and_sets_are_like_dicts_and_sets(pool: sky.Compute) -> None:
+def test_shared_dict_and_set_behave_like_builtins(pool: sky.Compute) -> None:
     held = sky.dict("table")
     held.update({"a": [1], ("b", 2): None, 1: "one"})
     held[True] = "true"
@@ -173,7 +173,7 @@ def test_dicts_and_sets_are_like_dicts_and_sets(pool: sky.Compute) -> None:
         sky.counter("big").increment()
 
 
-def test_strangers_find_no_way_in(pool: sky.Compute) -> None:
+def test_shared_state_server_is_private_and_password_protected(pool: sky.Compute) -> None:
     token = plugin(pool).token
     folder = private_folder(token)
     assert [path.name for path in folder.iterdir()] == [SOCKET]
@@ -190,7 +190,7 @@ def test_strangers_find_no_way_in(pool: sky.Compute) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_server_that_is_killed_is_followed_by_another(pool: sky.Compute) -> None:
+def test_killed_shared_state_server_is_restarted(pool: sky.Compute) -> None:
     sky.counter("kept").increment()
     (process,) = servers(plugin(pool).token)
     os.kill(int(process), 9)
@@ -198,7 +198,7 @@ def test_a_server_that_is_killed_is_followed_by_another(pool: sky.Compute) -> No
     assert sky.counter("kept").value == 0 and servers(plugin(pool).token) != [process]
 
 
-def test_the_server_ends_with_the_process_that_has_it(pool: sky.Compute) -> None:
+def test_shared_state_server_ends_with_its_parent_and_is_restarted(pool: sky.Compute) -> None:
     sky.counter("before").increment()
     (process,) = [int(pid) for pid in servers(plugin(pool).token)]
     parent = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
@@ -211,7 +211,7 @@ def test_the_server_ends_with_the_process_that_has_it(pool: sky.Compute) -> None
     assert len(servers(plugin(pool).token)) == 1
 
 
-def test_the_server_does_not_outlive_a_killed_process_that_nobody_cleans_up_after() -> None:
+def test_shared_state_server_ends_with_its_killed_parent() -> None:
     text = (
         "import sys\nfrom skyward_core.plugins.built_in.shared_collections import run_server as server\n"
         "with server(sys.argv[1], ('', '', ''), '127.0.0.1', 0):\n    print('up', flush=True)\n    sys.stdin.read()"

@@ -1,4 +1,4 @@
-"""A command as a call: its output is the rank's log, its status the rank's outcome, and its end the rank's end."""
+"""Shell commands as calls: log, exit status, timeout and environment."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def failure(call: sky.PendingFunction[None], pool: sky.Compute) -> sky.RunError:
     return caught.value
 
 
-def test_each_rank_runs_it_and_knows_its_place(pool: sky.Compute) -> None:
+def test_shell_command_runs_on_each_rank_with_its_variables(pool: sky.Compute) -> None:
     command = (
         'echo "$SKYPILOT_NODE_RANK/$SKYPILOT_NUM_NODES $SKYPILOT_NUM_GPUS_PER_NODE" $SKYPILOT_NODE_IPS\n'
         "echo $SKYWARD_RANK of $SKYWARD_WORLD_SIZE, $RANK of $WORLD_SIZE >&2\n"
@@ -52,7 +52,7 @@ def test_each_rank_runs_it_and_knows_its_place(pool: sky.Compute) -> None:
         assert said(pool, rank, "err") == f"{rank} of 2, {rank} of 2\n"
 
 
-def test_a_command_on_one_rank_has_a_world_of_its_own(pool: sky.Compute) -> None:
+def test_shell_command_on_one_rank_has_a_world_of_one(pool: sky.Compute) -> None:
     sky.shell("echo $SKYPILOT_NODE_RANK/$SKYPILOT_NUM_NODES $SKYPILOT_NODE_IPS ${RANK-none}") >> pool
     assert "0/1 127.0.0.1 none\n" in (said(pool, 0), said(pool, 1))
 
@@ -65,15 +65,17 @@ def test_a_command_on_one_rank_has_a_world_of_its_own(pool: sky.Compute) -> None
         ("nonesuch", 127, "ended with status 127"),
     ],
 )
-def test_its_status_is_the_ranks(pool: sky.Compute, command: str, status: int, words: str) -> None:
+def test_exit_status_of_a_shell_command_is_the_outcome_of_its_rank(
+    pool: sky.Compute, command: str, status: int, words: str
+) -> None:
     error = failure(sky.shell(f"[ $SKYWARD_RANK = 0 ] || {command}"), pool)
     assert error.root_cause.rank == 1
     assert (error.root_cause.outcome, error.root_cause.exit_code) == ("exited", status)
     assert words in str(error) and "sys.exit" not in str(error)
 
 
-def test_who_fails_stops_the_others_and_what_they_have_started(pool: sky.Compute) -> None:
-    """They end as they like, while there is time; what would stay is ended, too."""
+def test_failing_shell_command_stops_other_ranks_and_their_children(pool: sky.Compute) -> None:
+    """Processes may end by themselves within the grace, and remaining ones are killed."""
     command = """
 trap 'echo put away; exit 0' TERM
 if [ $SKYWARD_RANK = 1 ]; then
@@ -89,30 +91,29 @@ wait
     wait_until(lambda: not exists(int(pid)), what="the end of what the command left")
 
 
-def test_a_time_limit_ends_it(pool: sky.Compute) -> None:
+def test_timeout_stops_a_shell_command(pool: sky.Compute) -> None:
     with pytest.raises(sky.RunError, match=r"sleep failed: .* longer than its timeout of 0\.2 s"):
         sky.shell("sleep 1000", timeout=0.2) >> pool
 
 
-def test_the_next_call_finds_the_ranks_as_ever(pool: sky.Compute) -> None:
+def test_ranks_are_usable_after_a_failed_shell_command(pool: sky.Compute) -> None:
     failure(sky.shell("exit 1"), pool)
     assert sky.shell("true") @ pool == [None, None]
 
 
-def test_it_has_its_variables_and_its_folder(pool: sky.Compute) -> None:
+def test_shell_command_gets_variables_and_working_folder(pool: sky.Compute) -> None:
     sky.shell("pwd; echo $LR $OUT", env={"LR": 0.1, "OUT": Path("a b")}, cwd="sub") >> pool
     assert "/sub\n0.1 a b\n" in said(pool, 0) + said(pool, 1)
     with pytest.raises(sky.RunError, match=r"folder .*/nowhere does not exist on this node"):
         sky.shell("pwd", cwd="nowhere") >> pool
 
 
-def test_words_are_one_command(pool: sky.Compute) -> None:
+def test_word_list_is_run_as_one_command(pool: sky.Compute) -> None:
     sky.shell(["echo", "a  b", "$HOME", Path("c"), 1]) >> pool
     assert "a  b $HOME c 1\n" in (said(pool, 0), said(pool, 1))
 
 
-def test_secrets_are_blanked_and_nobody_sees_the_command(pool: sky.Compute) -> None:
-    """Not in the log, and not among the processes of its host."""
+def test_secrets_of_a_shell_command_are_redacted_and_not_in_arguments(pool: sky.Compute) -> None:
     other = KEY[:-1] + "x"
     command = f"echo $API_KEY {other}\ntr '\\0' ' ' </proc/$$/cmdline"
     sky.shell(command, env={"API_KEY": KEY}, secrets=[other]) >> pool
@@ -122,7 +123,7 @@ def test_secrets_are_blanked_and_nobody_sees_the_command(pool: sky.Compute) -> N
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_python_is_the_ranks_also_where_its_folder_has_it_by_its_version_alone(tmp_path: Path, home: Path) -> None:
+def test_python_in_a_shell_command_is_the_interpreter_of_the_rank(tmp_path: Path, home: Path) -> None:
     known = another_python()
     named = tmp_path / "bin" / "python{}.{}".format(*known.version.split("."))
     named.parent.mkdir()
@@ -140,7 +141,7 @@ def test_python_is_the_ranks_also_where_its_folder_has_it_by_its_version_alone(t
     assert [line.split()[0] for line in lines] == [known.version] * 2
 
 
-def test_no_command_goes_without_saying(pool: sky.Compute) -> None:
+def test_invalid_shell_command_is_rejected(pool: sky.Compute) -> None:
     for wrong, words in (
         ({"command": "  \n"}, "empty"),
         ({"command": "a\0b"}, "zero byte"),
@@ -176,7 +177,7 @@ def test_no_command_goes_without_saying(pool: sky.Compute) -> None:
         (["torchrun", "a b.py"], "torchrun"),
     ],
 )
-def test_it_is_called_by_its_program(command: str, name: str) -> None:
+def test_shell_call_is_named_after_its_program(command: str, name: str) -> None:
     assert sky.shell(command).name == name
     assert sky.shell(command, name="mine").name == "mine"
 
@@ -194,12 +195,12 @@ class Own(SystemExit):
     secrets = [7]  # noqa: RUF012  such as people write
 
 
-def test_what_scripts_call_so_is_theirs(pool: sky.Compute) -> None:
+def test_object_of_a_script_resembling_a_shell_call_is_not_one(pool: sky.Compute) -> None:
     with pytest.raises(sky.RunError, match=r"called sys\.exit\(3\) before it returned"):
         sky.PendingFunction(Own(3)) >> pool
 
 
-def test_a_python_in_a_folder_with_a_colon_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interpreter_in_a_folder_with_a_colon_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/env/14:55/bin/python")
     with pytest.raises(OSError, match="/env/14:55/bin cannot be an entry of PATH"):
         shell_and_scripts._python_variables("")

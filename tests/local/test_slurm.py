@@ -1,4 +1,4 @@
-"""Pools that are allocations of a real Slurm: slurmctld, and a slurmd for each of two nodes on this machine."""
+"""Pools on a real Slurm with two node daemons on this machine."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def tells(session: Session, words: str) -> bool:
 
 
 @pytest.mark.proof("4 s of a processor")
-def test_two_pools_share_nodes_and_no_gpu_and_nothing_is_left(cluster: SlurmCluster, home: Path) -> None:
+def test_two_slurm_pools_share_nodes_but_no_gpu(cluster: SlurmCluster, home: Path) -> None:
     with pool("one", gres="gpu:a100:1") as one:
         with sky.Compute(
             provider=sky.Slurm(partition="short", memory="100M", time="10"),
@@ -107,7 +107,7 @@ def test_two_pools_share_nodes_and_no_gpu_and_nothing_is_left(cluster: SlurmClus
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_why_a_job_waits_is_told_until_it_has_its_nodes(cluster: SlurmCluster, home: Path) -> None:
+def test_pending_reason_of_an_allocation_is_reported(cluster: SlurmCluster, home: Path) -> None:
     cluster("sbatch", "-p", "lone", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 100")
     wait_until(lambda: cluster.jobs("RUNNING"))
     blocking = cluster.jobs("RUNNING")[0].split("|")[0]
@@ -124,7 +124,7 @@ def test_why_a_job_waits_is_told_until_it_has_its_nodes(cluster: SlurmCluster, h
         session.detach()
 
 
-def test_a_start_that_is_given_up_leaves_nothing_in_the_queue(cluster: SlurmCluster, home: Path) -> None:
+def test_cancelled_slurm_start_leaves_no_job(cluster: SlurmCluster, home: Path) -> None:
     with new_session() as session:
         spec = sky.PoolSpec(name="held", provider=sky.Slurm(time="100"), nodes=1, options=QUIET)
         coming = session.create(spec)  # more than the partition allows
@@ -135,7 +135,7 @@ def test_a_start_that_is_given_up_leaves_nothing_in_the_queue(cluster: SlurmClus
     assert cluster.jobs() == []
 
 
-def test_a_job_that_somebody_cancels_in_the_queue_is_not_submitted_anew(cluster: SlurmCluster, home: Path) -> None:
+def test_job_cancelled_in_the_queue_is_not_submitted_again(cluster: SlurmCluster, home: Path) -> None:
     session = Session()
     options = sky.Options(console=False, wait_for_capacity="1h")
     try:
@@ -158,7 +158,7 @@ def test_a_job_that_somebody_cancels_in_the_queue_is_not_submitted_anew(cluster:
         (("scontrol", "update", "nodename=n2", "reason=trial", "state=down"), r"a node failed"),
     ],
 )
-def test_an_allocation_that_ends_under_us_is_told_as_such(
+def test_allocation_that_ends_during_a_run_is_reported(
     cluster: SlurmCluster, home: Path, tmp_path: Path, how: tuple[str, ...], why: str
 ) -> None:
     compute = pool("under")
@@ -185,7 +185,7 @@ def test_an_allocation_that_ends_under_us_is_told_as_such(
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_nodes_leave_the_allocation_that_no_agent_needs_any_more(
+def test_nodes_without_needed_agents_leave_the_allocation(
     cluster: SlurmCluster, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(allocation, "ABANDON_SECONDS", 1)
@@ -232,7 +232,7 @@ KILLED = """
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("when", ["after", "meanwhile"])
-def test_a_client_killed_at_its_submission_leaks_nothing(
+def test_client_killed_at_submission_leaves_no_job(
     cluster: SlurmCluster, home: Path, tmp_path: Path, when: str
 ) -> None:
     script = tmp_path / "killed.py"
@@ -251,7 +251,7 @@ def test_a_client_killed_at_its_submission_leaks_nothing(
     assert [job.split("|")[2] for job in cluster.jobs("all") if "skyward-killed" in job][-1] == "CANCELLED"
 
 
-def test_what_no_ledger_remembers_is_swept_and_what_is_another_s_is_not(cluster: SlurmCluster, home: Path) -> None:
+def test_unknown_allocation_of_this_ledger_is_a_leftover(cluster: SlurmCluster, home: Path) -> None:
     for ledger, token in ((ledger_id("slurm"), "a" * 16), ("0" * 16, "b" * 16)):
         cluster(
             "sbatch", f"--job-name=skyward-lost.{token}", f"--comment={make_comment(ledger)}", "-o",
@@ -275,13 +275,13 @@ def test_what_no_ledger_remembers_is_swept_and_what_is_another_s_is_not(cluster:
 
 
 @pytest.mark.proof("3 s of a processor")
-def test_nodes_have_the_python_that_the_script_has(cluster: SlurmCluster, tmp_path: Path) -> None:
+def test_slurm_nodes_use_the_python_of_the_script(cluster: SlurmCluster, tmp_path: Path) -> None:
     torchrun_with_another_python(tmp_path, "--provider", "slurm")
     assert cluster.jobs() == []
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_a_login_host_runs_the_commands_and_is_the_way_to_the_nodes(
+def test_slurm_login_host_runs_commands_and_leads_to_the_nodes(
     cluster: SlurmCluster, home: Path, tmp_path: Path
 ) -> None:
     hosts = Hosts(tmp_path / "hosts")
@@ -306,7 +306,7 @@ def test_a_login_host_runs_the_commands_and_is_the_way_to_the_nodes(
         hosts.stop()
 
 
-def test_what_makes_no_sense_is_refused_in_words(cluster: SlurmCluster, home: Path) -> None:
+def test_invalid_slurm_request_is_rejected(cluster: SlurmCluster, home: Path) -> None:
     with pytest.raises(PoolError, match=r"sbatch on this machine failed: .*invalid partition specified: nowhere"):
         pool("bad", partition="nowhere").__enter__()
     with pytest.raises(UsageError, match=r"the cluster has no unique GPU type for H100.*: its GPUs: gpu:a100:2"):
@@ -314,7 +314,7 @@ def test_what_makes_no_sense_is_refused_in_words(cluster: SlurmCluster, home: Pa
     assert cluster.jobs() == []
 
 
-def test_what_would_be_asked_for_is_told_before(cluster: SlurmCluster, home: Path) -> None:
+def test_slurm_plan_lists_attempts(cluster: SlurmCluster, home: Path) -> None:
     compute = sky.Compute(
         provider=sky.Slurm(time="10"),
         accelerator="A100:2",

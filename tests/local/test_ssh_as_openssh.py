@@ -1,4 +1,4 @@
-"""Hosts of generated SSH configurations, reached by us and by OpenSSH's ``ssh``, through a server that records both."""
+"""Generated SSH configurations, resolved by the library and by OpenSSH, compared by a recording server."""
 
 from __future__ import annotations
 
@@ -277,7 +277,7 @@ CASES = [pytest.param(seed, marks=pytest.mark.proof("20 s of a processor", after
 
 
 @pytest.mark.parametrize("seed", CASES)
-async def test_a_name_means_what_it_means_to_ssh(seed: int, keys: Path, recorder: Recorder, tmp_path: Path) -> None:
+async def test_host_name_resolves_as_by_openssh(seed: int, keys: Path, recorder: Recorder, tmp_path: Path) -> None:
     await compare(Writer(seed, tmp_path, keys, recorder.port).file, recorder, NAMES[:2])
 
 
@@ -292,7 +292,7 @@ KEY_LINES = [
 
 
 @pytest.mark.parametrize("lines", KEY_LINES)
-async def test_the_keys_that_ssh_offers_are_offered(lines: str, keys: Path, recorder: Recorder, tmp_path: Path) -> None:
+async def test_keys_offered_equal_those_of_openssh(lines: str, keys: Path, recorder: Recorder, tmp_path: Path) -> None:
     given = lines.format(keys=keys).split("\n")
     await compare(Writer(0, tmp_path, keys, recorder.port, given).file, recorder, ["alpha", "ann@alpha"])
 

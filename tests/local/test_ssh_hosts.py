@@ -1,4 +1,4 @@
-"""Hosts behind asyncssh's own server: agents, transfers, jump hosts, host keys and errors in words."""
+"""Hosts behind asyncssh's server: agents, transfers, jump hosts, host keys and errors."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def host(host: Host) -> Host:
 # ---- preparing ---------------------------------------------------------------------------------------------
 
 
-async def test_an_agent_comes_up_behind_a_noisy_login_shell(host: Host, known: Path, tmp_path: Path) -> None:
+async def test_agent_starts_behind_a_noisy_login_shell(host: Host, known: Path, tmp_path: Path) -> None:
     work = tmp_path / "project"
     work.mkdir()
     (work / "model.py").write_text("x = 1")
@@ -89,7 +89,7 @@ async def test_an_agent_comes_up_behind_a_noisy_login_shell(host: Host, known: P
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_file_that_is_removed_during_a_start_is_left_out(
+async def test_file_removed_during_the_upload_is_omitted(
     host: Host, known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = tmp_path / "project"
@@ -116,7 +116,7 @@ async def test_a_file_that_is_removed_during_a_start_is_left_out(
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_the_rest_of_the_bundle_follows_once(host: Host, known: Path) -> None:
+async def test_second_bundle_archive_is_sent_once_per_host(host: Host, known: Path) -> None:
     folders = lambda: {path.parent.name for path in host.home.glob(".cache/skyward/bundle-*/all.zip")}  # noqa: E731
     for folder, had in (("one.0", 1), ("two.0", 2)):
         transport = SSHTransport(target(host, known), folder)
@@ -128,7 +128,7 @@ async def test_the_rest_of_the_bundle_follows_once(host: Host, known: Path) -> N
             assert rest == f"{first}-rest"
 
 
-async def test_without_forwarding_a_command_stands_in(host: Host, known: Path) -> None:
+async def test_relay_command_is_used_without_socket_forwarding(host: Host, known: Path) -> None:
     host.forwards = False
     transport = SSHTransport(target(host, known), "p.0")
     async with running(transport):
@@ -139,7 +139,7 @@ async def test_without_forwarding_a_command_stands_in(host: Host, known: Path) -
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("forwards", [True, False])
-async def test_no_agent_is_an_oserror(host: Host, known: Path, forwards: bool) -> None:
+async def test_missing_agent_is_an_os_error(host: Host, known: Path, forwards: bool) -> None:
     host.forwards = forwards
     transport = SSHTransport(target(host, known), "p.0")
     async with running(transport):
@@ -151,7 +151,7 @@ async def test_no_agent_is_an_oserror(host: Host, known: Path, forwards: bool) -
             await transport.open(lambda data: None, lambda error: None)
 
 
-async def test_a_cut_connection_is_told_once_and_renewed(host: Host, known: Path) -> None:
+async def test_lost_ssh_connection_is_reported_once_and_renewed(host: Host, known: Path) -> None:
     transport = SSHTransport(target(host, known), "p.0")
     async with running(transport):
         await transport.prepare(config(), Reports())
@@ -165,7 +165,7 @@ async def test_a_cut_connection_is_told_once_and_renewed(host: Host, known: Path
         assert lost.empty()
 
 
-async def test_put_is_whole_and_by_name(host: Host, known: Path, tmp_path: Path) -> None:
+async def test_uploaded_blob_is_complete_and_named_by_content(host: Host, known: Path, tmp_path: Path) -> None:
     transport = SSHTransport(target(host, known), "p.0")
     async with running(transport):
         await transport.prepare(config(), Reports())
@@ -180,7 +180,7 @@ async def test_put_is_whole_and_by_name(host: Host, known: Path, tmp_path: Path)
 # ---- jump hosts and the provider ---------------------------------------------------------------------------
 
 
-async def test_a_jump_host_refused_at_one_session_is_asked_about_at_the_other(
+async def test_jump_host_key_refused_in_one_session_is_asked_in_another(
     host: Host, known: Path, tmp_path: Path
 ) -> None:
     jump = Host(tmp_path / "jump")
@@ -206,9 +206,7 @@ async def test_a_jump_host_refused_at_one_session_is_asked_about_at_the_other(
     await jump.stop()
 
 
-async def test_a_jump_host_is_shared_verified_and_closed_after_the_last(
-    host: Host, known: Path, tmp_path: Path
-) -> None:
+async def test_jump_host_is_verified_shared_and_closed_after_last_use(host: Host, known: Path, tmp_path: Path) -> None:
     jump = Host(tmp_path / "jump")
     await jump.start()
     jump.authorized.write_text(host.authorized.read_text())
@@ -226,7 +224,7 @@ async def test_a_jump_host_is_shared_verified_and_closed_after_the_last(
     await jump.stop()
 
 
-async def test_the_provider_creates_nothing_describes_and_ends(host: Host, known: Path) -> None:
+async def test_ssh_provider_creates_nothing_describes_and_ends_machines(host: Host, known: Path) -> None:
     ssh = SSH.from_json(provider(host, known).to_json())
     spec = PoolSpec(name="train", provider=ssh)
     machines = await ssh.create(spec, "token-1")
@@ -246,7 +244,7 @@ async def test_the_provider_creates_nothing_describes_and_ends(host: Host, known
     assert "no SSH server listens" in unreachable[0].extra["why"]
 
 
-async def test_more_nodes_than_hosts_is_a_usage_error(host: Host, known: Path) -> None:
+async def test_more_nodes_than_ssh_hosts_is_a_usage_error(host: Host, known: Path) -> None:
     ssh = provider(host, known)
     with pytest.raises(TooFewHosts, match="2 nodes were requested, but there are only 1 hosts") as caught:
         await ssh.create(PoolSpec(name="train", provider=ssh, nodes=2), "t")
@@ -254,7 +252,7 @@ async def test_more_nodes_than_hosts_is_a_usage_error(host: Host, known: Path) -
     assert errors.error_exit_code(caught.value) == errors.USAGE
 
 
-async def test_no_host_left_to_replace_one_is_no_capacity(host: Host, known: Path) -> None:
+async def test_missing_spare_ssh_host_is_no_capacity(host: Host, known: Path) -> None:
     ssh = provider(host, known)
     machines = await ssh.create(PoolSpec(name="train", provider=ssh), "token")
     with pytest.raises(NoCapacity, match="list more hosts than nodes"):
@@ -264,8 +262,8 @@ async def test_no_host_left_to_replace_one_is_no_capacity(host: Host, known: Pat
         await ssh.replace("train", "token", 0, [], machines)
 
 
-async def test_a_client_that_comes_back_tells_why_no_node_answers(host: Host, known: Path, tmp_path: Path) -> None:
-    """A pool's host is there, lets nobody in, shows another key, is off: four errors that scripts can tell apart."""
+async def test_attach_without_answering_nodes_raises_distinct_errors(host: Host, known: Path, tmp_path: Path) -> None:
+    """The host is unreachable, rejects the login, shows another key or is off: four distinct errors."""
     maker = Session()
     await asyncio.wrap_future(maker.create(PoolSpec(name="back", provider=provider(host, known))))
     await asyncio.to_thread(maker.detach)
@@ -305,7 +303,7 @@ async def restart(host: Host) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_check_says_what_works_in_words(host: Host, known: Path, tmp_path: Path) -> None:
+async def test_ssh_provider_check_reports_what_works(host: Host, known: Path, tmp_path: Path) -> None:
     lines = await provider(host, known).check()
     words = "\n".join(line.detail for line in lines)
     for part in (
@@ -325,9 +323,7 @@ async def test_check_says_what_works_in_words(host: Host, known: Path, tmp_path:
 
 
 @pytest.mark.proof("3 s of a processor")
-async def test_who_looks_at_a_host_without_the_wanted_python_takes_another_and_has_none_fetched(
-    host: Host, known: Path
-) -> None:
+async def test_doctor_on_a_host_without_the_wanted_python_downloads_none(host: Host, known: Path) -> None:
     uv = host.home / ".local/bin/uv"
     uv.parent.mkdir(parents=True)
     uv.write_text(f"#!/bin/sh\n: > {host.home}/fetched\nexit 1\n")
@@ -351,7 +347,7 @@ async def test_who_looks_at_a_host_without_the_wanted_python_takes_another_and_h
 
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="there is no ssh-keygen to lock a key with")
-async def test_keys_of_the_configuration_that_are_not_there_or_locked_are_passed_over(
+async def test_missing_or_encrypted_keys_of_ssh_config_are_skipped(
     host: Host, known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / ".ssh"
@@ -370,7 +366,7 @@ async def test_keys_of_the_configuration_that_are_not_there_or_locked_are_passed
         await connect.connect(missing, patience=0)
 
 
-async def test_a_key_file_that_is_a_named_pipe_is_not_waited_for(
+async def test_key_file_that_is_a_named_pipe_does_not_block(
     host: Host, known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -387,7 +383,7 @@ async def test_a_key_file_that_is_a_named_pipe_is_not_waited_for(
         await connect.connect(Target("box", keys=(str(pipe),)), patience=0)
 
 
-async def test_an_unknown_key_is_refused_and_nothing_is_sent(host: Host, tmp_path: Path) -> None:
+async def test_unknown_host_key_is_rejected_and_nothing_is_sent(host: Host, tmp_path: Path) -> None:
     transport = SSHTransport(target(host, tmp_path / "none"), "p.0")
     with pytest.raises(HostKeyError) as caught:
         await transport.prepare(config(), Reports())
@@ -398,7 +394,7 @@ async def test_an_unknown_key_is_refused_and_nothing_is_sent(host: Host, tmp_pat
     assert host.logins == 0 and not host.commands
 
 
-async def test_a_changed_key_stops_everything_under_every_policy(host: Host, known: Path) -> None:
+async def test_changed_host_key_is_rejected_under_every_policy(host: Host, known: Path) -> None:
     old = asyncssh.generate_private_key("ssh-ed25519")
     for kind in ("ssh-ed25519", "ecdsa-sha2-nistp256"):  # another key of the type, and no key of it at all
         old = asyncssh.generate_private_key(kind)
@@ -413,7 +409,7 @@ async def test_a_changed_key_stops_everything_under_every_policy(host: Host, kno
     assert host.logins == 0 and not host.commands
 
 
-async def test_a_fetched_and_accepted_key_is_known_from_then_on(host: Host, tmp_path: Path) -> None:
+async def test_fetched_and_accepted_host_key_is_trusted_afterwards(host: Host, tmp_path: Path) -> None:
     file = tmp_path / "own"
     shown = await connection.fetch_host_key(target(host, file))
     assert shown.fingerprint == host.key.get_fingerprint()
@@ -423,7 +419,7 @@ async def test_a_fetched_and_accepted_key_is_known_from_then_on(host: Host, tmp_
     assert host.logins == 1
 
 
-async def test_the_log_tells_of_logins_and_of_those_that_failed(
+async def test_debug_log_has_successful_and_failed_ssh_logins(
     host: Host, known: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "skyward.ssh")
@@ -436,7 +432,7 @@ async def test_the_log_tells_of_logins_and_of_those_that_failed(
     assert re.search(rf"127\.0\.0\.1:{host.port}: no login after [\d.]+ s: HostKeyNotVerifiable", caplog.text)
 
 
-async def test_new_keys_are_written_down_when_asked_for(host: Host, tmp_path: Path) -> None:
+async def test_accept_new_policy_saves_an_unknown_host_key(host: Host, tmp_path: Path) -> None:
     file = tmp_path / "own"
     link = await connection.connect(target(host, file, host_keys="accept-new"))
     await link.close()
@@ -444,7 +440,7 @@ async def test_new_keys_are_written_down_when_asked_for(host: Host, tmp_path: Pa
 
 
 @pytest.mark.parametrize("answer", [True, False])
-async def test_the_person_is_asked(host: Host, tmp_path: Path, answer: bool) -> None:
+async def test_user_is_asked_about_an_unknown_host_key(host: Host, tmp_path: Path, answer: bool) -> None:
     asked: list[known_hosts.ServerKey] = []
 
     async def hook(shown: known_hosts.ServerKey) -> bool:
@@ -481,7 +477,7 @@ class SilentPerson:
         return True
 
 
-async def test_a_pool_torn_down_while_a_key_is_judged_never_comes_up(host: Host, tmp_path: Path) -> None:
+async def test_pool_torn_down_during_a_host_key_question_does_not_start(host: Host, tmp_path: Path) -> None:
     person = SilentPerson()
     session = Session()
     session.on_host_key(person)
@@ -497,7 +493,7 @@ async def test_a_pool_torn_down_while_a_key_is_judged_never_comes_up(host: Host,
     assert host.logins == 0
 
 
-async def test_each_session_is_asked_about_its_own_hosts(host: Host, tmp_path: Path) -> None:
+async def test_each_session_is_asked_only_about_its_own_hosts(host: Host, tmp_path: Path) -> None:
     other = Host(tmp_path / "other")
     await other.start()
     sessions = {each.port: Session() for each in (host, other)}
@@ -526,7 +522,7 @@ async def test_each_session_is_asked_about_its_own_hosts(host: Host, tmp_path: P
     assert host.logins == other.logins == 0
 
 
-async def test_the_questions_of_a_session_that_ends_are_answered_no(host: Host, tmp_path: Path) -> None:
+async def test_open_host_key_questions_are_denied_when_a_session_ends(host: Host, tmp_path: Path) -> None:
     person = SilentPerson()
     questions = HostKeyPrompt()
     questions.set_handler(person)
@@ -544,7 +540,7 @@ async def test_the_questions_of_a_session_that_ends_are_answered_no(host: Host, 
     assert not person.asked.is_set() and host.logins == 0
 
 
-async def test_a_session_that_ends_withdraws_its_questions(host: Host, tmp_path: Path) -> None:
+async def test_detaching_session_withdraws_its_host_key_questions(host: Host, tmp_path: Path) -> None:
     person = SilentPerson()
     session = Session()
     session.on_host_key(person)
@@ -557,7 +553,7 @@ async def test_a_session_that_ends_withdraws_its_questions(host: Host, tmp_path:
     assert host.logins == 0
 
 
-async def test_a_revoked_key_is_refused(host: Host, known: Path) -> None:
+async def test_revoked_host_key_is_rejected(host: Host, known: Path) -> None:
     public = host.key.export_public_key().decode()
     known.write_text(f"[127.0.0.1]:{host.port} {public}@revoked * {public}")
     with pytest.raises(HostKeyError, match="revoked"):
@@ -568,7 +564,7 @@ async def test_a_revoked_key_is_refused(host: Host, known: Path) -> None:
 # What goes wrong on a host, in words: another Python, a full disk, lies, wrong keys; against asyncssh's own server.
 
 
-async def test_another_python_is_named_before_anything_is_sent(host: Host, known: Path, tmp_path: Path) -> None:
+async def test_unsuitable_python_on_a_host_is_rejected_before_sending(host: Host, known: Path, tmp_path: Path) -> None:
     other = tmp_path / "python3.9"
     other.write_text('#!/bin/sh\n[ "$1" = -V ] && echo Python 3.9.1 && exit\nexit 97\n')
     other.chmod(0o755)
@@ -580,7 +576,7 @@ async def test_another_python_is_named_before_anything_is_sent(host: Host, known
     assert not (host.home / ".cache/skyward").exists()
 
 
-async def test_uv_brings_python_where_there_is_uv(host: Host, known: Path, tmp_path: Path) -> None:
+async def test_uv_installs_the_missing_python_on_a_host(host: Host, known: Path, tmp_path: Path) -> None:
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
     (bin_folder / "uv").write_text(
@@ -606,7 +602,7 @@ async def test_uv_brings_python_where_there_is_uv(host: Host, known: Path, tmp_p
     assert any("uv installs it" in line for line in said)
 
 
-async def test_a_shell_that_runs_no_command_is_quoted(host: Host, known: Path) -> None:
+async def test_output_of_a_login_shell_that_runs_no_command_is_quoted(host: Host, known: Path) -> None:
     host.noise = "echo This account is not available.; exit 1"
     transport = SSHTransport(target(host, known), "p.0", patience=0)
     with pytest.raises(PoolError, match="This account is not available"):
@@ -654,7 +650,7 @@ def lies(host: Host, *answers: object) -> None:
         ({"doubtful": [[0]]}, "Invalid response from host .*'doubtful'.*"),
     ],
 )
-async def test_a_host_gets_nothing_for_wishes_that_make_no_sense(
+async def test_host_with_invalid_or_forged_requests_gets_no_files(
     host: Host, known: Path, tmp_path: Path, answer: dict[str, Any], said: str
 ) -> None:
     project = tmp_path / "project"
@@ -669,7 +665,7 @@ async def test_a_host_gets_nothing_for_wishes_that_make_no_sense(
     await transport.close()
 
 
-async def test_an_interpreter_is_a_path(host: Host, known: Path) -> None:
+async def test_interpreter_reported_by_a_host_must_be_a_path(host: Host, known: Path) -> None:
     lies(host, {"python": ["rm"]})
     transport = SSHTransport(target(host, known), "p.0", patience=0)
     with pytest.raises(PoolError, match=r"Invalid response from host .*'python'.*\['rm'\]"):
@@ -677,7 +673,7 @@ async def test_an_interpreter_is_a_path(host: Host, known: Path) -> None:
     await transport.close()
 
 
-async def test_a_host_names_the_interpreter_and_nothing_else_of_the_config(host: Host, known: Path) -> None:
+async def test_host_may_change_only_the_interpreter_of_the_agent_config(host: Host, known: Path) -> None:
     lies(host, {"python": "/env/bin/python", "installed": {}, "idle_timeout": 1e9})
     transport = SSHTransport(target(host, known), "p.0", patience=0)
     with pytest.raises(PoolError, match=r"closed the connection|lost the connection"):
@@ -687,7 +683,7 @@ async def test_a_host_names_the_interpreter_and_nothing_else_of_the_config(host:
     await transport.close()
 
 
-async def test_nowhere_to_write_is_told_with_reasons(
+async def test_host_without_a_writable_folder_is_reported_with_reasons(
     host: Host, known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from skyward_core.transport.ssh import bootstrap_channel
@@ -702,7 +698,7 @@ async def test_nowhere_to_write_is_told_with_reasons(
     await transport.close()
 
 
-async def test_a_failing_setup_command_fails_with_its_last_words(host: Host, known: Path) -> None:
+async def test_failing_setup_command_on_a_host_is_reported_with_its_output(host: Host, known: Path) -> None:
     transport = SSHTransport(target(host, known), "p.0")
     reports = Reports()
     async with running(transport):
@@ -711,7 +707,7 @@ async def test_a_failing_setup_command_fails_with_its_last_words(host: Host, kno
         assert "looking" in reports.of("installed")
 
 
-async def test_setup_runs_once_per_content_with_its_variables(host: Host, known: Path) -> None:
+async def test_setup_runs_once_per_image_on_a_host_with_its_variables(host: Host, known: Path) -> None:
     image = {"setup": ['echo "$WHO" >> "$HOME/setup.txt"']}
     for folder in ("one.0", "two.0"):
         transport = SSHTransport(target(host, known), folder)
@@ -720,7 +716,7 @@ async def test_setup_runs_once_per_content_with_its_variables(host: Host, known:
     assert (host.home / "setup.txt").read_text() == "me\n"
 
 
-async def test_a_wrong_key_names_user_and_remedy(host: Host, known: Path, tmp_path: Path) -> None:
+async def test_rejected_ssh_key_error_names_user_and_fix(host: Host, known: Path, tmp_path: Path) -> None:
     asyncssh.generate_private_key("ssh-ed25519").write_private_key(tmp_path / "wrong")
     wish = Target(
         "127.0.0.1",
@@ -734,7 +730,7 @@ async def test_a_wrong_key_names_user_and_remedy(host: Host, known: Path, tmp_pa
         await connection.connect(wish)
 
 
-async def test_refusals_are_tried_again_until_patience_ends(host: Host, known: Path) -> None:
+async def test_refused_ssh_connection_is_retried_until_patience_ends(host: Host, known: Path) -> None:
     await host.stop()
     waits: list[str] = []
     with pytest.raises(Unreachable, match="no SSH server listens on port"):
@@ -745,6 +741,6 @@ async def test_refusals_are_tried_again_until_patience_ends(host: Host, known: P
     await link.close()
 
 
-async def test_a_name_that_does_not_resolve_fails_at_once() -> None:
+async def test_host_name_that_cannot_be_resolved_fails_at_once() -> None:
     with pytest.raises(Unreachable, match="cannot be resolved"):
         await connection.connect(Target("no-such-host.invalid", config=False), patience=0)

@@ -1,4 +1,4 @@
-"""Hosts whose login shell reads what is sent, waits or print endlessly: a verdict names each, and others go on."""
+"""Hosts whose login shell reads input, waits or prints endlessly, and timeouts for silent hosts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def refusal(host: Host, known: Path) -> str:
 
 
 @pytest.mark.parametrize("noise", ["read x", "head -c 5000 > /dev/null", "read x; read y; echo $x"])
-async def test_start_up_that_takes_a_part_of_what_is_sent_is_named(host: Host, known: Path, noise: str) -> None:
+async def test_login_shell_that_reads_part_of_the_input_is_named(host: Host, known: Path, noise: str) -> None:
     host.noise = noise
     said = await refusal(host, known)
     assert said.startswith("Host 127.0.0.1 lost a part of its input") and READS in said
@@ -50,7 +50,7 @@ async def test_start_up_that_takes_a_part_of_what_is_sent_is_named(host: Host, k
 
 
 @pytest.mark.parametrize("noise", ["cat > /dev/null", "printf 'project? '; exec sleep 600", "exec sleep 600"])
-async def test_a_host_that_never_answers_is_named(host: Host, known: Path, noise: str) -> None:
+async def test_host_that_never_answers_is_named(host: Host, known: Path, noise: str) -> None:
     host.noise = noise
     said = await refusal(host, known)
     assert said.startswith("Host 127.0.0.1 accepted the login and then sent nothing for 2 s")
@@ -58,7 +58,7 @@ async def test_a_host_that_never_answers_is_named(host: Host, known: Path, noise
     assert ("It printed: project?" in said) == ("project" in noise)
 
 
-async def test_a_login_shell_that_prints_without_end_is_no_answer(
+async def test_login_shell_that_prints_endlessly_is_named(
     host: Host, known: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("skyward_core.transport.ssh.bootstrap_channel.NOISY_START_FACTOR", 1.5)
@@ -70,7 +70,7 @@ async def test_a_login_shell_that_prints_without_end_is_no_answer(
 @pytest.mark.parametrize(
     "noise", [NOISE, "printf '{\"ok\": true}\\n'; (sleep 0.5; echo '{\"ok\": false}'; echo; echo late) &"]
 )
-async def test_text_before_and_among_answers_is_not_taken_for_one(
+async def test_login_shell_output_is_not_taken_for_an_answer(
     host: Host, known: Path, noise: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(ANSWER_TIMEOUT, "30")
@@ -81,7 +81,7 @@ async def test_text_before_and_among_answers_is_not_taken_for_one(
         assert (await greet(transport))["t"] == "welcome"
 
 
-async def test_work_that_says_nothing_for_longer_than_the_limit_is_waited_for(
+async def test_silent_setup_longer_than_the_answer_timeout_is_waited_for(
     host: Host, known: Path, tmp_path: Path
 ) -> None:
     transport = SSHTransport(target(host, known), "p.0")
@@ -109,7 +109,7 @@ def stopped(host: Host) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("size", [0, 20_000_000])
-async def test_a_host_that_stops_to_answer_while_it_works_is_named(host: Host, known: Path, size: int) -> None:
+async def test_host_that_stops_answering_a_request_is_named(host: Host, known: Path, size: int) -> None:
     transport = SSHTransport(target(host, known), "p.0")
     channel = await transport.channel()
     said = r"Host 127.0.0.1 sent nothing for 2 s after a request for 'rest'"
@@ -119,7 +119,7 @@ async def test_a_host_that_stops_to_answer_while_it_works_is_named(host: Host, k
     await transport.close()
 
 
-async def test_a_transfer_to_a_host_that_stops_to_take_it_ends(host: Host, known: Path, tmp_path: Path) -> None:
+async def test_upload_to_a_host_that_stops_reading_ends(host: Host, known: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(bytes(20_000_000))
     way = SSHTransport(target(host, known), "p.0")
@@ -133,7 +133,7 @@ async def test_a_transfer_to_a_host_that_stops_to_take_it_ends(host: Host, known
             await sending
 
 
-async def test_what_is_begun_on_a_host_that_has_fallen_silent_ends(host: Host, known: Path, tmp_path: Path) -> None:
+async def test_requests_to_a_host_that_fell_silent_end(host: Host, known: Path, tmp_path: Path) -> None:
     host.forwards = False
     source = tmp_path / "source"
     source.write_bytes(b"data")
@@ -162,7 +162,7 @@ class Hangs(asyncssh.SFTPServer):
         raise AssertionError
 
 
-async def test_a_copy_from_a_host_that_stops_to_answer_ends(host: Host, known: Path, tmp_path: Path) -> None:
+async def test_download_from_a_host_that_stops_answering_ends(host: Host, known: Path, tmp_path: Path) -> None:
     await host.stop()
     host.sftp = Hangs
     await host.start()
@@ -171,7 +171,7 @@ async def test_a_copy_from_a_host_that_stops_to_answer_ends(host: Host, known: P
 
 
 @pytest.mark.parametrize("text", ["x", "0", "-1", "nan", "inf", "1e999"])
-def test_a_limit_that_cannot_be_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_answer_timeout_is_rejected(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ANSWER_TIMEOUT, text)
     with pytest.raises(UsageError, match=f"{ANSWER_TIMEOUT}='{text}' is not valid: set it to a number of seconds"):
         answer_timeout()

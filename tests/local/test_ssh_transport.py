@@ -1,4 +1,4 @@
-"""Connections and transfers to hosts: early, broken, gated and hung ones, and what they leave behind."""
+"""SSH connections and uploads: early, interrupted and rejected ones, and stale pool folders."""
 
 from __future__ import annotations
 
@@ -71,9 +71,7 @@ async def received(host: Host, total: int, sending: asyncio.Task[Any]) -> None:
                 sending.result()  # why it was given up, where it was
 
 
-async def test_a_connection_that_breaks_again_and_again_is_gone_on_with(
-    host: Host, way: SSHTransport, tmp_path: Path
-) -> None:
+async def test_upload_resumes_after_repeated_connection_losses(host: Host, way: SSHTransport, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(os.urandom(SIZE))
     way.patience = 30.0  # a busy machine takes a while to answer once more
@@ -92,9 +90,7 @@ async def test_a_connection_that_breaks_again_and_again_is_gone_on_with(
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_connection_that_breaks_as_the_file_is_to_go_is_made_anew(
-    host: Host, way: SSHTransport, tmp_path: Path
-) -> None:
+async def test_connection_lost_before_an_upload_is_renewed(host: Host, way: SSHTransport, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"data")
     assert way._link is not None
@@ -103,7 +99,9 @@ async def test_a_connection_that_breaks_as_the_file_is_to_go_is_made_anew(
     assert not way._link.lost.is_set()
 
 
-async def test_a_host_out_of_reach_is_a_connection_error(host: Host, way: SSHTransport, tmp_path: Path) -> None:
+async def test_upload_to_an_unreachable_host_is_a_connection_error(
+    host: Host, way: SSHTransport, tmp_path: Path
+) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"data")
     await host.stop()
@@ -118,7 +116,7 @@ async def test_a_host_out_of_reach_is_a_connection_error(host: Host, way: SSHTra
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("size", [4, SIZE])
 @pytest.mark.parametrize("noise", ["", "echo hello >&2; "])
-async def test_a_host_that_does_not_take_it_says_why(
+async def test_upload_rejected_by_a_host_reports_the_reason(
     host: Host, way: SSHTransport, tmp_path: Path, size: int, noise: str
 ) -> None:
     source = tmp_path / "source"
@@ -134,7 +132,7 @@ async def test_a_host_that_does_not_take_it_says_why(
     await way.put(source, "c" * 32)
 
 
-async def test_a_host_without_room_is_not_told_as_a_lost_connection(
+async def test_full_disk_of_a_host_is_not_reported_as_a_lost_connection(
     way: SSHTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = tmp_path / "source"
@@ -168,7 +166,7 @@ async def other_release(host: Host, way: SSHTransport) -> AsyncIterator[Callable
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_two_transfers_of_another_release_bring_its_commands_once(
+async def test_client_of_another_release_sends_its_commands_once(
     host: Host,
     other_release: Callable[[], SSHTransport],
     tmp_path: Path,
@@ -191,7 +189,7 @@ async def test_two_transfers_of_another_release_bring_its_commands_once(
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_connection_that_breaks_while_commands_are_brought_is_made_anew(
+async def test_connection_lost_while_sending_commands_is_renewed(
     host: Host, other_release: Callable[[], SSHTransport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, cuts = tmp_path / "source", 0
@@ -218,7 +216,7 @@ async def test_a_connection_that_breaks_while_commands_are_brought_is_made_anew(
 
 
 @pytest.mark.proof("1 s of a processor")
-async def test_a_client_of_another_release_brings_what_its_own_commands_need_there(
+async def test_client_of_another_release_uses_its_own_commands_on_the_host(
     host: Host, other_release: Callable[[], SSHTransport], tmp_path: Path
 ) -> None:
     source, folder = tmp_path / "source", tmp_path / "work"
@@ -235,7 +233,7 @@ async def test_a_client_of_another_release_brings_what_its_own_commands_need_the
     assert await _can_reach(asking, ("127.0.0.1", host.port))
 
 
-async def test_who_includes_what_is_not_there_hears_so(way: SSHTransport, tmp_path: Path) -> None:
+async def test_include_pattern_without_a_match_is_reported(way: SSHTransport, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     channel = await way.channel()
     try:
@@ -248,7 +246,7 @@ async def test_who_includes_what_is_not_there_hears_so(way: SSHTransport, tmp_pa
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["all come", "one never comes"])
-async def test_setup_waits_until_all_nodes_are_synced(
+async def test_setup_waits_until_all_nodes_are_synced_or_one_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))
@@ -362,7 +360,7 @@ async def until_none(connections: set[Any]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_the_first_to_connect_takes_it_and_the_next_gets_one_of_its_own(host: Host, target: Target) -> None:
+async def test_first_connect_uses_the_early_connection_and_the_next_its_own(host: Host, target: Target) -> None:
     await connection.open_early([target], PreopenedSockets([]), nothing)
     first = await connection.connect(target, patience=0)
     second = await connection.connect(target, patience=0)
@@ -373,7 +371,7 @@ async def test_the_first_to_connect_takes_it_and_the_next_gets_one_of_its_own(ho
     await second.close()
 
 
-async def test_one_that_nobody_took_is_closed(host: Host, target: Target) -> None:
+async def test_unused_early_connection_is_closed(host: Host, target: Target) -> None:
     await connection.open_early([target], PreopenedSockets([]), nothing)
     await connection.close_early([target])  # in the middle of its login
     await connection.open_early([target], PreopenedSockets([]), nothing)
@@ -385,7 +383,7 @@ async def test_one_that_nobody_took_is_closed(host: Host, target: Target) -> Non
     await (await connection.connect(target, patience=0)).close()
 
 
-async def test_a_host_that_is_not_there_yet_is_tried_again_by_who_needs_it(host: Host, target: Target) -> None:
+async def test_host_unreachable_for_early_connection_is_retried_on_demand(host: Host, target: Target) -> None:
     await host.stop()
     await connection.open_early([target], PreopenedSockets([]), nothing)
     with pytest.raises(PoolError, match="refuses"):
@@ -396,7 +394,7 @@ async def test_a_host_that_is_not_there_yet_is_tried_again_by_who_needs_it(host:
     await (await waiting).close()
 
 
-async def test_a_changed_key_is_refused_as_ever(host: Host, target: Target) -> None:
+async def test_changed_host_key_is_rejected_on_an_early_connection(host: Host, target: Target) -> None:
     Path(target.known_hosts or "").write_text(
         f"[127.0.0.1]:{host.port} {asyncssh.generate_private_key('ssh-ed25519').export_public_key().decode()}"
     )
@@ -408,7 +406,7 @@ async def test_a_changed_key_is_refused_as_ever(host: Host, target: Target) -> N
 
 @pytest.mark.skipif(shutil.which("sh") is None, reason="no shell")
 @pytest.mark.parametrize(("ciphers", "fillers"), [(connection.AEAD, False), (("aes128-ctr",), True)])
-async def test_fillers_go_only_to_ciphers_that_they_guard(
+async def test_ssh_ignore_packets_are_sent_only_for_ciphers_that_need_them(
     host: Host,
     target: Target,
     monkeypatch: pytest.MonkeyPatch,
@@ -443,7 +441,7 @@ def through(front: Front, target: Target) -> Target:
     return replace(target, port=front.port)
 
 
-async def test_a_login_takes_the_connection_that_was_dialled(host: Host, target: Target) -> None:
+async def test_login_uses_a_preopened_socket(host: Host, target: Target) -> None:
     async with Front(host) as front:
         target = through(front, target)
         dials = PreopenedSockets([target])
@@ -458,7 +456,7 @@ async def test_a_login_takes_the_connection_that_was_dialled(host: Host, target:
         await front.until(came=1, still=0)
 
 
-async def test_what_was_dialled_and_not_taken_is_closed(host: Host, target: Target) -> None:
+async def test_unused_preopened_socket_is_closed(host: Host, target: Target) -> None:
     async with Front(host) as front:
         dials = PreopenedSockets([through(front, target)])
         await dials.open()
@@ -468,7 +466,7 @@ async def test_what_was_dialled_and_not_taken_is_closed(host: Host, target: Targ
         assert host.logins == 0
 
 
-async def test_a_host_that_drops_what_was_dialled_is_connected_to_anew(host: Host, target: Target) -> None:
+async def test_host_that_closes_a_preopened_socket_is_connected_again(host: Host, target: Target) -> None:
     async with Front(host, drops=1) as front:
         target = through(front, target)
         dials = PreopenedSockets([target])
@@ -481,7 +479,7 @@ async def test_a_host_that_drops_what_was_dialled_is_connected_to_anew(host: Hos
         await dials.close()
 
 
-async def test_keys_that_cannot_be_used_leave_nothing_open(host: Host, target: Target) -> None:
+async def test_unusable_keys_leave_no_preopened_socket(host: Host, target: Target) -> None:
     async with Front(host) as front:
         target = replace(through(front, target), keys=("/not/there",))
         dials = PreopenedSockets([target])
@@ -494,7 +492,7 @@ async def test_keys_that_cannot_be_used_leave_nothing_open(host: Host, target: T
         await front.until(came=1, still=0)
 
 
-async def test_a_host_is_dialled_where_the_configuration_has_it_unless_something_else_leads_there(
+async def test_socket_is_preopened_only_for_directly_reachable_hosts(
     host: Host, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -519,7 +517,7 @@ async def test_a_host_is_dialled_where_the_configuration_has_it_unless_something
 # ---- what is done right after the login ---------------------------------------------------------------------
 
 
-async def test_the_first_channel_is_the_one_that_was_begun(host: Host, target: Target) -> None:
+async def test_early_command_channel_is_used_by_the_first_request(host: Host, target: Target) -> None:
     begin = partial(CommandChannel.begin, python=WantedPython(sys.executable), name="pool")
     await connection.open_early([target], PreopenedSockets([]), begin)
     link = await connection.connect(target, patience=0)
@@ -538,7 +536,7 @@ async def test_the_first_channel_is_the_one_that_was_begun(host: Host, target: T
     await link.close()
 
 
-async def test_a_warm_up_that_nothing_comes_of_leaves_nothing(host: Host, target: Target) -> None:
+async def test_failed_warm_up_leaves_no_connection(host: Host, target: Target) -> None:
     provider = SSH([f"127.0.0.1:{host.port}"], keys=target.keys, known_hosts=target.known_hosts, config=False)
     entered, leave = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
@@ -574,7 +572,7 @@ def leave(root: Path, name: str, age: float, idle_timeout: float = 600.0) -> Pat
     return folder
 
 
-def test_a_folder_goes_when_its_lease_is_over(tmp_path: Path) -> None:
+def test_stale_pool_folder_is_removed_after_its_lease(tmp_path: Path) -> None:
     over, kept = leave(tmp_path, "over.a.0", 700), leave(tmp_path, "kept.b.0", 500)
     brief = leave(tmp_path, "brief.c.0", 10, idle_timeout=1.0)  # its agent may just be starting
     for name in ("ended.new.a.0", "ended.old.b.0"):
@@ -586,14 +584,14 @@ def test_a_folder_goes_when_its_lease_is_over(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "pools").glob("ended.*")] == ["ended.new.a.0"]
 
 
-def test_a_folder_whose_log_still_grows_stays(tmp_path: Path) -> None:
+def test_pool_folder_with_a_growing_log_is_kept(tmp_path: Path) -> None:
     folder = leave(tmp_path, "quiet.a.0", 7000)
     os.utime(folder / "spool" / "r000.out")
     host_command_server.remove_stale_folders(str(tmp_path))
     assert folder.exists()
 
 
-def test_a_live_agent_keeps_its_folder_however_quiet_it_is(tmp_path: Path) -> None:
+def test_pool_folder_of_a_live_agent_is_kept(tmp_path: Path) -> None:
     folder = leave(tmp_path, "quiet.a.0", 7000)
     with (folder / "agent.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -616,13 +614,15 @@ def worker(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="processes are found by /proc")
-def test_workers_that_outlived_their_agent_keep_its_folder(tmp_path: Path, worker: subprocess.Popen[bytes]) -> None:
+def test_pool_folder_of_orphaned_workers_is_kept(tmp_path: Path, worker: subprocess.Popen[bytes]) -> None:
     folder = leave(tmp_path, "orphans.a.0", 7000)
     host_command_server.remove_stale_folders(str(tmp_path))
     assert folder.exists()
 
 
-async def test_the_next_start_on_the_host_removes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_next_start_on_a_host_removes_a_stale_pool_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     host = Host(tmp_path / "host")
@@ -658,7 +658,7 @@ async def test_the_next_start_on_the_host_removes_it(tmp_path: Path, monkeypatch
         await host.stop()
 
 
-async def test_a_node_that_ended_itself_says_why_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_node_that_ended_itself_reports_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     host = Host(tmp_path / "host")
@@ -710,7 +710,7 @@ def pids(host: Host, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.proof("2 s of a processor", after=1)
 @pytest.mark.parametrize("how", ["torn down", "too late", "left"])
-async def test_it_ends_with_the_start(
+async def test_host_processes_end_with_a_cancelled_or_timed_out_start(
     host: Host, known: Path, pids: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     limits: list[asyncio.Timeout] = []

@@ -1,4 +1,4 @@
-"""``Options(cluster=False)``: workers that stand alone."""
+"""Standalone ranks, ``Options(cluster=False)``."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def pool() -> Iterator[sky.Compute]:
     assert compute.receipt is not None and compute.receipt.ok
 
 
-def test_ranks_know_their_own_place_and_no_other(pool: sky.Compute) -> None:
+def test_standalone_ranks_know_their_rank_but_no_peers(pool: sky.Compute) -> None:
     expected = [(r, 4, r // 2, r == 0, True, ("", 0, (), "")) for r in range(4)]
     assert place() @ pool == expected
     alone = (0, 1, 0, True, True, ("", 0, (), ""))
@@ -88,7 +88,7 @@ def test_ranks_know_their_own_place_and_no_other(pool: sky.Compute) -> None:
         assert place() @ other == expected
 
 
-def test_a_rank_that_dies_takes_no_other_with_it(pool: sky.Compute, tmp_path: Path) -> None:
+def test_dead_standalone_rank_does_not_affect_other_ranks(pool: sky.Compute, tmp_path: Path) -> None:
     before = dict(who() @ pool)
     with ThreadPoolExecutor(2) as beside:
         first = beside.submit(lambda: meet(tmp_path, dies=1) @ pool)
@@ -105,7 +105,7 @@ def test_a_rank_that_dies_takes_no_other_with_it(pool: sky.Compute, tmp_path: Pa
     assert {r for r in range(4) if before[r] != after[r]} == {1}, "only the dead one is another process"
 
 
-def test_fail_fast_stops_the_others_and_they_start_anew(tmp_path: Path) -> None:
+def test_fail_fast_stops_other_standalone_ranks(tmp_path: Path) -> None:
     with sky.Compute(nodes=2, options=options(fail_fast=True)) as compute:
         with pytest.raises(sky.RunError) as caught:
             meet(tmp_path, dies=1) @ compute
@@ -114,14 +114,14 @@ def test_fail_fast_stops_the_others_and_they_start_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_two_clients_broadcast_at_the_same_time(pool: sky.Compute) -> None:
+def test_two_clients_broadcast_concurrently_to_a_standalone_pool(pool: sky.Compute) -> None:
     with sky.attach(pool.name) as other, ThreadPoolExecutor(2) as beside:
         both = [beside.submit(lambda to: [rank() @ to for _ in range(10)], p) for p in (pool, other)]
         assert [each.result(60) for each in both] == [[[0, 1, 2, 3]] * 10] * 2
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_an_agent_that_died_is_followed_by_one_that_goes_on(pool: sky.Compute, tmp_path: Path) -> None:
+def test_standalone_call_continues_after_an_agent_death(pool: sky.Compute, tmp_path: Path) -> None:
     before = dict(who() @ pool)
     agents = agent_pids(pool)
     with ThreadPoolExecutor(1) as beside:
@@ -135,9 +135,7 @@ def test_an_agent_that_died_is_followed_by_one_that_goes_on(pool: sky.Compute, t
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_calls_that_a_dead_agent_had_not_begun_wait_until_its_ranks_are_set_up(
-    pool: sky.Compute, tmp_path: Path
-) -> None:
+def test_queued_calls_of_a_dead_agent_wait_for_the_setup_of_its_ranks(pool: sky.Compute, tmp_path: Path) -> None:
     (agent,), below = agent_pids(pool)[1:], set(worker_pids(pool))
     with ThreadPoolExecutor(2) as beside:
         first = beside.submit(lambda: meet(tmp_path) @ pool)
@@ -161,7 +159,7 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def test_the_ranks_of_a_lost_node_are_lost_and_the_others_work(home: Path) -> None:
+def test_ranks_of_a_lost_standalone_node_are_lost_and_others_run(home: Path) -> None:
     with sky.Compute(nodes=2, options=options()) as compute:
         lose(compute, 0)
         wait_until(lambda: compute.pool.view.state == "degraded")
@@ -178,7 +176,9 @@ def test_the_ranks_of_a_lost_node_are_lost_and_the_others_work(home: Path) -> No
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_another_machine_is_set_up_alone(home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_replacement_machine_of_a_standalone_pool_is_set_up_alone(
+    home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     shop = Provider(monkeypatch)
     monkeypatch.setattr("skyward_core.pool.node_recovery.RECONNECT_PAUSES", (0.05, 0.05))
     diary = Diary(tmp_path / "diary")
@@ -224,7 +224,7 @@ class Diary(Plugin):
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_plugin_that_failed_is_tried_again_by_the_next_run(tmp_path: Path) -> None:
+def test_failed_plugin_is_entered_again_by_the_next_standalone_run(tmp_path: Path) -> None:
     fail = tmp_path / "fail"
     fail.touch()
     with sky.Compute(plugins=[Diary(tmp_path / "diary", fail)], options=options()) as compute:
@@ -236,7 +236,7 @@ def test_a_plugin_that_failed_is_tried_again_by_the_next_run(tmp_path: Path) -> 
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_an_around_app_that_died_is_entered_anew_by_the_next_run_on_its_node_alone(tmp_path: Path) -> None:
+def test_dead_plugin_process_is_entered_again_only_on_its_node(tmp_path: Path) -> None:
     diary = Diary(tmp_path / "diary")
     with sky.Compute(nodes=2, plugins=[diary], options=options()) as compute:
         before = dict(who() @ compute)
@@ -259,7 +259,7 @@ GANGS: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", GANGS)
-def test_plugins_that_need_peers_are_refused_before_anything_is_made(home: Path, name: str) -> None:
+def test_plugins_that_need_peers_are_rejected_for_standalone_ranks(home: Path, name: str) -> None:
     make, what = GANGS[name]
     with pytest.raises(sky.UsageError) as caught, sky.Compute(nodes=2, plugins=[make()], options=options()):
         pass
@@ -273,7 +273,7 @@ def test_plugins_that_need_peers_are_refused_before_anything_is_made(home: Path,
     assert not (home / "local").exists()
 
 
-def test_a_plugin_of_one_s_own_says_so_by_an_attribute(home: Path) -> None:
+def test_custom_plugin_declares_peers_by_an_attribute(home: Path) -> None:
     class Ring(Plugin):
         name = "ring"
         needs_peers = "a ring of sockets"
@@ -285,7 +285,7 @@ def test_a_plugin_of_one_s_own_says_so_by_an_attribute(home: Path) -> None:
         assert rank() @ compute == [0]
 
 
-def test_a_decorator_that_needs_peers_is_refused_in_the_rank() -> None:
+def test_decorator_that_needs_peers_is_rejected_in_a_standalone_rank() -> None:
     @sky.function
     @sky.integrations.torch
     def train() -> None:
@@ -298,7 +298,7 @@ def test_a_decorator_that_needs_peers_is_refused_in_the_rank() -> None:
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_one_rank_alone_may_have_any_plugin() -> None:
+def test_single_rank_pool_accepts_plugins_that_need_peers() -> None:
     @sky.function
     def groups() -> bool:
         import torch

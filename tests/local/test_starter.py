@@ -1,4 +1,4 @@
-"""The interpreter that starts agents: one for many, gone when nobody needs it, and its death is told."""
+"""The process that starts local agents: lifetime and failures."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def interpreter(starter: AgentStarter) -> Any:
     return starter._interpreter._process  # type: ignore[union-attr]
 
 
-async def test_one_process_starts_all_and_ends_with_its_last_user(
+async def test_one_starter_process_starts_all_agents_and_ends_afterwards(
     tmp_path: Path, started: list[dict[str, Any]]
 ) -> None:
     starter = AgentStarter()
@@ -80,7 +80,7 @@ async def test_one_process_starts_all_and_ends_with_its_last_user(
     assert again["found"]
 
 
-async def test_a_wrong_request_is_refused_with_the_reason_and_the_next_one_works(
+async def test_invalid_agent_start_is_rejected_and_the_next_one_works(
     tmp_path: Path, started: list[dict[str, Any]]
 ) -> None:
     (tmp_path / "node-0").touch()
@@ -91,7 +91,7 @@ async def test_a_wrong_request_is_refused_with_the_reason_and_the_next_one_works
         started.append(await starter.start(config(tmp_path, 1)))
 
 
-async def test_its_death_is_told_to_who_waits_and_to_who_comes_later(tmp_path: Path) -> None:
+async def test_death_of_the_starter_process_is_reported_to_every_request(tmp_path: Path) -> None:
     starter = AgentStarter()
     with starter:
         process = interpreter(starter)
@@ -105,7 +105,7 @@ async def test_its_death_is_told_to_who_waits_and_to_who_comes_later(tmp_path: P
             await starter.start(config(tmp_path, 1))
 
 
-async def test_the_death_of_what_starts_one_agent_is_told_and_the_next_is_started(
+async def test_death_of_one_starting_agent_is_reported_and_the_next_starts(
     tmp_path: Path, started: list[dict[str, Any]]
 ) -> None:
     (tmp_path / "node-0").mkdir()
@@ -122,7 +122,7 @@ async def test_the_death_of_what_starts_one_agent_is_told_and_the_next_is_starte
         started.append(await starter.start(config(tmp_path, 1)))
 
 
-def test_where_no_process_can_be_started_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_starter_that_cannot_run_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
     starter = AgentStarter()
     with pytest.raises(PoolError, match=r"cannot start a process .*none"), starter:
@@ -132,7 +132,7 @@ def test_where_no_process_can_be_started_it_says_so(monkeypatch: pytest.MonkeyPa
         assert interpreter(starter).pid
 
 
-def test_it_ends_with_a_client_that_is_killed() -> None:
+def test_starter_process_ends_with_its_killed_client() -> None:
     code = (
         "import time; from skyward_core.transport.local_transport import AgentStarter as Starter\n"
         "starter = Starter()\nwith starter:\n"
@@ -147,7 +147,7 @@ def test_it_ends_with_a_client_that_is_killed() -> None:
     wait_until(lambda: not exists(pid), what="the starter's end")
 
 
-def test_one_that_nobody_asked_leaves_nothing() -> None:
+def test_unused_starter_process_is_killed_and_closed() -> None:
     starter = AgentStarter()
     with starter:
         process = interpreter(starter)
@@ -155,8 +155,8 @@ def test_one_that_nobody_asked_leaves_nothing() -> None:
     assert process.stdin.closed and process.stdout.closed and process.stderr.closed
 
 
-def test_agents_start_without_tls() -> None:
-    """It takes 7 MB of memory of each, and a tenth of the time to get ready."""
+def test_agents_are_started_without_ssl_modules() -> None:
+    """The ssl module takes 7 MB of memory per agent and a tenth of the startup time."""
     code = f"{_CODE}\nprint(*sys.modules.keys() & {{'asyncio', 'ssl', '_ssl'}}, gc.get_freeze_count() > 1000)"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code], stdin=subprocess.DEVNULL, capture_output=True, text=True
@@ -164,8 +164,8 @@ def test_agents_start_without_tls() -> None:
     assert (done.stdout, done.stderr) == ("asyncio True\n", "")
 
 
-def test_a_client_that_is_killed_gets_no_agent_that_nobody_knows_of(tmp_path: Path) -> None:
-    """Whoever looks for what it has left finds nothing, and calls the pool gone."""
+def test_client_killed_during_an_agent_start_gets_no_agent(tmp_path: Path) -> None:
+    """The next client finds no process and reports the pool as gone."""
     root = tmp_path / "p.1"
     with subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _CODE],

@@ -67,7 +67,7 @@ def told(cli: Cli, run: str, status: int | None = 0) -> list[dict[str, Any]]:
     return trials
 
 
-def test_each_combination_is_a_row_and_what_failed_is_run_again_alone(cli: Cli) -> None:
+def test_sweep_has_a_row_per_combination_and_failed_ones_can_be_rerun(cli: Cli) -> None:
     done = cli(
         "run", "swept.py:train", "--sweep", "-a", "lr=0.1,0.01", "-a", "seed=1..3", "--nodes", 2,
         "--pool", "dev", "--keep", status=1,
@@ -106,7 +106,7 @@ def run_of_plain(stderr: str) -> str:
     return found[1]
 
 
-def test_a_client_that_is_killed_loses_nothing_and_the_rest_is_run_later(cli: Cli, tmp_path: Path) -> None:
+def test_missing_trials_of_a_killed_client_can_be_rerun(cli: Cli, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     client = cli.begin(
         "run", "swept.py:waits", "--sweep", "-a", "seed=1..9", "-a", f"gate={gate}", "--nodes", 2, "--pool", "cut"
@@ -129,7 +129,7 @@ def test_a_client_that_is_killed_loses_nothing_and_the_rest_is_run_later(cli: Cl
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_with_gangs_each_combination_runs_on_every_rank_one_after_the_other(cli: Cli) -> None:
+def test_gang_sweep_runs_each_combination_on_every_rank_in_turn(cli: Cli) -> None:
     cli.folder.joinpath("mended").unlink(missing_ok=True)
     words = [
         "--sweep",
@@ -165,7 +165,7 @@ def gangs_begun(stderr: str) -> list[str]:
     return re.findall(r"^run (\w+): \d+/\d+ (?!ended,)", stderr, re.MULTILINE)
 
 
-def test_gangs_of_some_nodes_run_side_by_side_and_who_fails_is_named(cli: Cli) -> None:
+def test_sweep_on_gangs_runs_trials_concurrently_and_names_failures(cli: Cli) -> None:
     cli.folder.joinpath("mended").unlink(missing_ok=True)
     words = ["--sweep", "--gang-nodes", 2, "-a", "lr=1,2", "-a", "seed=1..3", "--pool", "wide", "--keep"]
     done = cli("run", "swept.py:ranked", *words, "--nodes", 5, status=1)
@@ -220,7 +220,7 @@ def going(cli: Cli) -> list[str]:
 
 @pytest.mark.proof("2 s of a processor")
 @pytest.mark.parametrize("how", ["cancel", "interrupt"])
-def test_a_sweep_by_gangs_is_stopped_as_a_whole(cli: Cli, held: str, tmp_path: Path, how: str) -> None:
+def test_cancelling_one_run_or_client_of_a_gang_sweep_stops_all(cli: Cli, held: str, tmp_path: Path, how: str) -> None:
     words = ["--sweep", "--gang-nodes", 2, "-a", "seed=3..7", "-a", f"gate={tmp_path}/never", "--pool", held]
     with cli.begin("run", "swept.py:waits", *words) as client:
         wait_until(lambda: len(going(cli)) == 2)
@@ -239,7 +239,7 @@ def test_a_sweep_by_gangs_is_stopped_as_a_whole(cli: Cli, held: str, tmp_path: P
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_who_leaves_a_sweep_by_gangs_is_told_what_becomes_of_it(cli: Cli, held: str, tmp_path: Path) -> None:
+def test_detaching_from_a_gang_sweep_reports_what_happens(cli: Cli, held: str, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     words = ["--sweep", "--gang-nodes", 2, "-a", "seed=3..7", "-a", f"gate={gate}", "--pool", held]
     client = cli.terminal("run", "swept.py:waits", *words)
@@ -258,7 +258,7 @@ def test_who_leaves_a_sweep_by_gangs_is_told_what_becomes_of_it(cli: Cli, held: 
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_results_of_an_ended_gang_show_others_that_still_run(cli: Cli, held: str, tmp_path: Path) -> None:
+def test_results_of_one_gang_trial_show_trials_still_running(cli: Cli, held: str, tmp_path: Path) -> None:
     cli.write(
         "uneven.py",
         """
@@ -283,7 +283,7 @@ def trial(gate: str) -> int:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_more_gangs_than_a_pool_has_in_memory_are_all_told(cli: Cli) -> None:
+def test_gang_sweep_with_more_trials_than_kept_runs_lists_all(cli: Cli) -> None:
     words = [
         "--sweep",
         "--gang-nodes",
@@ -327,11 +327,11 @@ def test_more_gangs_than_a_pool_has_in_memory_are_all_told(cli: Cli) -> None:
         (["-a", "seed=1..9999"], "more than 4,096"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_a_pool_is_made(cli: Cli, words: list[str], said: str) -> None:
+def test_invalid_sweep_options_are_rejected_before_pool_creation(cli: Cli, words: list[str], said: str) -> None:
     assert said in cli("run", "swept.py:train", "--sweep", *words, status=2).stderr
 
 
-def test_a_plan_says_how_many_combinations(cli: Cli) -> None:
+def test_sweep_dry_run_shows_the_number_of_combinations(cli: Cli) -> None:
     sweep = ("run", "swept.py:train", "--sweep", "-a", "lr=1,2", "--dry-run")
     plan = cli(*sweep).stdout
     assert "train(lr=1.0) and so on: 2 trials, each on one rank" in plan
@@ -345,7 +345,7 @@ def test_a_plan_says_how_many_combinations(cli: Cli) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_who_detaches_leaves_all_of_it_to_the_nodes(cli: Cli, tmp_path: Path) -> None:
+def test_detached_sweep_is_completed_by_the_nodes(cli: Cli, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     words = ["--sweep", "-a", "seed=1..9", "-a", f"gate={gate}", "--nodes", 2, "--pool", "left", "--detach"]
     run = run_of(cli("run", "swept.py:waits", *words).stderr)
@@ -467,18 +467,18 @@ def storm(storm_cli: Cli, marks: Path, at: int) -> None:
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_client_is_killed_at_some_step(storm_cli: Cli, tmp_path: Path, seed: int) -> None:
+def test_sweep_client_killed_at_a_random_step_loses_nothing(storm_cli: Cli, tmp_path: Path, seed: int) -> None:
     storm(storm_cli, tmp_path, Random(seed).randint(3, KILL_STEPS))
 
 
 @pytest.mark.proof("3 min")
 @pytest.mark.parametrize("at", range(1, KILL_STEPS + 3))
-def test_a_client_is_killed_at_each_step(storm_cli: Cli, tmp_path: Path, at: int) -> None:
+def test_sweep_client_killed_at_each_step_loses_nothing(storm_cli: Cli, tmp_path: Path, at: int) -> None:
     storm(storm_cli, tmp_path, at)
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_two_sweeps_share_a_pool_and_one_loses_its_client(storm_cli: Cli, tmp_path: Path) -> None:
+def test_two_sweeps_share_a_pool_when_one_client_is_killed(storm_cli: Cli, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     # Both mark the nodes that they have in one folder: a gang on another's node would fail.
@@ -619,7 +619,9 @@ def check(pair_cli: Cli, run: str, marks: Path) -> None:
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("gang", [(), ("--gang-nodes", 1)])
-def test_of_several_that_start_at_once_one_runs_it(pair_cli: Cli, tmp_path: Path, gang: tuple[object, ...]) -> None:
+def test_only_one_of_concurrent_reruns_runs_the_missing_trials(
+    pair_cli: Cli, tmp_path: Path, gang: tuple[object, ...]
+) -> None:
     run = swept(pair_cli, tmp_path, *gang)
     clients = [pair_cli.begin("rerun", run, "--missing") for _ in range(3)]
     told = [client.communicate()[1] for client in clients]
@@ -634,9 +636,7 @@ def test_of_several_that_start_at_once_one_runs_it(pair_cli: Cli, tmp_path: Path
     check(pair_cli, run, tmp_path)
 
 
-def test_a_refused_client_names_the_owner_of_a_claim_that_is_being_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rejected_rerun_names_the_owner_of_an_incomplete_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     (tmp_path / "pools/p.1/trials").mkdir(parents=True)
     (tmp_path / "pools/p.1/trials/r1.claim").write_text("another client (process 1, since 00:00:00)")
@@ -697,7 +697,7 @@ def killed(pair_cli: Cli, marks: Path, at: int) -> None:
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize(("act", "seed"), [(stopped, 1), (killed, 2)])
-def test_one_is_stopped_or_dies_at_some_step(
+def test_rerun_suspended_or_killed_at_a_random_step_is_continued(
     pair_cli: Cli, tmp_path: Path, act: Callable[[Cli, Path, int], None], seed: int
 ) -> None:
     act(pair_cli, tmp_path, Random(seed).randint(1, STEPS))
@@ -705,7 +705,7 @@ def test_one_is_stopped_or_dies_at_some_step(
 
 @pytest.mark.proof("2 min of a processor")
 @pytest.mark.parametrize("at", range(1, STEPS + 1))
-def test_one_is_stopped_or_dies_at_each_step(pair_cli: Cli, tmp_path: Path, at: int) -> None:
+def test_rerun_suspended_or_killed_at_each_step_is_continued(pair_cli: Cli, tmp_path: Path, at: int) -> None:
     for number, act in enumerate((stopped, killed)):
         marks = tmp_path / str(number)
         marks.mkdir()

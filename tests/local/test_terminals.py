@@ -1,4 +1,4 @@
-"""Terminals and pipes that break or vanish: pools are torn down, receipts are kept, and text does no harm."""
+"""Broken or vanished terminals and pipes: teardown, receipts and sanitized text."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def statuses(broken: Broken) -> set[int]:
 
 @pytest.mark.proof("4 s of a processor", after=1)
 @pytest.mark.parametrize("seed", range(17))
-def test_a_pool_goes_and_its_receipt_is_kept_whatever_becomes_of_the_output(cli: Cli, seed: int) -> None:
+def test_broken_output_streams_prevent_no_teardown_or_receipt(cli: Cli, seed: int) -> None:
     choose = random.Random(seed)
     how: dict[str, Broken] = {}
     unseen: set[str] = set()
@@ -181,7 +181,7 @@ READS = (("ls",), ("history",), ("failures",), ("doctor",), ("results", "p"), ("
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
-def test_text_that_an_encoding_lacks_is_replaced(cli: Cli, encoding: str) -> None:
+def test_characters_missing_from_the_output_encoding_are_replaced(cli: Cli, encoding: str) -> None:
     cli.write("fails.py", FAILS)
     ended = call(cli, Broken(encoding), "run", "fails.py", "--pool", "p")
     assert ended.status == 1
@@ -194,15 +194,15 @@ def test_text_that_an_encoding_lacks_is_replaced(cli: Cli, encoding: str) -> Non
     assert "x" in call(cli, Broken(encoding), "results", "p").out.split()
 
 
-def test_a_c_locale_is_no_obstacle(cli: Cli) -> None:
-    """In an interpreter that begins in it, as in a minimal container."""
+def test_run_works_in_a_c_locale(cli: Cli) -> None:
+    """The interpreter starts in the C locale, as in a minimal container."""
     cli.env |= {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     done = cli("run", "endings.py:fine", "-n", 1, "--pool", "p")
     assert "n0    + returned" in done.stdout
     assert "pool p is down: created 1, verified gone 1, unaccounted 0" in done.stderr
 
 
-def test_output_that_was_asked_for_and_is_not_written_is_an_error(cli: Cli) -> None:
+def test_unwritable_requested_output_is_an_error(cli: Cli) -> None:
     full, closed = Broken(stdout="full"), Broken(stdout="closed")
     cannot = "error: standard output cannot be written: "
     assert call(cli, full, "ls", "--json") == (1, "", f"{cannot}No space left on device\n")
@@ -220,14 +220,14 @@ def test_output_that_was_asked_for_and_is_not_written_is_an_error(cli: Cli) -> N
     assert rank["outcome"] == "returned"
 
 
-def test_a_run_whose_reader_leaves_is_cancelled_for_a_reason_that_is_said(cli: Cli) -> None:
+def test_run_whose_output_reader_leaves_is_cancelled_with_a_reason(cli: Cli) -> None:
     ended = call(cli, Broken(stdout="gone"), "run", "endings.py:waits", "--arg", "marker=x", "--pool", "p")
     assert ended.status == 130
     assert re.search(r"^cancelling run \w+: nothing reads its output any more$", ended.err, re.MULTILINE)
     assert "pool p is down: created 1, verified gone 1, unaccounted 0" in ended.err
 
 
-def test_a_receipt_that_down_cannot_print_is_shown_later(cli: Cli) -> None:
+def test_receipt_that_down_cannot_print_is_shown_later(cli: Cli) -> None:
     cli("run", "endings.py:fine", "--pool", "p", "--keep")
     assert call(cli, Broken(stderr="full"), "down", "p").status == 0
     assert "pool p is down: created 1, verified gone 1, unaccounted 0" in cli("ls").stderr
@@ -235,9 +235,7 @@ def test_a_receipt_that_down_cannot_print_is_shown_later(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("command", [("run", "endings.py:fine", "--pool", "p"), ("down", "p")])
-def test_a_receipt_is_shown_later_if_the_client_is_killed_before_it_is_printed(
-    cli: Cli, command: tuple[str, ...]
-) -> None:
+def test_receipt_unprinted_by_a_killed_client_is_shown_later(cli: Cli, command: tuple[str, ...]) -> None:
     if command[0] == "down":
         cli("run", "endings.py:fine", "--pool", "p", "--keep")
     assert call(cli, Broken(stderr="full", event="killed"), *command).status == -signal.SIGKILL
@@ -257,7 +255,7 @@ if __name__ == "__main__":
 """
 
 
-def test_the_receipt_of_a_script_that_is_killed_before_it_is_printed_is_shown_later(cli: Cli) -> None:
+def test_receipt_unprinted_by_a_killed_script_is_shown_later(cli: Cli) -> None:
     with run_script(cli.write("dies.py", DIES), cwd=cli.folder, env=cli.env) as process:
         process.communicate(timeout=PATIENCE)
     assert process.returncode == -signal.SIGKILL
@@ -278,8 +276,8 @@ def flood(lines: int, stays: bool = False):
 """
 
 
-def test_a_pool_goes_although_nobody_reads_what_its_ranks_printed(cli: Cli) -> None:
-    """As behind a pager that shows its first page."""
+def test_pool_is_torn_down_although_the_output_is_not_read(cli: Cli) -> None:
+    """A pager that shows only its first page behaves like this."""
     cli.write("flood.py", FLOODS)
     with cli.begin("run", "flood.py", "--lines", 400, "--pool", "p") as process:
         wait_until(lambda: cli.json("ls")["pools"] == [] and "p" in _ended(cli), seconds=PATIENCE)
@@ -292,7 +290,7 @@ def test_a_pool_goes_although_nobody_reads_what_its_ranks_printed(cli: Cli) -> N
 
 @pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("together", [False, True])
-def test_a_signal_ends_a_run_whose_output_nobody_reads(cli: Cli, together: bool) -> None:
+def test_signal_ends_a_run_whose_output_is_not_read(cli: Cli, together: bool) -> None:
     cli.write("flood.py", FLOODS)
     reading, writing = os.pipe()
     if not together:  # then the pipe takes nothing from the start
@@ -328,7 +326,7 @@ def _is_full(pipe: int) -> bool:
     return bool(unread > fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ) - 4096)
 
 
-def test_a_pipe_that_another_process_made_non_blocking_gets_everything(cli: Cli) -> None:
+def test_non_blocking_output_pipe_receives_everything(cli: Cli) -> None:
     cli.write("flood.py", FLOODS)
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
@@ -371,8 +369,8 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("how", ["", "cp437", "none", "closed", "odd"])
-def test_a_script_whose_output_fails_leaves_no_pool(cli: Cli, how: str) -> None:
-    """Its own ranks' lines are what it does not print itself."""
+def test_script_with_failing_output_streams_leaves_no_pool(cli: Cli, how: str) -> None:
+    """The script prints only the lines of its ranks."""
     path = cli.write("says.py", SCRIPT)
     full = os.open("/dev/full", os.O_WRONLY)
     streams = subprocess.PIPE if how else full
@@ -408,7 +406,7 @@ def run_without_stdout(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["sh", "-c", line, sys.executable, *command], stderr=subprocess.PIPE, text=True, timeout=90)
 
 
-def test_a_script_whose_output_is_closed(home: Path, tmp_path: Path) -> None:
+def test_script_with_closed_stdout_runs(home: Path, tmp_path: Path) -> None:
     script, result = tmp_path / "closed.py", tmp_path / "result"
     script.write_text(CLOSED)
     done = run_without_stdout(str(script), str(result))
@@ -488,9 +486,7 @@ def until(there: Callable[[], bool]) -> None:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_script_tears_its_pool_down_though_it_is_told_more_than_once(
-    cli: Cli, vanishing: Callable[..., Vanishing]
-) -> None:
+def test_script_tears_its_pool_down_despite_repeated_hangups(cli: Cli, vanishing: Callable[..., Vanishing]) -> None:
     script = vanishing("skyward_core", "slow_end.py")
     script.child.expect("rank is here")
     script.vanish()
@@ -502,7 +498,7 @@ def test_a_script_tears_its_pool_down_though_it_is_told_more_than_once(
     assert cli.pools() == {}
 
 
-def test_a_second_signal_cuts_no_teardown_short(cli: Cli, vanishing: Callable[..., Vanishing]) -> None:
+def test_second_signal_does_not_interrupt_a_teardown(cli: Cli, vanishing: Callable[..., Vanishing]) -> None:
     script = vanishing("skyward_core", "slow_end.py")
     script.child.expect("rank is here")
     os.kill(script.child.pid, signal.SIGTERM)
@@ -516,7 +512,9 @@ def test_a_second_signal_cuts_no_teardown_short(cli: Cli, vanishing: Callable[..
 
 @pytest.mark.proof("2 s of a processor", after=1)
 @pytest.mark.parametrize("seed", range(4))
-def test_a_run_takes_its_pool_down_at_any_moment(seed: int, cli: Cli, vanishing: Callable[..., Vanishing]) -> None:
+def test_run_tears_its_pool_down_if_the_terminal_vanishes_any_time(
+    seed: int, cli: Cli, vanishing: Callable[..., Vanishing]
+) -> None:
     moment = random.Random(seed)
     run = vanishing("skyward_tui", "run", "slow_end.py", "--pool", "s", "-n", "2")
     run.child.expect("pool s: 2 nodes")
@@ -528,9 +526,7 @@ def test_a_run_takes_its_pool_down_at_any_moment(seed: int, cli: Cli, vanishing:
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_a_pool_that_was_to_be_kept_is_kept_though_we_are_told_more_than_once(
-    cli: Cli, vanishing: Callable[..., Vanishing]
-) -> None:
+def test_kept_pool_stays_despite_repeated_hangups(cli: Cli, vanishing: Callable[..., Vanishing]) -> None:
     run = vanishing("skyward_tui", "run", "slow_end.py", "--pool", "s", "--keep")
     run.child.expect("rank is here")
     run.vanish()
@@ -543,8 +539,8 @@ def test_a_pool_that_was_to_be_kept_is_kept_though_we_are_told_more_than_once(
 
 
 @pytest.mark.proof("1 s of a processor")
-def test_no_answer_is_no_wish(cli: Cli, vanishing: Callable[..., Vanishing]) -> None:
-    """A question stands on the terminal of somebody who only watches."""
+def test_vanished_terminal_does_not_answer_a_question(cli: Cli, vanishing: Callable[..., Vanishing]) -> None:
+    """The question is shown to a user who only watches the run."""
     assert cli("run", "slow_end.py", "--pool", "s", "--detach").returncode == 0
     with cleared(cli):
         watch = vanishing("skyward_tui", "attach", "s")
@@ -560,7 +556,7 @@ def test_no_answer_is_no_wish(cli: Cli, vanishing: Callable[..., Vanishing]) -> 
 
 @pytest.mark.proof("1 s of a processor")
 @pytest.mark.parametrize("command", [("attach", "s"), ("logs", "-f", "s")])
-def test_who_only_looks_leaves_all_as_it_is(
+def test_hangup_of_a_watching_command_changes_nothing(
     command: tuple[str, ...], cli: Cli, vanishing: Callable[..., Vanishing]
 ) -> None:
     assert cli("run", "slow_end.py", "--pool", "s", "--detach").returncode == 0
@@ -636,7 +632,7 @@ def all_of(child: pexpect.spawn[str]) -> str:
     return child.before or ""
 
 
-def test_commands_and_scripts_let_nothing_but_text_and_colours_through(cli: Cli) -> None:
+def test_terminal_output_of_commands_and_scripts_is_sanitized(cli: Cli) -> None:
     cli.write("speak.py", SPEAKS)
     script = pexpect.spawn(
         sys.executable, ["speak.py"], cwd=str(cli.folder), env=cli.env, timeout=PATIENCE, encoding="utf-8",
@@ -653,7 +649,7 @@ def test_commands_and_scripts_let_nothing_but_text_and_colours_through(cli: Cli)
 
 
 @pytest.mark.proof("2 s of a processor")
-def test_each_rank_s_bar_is_one_line_that_is_drawn_anew(cli: Cli, tmp_path: Path) -> None:
+def test_progress_bar_of_each_rank_is_redrawn_in_one_line(cli: Cli, tmp_path: Path) -> None:
     cli.write("bars.py", BARS)
     for name in ("script", "run"):
         seen = tmp_path / name

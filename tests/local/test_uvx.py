@@ -1,4 +1,4 @@
-"""From nothing to results with one command of uv, which has our wheel; a script says what it needs itself."""
+"""One uv command from nothing to results with the built wheel."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory, env: dict[str, str]) -> Path
 
 @pytest.mark.proof("uv, an index of packages, and 5 s of a processor")
 @pytest.mark.timeout(3 * PATIENCE)
-def test_uvx_goes_from_nothing_to_results(tmp_path: Path, env: dict[str, str], wheel: Path) -> None:
+def test_uvx_runs_a_script_from_a_wheel(tmp_path: Path, env: dict[str, str], wheel: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     tool = ("uvx", "--from", wheel, "skyward-tui")
     ended = uv(*tool, "run", "train.py", "--nodes", "2", "--json", folder=tmp_path, env=env)
@@ -91,7 +91,7 @@ def test_uvx_goes_from_nothing_to_results(tmp_path: Path, env: dict[str, str], w
 
 @pytest.mark.proof("uv, an index of packages, and 3 s of a processor")
 @pytest.mark.timeout(3 * PATIENCE)
-def test_uv_run_runs_a_script_with_a_pool_in_it(tmp_path: Path, env: dict[str, str], wheel: Path) -> None:
+def test_uv_run_runs_a_script_that_creates_a_pool(tmp_path: Path, env: dict[str, str], wheel: Path) -> None:
     (tmp_path / "train.py").write_text(ALONE)
     ended = uv("uv", "run", "--find-links", wheel.parent, "train.py", folder=tmp_path, env=env)
     assert ended.stdout == "[(3, 0), (3, 1)]\n", ended.stderr
