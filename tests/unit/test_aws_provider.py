@@ -472,6 +472,96 @@ async def test_refusal_without_unknown_earlier_attempt_is_final() -> None:
         await Scripted(LOST, refused("ExpiredToken")).call("ec2", "r", "describe_instances")
 
 
+# Errors: their length, and the advice for each cause.
+
+
+@pytest.fixture
+def own_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Write a configuration of AWS that replaces the user's."""
+
+    def write(text: str) -> None:
+        (tmp_path / "config").write_text(text)
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION"):
+            monkeypatch.delenv(name, raising=False)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("config", "kind", "said"),
+    [
+        ("credential_process = sh -c 'echo no token >&2; exit 1'", CredentialsRefused, r"not be loaded .*no token"),
+        ("role_arn = arn:aws:iam::1:role/r\nsource_profile = nobodys", UsageError, "cannot be used: .*nobodys"),
+        (
+            "sso_start_url = https://x.aws/start\nsso_region = us-east-1\nsso_account_id = 1\nsso_role_name = r",
+            CredentialsRefused, r"no AWS sign-in for this profile yet .*: run `aws sso login --profile mine`",
+        ),
+    ],
+    ids=["program fails", "source profile is missing", "never signed in"],
+)  # fmt: skip
+async def test_credentials_that_cannot_be_loaded_name_cause_and_remedy(
+    own_config: Any, config: str, kind: type[Exception], said: str
+) -> None:
+    own_config(f"[profile mine]\n{config}\n")
+    calls = AwsCalls(AwsAccount(profile="mine", endpoint="http://127.0.0.1:9"))
+    with pytest.raises(kind, match=said):
+        await calls.call("ec2", "us-east-1", "describe_instances")
+    if "sso" not in config:  # of a sign-in nothing is read before the first call
+        with pytest.raises(kind, match=said):
+            calls.ec2_endpoint("us-east-1")
+
+
+def test_configuration_that_cannot_be_parsed_is_a_usage_error(own_config: Any) -> None:
+    own_config("[profile mine\nregion = x\n")
+    with pytest.raises(UsageError, match=r"the AWS configuration cannot be used: .*Correct the profile"):
+        AwsCalls(AwsAccount()).default_region()
+
+
+def test_region_of_the_variable_counts_before_that_of_the_profile(
+    own_config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_config("[default]\nregion = eu-north-1\n")
+    assert AwsCalls(AwsAccount()).default_region() == "eu-north-1"
+    monkeypatch.setenv("AWS_REGION", "eu-west-3")
+    assert AwsCalls(AwsAccount()).default_region() == "eu-west-3"
+
+
+CODES = sorted(
+    ec2_errors.THROTTLED_CODES | ec2_errors.TRANSIENT_CODES | ec2_errors.EXPIRED_CODES | ec2_errors.DENIED_CODES
+    | ec2_errors.REJECTED_CREDENTIALS_CODES | ec2_errors.UNAVAILABLE_CODES
+    | {"InvalidAMIID.NotFound", "InvalidInstanceType", "InvalidParameterValue", "MissingInput"}
+)  # fmt: skip
+
+
+def test_no_error_of_ec2_is_longer_than_300_characters() -> None:
+    words = "VPC marketplace https://aws.amazon.com/marketplace/pp?sku=0123456789abcdef01234 " + "long " * 1000
+    for code in CODES:
+        error = ClientError({"Error": {"Code": code, "Message": words}}, "AuthorizeSecurityGroupIngress")
+        text = str(
+            ec2_errors.translate_error(error, "service-quotas", "ap-southeast-2", "authorize_security_group_ingress")
+        )
+        assert len(text) <= 300, (code, len(text))
+    others = [Exception("x" * 5000), EndpointConnectionError(endpoint_url="http://" + "x" * 5000)]
+    for each in others:
+        assert len(str(ec2_errors.translate_error(each, "ec2", "us-east-1", "describe_instances"))) <= 300
+
+
+def test_rejections_name_what_to_do() -> None:
+    def said(code: str, message: str = "m", region: str = "us-east-1") -> str:
+        error = ClientError({"Error": {"Code": code, "Message": message}}, "RunInstances")
+        return str(ec2_errors.translate_error(error, "ec2", region, "run_instances", "mine"))
+
+    assert "`aws sso login --profile mine`" in said("ExpiredToken") and "clock" not in said("ExpiredToken")
+    assert "Check this machine's clock" in said("RequestExpired")
+    terms = "To use this AWS Marketplace product accept terms. Visit https://aws.amazon.com/marketplace/pp?sku=1"
+    assert said("OptInRequired", terms).endswith("accept its terms at https://aws.amazon.com/marketplace/pp?sku=1")
+    assert "does not accept the AWS credentials" in said("OptInRequired")
+
+
 # The policy in the documentation.
 
 

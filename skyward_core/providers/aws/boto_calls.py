@@ -7,6 +7,7 @@ the pool.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import threading
 import time
@@ -140,6 +141,8 @@ class AwsCalls:
 
     def default_region(self) -> str | None:
         """Return the region that the environment or the profile sets. Reads files and imports boto3."""
+        if named := os.environ.get("AWS_REGION"):  # boto3 reads only AWS_DEFAULT_REGION
+            return named
         with self._lock:
             name: str | None = self._get_session().region_name
             return name
@@ -207,7 +210,7 @@ class AwsCalls:
                     maybe_done = maybe_done or ec2_errors.may_have_succeeded(error)
                     await asyncio.sleep(random.uniform(0.5, 1.0) * FIRST_PAUSE * 2**tries)
                     continue
-                translated = ec2_errors.translate_error(error, service, region, action)
+                translated = ec2_errors.translate_error(error, service, region, action, self.account.profile)
                 if isinstance(translated, CredentialsRefused):
                     self._reset_session()  # the next call reads the credentials again
                 if maybe_done and answered is not None and ec2_errors.is_rejected_early(translated):
@@ -255,6 +258,7 @@ class AwsCalls:
 
     def _make_client(self, service: str, region: str) -> Any:
         from botocore.config import Config
+        from botocore.exceptions import BotoCoreError
 
         config = Config(
             connect_timeout=CONNECT_TIMEOUT,
@@ -268,12 +272,14 @@ class AwsCalls:
             )
         except ValueError as error:  # the name cannot be part of an address
             raise UsageError(f"{region!r} is not an AWS region: {error}") from error
+        except BotoCoreError as error:  # the configuration, or a program or service that provides the credentials
+            raise ec2_errors.translate_error(error, service, region, "", self.account.profile) from error
 
     def _get_session(self) -> Any:
         if self._session is None:
             import boto3
             import botocore.session
-            from botocore.exceptions import ProfileNotFound
+            from botocore.exceptions import BotoCoreError
 
             profile = self.account.profile
             own = botocore.session.Session(profile=profile)
@@ -281,8 +287,8 @@ class AwsCalls:
                 loader = _service_loader(own.get_config_variable("data_path"))
                 own.register_component("data_loader", loader)
                 self._session = boto3.Session(profile_name=profile, botocore_session=own)
-            except ProfileNotFound as error:
-                raise UsageError(f"{error}; choose a profile of ~/.aws/config") from error
+            except BotoCoreError as error:
+                raise ec2_errors.translate_error(error, "sts", "", "", profile) from error
         return self._session
 
     def _reset_session(self) -> None:

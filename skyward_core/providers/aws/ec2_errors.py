@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shlex
 import time
 from collections.abc import Awaitable, Callable, Container, Sequence
 from typing import Any, TypeVar
@@ -53,6 +55,7 @@ QUOTA_CODES = frozenset(
         "PendingVerification",
     }
 )  # fmt: skip
+MAX_QUOTE = 130  # characters of AWS's own text in a message, so that no message exceeds 300
 UNAVAILABLE_CODES = NO_CAPACITY_CODES | QUOTA_CODES | {"Unsupported", "UnsupportedOperation"}
 
 
@@ -124,42 +127,75 @@ def is_rejected_early(error: SkywardError) -> bool:
     return isinstance(error, CredentialsRefused)
 
 
-def translate_error(error: BaseException, service: str, region: str, action: str) -> SkywardError:
-    """Return the error that describes a failed call to the user."""
+def translate_error(
+    error: BaseException, service: str, region: str, action: str, profile: str | None = None
+) -> SkywardError:
+    """Return the error that describes a failed call to the user.
+
+    Args:
+        profile: Profile in ``~/.aws/config``; None for the default one.
+    """
     from botocore import exceptions
 
-    place = f"{service} in {region}"
+    place, text = f"{service} in {region}", _brief(str(error))
     name = "".join(part.capitalize() for part in action.split("_"))
+    kind = type(error).__name__
+    sign_in = _sign_in_command("aws login" if kind.startswith("Login") else "aws sso login", profile)
     if isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
         return CredentialsRefused(
             "no AWS credentials were found: run `aws configure` or `aws sso login`, or set AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY"
         )
     if isinstance(error, exceptions.ProfileNotFound):
-        return UsageError(f"{error}; choose a profile of ~/.aws/config")
-    if isinstance(error, exceptions.TokenRetrievalError | exceptions.UnauthorizedSSOTokenError):
-        return CredentialsRefused(f"the AWS sign-in has expired ({error}): run `aws sso login`")
+        return UsageError(f"{text}; choose a profile of ~/.aws/config")
+    if kind.endswith("TokenLoadError"):
+        return CredentialsRefused(f"there is no AWS sign-in for this profile yet ({text}): run `{sign_in}`")
+    if kind.startswith("Login") or isinstance(error, exceptions.TokenRetrievalError | exceptions.SSOError):
+        return CredentialsRefused(f"the AWS sign-in has expired ({text}): run `{sign_in}`")
+    if isinstance(error, exceptions.CredentialRetrievalError | exceptions.MetadataRetrievalError):
+        return CredentialsRefused(
+            f"the AWS credentials could not be loaded ({text}): check the profile in ~/.aws/config"
+        )
+    if isinstance(error, exceptions.InvalidConfigError | exceptions.ConfigParseError):
+        return UsageError(f"the AWS configuration cannot be used: {text}. Correct the profile in ~/.aws/config")
     if isinstance(error, exceptions.EndpointConnectionError | exceptions.ConnectTimeoutError):
-        return Unreachable(f"{place} cannot be reached ({error}): check the network and the region name {region}")
+        return Unreachable(f"{place} cannot be reached ({text}): check the network and the region name {region}")
     if isinstance(error, exceptions.HTTPClientError | exceptions.ConnectionError):
-        return Unreachable(f"{place} did not answer {name} ({type(error).__name__}). Try again later")
+        return Unreachable(f"{place} did not answer {name} ({kind}). Try again later")
     if _is_garbled(error):  # the exception's text would include the whole invalid answer
         return Unreachable(
             f"invalid answer to {name} from {place}: check for a proxy or a network sign-in page. The call may have "
             "succeeded"
         )
     if isinstance(error, exceptions.ClientError):
-        return _rejection_error(error, place, name)
-    return CallFailed(f"{place}: {name} failed: {type(error).__name__}: {error}")
+        return _rejection_error(error, place, name, sign_in)
+    return CallFailed(f"{place}: {name} failed: {kind}: {text}")
 
 
-def _rejection_error(error: Any, place: str, name: str) -> SkywardError:
+def _sign_in_command(command: str, profile: str | None) -> str:
+    named = profile or os.environ.get("AWS_PROFILE")
+    return f"{command} --profile {shlex.quote(named)}" if named else command
+
+
+def _brief(text: str) -> str:
+    """Shorten a text of AWS or boto3 for a message. The debug log has the whole text."""
+    return text if len(text) <= MAX_QUOTE else f"{text[: MAX_QUOTE - 1]}…"
+
+
+def _rejection_error(error: Any, place: str, name: str, sign_in: str) -> SkywardError:
     code = error_code(error)
-    message = str(error.response.get("Error", {}).get("Message", "")).rstrip(".")
+    whole = str(error.response.get("Error", {}).get("Message", "")).rstrip(".")
+    message = _brief(whole)
     if code in EXPIRED_CODES:
+        clock = ". Check this machine's clock, too" if code == "RequestExpired" else ""
         return CredentialsRefused(
-            f"the AWS credentials have expired ({place}, {name}): renew them, for example with `aws sso login`"
+            f"the AWS credentials have expired ({place}, {name}): renew them, for example with `{sign_in}`{clock}"
         )
+    if code == "OptInRequired" and "arketplace" in whole:
+        link = next(
+            (word for word in whole.split() if word.startswith("https://")), "https://aws.amazon.com/marketplace"
+        )
+        return UsageError(f"the machine image requires a subscription in AWS Marketplace: accept its terms at {link}")
     if code in REJECTED_CREDENTIALS_CODES:
         return CredentialsRefused(f"{place} does not accept the AWS credentials ({code}: {message})")
     if code in DENIED_CODES:
