@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
 from .app_clocks import (
     Paints,
     as_opened,
@@ -328,7 +330,8 @@ async def _grid() -> dict[str, float]:
     from skyward_tui.widgets.rank_state_labels import rank_states
 
     class Still(SkywardApp):
-        def _pump(self) -> None:
+        @override
+        def _refresh_screen(self) -> None:
             """Nothing else is painted."""
 
     session, view, run = _many()
