@@ -24,6 +24,7 @@ NAMES = (
     "environments",
     "aws",
     "jobs",
+    "scale",
 )
 
 

@@ -117,7 +117,7 @@ def logs_ours(hosts: dict[str, Any]) -> dict[str, float]:
 
     session = Session()
     spec = sky.PoolSpec(
-        name="bench-ssh-logs", provider=_provider(sky, hosts), nodes=RANKS, options=sky.Options(console=False)
+        name="bench-ssh-logs", provider=provider(sky, hosts), nodes=RANKS, options=sky.Options(console=False)
     )
     pool = session.create(spec).result(120)
     try:
@@ -129,14 +129,14 @@ def logs_ours(hosts: dict[str, Any]) -> dict[str, float]:
 
 def _compute(sky: Any, hosts: dict[str, Any]) -> Any:
     return sky.Compute(
-        provider=_provider(sky, hosts),
+        provider=provider(sky, hosts),
         nodes=RANKS,
         image=sky.Image(workdir=str(PROJECT)),
         options=sky.Options(console=False),
     )
 
 
-def _provider(sky: Any, hosts: dict[str, Any]) -> Any:
+def provider(sky: Any, hosts: dict[str, Any]) -> Any:
     return sky.SSH(
         hosts=hosts["addresses"],
         user=hosts["user"],

@@ -62,6 +62,7 @@ def test_the_command_lists_what_there_is() -> None:
         "environments",
         "aws",
         "jobs",
+        "scale",
     ]
     assert subprocess.run([*command, "nothing"], cwd=REPOSITORY, capture_output=True, timeout=60).returncode == 2
 

@@ -1,0 +1,117 @@
+"""Growth with ranks and hosts: 64 and 256 local ranks, 64 cold hosts over SSH. The peer is Dask with 64 workers."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Any
+
+from . import work
+from .fresh import BenchError, fresh
+from .metric import Bar, Metric
+from .peers import dask_local
+from .ssh import PROJECT, Hosts, provider
+
+FEW, MANY = 64, 256
+HOSTS = 64
+ROUNDS = 40
+
+
+def measure() -> list[Metric]:
+    # Not in the measured interpreters: it imports asyncssh, which counts there.
+    from tests.lab import Lab, missing
+
+    theirs = fresh("scale:dask_ranks", FEW, timeout=400.0)
+    metrics: list[Metric] = []
+    bars: dict[int, dict[str, Bar]] = {
+        FEW: {},
+        MANY: {
+            "first_broadcast_s": Bar(at_most=8),
+            "broadcast_p50_ms": Bar(at_most=100),
+            "broadcast_client_cpu_ms_per_rank": Bar(at_most=0.07),
+        },
+    }
+    for ranks, bar in bars.items():
+        ours = fresh("scale:our_ranks", ranks)
+        peer = theirs if ranks == FEW else {}
+        metrics += [Metric(f"ranks_{ranks}_{name}", ours[name], peer.get(name), bar.get(name, Bar())) for name in ours]
+    if reason := missing():
+        raise BenchError(reason)
+    with Lab(HOSTS) as lab:
+        hosts = asdict(Hosts(tuple(h.address for h in lab.hosts), lab.user, str(lab.key), str(lab.known_hosts)))
+        cold = fresh("scale:cold_hosts", hosts)
+    metrics.append(Metric(f"hosts_{HOSTS}_first_broadcast_s", cold["first_broadcast_s"], None, Bar(at_most=5)))
+    metrics.append(Metric(f"hosts_{HOSTS}_start_client_cpu_ms_per_host", cold["start_client_cpu_ms_per_host"]))
+    return metrics
+
+
+def our_ranks(ranks: int) -> dict[str, float]:
+    """Figures of a local pool: seconds, milliseconds, and processor time of the client and of the whole machine."""
+    began, client = perf_counter(), process_time()
+    import skyward_core as sky
+
+    with sky.Compute(provider=sky.Local(), nodes=ranks, options=sky.Options(console=False)) as compute:
+        noop = sky.function(work.noop())
+        _expect(len(noop() @ compute), ranks)
+        first, start = perf_counter() - began, process_time() - client
+        return {
+            "first_broadcast_s": first,
+            "start_client_cpu_ms_per_rank": start * 1000 / ranks,
+            **_broadcasts(lambda: noop() @ compute, ranks),
+        }
+
+
+def dask_ranks(ranks: int) -> dict[str, float]:
+    """The same figures of a ``LocalCluster``, whose scheduler runs in the client's process."""
+    began, client_cpu = perf_counter(), process_time()
+    noop = work.noop()
+    with dask_local(ranks) as client:
+        client.wait_for_workers(ranks)
+        _expect(len(client.run(noop)), ranks)
+        first, start = perf_counter() - began, process_time() - client_cpu
+        return {
+            "first_broadcast_s": first,
+            "start_client_cpu_ms_per_rank": start * 1000 / ranks,
+            **_broadcasts(lambda: client.run(noop), ranks),
+        }
+
+
+def cold_hosts(hosts: dict[str, Any]) -> dict[str, float]:
+    """The first broadcast to hosts that have nothing of ours, and the client's processor time until then."""
+    began, client = perf_counter(), process_time()
+    import skyward_core as sky
+
+    count = len(hosts["addresses"])
+    options, image = sky.Options(console=False), sky.Image(workdir=str(PROJECT))
+    with sky.Compute(provider=provider(sky, hosts), nodes=count, options=options, image=image) as compute:
+        _expect(len(sky.function(work.noop())() @ compute), count)
+        return {
+            "first_broadcast_s": perf_counter() - began,
+            "start_client_cpu_ms_per_host": (process_time() - client) * 1000 / count,
+        }
+
+
+def _broadcasts(call: Any, ranks: int) -> dict[str, float]:
+    p50 = work.p50_ms(call, rounds=ROUNDS, warm=5)
+    client, machine = process_time(), _machine_cpu_s()
+    for _ in range(ROUNDS):
+        call()
+    each = 1000 / ROUNDS / ranks
+    return {
+        "broadcast_p50_ms": p50,
+        "broadcast_client_cpu_ms_per_rank": (process_time() - client) * each,
+        "broadcast_machine_cpu_ms_per_rank": (_machine_cpu_s() - machine) * each,
+    }
+
+
+def _machine_cpu_s() -> float:
+    """Processor time that all processes of this machine have used, in seconds."""
+    user, nice, system, *_ = (int(field) for field in Path("/proc/stat").read_text().split()[1:5])
+    return (user + nice + system) / os.sysconf("SC_CLK_TCK")
+
+
+def _expect(found: int, expected: int) -> None:
+    if found != expected:
+        raise BenchError(f"{found} results from {expected} ranks")
