@@ -283,7 +283,7 @@ def test_pool_works_with_async_with(world: Path) -> None:
     assert receipt is not None and receipt.ok and len(receipt.gone) == 1
 
 
-@pytest.mark.parametrize("ready", [False, True], ids=["at once", "while nodes come up"])
+@pytest.mark.parametrize("ready", [False, True], ids=["before startup", "during startup"])
 def test_cancelled_start_with_async_with_leaves_nothing(
     world: Path, ready: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -167,7 +167,7 @@ def test_resumed_agent_does_not_change_rank_phases(home: Path, tmp_path: Path, m
         running.result(90)
 
 
-@pytest.mark.parametrize("stays", [False, True], ids=["stopped", "stopped for good"])
+@pytest.mark.parametrize("stays", [False, True], ids=["stopped once", "stopped repeatedly"])
 def test_frozen_agent_is_killed_at_teardown(home: Path, monkeypatch: pytest.MonkeyPatch, stays: bool) -> None:
     monkeypatch.setattr("skyward_core.pool.teardown.AGENT_SILENCE_TIMEOUT", 0.5)
     over = threading.Event()

@@ -245,7 +245,7 @@ async def test_include_pattern_without_a_match_is_reported(way: SSHTransport, tm
     assert detail.endswith("; Image(includes=...) patterns without a match: dta/*.csv")
 
 
-@pytest.mark.parametrize("fails", [False, True], ids=["all come", "one never comes"])
+@pytest.mark.parametrize("fails", [False, True], ids=["all synced", "one fails"])
 async def test_setup_waits_until_all_nodes_are_synced_or_one_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
@@ -709,7 +709,7 @@ def pids(host: Host, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.proof("2 s of a processor", after=1)
-@pytest.mark.parametrize("how", ["torn down", "too late", "left"])
+@pytest.mark.parametrize("how", ["torn down", "startup timeout", "detached"])
 async def test_host_processes_end_with_a_cancelled_or_timed_out_start(
     host: Host, known: Path, pids: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
@@ -739,7 +739,7 @@ async def test_host_processes_end_with_a_cancelled_or_timed_out_start(
         assert (await asyncio.wrap_future(session.tear_down(begun.result().key))).ok
         with pytest.raises(Cancelled):
             await coming
-    elif how == "too late":
+    elif how == "startup timeout":
         background_loop().call_soon_threadsafe(limits[0].reschedule, 0.0)
         with pytest.raises(PoolError, match=r"did not start within 12345 s: node 0 installed \(checking"):
             await coming
@@ -748,6 +748,6 @@ async def test_host_processes_end_with_a_cancelled_or_timed_out_start(
         with pytest.raises(Cancelled):
             await coming
     await until(lambda: not any(map(exists, started)), "the installer's end")
-    if how != "left":
+    if how != "detached":
         await asyncio.to_thread(session.detach)
     assert not list(host.home.glob(".cache/skyward/environments/*/.made"))

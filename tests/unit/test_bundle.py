@@ -172,7 +172,7 @@ def test_bundle_archive_is_packed_once_and_cached(unpacked: Path, kept: Path, mo
     assert bundle().archive == first
 
 
-@pytest.mark.parametrize("spoilt", ["cut", "changed", "emptied", "of other content", "folder"])
+@pytest.mark.parametrize("spoilt", ["cut", "changed", "emptied", "other content", "folder"])
 def test_corrupt_cached_archive_is_packed_again(spoilt: str, unpacked: Path, kept: Path) -> None:
     bundle.cache_clear()
     first, file = bundle().archive, kept / "plain"
@@ -180,7 +180,7 @@ def test_corrupt_cached_archive_is_packed_again(spoilt: str, unpacked: Path, kep
     if spoilt == "folder":
         file.unlink()
         file.mkdir()
-    elif spoilt == "of other content":
+    elif spoilt == "other content":
         bundle_builder.store_archive("bundle-0/all.zip", "plain", b"another")
     else:
         file.write_bytes({"cut": data[:-1], "changed": data[:-1] + b"?", "emptied": b""}[spoilt])
@@ -192,7 +192,7 @@ def test_corrupt_cached_archive_is_packed_again(spoilt: str, unpacked: Path, kep
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be a stranger for a moment")
-@pytest.mark.parametrize("left", ["by us", "by who let others write", "by a stranger"])
+@pytest.mark.parametrize("left", ["private", "writable by others", "owned by another user"])
 def test_cached_bundle_archive_writable_by_others_is_ignored(
     left: str, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,16 +206,16 @@ def test_cached_bundle_archive_writable_by_others_is_ignored(
             os.umask(before)
         file = Path(folder, "plain")
         assert bundle_builder.load_archive("x", "plain") == b"ours"
-        if left == "by who let others write":
+        if left == "writable by others":
             file.chmod(0o666)
-        elif left == "by a stranger":
+        elif left == "owned by another user":
             os.chown(file, 65534, 65534)
         theirs = Path(folder, "theirs")
         theirs.write_bytes(hashlib.sha256(b"x" + b"theirs").digest() + b"theirs")
         theirs.chmod(0o644)
         done = subprocess.run(["cp", str(theirs), str(file)], user=65534, group=65534, extra_groups=[], check=False)
-        assert (done.returncode == 0) == (left != "by us")
-        assert bundle_builder.load_archive("x", "plain") == (b"ours" if left == "by us" else b"")
+        assert (done.returncode == 0) == (left != "private")
+        assert bundle_builder.load_archive("x", "plain") == (b"ours" if left == "private" else b"")
 
 
 def test_partial_archive_of_a_killed_process_is_removed_by_next_packing(unpacked: Path, kept: Path) -> None:
@@ -236,13 +236,13 @@ def test_partial_archive_of_a_killed_process_is_removed_by_next_packing(unpacked
     assert [path.name for path in kept.iterdir()] == ["plain"]
 
 
-@pytest.mark.parametrize("why", ["no bytecode is written", "none is there", "no folder"])
+@pytest.mark.parametrize("why", ["bytecode disabled", "no bytecode files", "no cache folder"])
 def test_bundle_archive_is_not_cached_without_bytecode_or_folder(
     why: str, unpacked: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if why == "no bytecode is written":
+    if why == "bytecode disabled":
         monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    elif why == "none is there":
+    elif why == "no bytecode files":
         monkeypatch.setattr(importlib.util, "cache_from_source", lambda path: f"{path}.none")
     else:
         kept.rmdir()

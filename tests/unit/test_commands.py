@@ -376,7 +376,7 @@ def test_failed_start_tears_down_a_pool_that_was_to_be_kept(capfd: pytest.Captur
             ["create", "launch", "wait", "cancel", "down"],
         ),
     ],
-    ids=["none", "while starting", "of a name in use", "while running", "twice"],
+    ids=["no signal", "during startup", "name in use", "during the run", "second signal"],
 )  # fmt: skip
 def test_signal_during_a_command_decides_session_calls_and_exit_code(
     state: Any, created: Any, signals: dict[str, signal.Signals], keep: bool, status: int, calls: list[str]

@@ -459,20 +459,20 @@ def test_cached_pickle_survives_changes_to_unused_globals(script: dict[str, Any]
 
 
 CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
-    "a number that it uses": lambda s: s.update(scale=7),
-    "a number that is equal, and another": lambda s: s.update(scale=2.0),
-    "a global that goes": lambda s: s.pop("scale"),
-    "a global that is a list now": lambda s: s.update(scale=[1]),
-    "a module in the place of another": lambda s: s.update(math=json),
-    "its code": lambda s: setattr(s["work"], "__code__", (lambda x, y=3: "other").__code__),
-    "its defaults": lambda s: setattr(s["work"], "__defaults__", (4,)),
-    "its keywords' defaults": lambda s: setattr(s["work"], "__kwdefaults__", {"y": 4}),
-    "its docstring": lambda s: setattr(s["work"], "__doc__", "Other."),
-    "its name": lambda s: setattr(s["work"], "__name__", "other"),
-    "its longer name": lambda s: setattr(s["work"], "__qualname__", "other"),
-    "an attribute": lambda s: setattr(s["work"], "note", 1),
-    "its annotations": lambda s: s["work"].__annotations__.update(x=int),
-    "the script's file": lambda s: s.update(__file__="/other.py"),
+    "used global number": lambda s: s.update(scale=7),
+    "equal number of another type": lambda s: s.update(scale=2.0),
+    "removed global": lambda s: s.pop("scale"),
+    "global replaced by a list": lambda s: s.update(scale=[1]),
+    "replaced module": lambda s: s.update(math=json),
+    "code": lambda s: setattr(s["work"], "__code__", (lambda x, y=3: "other").__code__),
+    "defaults": lambda s: setattr(s["work"], "__defaults__", (4,)),
+    "keyword defaults": lambda s: setattr(s["work"], "__kwdefaults__", {"y": 4}),
+    "docstring": lambda s: setattr(s["work"], "__doc__", "Other."),
+    "name": lambda s: setattr(s["work"], "__name__", "other"),
+    "qualified name": lambda s: setattr(s["work"], "__qualname__", "other"),
+    "attribute": lambda s: setattr(s["work"], "note", 1),
+    "annotations": lambda s: s["work"].__annotations__.update(x=int),
+    "script path": lambda s: s.update(__file__="/other.py"),
 }
 
 

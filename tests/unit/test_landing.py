@@ -25,14 +25,14 @@ RUN = bytes(range(256)) * (MIN_BUFFER_SIZE // 128)  # twice as long as it must b
 VALUES: dict[str, Any] = {
     "bytes": RUN,
     "bytearray": bytearray(RUN),
-    "just long enough": RUN[:MIN_BUFFER_SIZE],
-    "too short": RUN[: MIN_BUFFER_SIZE - 1],
+    "minimum size": RUN[:MIN_BUFFER_SIZE],
+    "below minimum size": RUN[: MIN_BUFFER_SIZE - 1],
     "several": [RUN, bytearray(RUN), 1, RUN[:MIN_BUFFER_SIZE], "s", RUN[:-1], {"a": RUN[1:]}],
-    "alone outside of frames": [RUN, (RUN[1:], RUN[2:]), 300, RUN[3:], None, (), RUN[4:]],
+    "large values outside of frames": [RUN, (RUN[1:], RUN[2:]), 300, RUN[3:], None, (), RUN[4:]],
     "small": {"a": [1, 2.5, None, "x"]},
     "many frames": [str(number) for number in range(200_000)],
     "text": "ä" * MIN_BUFFER_SIZE,
-    "pickler's own": OrderedDict(a=RUN, b={RUN[1:]}),
+    "type with its own reducer": OrderedDict(a=RUN, b={RUN[1:]}),
 }
 
 

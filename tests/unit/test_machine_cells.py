@@ -122,7 +122,7 @@ def f(x: int = 1) -> int:
 POOLS: list[Any] = [sky.Compute(provider=sky.Local(), name="right"), sky.sky]
 
 
-@pytest.mark.parametrize("pool", POOLS, ids=["a pool", "the open pool"])
+@pytest.mark.parametrize("pool", POOLS, ids=["pool", "current pool"])
 @pytest.mark.parametrize(
     "left", [None, {"loss": 1}, 3, numpy.zeros(2), numpy.float64(3), lambda: 0], ids=lambda left: type(left).__name__
 )

@@ -394,7 +394,7 @@ def test_task_is_pickled_and_called(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("pickled", [function_pickling.dumps, result_pickler.dumps], ids=["a call", "an answer"])
+@pytest.mark.parametrize("pickled", [function_pickling.dumps, result_pickler.dumps], ids=["call", "result"])
 def test_function_pickled_by_value_keeps_its_file_name(pickled: Any) -> None:
     def outer() -> Any:
         return lambda: 1

@@ -220,7 +220,7 @@ def test_stale_folder_cleanup_retains_unfetched_results(tmp_path: Path) -> None:
         (outcome("aa", 1), outcome("aa", 2), ack(aa=[1]), ack(aa=[2, 3], bb=None)),
         (outcome("aa", kind="collateral"), outcome("aa", 1, kind="lost")),
     ],
-    ids=["nothing", "all fetched", "fetched one by one", "nobody's work"],
+    ids=["no results", "all fetched", "fetched separately", "collateral and lost"],
 )
 def test_stale_folder_cleanup_removes_fetched_results(tmp_path: Path, frames: tuple[Header, ...]) -> None:
     folder = power_cut(tmp_path, *frames)

@@ -870,16 +870,16 @@ def tells(node: Node, name: str = "") -> None:
     node.say({"t": "known", "id": asked["id"], "files": [written], "more": 0, "folder": "/w"})
 
 
-@pytest.mark.parametrize("when", ["before it is asked", "before it answers"])
+@pytest.mark.parametrize("when", ["before the request", "before the answer"])
 async def test_reconnected_node_is_asked_for_files_again(when: str) -> None:
     async with staged(2) as stage:
         first, second = stage.nodes
-        if when == "before it is asked":
+        if when == "before the request":
             second.drop()
         asking = asyncio.create_task(list_files(stage.context, [], None))
         await until(lambda: first.of("written"))
         tells(first)
-        if when == "before it answers":
+        if when == "before the answer":
             second.drop()
         await until(lambda: len(second.pipes) == 2 and second.of("written"))
         tells(second)

@@ -94,78 +94,96 @@ LONE: dict[str, Any] = {"number": 1, "is_task_slot": True}
 SPENT, SPENT_HOOKED = Gang(epoch=1, spent="a script ran"), Gang(epoch=1, spent="a script ran", hooks=True)
 
 ROWS: dict[str, tuple[Step, Any, Any, Any]] = {
-    "no process": ("start", place(), Node(NONE), Apps()),
-    "no process, the agent ends": ("wait", place(task()), Node(NONE, closing=True), Apps()),
-    "no process, its secrets are not known": ("wait", place(task()), Node(NONE, informed=False), Apps()),
-    "no process, the last failed, nothing waits": ("wait", place(failed_starts=1), Node(NONE), Apps()),
-    "no process, the last failed, a call waits": ("start", place(task(), failed_starts=1), Node(NONE), Apps()),
-    "no process, the last one's calls are not told": ("wait", place(task(), runs=1), Node(WHOLE), Apps()),
-    "it has not greeted": ("wait", place(task(), process=process(greeted=False)), Node(WHOLE), Apps()),
-    "it is on its way out": ("wait", place(task(), process=process(kill_reason="so")), Node(WHOLE), Apps()),
-    "its plugins failed": ("send away", place(process=process(is_unusable=True)), Node(WHOLE), Apps()),
-    "its plugins failed, a call runs": ("wait", place(runs=1, process=process(is_unusable=True)), Node(WHOLE), Apps()),
-    "its epoch is over": ("replace", place(process=process(1)), Node(Gang(epoch=2)), Apps()),
-    "its epoch is over, a call runs": ("wait", place(runs=1, process=process(1)), Node(Gang(epoch=2)), Apps()),
-    "its gang is broken": ("replace", place(process=process(1)), Node(BROKEN), Apps()),
-    "its epoch is over, it is no rank's first": (
+    "no worker process": ("start", place(), Node(NONE), Apps()),
+    "no worker process while the agent closes": ("wait", place(task()), Node(NONE, closing=True), Apps()),
+    "no worker process before the environment is known": ("wait", place(task()), Node(NONE, informed=False), Apps()),
+    "failed worker start and an empty queue": ("wait", place(failed_starts=1), Node(NONE), Apps()),
+    "failed worker start and a waiting call": ("start", place(task(), failed_starts=1), Node(NONE), Apps()),
+    "ended worker process with unreported calls": ("wait", place(task(), runs=1), Node(WHOLE), Apps()),
+    "worker process before its hello": ("wait", place(task(), process=process(greeted=False)), Node(WHOLE), Apps()),
+    "worker process being killed": ("wait", place(task(), process=process(kill_reason="so")), Node(WHOLE), Apps()),
+    "failed plugin entry": ("send away", place(process=process(is_unusable=True)), Node(WHOLE), Apps()),
+    "failed plugin entry during a call": (
+        "wait", place(runs=1, process=process(is_unusable=True)), Node(WHOLE), Apps(),
+    ),
+    "worker process of an earlier epoch": ("replace", place(process=process(1)), Node(Gang(epoch=2)), Apps()),
+    "worker process of an earlier epoch during a call": (
+        "wait", place(runs=1, process=process(1)), Node(Gang(epoch=2)), Apps(),
+    ),
+    "idle worker process of a broken gang": ("replace", place(process=process(1)), Node(BROKEN), Apps()),
+    "later slot of a rank in an earlier epoch": (
         "set up", place(process=process(1), number=1), Node(Gang(epoch=2)), Apps(),
     ),
-    "it is fresh": ("set up", place(process=process(None)), Node(WHOLE), Apps()),
-    "it is fresh, plugins are not around the node yet": ("wait", place(process=process(None)), Node(APPS), Apps()),
-    "it is fresh, plugins are around the node": ("set up", place(process=process(None)), Node(APPS), Apps(True)),
-    "it is fresh, there is no gang": ("look around", place(process=process(None)), Node(NONE), Apps()),
-    "nothing to do": ("look around", place(process=process()), Node(WHOLE), Apps()),
-    "nothing waits, a call runs": ("wait", place(runs=1, process=process()), Node(WHOLE), Apps()),
-    "it is busy": ("wait", place(task(), runs=1, process=process()), Node(WHOLE), Apps()),
-    "it has threads to spare": (
+    "new worker process": ("set up", place(process=process(None)), Node(WHOLE), Apps()),
+    "new worker process before the plugin process is entered": (
+        "wait", place(process=process(None)), Node(APPS), Apps(),
+    ),
+    "new worker process after the plugin process is entered": (
+        "set up", place(process=process(None)), Node(APPS), Apps(True),
+    ),
+    "new worker process without a gang": ("look around", place(process=process(None)), Node(NONE), Apps()),
+    "idle worker process": ("look around", place(process=process()), Node(WHOLE), Apps()),
+    "running call and an empty queue": ("wait", place(runs=1, process=process()), Node(WHOLE), Apps()),
+    "waiting task without a free thread": ("wait", place(task(), runs=1, process=process()), Node(WHOLE), Apps()),
+    "waiting task with a free thread": (
         "hand over", place(task(), runs=1, capacity=2, process=process()), Node(WHOLE), Apps(),
     ),
-    "a call of its gang": ("hand over", place(of_gang(1), process=process()), Node(WHOLE), Apps()),
-    "a call of another gang": ("hand back", place(of_gang(2), process=process()), Node(WHOLE), Apps()),
-    "a call of a gang that broke": ("hand back", place(of_gang(1), process=process(None)), Node(BROKEN), Apps()),
-    "a call of a gang that is spent, its rank has not begun": (
+    "call of the current gang": ("hand over", place(of_gang(1), process=process()), Node(WHOLE), Apps()),
+    "call of another gang": ("hand back", place(of_gang(2), process=process()), Node(WHOLE), Apps()),
+    "call of a broken gang": ("hand back", place(of_gang(1), process=process(None)), Node(BROKEN), Apps()),
+    "call of a spent gang on an unused rank": (
         "hand over", place(of_gang(1), process=process()), Node(SPENT), Apps(),
     ),
-    "the same, its process starts late": ("set up", place(of_gang(1), process=process(None)), Node(SPENT), Apps()),
-    "a call behind the one that spent it": (
+    "call of a spent gang on a new worker process": (
+        "set up", place(of_gang(1), process=process(None)), Node(SPENT), Apps(),
+    ),
+    "call of a spent gang after a call on its rank": (
         "hand back", place(of_gang(1), process=process(None), left_epoch=1), Node(SPENT), Apps(),
     ),
-    "its gang is spent": ("look around", place(process=process(None), left_epoch=1), Node(SPENT), Apps()),
-    "a task, the gang is spent": ("hand over", place(task(), process=process(None), left_epoch=1), Node(SPENT), Apps()),
-    "a task, the gang with plugins is spent": (
+    "idle new worker process after its gang is spent": (
+        "look around", place(process=process(None), left_epoch=1), Node(SPENT), Apps(),
+    ),
+    "task after the gang is spent": (
+        "hand over", place(task(), process=process(None), left_epoch=1), Node(SPENT), Apps(),
+    ),
+    "task after a gang with plugins is spent": (
         "wait", place(task(), process=process(None), left_epoch=1), Node(SPENT_HOOKED), Apps(),
     ),
-    "ranks stand alone": ("hand over", place(of_gang(9), process=process()), Node(Gang(epoch=1, alone=True)), Apps()),
-    "a call before any gang": ("wait", place(task(), process=process(None)), Node(NONE), Apps()),
-    "a call where nobody can form one": (
+    "call on a standalone rank": (
+        "hand over", place(of_gang(9), process=process()), Node(Gang(epoch=1, alone=True)), Apps(),
+    ),
+    "task before the first gang": ("wait", place(task(), process=process(None)), Node(NONE), Apps()),
+    "detached call without a gang": (
         "hand over", place(call(headless=True), process=process(None)), Node(NONE), Apps(),
     ),
-    "a task, the gang is broken": ("hand over", place(task(), process=process(None)), Node(BROKEN), Apps()),
-    "a task, the gang with plugins is broken": ("wait", place(task(), process=process(None)), Node(HOOKED), Apps()),
-    "the same, it is no rank's first": (
+    "task in a broken gang": ("hand over", place(task(), process=process(None)), Node(BROKEN), Apps()),
+    "task in a broken gang with plugins": ("wait", place(task(), process=process(None)), Node(HOOKED), Apps()),
+    "task on a later slot in a broken gang with plugins": (
         "set up", place(task(), process=process(None), number=1), Node(HOOKED), Apps(),
     ),
-    "tasks have another process": ("wait", place(process=process(None)), Node(HOOKS, apart=True), Apps()),
-    "the same, a broadcast waits": (
+    "rank slot with a separate task process": ("wait", place(process=process(None)), Node(HOOKS, apart=True), Apps()),
+    "rank slot with a separate task process and a waiting broadcast": (
         "set up", place(of_gang(1), process=process(None)), Node(HOOKS, apart=True), Apps(),
     ),
-    "the other process of the rank has its turn": (
+    "gang call during the turn of the task process": (
         "wait", place(of_gang(1), process=process(), waits_for_twin=True), Node(HOOKS, apart=True), Apps(),
     ),
-    "the process for tasks, there is no task": ("wait", place(**LONE), Node(HOOKS, apart=True), Apps()),
-    "the process for tasks, there is one": ("start", place(task(), **LONE), Node(HOOKS, apart=True), Apps()),
-    "the same, it is fresh": ("set up", place(task(), process=process(None), **LONE), Node(HOOKED, apart=True), Apps()),
-    "the same, nobody knows the plugins": (
+    "task slot without a task": ("wait", place(**LONE), Node(HOOKS, apart=True), Apps()),
+    "task slot with a task": ("start", place(task(), **LONE), Node(HOOKS, apart=True), Apps()),
+    "new task process in a broken gang with plugins": (
+        "set up", place(task(), process=process(None), **LONE), Node(HOOKED, apart=True), Apps(),
+    ),
+    "new task process without a gang": (
         "wait", place(task(), process=process(None), **LONE), Node(NONE, apart=True), Apps(),
     ),
-    "the same, the gang has broken since": (
+    "task process after its gang broke": (
         "hand over", place(task(), process=process(1), **LONE), Node(HOOKED, apart=True), Apps(),
     ),
-    "the same, there is another gang": (
+    "task process after a newer gang": (
         "hand over", place(task(), process=process(1), **LONE),
         Node(Gang(epoch=2, hooks=True), apart=True), Apps(),
     ),
-    "the same, all processes are to be new": (
+    "task process after a renewal of all processes": (
         "replace", place(task(), process=process(1), **LONE),
         Node(Gang(epoch=2, renewed=2), apart=True), Apps(),
     ),

@@ -209,12 +209,12 @@ async def test_ssh_config_cannot_disable_host_key_verification(home: Path) -> No
 
 
 LOOPS = {
-    "itself": "Host *\n  ProxyJump gate\n",
-    "itself, by a user": "Host *\n  ProxyJump ann@gate\n",
-    "itself, by a port": "Host *\n  ProxyJump gate:2022\n",
-    "two": "Host box\n  ProxyJump gate\nHost gate\n  ProxyJump box\n",
-    "three": "Host box\n  ProxyJump gate\nHost gate\n  ProxyJump other\nHost other\n  ProxyJump gate\n",
-    "ever new names": "Host *\n  ProxyJump x%h\n",
+    "host itself": "Host *\n  ProxyJump gate\n",
+    "host itself with a user": "Host *\n  ProxyJump ann@gate\n",
+    "host itself with a port": "Host *\n  ProxyJump gate:2022\n",
+    "two hosts": "Host box\n  ProxyJump gate\nHost gate\n  ProxyJump box\n",
+    "three hosts": "Host box\n  ProxyJump gate\nHost gate\n  ProxyJump other\nHost other\n  ProxyJump gate\n",
+    "unbounded new names": "Host *\n  ProxyJump x%h\n",
 }
 
 

@@ -70,7 +70,7 @@ def shown(capfd: pytest.CaptureFixture[str], *came: Event | str) -> list[str]:
 @pytest.mark.parametrize(
     "before",
     [[begins("mine")], [], [begins("other"), ends("other")]],
-    ids=["begun", "unheard", "after another"],
+    ids=["own rank began", "no event", "other run ended"],
 )
 def test_own_lines_are_shown_before_the_head_ends_the_wait(
     capfd: pytest.CaptureFixture[str], before: list[Event]
@@ -99,7 +99,7 @@ def test_lines_of_the_run_before_are_not_shown(capfd: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("told", ["mine", ""])
-@pytest.mark.parametrize("before", ["", "before"], ids=["first", "second step"])
+@pytest.mark.parametrize("before", ["", "before"], ids=["first step", "second step"])
 def test_lines_before_the_launch_reply_are_shown(capfd: pytest.CaptureFixture[str], told: str, before: str) -> None:
     """The session has the run as soon as it begins, and the reply only after the whole launch."""
     job = command()

@@ -191,7 +191,7 @@ def test_deeply_nested_json_state_is_rejected() -> None:
         "envs: &e {<<: *e}",
         "- " * 5000,
     ],
-    ids=["brackets", "braces", "aliases", "a circle", "a merged circle", "dashes"],
+    ids=["brackets", "braces", "aliases", "cycle", "merged cycle", "dashes"],
 )
 def test_deeply_nested_job_file_is_rejected(text: str) -> None:
     Path("job.yaml").write_text(text)
