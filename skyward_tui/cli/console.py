@@ -138,8 +138,9 @@ class Console:
 class LogPrinter:
     """Printer of the output of ranks, line by line.
 
-    A pipe or a file receives the original bytes. A terminal receives text and colours, with lines cut at 64 KiB. The
-    log file contains the complete lines.
+    A pipe or a file receives the original bytes, except text that a carriage return overwrites: only the last state of
+    a progress bar is written. A terminal receives text and colours, with lines cut at 64 KiB. The log file contains the
+    complete lines.
 
     Args:
         sink: Stream for the output.
@@ -181,6 +182,9 @@ class LogPrinter:
         if not data:
             return
         pieces = self._unfinished.setdefault((rank, stream), [])
+        if b"\r" in data or (pieces and pieces[-1].endswith(b"\r")):
+            data = _drop_overwritten(b"".join([*pieces, data]))
+            pieces.clear()
         head, newline, tail = data.rpartition(b"\n")
         if not newline:
             pieces.append(data)
@@ -217,8 +221,8 @@ class LogPrinter:
             if lines.preview().strip():  # empty after a progress bar that erased itself
                 self._print_lines(rank, lines.split(b"\n"))
         for (rank, _), pieces in self._unfinished.items():
-            if pieces:
-                self._write(rank, b"".join(pieces))
+            if (rest := b"".join(pieces).rstrip(b"\r")).strip():
+                self._write(rank, rest)
         self._unfinished.clear()
         self.flush()
 
@@ -239,6 +243,16 @@ class LogPrinter:
             return ""
         text = rank_prefix(rank)
         return f"\x1b[{_HUES[rank % len(_HUES)]}m{text}{RESET}" if self._color else text
+
+
+def _drop_overwritten(data: bytes) -> bytes:
+    """Drop the part of each line that a carriage return overwrites, such as the earlier states of a progress bar."""
+    return b"\n".join(map(_visible_part, data.split(b"\n")))
+
+
+def _visible_part(line: bytes) -> bytes:
+    text = line.rstrip(b"\r")
+    return text.rpartition(b"\r")[2] + line[len(text) :][:1]
 
 
 def is_color_enabled(stream: TextIO) -> bool:

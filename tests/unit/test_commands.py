@@ -696,10 +696,31 @@ def test_log_printer_prints_whole_lines_from_any_chunks() -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, 12))
-def test_log_printer_writes_every_byte_unchanged_to_a_pipe(cut: int) -> None:
-    data = b"\x1b]0;t\x07\r\x00\xff\n\n" + bytes(range(256)) + b"\ntail"
+def test_log_printer_keeps_all_bytes_of_lines_in_a_pipe(cut: int) -> None:
+    others = bytes(byte for byte in range(256) if byte != ord("\r"))
+    data = b"\x1b]0;t\x07\x00\xff\n\r\n" + others + b"\r\ntail"
     chunks = [(7, "out", data[i : i + cut]) for i in range(0, len(data), cut)]
     assert printed(*chunks) == b"".join(b"r007| " + line + b"\n" for line in data.split(b"\n"))
+
+
+BAR = b"start\n\r 10%\r 50%|###\rbelow\r100%\nnext\r\n\r 10%\r    \rdone\n 90%\r 95%\r"
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 5, 7, 100])
+def test_log_printer_writes_only_the_last_state_of_a_bar_into_a_pipe(cut: int) -> None:
+    chunks = [(0, "err", BAR[i : i + cut]) for i in range(0, len(BAR), cut)]
+    assert printed(*chunks, prefix=False) == b"start\n100%\nnext\r\ndone\n 95%\n"
+    assert printed((0, "err", b"\r 10%\r    \r")) == b"", "a bar that was erased"
+
+
+def test_log_printer_holds_one_state_of_an_endless_bar_in_memory() -> None:
+    printer = LogPrinter(io.BytesIO())
+    held = 0
+    for step in range(2_000):
+        printer.feed(0, "err", b"\rstep %d" % step)
+        printer.feed(1, "err", b"step %d\r" % step)
+        held = max(held, sum(len(piece) for pieces in printer._unfinished.values() for piece in pieces))
+    assert held < 100
 
 
 def test_log_prefixes_are_coloured_by_rank_and_optional() -> None:
