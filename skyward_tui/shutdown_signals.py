@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
@@ -13,6 +15,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 LAST_RESORT = 15  # seconds; longer than the app needs to detach from its pools, even if a pool does not answer
+EXIT_SECONDS = 0.5  # seconds for threads that still work when the app has restored the terminal
 
 _MAIN = threading.main_thread()
 
@@ -28,13 +31,17 @@ class ShutdownSignals:
         self._before: dict[int, Any] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end: Callable[[int], None] | None = None
+        self._unblock: Callable[[], None] = lambda: None
+        self._status = 0
 
-    def install(self, end: Callable[[int], None]) -> None:
-        """Register the handlers. On a signal, call ``end`` with an exit status on the running event loop.
+    def install(self, end: Callable[[int], None], unblock: Callable[[], None]) -> None:
+        """Register the handlers. Signals that the parent process ignores stay ignored.
 
-        Signals that the parent process ignores stay ignored.
+        Args:
+            end: Called with an exit status on the running event loop, after a signal.
+            unblock: Called first, in any thread. Makes a loop continue that waits for the terminal.
         """
-        self._loop, self._end = asyncio.get_running_loop(), end
+        self._loop, self._end, self._unblock = asyncio.get_running_loop(), end, unblock
         if threading.current_thread() is not _MAIN:
             return
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -50,9 +57,20 @@ class ShutdownSignals:
         """Act as if the signal had arrived. May be called from any thread."""
         # The kernel's timer ends the process at the time limit, even if all threads are blocked.
         signal.alarm(LAST_RESORT)
+        self._status = 128 + number
+        self._unblock()
         if self._loop is not None and self._end is not None:
             with suppress(RuntimeError):  # the loop has ended, so the app is exiting anyway
                 self._loop.call_soon_threadsafe(self._end, 128 + number)
+
+    def limit_exit(self) -> None:
+        """After a signal, end the process soon, although threads may still work. Call with a restored terminal."""
+        if self._status:
+            threading.Thread(target=self._exit_late, daemon=True).start()
+
+    def _exit_late(self) -> None:
+        time.sleep(EXIT_SECONDS)
+        os._exit(self._status)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.trigger(number)

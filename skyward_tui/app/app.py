@@ -77,6 +77,7 @@ REST_SECONDS = 0.3
 STILL_SECONDS = 10.0  # seconds; longest time without a refresh, even if the displayed clock does not advance
 FIRST_LOOK_SECONDS = 10.0  # seconds; longest wait for the first list of pools
 DETACH_SECONDS = 5.0
+SIGNAL_SECONDS = 0.5  # seconds for each step of the exit after a signal, whose sender may kill the app soon
 SWITCH_INTERVAL = 0.0005  # seconds; Python's thread switch interval, see ``__init__``
 
 
@@ -215,7 +216,7 @@ class SkywardApp(App[None]):
     # Start and events
 
     def on_load(self) -> None:
-        self._shutdown_signals.install(self._quit)
+        self._shutdown_signals.install(self._quit, self._end_output)
         self.apply_appearance()
 
     def get_default_screen(self) -> Screen[Any]:
@@ -726,9 +727,9 @@ class SkywardApp(App[None]):
         self._saved_state = self._saved_state._replace(screens={**self._saved_state.screens, scope: screen})
         self._changed_screens[scope] = screen
 
-    async def save_state(self) -> bool:
+    async def save_state(self, patience: float = PATIENCE) -> bool:
         """Save changed state for the next start, without overwriting changes of other apps. Return whether it was
-        written.
+        written within ``patience`` seconds.
         """
         async with self._write_lock:
             changed, screens = self._changed, self._changed_screens
@@ -736,7 +737,7 @@ class SkywardApp(App[None]):
                 return True
             self._changed, self._changed_screens = {}, {}
             try:
-                await asyncio.wait_for(run_in_daemon_thread(partial(save_state, changed, screens)), PATIENCE)
+                await asyncio.wait_for(run_in_daemon_thread(partial(save_state, changed, screens)), patience)
             except (OSError, TimeoutError, SkywardError) as error:
                 self.flash(f"could not save the state of the app: {format_error(error)}", "error")
                 return False
@@ -857,6 +858,16 @@ class SkywardApp(App[None]):
             keys = [pool.key for pool in self.pools() if not pool.is_over]
             self.push_screen(TeardownScreen(keys, asked=True), lambda all_gone: self._quit() if all_gone else None)
 
+    def _end_output(self) -> None:
+        from skyward_tui.ui.terminal_driver import TerminalDriver
+
+        if isinstance(self._driver, TerminalDriver):
+            self._driver.end_output()
+
+    def on_terminal_restored(self) -> None:
+        """Limit the rest of an exit after a signal."""
+        self._shutdown_signals.limit_exit()
+
     def on_terminal_lost(self) -> None:
         """Quit because the terminal is gone. May be called from any thread, and repeatedly."""
         self._shutdown_signals.trigger(signal.SIGHUP)
@@ -870,26 +881,27 @@ class SkywardApp(App[None]):
     @work(group="leave")
     async def _detach_and_exit(self, status: int) -> None:
         """Detach from the pools within a time limit, save the state, and exit."""
+        detaching, saving = (SIGNAL_SECONDS, SIGNAL_SECONDS) if status else (DETACH_SECONDS, PATIENCE)
         if self.session is not None:
             if self.host_keys.close():
-                await self._wait_for_starts()
+                await self._wait_for_starts(detaching)
             with suppress(TimeoutError):
-                await asyncio.wait_for(run_in_daemon_thread(self.session.detach), DETACH_SECONDS)
+                await asyncio.wait_for(run_in_daemon_thread(self.session.detach), detaching)
         for screen in self.screen_stack:
             if isinstance(screen, BaseScreen) and screen.is_mounted and (state := screen.saved_state()):
                 self.save_screen_state(screen.SCOPE, state)
         if not self.REPLAYS:
             self.save_last_screen()
-        await self.save_state()
+        await self.save_state(saving)
         # An exiting app composes no widgets. Wait for a screen that is just opening, because it would fail without its
         # widgets.
         while not (self.screen_stack and self.screen.is_mounted):
             await asyncio.sleep(0.01)
         self.exit(return_code=status)
 
-    async def _wait_for_starts(self) -> None:
+    async def _wait_for_starts(self, patience: float) -> None:
         """Wait until pool starts that fail because of a rejected host key have ended and are recorded in the ledger."""
-        deadline = time.monotonic() + DETACH_SECONDS
+        deadline = time.monotonic() + patience
         while time.monotonic() < deadline and any(p.state in ("starting", "stopping") for p in self.pools()):
             await asyncio.sleep(0.02)
 

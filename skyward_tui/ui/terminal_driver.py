@@ -8,6 +8,8 @@ initialize the terminal a second time.
 from __future__ import annotations
 
 import os
+import select
+from contextlib import suppress
 from threading import Event
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from skyward_tui.app import SkywardApp
+
+
+STALLED_SECONDS = 0.3  # seconds; an ending app drops its output if the terminal accepts nothing for this long
 
 
 class Output:
@@ -34,16 +39,35 @@ class Output:
         self._number = number
         self._failed = failed
         self._works = True
+        self._is_ending = False
+        self._woken, self._wake = os.pipe()
+        with suppress(OSError):  # not a terminal, or one of another user: writing may block until the process is killed
+            # An open file of our own, because other programs share the terminal and expect its writes to block.
+            self._number = os.open(os.ttyname(number), os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
 
     def write(self, text: str) -> int:
         data = memoryview(text.encode("utf-8", "backslashreplace"))
         while data and self._works:
             try:
                 data = data[os.write(self._number, data) :]
+            except BlockingIOError:
+                self._wait_for_terminal()
             except OSError:
                 self._works = False
                 self._failed()
         return len(text)
+
+    def _wait_for_terminal(self) -> None:
+        """Wait until the terminal accepts output. While the app ends, discard the output of a stalled terminal."""
+        if not self._is_ending:
+            select.select([self._woken], [self._number], [])
+        elif not select.select([], [self._number], [], STALLED_SECONDS)[1]:
+            self._works = False
+
+    def end(self) -> None:
+        """Stop waiting for a stalled terminal. May be called from any thread and from signal handlers."""
+        self._is_ending = True
+        os.write(self._wake, b"\0")
 
     def flush(self) -> None:
         """Do nothing: output is not buffered."""
@@ -68,7 +92,10 @@ class TerminalDriver(LinuxDriver):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self._file = cast(Any, Output(self._file.fileno() if self._file else 2, self._report_terminal_lost))
+        self._output = Output(self._file.fileno() if self._file else 2, self._report_terminal_lost)
+        self._file = cast(Any, self._output)
+        # Textual otherwise has another default size for the layout of a terminal without a size.
+        self._size = self._size or self._get_terminal_size()
         self.exit_event = _Exit(lambda: self.is_gone)
         self._is_suspended = False  # whether ctrl+z has suspended the app
 
@@ -77,9 +104,9 @@ class TerminalDriver(LinuxDriver):
         """Whether the terminal of the app no longer exists."""
         return self.input_tty and not os.isatty(self.fileno)
 
-    def _get_terminal_size(self) -> tuple[int, int]:
-        """Return the app's layout size. Textual has two different default sizes for terminals that report 0x0."""
-        return self._app.console.size
+    def end_output(self) -> None:
+        """Discard output that the terminal does not accept, because the app ends."""
+        self._output.end()
 
     def _report_terminal_lost(self) -> None:
         cast("SkywardApp", self._app).on_terminal_lost()
@@ -98,6 +125,10 @@ class TerminalDriver(LinuxDriver):
                 raise
         if self.is_gone:
             self._report_terminal_lost()
+
+    def close(self) -> None:
+        super().close()
+        cast("SkywardApp", self._app).on_terminal_restored()
 
     def suspend_application_mode(self) -> None:
         self._is_suspended = True

@@ -125,12 +125,60 @@ main()
 """
 
 
-def test_a_terminal_that_reports_no_size_is_painted_once_and_left(tmp_path: Path) -> None:
+def test_terminal_without_size_is_laid_out_as_80_by_24_and_left(tmp_path: Path) -> None:
     """A serial console, or a container's, has 0 rows and 0 columns."""
     terminal = Terminal(tmp_path, size=(80, 25), program=("-c", UNKNOWN_SIZE))
     try:
         terminal.until("quit")
+        assert "quit" in terminal.screen.display[23] and not terminal.screen.display[24].strip()
         terminal.press("q")
         assert terminal.ended() == 0
+    finally:
+        terminal.close()
+
+
+STUCK = """
+import sys, threading
+from textual.drivers._writer_thread import WriterThread
+from skyward_core.client.session import Session
+from skyward_tui.app import app as module
+
+def note():
+    open("blocked", "w").close()
+
+def block(*_):
+    note()
+    threading.Event().wait()
+
+def write(thread, text):
+    if thread._queue.full():
+        note()
+    thread._queue.put(text)
+
+what = sys.argv[1]
+module.DETACH_SECONDS = 60
+if what == "detach":
+    Session.detach = block
+if what == "output":
+    WriterThread.write = write
+app = module.SkywardApp(block if what == "session" else Session)
+app.run()
+sys.exit(app.return_code)
+"""
+
+
+@pytest.mark.parametrize("what", ["session", "detach", "output"])
+def test_signal_ends_app_although_it_is_blocked(what: str, tmp_path: Path) -> None:
+    """The kernel's timer ends an app that does not leave by itself, which is another exit status."""
+    terminal = Terminal(tmp_path / "home", cwd=tmp_path, program=("-c", STUCK, what))
+    try:
+        blocked = (tmp_path / "blocked").exists
+        terminal.until(lambda text: blocked() if what == "session" else "No pools yet" in text)
+        while what == "output" and not blocked():
+            terminal.press("?", "escape")
+            time.sleep(0.01)
+        os.kill(terminal.child.pid, signal.SIGTERM)
+        status = terminal.ended_alone() if what == "output" else terminal.ended()
+        assert (status, blocked()) == (128 + signal.SIGTERM, True)
     finally:
         terminal.close()
