@@ -191,7 +191,9 @@ class Session(SessionInterface):
     def notice(self) -> str:
         aside = self.ledger.damaged_copy
         damage = f"the ledger was damaged. It was saved as {aside} and replaced by a new one" if aside else ""
-        return "; ".join(filter(None, (damage, self._log_problem)))
+        reason = self.ledger.read_only_reason
+        unwritten = f"nothing can be recorded, because the ledger cannot be written: {reason}" if reason else ""
+        return "; ".join(filter(None, (damage, unwritten, self._log_problem)))
 
     def on_host_key(self, ask: Ask) -> None:
         self.questions.set_handler(ask)

@@ -145,8 +145,9 @@ class PoolShutdown:
             at = context.ledger.pool(context.token).ended_at or at
         news.emit(events.PoolEnded(pool=context.name, receipt=receipt.to_json(), at=at))
         news.records.flush()
+        patience = 0.0 if context.ledger.read_only_reason else WRITE
         if reason := await _write_ledger(
-            lambda: context.ledger.record_teardown(context.token, receipt, kept, at), WRITE
+            lambda: context.ledger.record_teardown(context.token, receipt, kept, at), patience
         ):
             receipt = replace(receipt, unwritten=reason)
         await self.detach()

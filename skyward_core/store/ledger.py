@@ -128,11 +128,13 @@ class LedgerFile:
 
     Attributes:
         set_aside: Path of the copy of a damaged file.
+        read_only_reason: Why the file was opened for reading only; "" if it can be written.
     """
 
     def __init__(self, path: Path, patience: float) -> None:
         self.path = path
         self.set_aside: Path | None = None
+        self.read_only_reason = ""
         self._patience = patience
         self._inode = 0
 
@@ -145,6 +147,8 @@ class LedgerFile:
         try:
             guard = open(self.path.with_name(f"{self.path.name}.lock"), "w", opener=_open_private)  # noqa: SIM115  closed below
         except OSError as error:
+            if (db := self._open_read_only(str(error))) is not None:
+                return db
             raise LedgerError(
                 f"Cannot open the ledger {self.path}: {error}. Check the owner and free space of its folder, or set "
                 "SKYWARD_HOME to another folder."
@@ -157,6 +161,8 @@ class LedgerFile:
                 return self._connect()
             except sqlite3.DatabaseError as error:
                 if not is_damaged_error(error):
+                    if _is_unwritable(error) and (db := self._open_read_only(str(error))) is not None:
+                        return db
                     raise LedgerError(
                         f"Cannot open the ledger {self.path}: {describe_error(error, self.path)}"
                     ) from error
@@ -175,6 +181,29 @@ class LedgerFile:
             db.close()
             raise
         return db
+
+    def _open_read_only(self, reason: str) -> sqlite3.Connection | None:
+        """Open a ledger whose disk accepts no writes, so that its pools can still be listed and torn down.
+
+        Args:
+            reason: Why the disk accepts no writes.
+
+        Returns:
+            A connection that only reads. None if the ledger cannot be read, or would have to be migrated.
+        """
+        log = self.path.with_name(f"{self.path.name}-wal")
+        db: sqlite3.Connection | None = None
+        with suppress(OSError, sqlite3.Error):  # the caller reports the first error
+            # Without a write-ahead log, SQLite would have to create one, unless the file counts as immutable.
+            mode = "mode=ro" if log.exists() and log.stat().st_size else "immutable=1"
+            place = f"{self.path.absolute().as_uri()}?{mode}"
+            db = sqlite3.connect(place, uri=True, timeout=self._patience, isolation_level=None, check_same_thread=False)
+            if self._version(db) == VERSION and not _missing_columns(db):
+                self.read_only_reason = reason
+                return db
+        if db is not None:
+            db.close()
+        return None
 
     def _restrict_permissions(self) -> None:
         """Make the ledger and its side files readable by the owner only. SQLite gives new side files the ledger's
@@ -271,6 +300,12 @@ def is_damaged_error(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
+def _is_unwritable(error: sqlite3.Error) -> bool:
+    """Check whether an error means that the disk accepts no writes."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+
+
 def describe_error(error: sqlite3.Error, path: Path) -> str:
     """Return SQLite's error with a fix."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -330,9 +365,14 @@ class Ledger:
         """Path of the damaged ledger that this ledger replaced. None if there was no damaged ledger."""
         return self._file.set_aside
 
+    @property
+    def read_only_reason(self) -> str:
+        """Reason why nothing can be recorded, because the disk accepts no writes; "" if the ledger can be written."""
+        return self._file.read_only_reason
+
     def _to_error(self, error: sqlite3.Error, what: str) -> LedgerError:
         """Return the error for a failed statement. A damaged ledger is renamed first."""
-        if not is_damaged_error(error):
+        if not is_damaged_error(error) or self._file.read_only_reason:
             return LedgerError(f"the ledger {self.path} cannot be {what}: {describe_error(error, self.path)}")
         self._db.close()
         self._db = self._file.open(damaged=True)

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 from skyward_core.model.errors import UsageError
 from skyward_core.protocol.frame_codec import make_json_encoder
@@ -53,27 +53,34 @@ class PoolFolder:
     """
 
     def __init__(self, key: str) -> None:
-        self.folder = ensure_pool_folder(key)
+        self.folder = pool_path(key)
         self.logs = self.folder / "logs"
         self.results = self.folder / "results"
-        self.logs.mkdir(exist_ok=True)
-        self.results.mkdir(mode=0o700, exist_ok=True)
         self._files: dict[str, int] = {}
         self._pending_events: list[events.Event] = []
-        self._open_journal(self.folder / "events.jsonl")
+        self._journal: BinaryIO | None = None
+        self.is_writer = False
+        try:
+            ensure_pool_folder(key)
+            self.logs.mkdir(exist_ok=True)
+            self.results.mkdir(mode=0o700, exist_ok=True)
+            self._open_journal(self.folder / "events.jsonl")
+        except OSError:
+            if not self.logs.is_dir():
+                raise
+            # The disk of an existing pool accepts no writes: the pool can still be watched and torn down.
         self.cursors = self.log_sizes()
 
     def _open_journal(self, path: Path) -> None:
         """Open the journal, a file of JSON lines. The first client locks the journal and becomes its writer."""
-        self._journal = open(path, "ab")  # noqa: SIM115  held for the pool's life
+        self._journal = journal = open(path, "ab")  # noqa: SIM115  held for the pool's life
         try:
-            fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.is_writer = True
         except BlockingIOError:
-            self.is_writer = False
             return
         if read_tail(path, 1) not in (b"", b"\n"):
-            self._journal.write(b"\n")  # completes a line that a crash cut short
+            journal.write(b"\n")  # completes a line that a crash cut short
 
     def write_log(self, name: str, at: int, data: bytes) -> None:
         """Write log bytes at their offset.
@@ -104,12 +111,13 @@ class PoolFolder:
         probe = self.logs.with_name("room")
         end = max(self.log_sizes().values(), default=0)
         try:
-            with open(probe, "wb") as file:
-                os.pwrite(file.fileno(), bytes(MIN_FREE_BYTES), end)
+            try:
+                with open(probe, "wb") as file:
+                    os.pwrite(file.fileno(), bytes(MIN_FREE_BYTES), end)
+            finally:
+                probe.unlink(missing_ok=True)
         except OSError:
             return False
-        finally:
-            probe.unlink(missing_ok=True)
         return True
 
     def read_log_tail(self, name: str, size: int) -> bytes:
@@ -128,7 +136,7 @@ class PoolFolder:
     def flush(self) -> None:
         """Write queued events to disk."""
         pending, self._pending_events = self._pending_events, []
-        if pending:
+        if pending and self._journal is not None:
             self._journal.write("".join([_encode_json(events.to_json(event)) + "\n" for event in pending]).encode())
             self._journal.flush()
 
@@ -143,7 +151,8 @@ class PoolFolder:
         self._files.clear()
         self.flush()
         self.is_writer = False  # another client is the writer, so later events are written by that client
-        self._journal.close()
+        if self._journal is not None:
+            self._journal.close()
 
 
 def read_events(folder: Path) -> Iterator[events.Event]:

@@ -20,6 +20,7 @@ from skyward_core.pool import teardown
 from skyward_core.store import ledger
 from skyward_core.store.ledger import Ledger
 from skyward_core.tasks.script_loader_parent import build_task
+from tests.support.cli import COMMAND, PATIENCE, Cli
 from tests.support.faults import agent_pids, worker_pids
 from tests.support.full_disk import fill
 from tests.support.processes import exists
@@ -223,3 +224,32 @@ def test_state_folder_that_cannot_hold_folders_is_named(small_home: Path, tmp_pa
     (small_home / "tasks").write_text("somebody's file")
     with pytest.raises(UsageError, match=rf"no folder can be created in {small_home}/tasks: "):
         build_task(script, "f", {})
+
+
+READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
+
+
+def test_pool_is_listed_and_torn_down_although_the_home_is_read_only(cli: Cli) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("a read-only home needs root")
+
+    def read_only(*words: str) -> tuple[int, str]:
+        """Run a command in a mount namespace where the home is read-only. Agents run outside."""
+        command = ["unshare", "-m", "--propagation", "private", "sh", "-c", READ_ONLY, cli.env["SKYWARD_HOME"]]
+        done = subprocess.run(
+            [*command, *COMMAND, *words], cwd=cli.folder, env=cli.env, text=True, check=False,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE,
+        )  # fmt: skip
+        assert "nothing can be recorded, because the ledger cannot be written" in done.stdout
+        assert "Traceback" not in done.stdout
+        return done.returncode, done.stdout
+
+    cli("run", "endings.py:fine", "--pool", "p", "--keep")
+    run = cli("run", "endings.py:waits", "-a", "marker=x", "--pool", "p", "--detach").stderr.split()[1].strip(":")
+    for words, shown in ((("ls",), run), (("results", run), "running"), (("logs", run), "new output cannot be saved")):
+        status, text = read_only(*words)
+        assert status == 0 and shown in text, text
+    status, text = read_only("down", "p", "-y")
+    assert status == 3, text
+    assert "pool p is down, but the ledger could not be updated" in text and "verified gone 1" in text
+    assert "pool p is down: created 1, verified gone 1" in cli("down", "p", "-y").stderr, "recorded now"

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -628,6 +628,54 @@ def test_full_disk_fails_creation_of_a_ledger(small_disk: Path) -> None:
         Ledger(small_disk / "ledger.db")
     (small_disk / "filler").unlink()
     Ledger(small_disk / "ledger.db").close()
+
+
+@contextmanager
+def mounted_read_only(folder: Path) -> Iterator[Path]:
+    """The same files under another path, where nothing can be written."""
+    other = folder.with_name("read-only")
+    other.mkdir()
+    subprocess.run(["mount", "--bind", str(folder), str(other)], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(other)], check=True)
+        yield other
+    finally:
+        subprocess.run(["umount", "--lazy", str(other)], check=True)
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["closed", "open elsewhere"])
+def test_ledger_on_a_read_only_disk_is_read_and_says_that_it_cannot_be_written(small_disk: Path, is_open: bool) -> None:
+    other = Ledger(small_disk / "ledger.db")
+    other.record_intent("t1", "fit", LOCAL, SPEC)
+    if not is_open:
+        other.close()
+    with mounted_read_only(small_disk) as folder:
+        ledger = Ledger(folder / "ledger.db")
+        assert [pool.token for pool in ledger.live_pools()] == ["t1"]
+        assert "Read-only file system" in ledger.read_only_reason
+        with pytest.raises(LedgerError, match=r"cannot be written: .*readonly"):
+            ledger.record_intent("t2", "more", LOCAL, SPEC)
+        if is_open:
+            other.record_intent("t3", "new", LOCAL, SPEC)
+            assert len(ledger.live_pools()) == 2
+            other.close()
+        ledger.close()
+    again = Ledger(small_disk / "ledger.db")
+    assert (again.read_only_reason, again.damaged_copy) == ("", None)
+
+
+def test_no_ledger_on_a_read_only_disk_is_a_clear_error(small_disk: Path) -> None:
+    with mounted_read_only(small_disk) as folder, pytest.raises(LedgerError, match=r"Cannot open .*Read-only file"):
+        Ledger(folder / "ledger.db")
+
+
+def test_ledger_without_free_inodes_is_read(small_disk: Path) -> None:
+    Ledger(small_disk / "ledger.db").close()
+    subprocess.run(["mount", "-o", "remount,nr_inodes=4", str(small_disk)], check=True)
+    (small_disk / "filler").touch()
+    ledger = Ledger(small_disk / "ledger.db")
+    assert (ledger.live_pools(), bool(ledger.read_only_reason)) == ([], True)
+    ledger.close()
 
 
 # A ledger that several processes, clients and threads have open.

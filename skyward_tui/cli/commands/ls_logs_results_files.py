@@ -330,6 +330,9 @@ def _fetch_logs(session: Session, pool: PoolRow, follow: bool, console: Console)
         if follow:
             raise
         console.note(f"{format_error(error)}; showing the logs saved on this machine")
+    else:
+        if session.ledger.read_only_reason:
+            console.note("new output cannot be saved; showing the logs saved on this machine")
 
 
 class _LogOutput:
