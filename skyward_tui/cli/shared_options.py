@@ -407,7 +407,23 @@ class ScriptCommand(ConsoleCommand):
                 args, own = [*args, f"./{own[0]}" if own[0].startswith("-") else own[0]], own[1:] or None
         ctx.meta[SCRIPT_ARGUMENTS] = own
         ctx.meta["script"] = next(filter(_is_script, args), None)
-        return super().parse_args(ctx, args)
+        rest = super().parse_args(ctx, args)
+        self._reject_unknown_option(ctx)
+        return rest
+
+    def _reject_unknown_option(self, ctx: click.Context) -> None:
+        """Reject an option of neither the command nor a script, which stands in the place of the script.
+
+        Raises:
+            click.NoSuchOption: If the first argument is an option.
+        """
+        target = ctx.params.get("target")
+        if not isinstance(target, str) or not target.startswith("-") or ctx.resilient_parsing:
+            return
+        flag, script = target.partition("=")[0], ctx.meta["script"]
+        hint = f" Arguments of a script must follow its name: {script} {flag}." if script else ""
+        close = _close_options(flag, command_options(self))
+        raise click.NoSuchOption(flag, f"No such option {flag!r}.{hint}", close, ctx)
 
     def _names_script(self, ctx: click.Context, args: list[str]) -> bool:
         """Check whether the words contain a script besides options and their values."""
@@ -449,8 +465,10 @@ def script_arguments(context: click.Context, target: str) -> list[str] | None:
     if own is None and function is None and is_file(path) and not has_functions(path):
         own = []
     if own is not None and context.args:
+        close = _close_options(context.args[0].partition("=")[0], command_options(context.command))
         raise click.UsageError(
             f"{path} runs as a whole, so its arguments must follow --. Write: {path} -- {' '.join(context.args)}"
+            + (f". Did you mean {close[0]}?" if close else "")
         )
     return own
 
@@ -498,9 +516,19 @@ def function_arguments(target: str, unparsed: Sequence[str], own: Sequence[str])
 
 def _unknown_flag_error(flag: str, function: FunctionInfo, params: Sequence[str], own: Sequence[str]) -> str:
     flags = [_flag(name) for name in params]
-    close = get_close_matches(flag, [*flags, *own], n=1, cutoff=SIMILARITY_CUTOFF)
+    close = _close_options(flag, [*flags, *own])
     text = f"unknown option {flag}. Arguments of {function.name}: {', '.join(flags) or 'none'}"
     return text + (f". Did you mean {close[0]}?" if close else "")
+
+
+def _close_options(flag: str, known: Sequence[str]) -> list[str]:
+    return get_close_matches(flag, known, n=1, cutoff=SIMILARITY_CUTOFF)
+
+
+def command_options(command: click.Command) -> list[str]:
+    """Return the long options of a command, without hidden ones."""
+    shown = (each for each in command.params if not getattr(each, "hidden", False))
+    return [name for each in shown for name in each.opts if name.startswith("--")]
 
 
 def _flag(name: str) -> str:

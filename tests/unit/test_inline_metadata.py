@@ -399,6 +399,30 @@ def test_run_option_unknown_to_the_function_is_rejected(script_words_asked, line
 
 
 @pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("run --restarts 3", "No such option '--restarts'."),
+        (
+            "run --epochs=3 one.py",
+            "No such option '--epochs'. Arguments of a script must follow its name: one.py --epochs.",
+        ),
+        ("run --nodse 2 one.py", "No such option '--nodse'. "),
+        ("run --nodse 2 one.py", "Did you mean '--nodes'?"),
+        ("run -q one.py", "No such option '-q'. "),
+        ("run plain.py --nodse 2", "Write: plain.py -- --nodse 2. Did you mean --nodes?"),
+        ("launch --restarts 3 a.yaml", "No such option '--restarts'."),
+        ("runn one.py", "No such command 'runn'. Did you mean 'run'?"),
+        ("nothing-like-it", "No such command 'nothing-like-it'."),
+    ],
+)
+def test_command_line_with_an_unknown_option_names_it_and_the_nearest_known_one(
+    script_words_asked: Any, line: str, says: str
+) -> None:
+    said = script_words_asked(line)
+    assert says in said and "Usage: cli " in said and "does not exist" not in said
+
+
+@pytest.mark.parametrize(
     ("line", "script", "own"),
     [
         ("plain.py", "plain.py", ()),

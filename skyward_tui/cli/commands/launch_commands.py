@@ -18,6 +18,7 @@ from skyward_tui.cli.shared_options import (
     NodesOption,
     ScriptCommand,
     command,
+    command_options,
     function_arguments,
     ignored_option_notes,
     launch_options,
@@ -73,7 +74,7 @@ def run(
         return work.run_command(context, target, commands, console)
     said["script_args"] = own = script_arguments(context, target)
     if own is None:
-        options = [name for each in context.command.params for name in each.opts if name.startswith("--")]
+        options = command_options(context.command)
         said["arguments"] = [*said["arguments"], *function_arguments(target, context.args, options)]
     return work.run(LaunchRequest.from_options(target, **said), console, dry_run=dry_run, watch=watch)
 
