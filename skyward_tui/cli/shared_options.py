@@ -158,7 +158,7 @@ def launch_options(command: str) -> Callable[[Decorated], Decorated]:
 
 
 class NodeSelection(click.ParamType["int | tuple[int, ...]"]):
-    """Option value: a number of nodes, or a list of node numbers; a list of one node ends with a comma."""
+    """Option value: a number of nodes, or a list of node numbers; a list of one node is 0, or ends with a comma."""
 
     name = "N|LIST"
 
@@ -168,8 +168,9 @@ class NodeSelection(click.ParamType["int | tuple[int, ...]"]):
         parts = value.split(",")
         if value.isdecimal() and int(value) > 0:
             return int(value)
-        named = [int(each) for each in parts if each.strip().isdecimal()]
-        if len(parts) > 1 and len(named) == len([each for each in parts if each.strip()]) == len(set(named)):
+        listed = [each for each in parts if each.strip()]
+        named = [int(each) for each in listed if each.strip().isdecimal()]
+        if (len(parts) > 1 or named == [0]) and len(named) == len(listed) == len(set(named)):
             return tuple(sorted(named))
         self.fail(f"{value!r} is neither a number of nodes nor a list of them, such as 2 or 0,2", param, ctx)
 

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import select
+import shlex
 import shutil
 import signal
 import sys
@@ -50,7 +51,7 @@ from skyward_core.views.events import NodeLink, NodeNotice, NodePhase, PoolOpene
 from skyward_core.views.log_collapsing import LiveLines
 from skyward_core.views.pool_view import PoolView, RunView, TaskView, apply
 from skyward_tui.cli import follow_run, pool_and_run_lookup
-from skyward_tui.cli.commands import cancel_down_prune, leftovers, ls_logs_results_files
+from skyward_tui.cli.commands import cancel_down_prune, exec_launch_queue, leftovers, ls_logs_results_files
 from skyward_tui.cli.commands.run import PoolCommand, run
 from skyward_tui.cli.console import Console, LogPrinter
 from skyward_tui.cli.fault_tolerant_stdio import StandardStream
@@ -867,6 +868,49 @@ def test_watch_is_rejected_with_json_detach_or_without_a_terminal(
     command, *rest = options
     done = CliRunner().invoke(cli, [command, "--watch", *rest])
     assert done.exit_code and said in done.output
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "options", "note"),
+    [
+        ("exec p 'echo a' --json --nodes 0", ("echo a",), {"nodes": (0,), "detach": False}, ""),
+        ("exec --nodes 1 p 'echo a' --detach", ("echo a",), {"nodes": 1, "detach": True}, ""),
+        ("exec p 'echo a' --env B=1", ("echo a",), {"env": {"B": "1"}}, ""),
+        ("exec p 'echo a' b", ("echo a", "b"), {"detach": False}, ""),
+        ("exec p -- 'echo a' --json", ("echo a", "--json"), {}, ""),
+        ("exec p -- echo --json", ("echo", "--json"), {}, ""),
+        ("exec p echo --json", ("echo", "--json"), {}, "--json is an option of echo here"),
+    ],
+)
+def test_exec_takes_its_options_behind_a_quoted_command_and_notes_them_behind_words(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    line: str,
+    words: tuple[str, ...],
+    options: dict[str, Any],
+    note: str,
+) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", f"{tmp_path}/home")
+    given: list[Any] = []
+
+    def execute(pool: str, words: tuple[str, ...], console: Console, **options: Any) -> int:
+        given.append((pool, tuple(words), console.as_json, options))
+        return 0
+
+    monkeypatch.setattr(exec_launch_queue, "execute", execute)
+    done = CliRunner().invoke(cli, shlex.split(line))
+    ((pool, found, as_json, how),) = given
+    assert (pool, found) == ("p", words), done.output
+    assert as_json == ("--json" in line and "--json" not in words)
+    assert options.items() <= how.items()
+    assert note in done.output and bool(note) == ("is an option of" in done.output)
+
+
+def test_exec_with_an_unknown_option_behind_a_quoted_command_is_refused() -> None:
+    done = CliRunner().invoke(cli, ["exec", "p", "echo a", "--jsn"])
+    assert done.exit_code == 2 and "No such option '--jsn'" in done.output and "'--json'" in done.output
+    done = CliRunner().invoke(cli, ["exec", "--restarts", "3", "p", "true"])
+    assert done.exit_code == 2 and "No such option '--restarts'" in done.output
 
 
 # last_line

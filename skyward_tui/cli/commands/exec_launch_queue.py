@@ -24,7 +24,7 @@ from skyward_tui.cli.commands.run import PoolCommand, live_pool
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session
 from skyward_tui.cli.run_report import table
-from skyward_tui.cli.shared_options import NodeSelection, command, variable_options, watch_option
+from skyward_tui.cli.shared_options import ConsoleCommand, NodeSelection, command, variable_options, watch_option
 from skyward_tui.text.number_and_time_format import NO_RUN, clip, count, duration
 from skyward_tui.text.queue_and_comparison_rows import queue_row_json, queue_rows, waiting_reason
 
@@ -33,13 +33,26 @@ if TYPE_CHECKING:
     from skyward_core.client.launch.job_records import ShellRecord
 
 
-@command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+class ExecCommand(ConsoleCommand):
+    """The command ``exec``. Its options may also follow a command that is one quoted word with spaces."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
+        rest = super().parse_args(ctx, args)
+        first, *others = ctx.params.get("words") or [""]
+        if others and others[0].startswith("-") and first.split() != [first]:
+            ctx.params.clear()
+            return super().parse_args(ctx, [*others, *given[: -len(others)]])
+        return rest
+
+
+@command("exec", cls=ExecCommand, context_settings={"allow_interspersed_args": False})
 @variable_options
 @click.option(
     "--nodes",
     metavar="N|LIST",
     type=NodeSelection(),
-    help="Run a command on N nodes, or on a list of nodes (0,2), once they are free.",
+    help="Run a command on N nodes, or on a list of nodes (0,2), once they are free. 0 is node 0.",
 )
 @click.option("--detach", is_flag=True, help="Exit as soon as it runs.")
 @watch_option
@@ -65,7 +78,11 @@ def exec_(
             f"options of exec must precede the pool: exec {words[0]} … {pool} COMMAND. "
             f"Put -- before a command that begins with a dash"
         )
-    words = words[1:] if words[:1] == ("--",) else words
+    if words[0] == "--":
+        words = words[1:]
+    else:
+        for own in {"--json", "--detach", "--watch"}.intersection(words[1:]):
+            console.note(f"{own} is an option of {words[0]} here. Options of exec must precede the pool")
     if not words:
         raise click.UsageError("name a job file, or a command")
     is_file = words[0].endswith((".yaml", ".yml"))
