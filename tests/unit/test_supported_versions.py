@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "start" / "install.md").read_text("utf-8").partition("## Supported versions")[2]
@@ -38,6 +39,13 @@ def test_python_versions_are_those_of_the_classifiers() -> None:
 def test_package_has_the_version_of_the_test_extra(name: str, package: str) -> None:
     version = re.split(r"[=<>]+", REQUIREMENTS[package])[1]
     assert version in row(name) and "in CI" in row(name)
+
+
+@pytest.mark.parametrize("extra", sorted(PROJECT["optional-dependencies"].keys() - {"test"}))
+def test_extra_for_users_with_an_older_package_installed_does_not_replace_it(extra: str) -> None:
+    specifiers = {each.name: each.specifier for each in map(Requirement, PROJECT["optional-dependencies"][extra])}
+    assert {part.operator for found in specifiers.values() for part in found} <= {">="}
+    assert all(specifiers[name].contains("2.4.0") for name in {"torch"} & specifiers.keys())
 
 
 @pytest.mark.parametrize("name", ["tensorflow", "Lightning", "Ray"])
