@@ -53,6 +53,8 @@ class ShellCommand:
         cwd: Working folder, relative to the rank's; "" for the rank's own.
         secrets: Values to redact in the output.
         as_setup: Whether the command sets up nodes. Such a command gets SkyPilot's variables for setup commands.
+        startup: Shell code that runs first, such as reading the user's startup file. It cannot replace the Python that
+            the command finds.
 
     Attributes:
         __skyward_programs__: Folder for links to the rank's Python. The worker sets this attribute.
@@ -69,8 +71,10 @@ class ShellCommand:
         secrets: tuple[str, ...],
         *,
         as_setup: bool = False,
+        startup: str = "",
     ) -> None:
         self.__name__ = name
+        self.startup = startup
         self.command = command
         self.env = dict(env)
         self.cwd = cwd
@@ -87,18 +91,21 @@ class ShellCommand:
         if not os.path.isdir(here):  # noqa: PTH112
             raise NotADirectoryError(f"{self.__name__}: folder {here} does not exist on this node")
         shell = next(filter(None, map(shutil.which, SHELLS)), "/bin/sh")
+        env = {name: value for name, value in os.environ.items() if name not in unset}
+        folders = _python_folders(self.__skyward_programs__)
+        env |= _python_variables(folders) | self._place_variables(info, together=together) | self.env
+        text = self.command
+        if self.startup:
+            text = self.startup + _restore_python([] if "PATH" in self.env else folders, env) + text
         # The shell reads the script from an unnamed file, because other users of the machine can see its arguments.
         with tempfile.TemporaryFile() as script:
-            script.write(self.command.encode())
+            script.write(text.encode())
             script.seek(0)
             number = script.fileno()
             child = subprocess.Popen(
                 [shell, f"/dev/fd/{number}"],
                 cwd=here,
-                env={name: value for name, value in os.environ.items() if name not in unset}
-                | _python_variables(self.__skyward_programs__)
-                | self._place_variables(info, together=together)
-                | self.env,
+                env=env,
                 stdin=subprocess.DEVNULL,
                 pass_fds=(number,),
             )
@@ -122,24 +129,48 @@ def _wait_for_child(child: Popen[bytes]) -> int:
         raise
 
 
-def _python_variables(programs: str) -> dict[str, str]:
-    """Return variables that let a command find the rank's Python, and print without buffering.
+def _python_folders(programs: str) -> list[str]:
+    """Return the folders that must be first on PATH, so that a command finds the rank's Python.
 
     Args:
         programs: Folder for links to the rank's Python, if its own folder lacks the usual names; "" for no links.
     """
-    found = {"PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1")}
     own = os.path.dirname(sys.executable)  # noqa: PTH120
     if os.pathsep in own:
         raise OSError(f"{own} cannot be an entry of PATH: its name contains a colon. Create the environment elsewhere.")
-    first = [programs] if programs and own and _lacks_usual_names(own) and _link_usual_names(programs) else []
-    first += [own] if own else []
+    links = [programs] if programs and own and _lacks_usual_names(own) and _link_usual_names(programs) else []
+    return [*links, own] if own else links
+
+
+def _python_variables(folders: list[str]) -> dict[str, str]:
+    """Return variables that let a command find the rank's Python, and print without buffering."""
+    found = {"PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1")}
     path = os.environ.get("PATH", os.defpath)
-    if path.split(os.pathsep)[: len(first)] != first:
-        found["PATH"] = os.pathsep.join((*first, path))
+    if path.split(os.pathsep)[: len(folders)] != folders:
+        found["PATH"] = os.pathsep.join((*folders, path))
     if sys.prefix != sys.base_prefix:
         found["VIRTUAL_ENV"] = sys.prefix
     return found
+
+
+# Set by virtual environments and conda. A conda environment that counts as active would lend the next one its place on
+# PATH, which is behind the rank's Python.
+ENVIRONMENT_VARIABLES = ("VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "CONDA_PROMPT_MODIFIER", "CONDA_SHLVL")
+
+
+def _restore_python(folders: list[str], env: Mapping[str, str]) -> str:
+    """Return a line of shell code that makes the rank's Python the active one again, after a startup file was read.
+
+    Args:
+        folders: Folders that must be first on PATH.
+        env: Variables with which the shell was started.
+    """
+    import shlex
+
+    lines = [f"export {name}={shlex.quote(env[name])}" for name in ENVIRONMENT_VARIABLES if name in env]
+    lines += [f"unset {name}" for name in ENVIRONMENT_VARIABLES if name not in env]
+    lines += [f"export PATH={shlex.quote(os.pathsep.join(folders))}:$PATH"] if folders else []
+    return "; ".join(lines) + "\n"
 
 
 PYTHON_NAMES = ("python", "python3")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -284,6 +285,33 @@ def test_job_shell_reads_bashrc_and_finds_conda(
     monkeypatch.setitem(cli.env, "HOME", str(tmp_path))
     made = ran(cli, "launch", name, "-c", "shells", "--env", f"HOME={tmp_path}", "--down")
     assert made == ["r000| 1", "r000| conda activate ray"]
+
+
+def test_job_shell_after_a_startup_file_with_another_python_finds_that_of_the_pool(
+    cli: Cli, pool: str, tmp_path: Path
+) -> None:
+    shims = tmp_path / "shims"
+    shims.mkdir()
+    (shims / "python").write_text("#!/bin/sh\necho shim\n")
+    (shims / "python").chmod(0o755)
+    (tmp_path / ".bashrc").write_text(
+        f"export PATH={shims}:$PATH VIRTUAL_ENV=/other CONDA_PREFIX=/other CONDA_SHLVL=1 OTHER=1\n"
+    )
+    name = written(
+        cli,
+        """run: |
+  python -c 'import sys; print(1, sys.prefix)'
+  echo "2 $OTHER ${VIRTUAL_ENV-} ${CONDA_PREFIX-none} ${CONDA_SHLVL-none}"
+  PATH="$HOME/shims:$PATH"
+  echo 3 $(python)
+  echo 4 $LINENO
+""",
+    )
+    made = ran(cli, "exec", "--env", f"HOME={tmp_path}", pool, name)
+    environment = sys.prefix if sys.prefix != sys.base_prefix else ""
+    conda = " ".join(cli.env.get(name, "none") for name in ("CONDA_PREFIX", "CONDA_SHLVL"))
+    lines = [f"1 {sys.prefix}", f"2 1 {environment} {conda}", "3 shim", "4 6"]
+    assert [line.partition("| ")[2] for line in made if line.startswith("r000")] == lines
 
 
 @pytest.mark.proof("1 s of a processor")

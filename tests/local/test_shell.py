@@ -203,4 +203,4 @@ def test_object_of_a_script_resembling_a_shell_call_is_not_one(pool: sky.Compute
 def test_interpreter_in_a_folder_with_a_colon_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/env/14:55/bin/python")
     with pytest.raises(OSError, match="/env/14:55/bin cannot be an entry of PATH"):
-        shell_and_scripts._python_variables("")
+        shell_and_scripts._python_folders("")

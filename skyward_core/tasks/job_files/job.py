@@ -122,13 +122,13 @@ _VARIABLE_REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][
 _REPOSITORY = re.compile(r"[a-z+]+://|[\w.-]+@[\w.-]+:")
 _BUCKET = re.compile(r"[a-z0-9]+://")
 # SkyPilot's shells read ~/.bashrc and activate conda. In a shell that is not interactive, ~/.bashrc often returns
-# before its conda lines, so conda is activated separately. The prelude is one line, so line numbers in errors change by
-# one.
+# before its conda lines, so conda is activated separately. The prelude is one line with the code that ``ShellCommand``
+# adds, so line numbers in errors change by one.
 PRELUDE = (
     "[ -r ~/.bashrc ] && . ~/.bashrc >/dev/null 2>&1; "
     'for __conda in "$(command -v conda)" ~/miniconda3/bin/conda ~/miniforge3/bin/conda ~/anaconda3/bin/conda '
     '/opt/conda/bin/conda; do [ -x "$__conda" ] && . "${__conda%/*/*}/etc/profile.d/conda.sh" 2>/dev/null && break; '
-    "done; unset __conda; true\n"
+    "done; unset __conda; "
 )
 Overrides = Mapping[str, str | None]
 
@@ -353,7 +353,7 @@ class JobFile(Value):
     def _shell_command(self, text: str, name: str, cwd: str, *, as_setup: bool = False) -> ShellCommand:
         gpus = {"SKYPILOT_SETUP_NUM_GPUS_PER_NODE" if as_setup else "SKYPILOT_NUM_GPUS_PER_NODE": str(self.gpus)}
         given = {**gpus, **self.envs, **self.secrets}
-        return ShellCommand(PRELUDE + text, name, given, cwd, self.blanked, as_setup=as_setup)
+        return ShellCommand(text, name, given, cwd, self.blanked, as_setup=as_setup, startup=PRELUDE)
 
 
 def _check_keys(document: YamlDocument, values: Any, model: type[BaseModel], place: YamlPath) -> Iterator[str]:
