@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 
 from skyward_core.client.run_history import PoolRow, RunRow
 from skyward_core.client.session import Session
+from skyward_core.client.sweep_launch_and_resumption import gang_runs
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_tui.cli.console import Console
 from skyward_tui.text.hint_commands import format_detail, format_error
+from skyward_tui.text.queue_and_comparison_rows import queue_rows
 
 SHOWN = 5  # number of matches listed for an ambiguous word; they fit one line
 
@@ -53,58 +55,47 @@ def live_pools(session: Session, pools: Sequence[str]) -> list[PoolRow]:
     return list({live[pool].key: live[pool] for pool in pools}.values())
 
 
-def find_run(session: Session, run: str) -> RunRow:
-    """Return a run by its id.
-
-    Raises:
-        UsageError: If the run does not exist.
-    """
-    row = _refresh_run(session, session.ledger.run(run))
-    if row is None:
-        if session.ledger.find_pool(run) is not None:
-            raise UsageError(f"{run!r} is a pool, not a run. List the ids of runs with: skyward-tui ls --all")
-        raise UsageError(f"no run {run!r}. List pools and their runs with: skyward-tui ls --all")
-    return row
-
-
 def resolve_run(session: Session, word: str) -> RunRow:
-    """Return a run by its id, or the latest run of a pool by the pool's name or key; unique prefixes are enough.
+    """Return the run that a word names: the id of a run, or the name or key of a pool, or a unique prefix.
+
+    A pool stands for its running run, or else for its last run.
 
     Raises:
-        UsageError: If nothing matches, or the prefix is ambiguous.
+        UsageError: If nothing matches, or the word is ambiguous.
     """
     ledger = session.ledger
-    if (run := _refresh_run(session, ledger.run(word))) is not None:
-        return run
+    if (run := ledger.run(word)) is not None:
+        return current_run(session, run)
     if (pool := ledger.find_pool(word)) is not None:
-        return _latest_run(session, pool)
+        return _only_run(pool, _runs_of_pool(session, pool))
     runs, names = ledger.runs_with_prefix(word), ledger.pool_names_with_prefix(word)
     if len(runs) + len(names) > 1:
-        fitting = [*names, *(f"{run.run} ({run.function})" for run in runs)]
-        shown = ", ".join(fitting[:SHOWN]) + (" …" if len(fitting) > SHOWN else "")
-        raise UsageError(f"{word!r} is ambiguous: {shown}. Write more characters")
+        raise UsageError(f"{word!r} is ambiguous: {_list_names(runs, names)}. Write more characters")
     if runs:
-        return find_run(session, runs[0].run)
+        return current_run(session, runs[0])
     if names and (pool := ledger.find_pool(names[0])) is not None:
-        return _latest_run(session, pool)
+        return _only_run(pool, _runs_of_pool(session, pool))
     raise UsageError(f"no run or pool {word!r}. List pools and their runs with: skyward-tui ls --all")
 
 
-def live_run(session: Session, word: str) -> tuple[PoolRow, str]:
-    """Return a running pool and the id of one of its runs.
+def live_run(session: Session, word: str, *, for_rank: bool = False) -> tuple[PoolRow, str]:
+    """Return a running pool and the id of one of its runs, as ``resolve_run`` does.
 
     Args:
         session: The session.
-        word: A run; or a pool, which selects its newest run ("" if it has none).
+        word: A run; or a pool ("" instead of a run if it has had none).
+        for_rank: Whether the caller needs only a rank of the pool. The run is then "" if several are running.
 
     Raises:
-        UsageError: If the pool does not exist, or has ended.
+        UsageError: If the pool does not exist or has ended, or the word is ambiguous.
     """
     pool = session.ledger.find_pool(word)
     if pool is not None:
         (pool,) = live_pools(session, [word])
-        runs = session.ledger.runs(pool.token)
-        return pool, runs[-1].run if runs else ""
+        runs = _runs_of_pool(session, pool)
+        if len(runs) == 1:
+            return pool, runs[0].run
+        return pool, "" if for_rank or not runs else _only_run(pool, runs).run
     row = resolve_run(session, word)
     pool = session.ledger.pool(row.token)
     if pool.ended_at is not None:
@@ -112,21 +103,41 @@ def live_run(session: Session, word: str) -> tuple[PoolRow, str]:
     return pool, row.run
 
 
-def _refresh_run(session: Session, row: RunRow | None) -> RunRow | None:
+def current_run(session: Session, row: RunRow) -> RunRow:
     """Return the current row of a run. If its pool answers, update the ledger first, which may lack the end of the
     run."""
-    if row is None:
-        return None
     session.probe_pools([session.ledger.pool(row.token).key]).result()
-    return session.ledger.run(row.run)
+    return session.ledger.run(row.run) or row
 
 
-def _latest_run(session: Session, pool: PoolRow) -> RunRow:
+def _runs_of_pool(session: Session, pool: PoolRow) -> list[RunRow]:
+    """Return the running runs of a pool, or else its last run; of a sweep by gangs the latest run."""
     session.probe_pools([pool.key]).result()
     runs = session.ledger.runs(pool.token)
+    running = [run for run in runs if run.state == "running"] if pool.ended_at is None else []
+    if len(running) > 1:
+        with suppress(PoolError):  # without an answer, queued runs count as running
+            rows = queue_rows(session.observe(pool.key).result())
+            queued = {row.run for row in rows if row.waits}
+            running = [run for run in running if run.run not in queued] or running
+    if len(running) > 1 and {run.run for run in running} <= {
+        run.run for run in gang_runs(session.ledger, running[-1])[0]
+    }:
+        return running[-1:]
+    return running or runs[-1:]
+
+
+def _only_run(pool: PoolRow, runs: Sequence[RunRow]) -> RunRow:
     if not runs:
         raise UsageError(f"pool {pool.name} has had no run")
-    return runs[-1]
+    if len(runs) > 1:
+        raise UsageError(f"pool {pool.name} has several running runs: {_list_names(runs)}. Name one of them")
+    return runs[0]
+
+
+def _list_names(runs: Sequence[RunRow], names: Sequence[str] = ()) -> str:
+    found = [*names, *(f"{run.run} ({run.function})" for run in runs)]
+    return ", ".join(found[:SHOWN]) + (" …" if len(found) > SHOWN else "")
 
 
 def note_unreachable(session: Session, console: Console) -> None:
@@ -148,7 +159,7 @@ def fetch_run(session: Session, row: RunRow, console: Console) -> RunRow:
                 console.note(line)
         except PoolError as error:
             console.note(format_error(error))
-    return find_run(session, row.run)
+    return current_run(session, row)
 
 
 def live_and_retained_pools(session: Session, pools: Sequence[str]) -> tuple[list[PoolRow], list[PoolRow]]:

@@ -557,8 +557,11 @@ def test_down_exits_with_the_verified_teardown_result(
         (["prune", "--older", "soon"], '--older should be a time such as "7d" or "12h"'),
         (["prune", "--most", "much"], '--most should be a size such as "10 GB"'),
         (["down", "mine"], "pool 'mine' does not exist: no pools are up"),
-        (["cancel", "mine"], "no run 'mine'. List pools and their runs with: skyward-tui ls --all"),
-        (["cancel", "over"], "'over' is a pool, not a run. List the ids of runs with: skyward-tui ls --all"),
+        (["cancel", "mine"], "no run or pool 'mine'. List pools and their runs with: skyward-tui ls --all"),
+        (["cancel", "over"], "pool over has had no run"),
+        (["rerun", "over"], "pool over has had no run"),
+        (["failures", "--dismiss", "over"], "pool over has had no run"),
+        (["top", "mine", "--once"], "pool 'mine' does not exist: no pools are up"),
     ],
 )
 def test_command_error_quotes_the_invalid_argument(

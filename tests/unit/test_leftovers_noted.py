@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
@@ -25,8 +25,9 @@ from skyward_core.providers.aws.instance_launch import MIN_DEADMAN_MINUTES
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, Receipt, RetainedResults
 from skyward_core.store.pool_folder import PoolFolder
-from skyward_core.views.events import UnfetchedNews
-from skyward_tui.cli.pool_and_run_lookup import live_and_retained_pools, live_pools, resolve_run
+from skyward_core.views.events import QueuedRun, UnfetchedNews
+from skyward_core.views.pool_view import PoolView, RunView
+from skyward_tui.cli.pool_and_run_lookup import live_and_retained_pools, live_pools, live_run, resolve_run
 from tests.support.ledger_runs import record_runs
 
 OURS = Leftover("instance", "i-1", "here", "old", "t0", "mine", True, "me", is_machine=True, hourly=1.5)
@@ -370,6 +371,46 @@ def test_unique_run_id_prefix_or_function_finds_the_run(session: Any, word: str,
 def test_unknown_or_ambiguous_run_name_is_rejected(session: Any, word: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         resolve_run(session, word)
+
+
+def running_pool(session: Any, states: dict[str, str], queued: Collection[str] = ()) -> None:
+    """Add a pool that is up, with runs in these states."""
+    ledger = session.ledger
+    ledger.record_intent("t5", "up", {}, {})
+    record_runs(ledger, opened=[("t5", run, "f", "broadcast", 1, 200.0 + at) for at, run in enumerate(states)])
+    record_runs(ledger, ends=[(run, state, 300.0, None) for run, state in states.items() if state != "running"])
+    view = PoolView("up", key="up.t5")
+    view.runs = {run: RunView(run, "up", "f", "broadcast", 1, 200.0) for run in states}
+    view.waiting = tuple(QueuedRun(run=run, name="f", nodes=1, only=(), since=0.0) for run in queued)
+    observed: Future[PoolView] = Future()
+    observed.set_result(view)
+    session.observe = lambda pool: observed
+
+
+@pytest.mark.parametrize(
+    ("states", "queued", "run"),
+    [
+        ({"u1": "done", "u2": "running", "u3": "done"}, (), "u2"),
+        ({"u1": "running", "u2": "running"}, ("u2",), "u1"),
+        ({"u1": "done", "u2": "cancelled"}, (), "u2"),
+    ],
+)
+def test_name_of_a_pool_with_a_running_run_means_it_and_else_the_last_run(
+    session: Any, states: dict[str, str], queued: Collection[str], run: str
+) -> None:
+    running_pool(session, states, queued)
+    assert resolve_run(session, "up").run == run
+    assert resolve_run(session, "up.t5").run == run
+    pool, found = live_run(session, "up")
+    assert (pool.token, found) == ("t5", run)
+
+
+def test_name_of_a_pool_with_several_running_runs_is_refused_with_a_list_of_them(session: Any) -> None:
+    running_pool(session, {"u1": "running", "u2": "done", "u3": "running"})
+    for lookup in (resolve_run, live_run):
+        with pytest.raises(UsageError, match=r"pool up has several running runs: u1 \(f\), u3 \(f\)\. Name one"):
+            lookup(session, "up")
+    assert live_run(session, "up", for_rank=True)[1] == "", "a rank needs no run"
 
 
 def test_command_for_an_ended_pool_says_that_it_ended(session: Any) -> None:

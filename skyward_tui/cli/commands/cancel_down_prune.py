@@ -17,7 +17,7 @@ from skyward_core.util.format_bytes import format_size
 from skyward_tui.cli.commands.leftovers import note_leftovers
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.follow_run import Follower
-from skyward_tui.cli.pool_and_run_lookup import find_run, live_and_retained_pools, open_session
+from skyward_tui.cli.pool_and_run_lookup import live_and_retained_pools, open_session, resolve_run
 from skyward_tui.cli.run_report import drop_receipts, queue_receipt, receipt_line
 from skyward_tui.cli.shared_options import command
 from skyward_tui.text.hint_commands import format_error
@@ -29,10 +29,13 @@ T = TypeVar("T")
 @command()
 @click.argument("run")
 def cancel(console: Console, run: str) -> int:
-    """Stop a run on all its ranks; the pool stays up."""
+    """Stop a run on all its ranks; the pool stays up.
+
+    RUN is the id of a run or the name of a pool (its running run, else its last), or a unique prefix.
+    """
     with open_session(console) as session:
-        row = find_run(session, run)
-        state = row.state
+        row = resolve_run(session, run)
+        run, state = row.run, row.state
         if state == "running":
             pool = session.ledger.pool(row.token).key
             session.attach(pool).result()

@@ -46,7 +46,7 @@ def debug(console: Console, rank: str) -> int:
     """
     name, number = _split_rank(rank)
     with open_session(console) as session:
-        pool, _ = live_run(session, name)
+        pool, _ = live_run(session, name, for_rank=True)
         debugger = _DebugSession(session, pool.key)
         waiting, output = debugger.attach(number)
         console.note(f"debugging rank {waiting}; Ctrl-D continues to its next breakpoint, q turns breakpoints off")
@@ -174,7 +174,7 @@ def profile(console: Console, rank: str, seconds: float, to: str | None) -> int:
         raise UsageError(f"{rank!r} names no rank. Write RUN:RANK or POOL:RANK, such as {rank.partition(':')[0]}:0")
     folder = Path(to or ".")
     with open_session(console) as session:
-        pool, run = live_run(session, name)
+        pool, run = live_run(session, name, for_rank=True)
         console.note(f"profiling rank {number} for {seconds:g} s")
         seen = parse_profile(session.profile(pool.key, number, seconds).result())
     called = f"{pool.name}-{run}-r{number}" if run else f"{pool.name}-r{number}"

@@ -29,8 +29,8 @@ from skyward_core.model.errors import UsageError
 from skyward_tui.cli.commands.run import run as launch
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.pool_and_run_lookup import (
+    current_run,
     fetch_run,
-    find_run,
     note_unreachable,
     open_session,
     resolve_run,
@@ -117,6 +117,7 @@ def failures(console: Console, dismiss: Sequence[str], dismiss_all: bool) -> int
         note_unreachable(session, console)
         found = session.failures().result()
         known = [run.run for run in found]
+        dismiss = [run if run in known else resolve_run(session, run).run for run in dismiss]
         if unknown := [run for run in dismiss if run not in known]:
             raise UsageError(f"no undismissed failure of run {unknown[0]}. List them with: skyward-tui failures")
         dismissed = known if dismiss_all else list(dismiss)
@@ -176,7 +177,7 @@ def compare(console: Console, left: str, right: str) -> int:
 
     Shows how the runs were launched, their outcomes, metrics and results. Differences are marked.
 
-    RUN is the id of a run or the name of a pool (its latest run), or a unique prefix.
+    RUN is the id of a run or the name of a pool (its running run, else its last), or a unique prefix.
     """
     with open_session(console) as session:
         runs = [fetch_run(session, resolve_run(session, word), console).run for word in (left, right)]
@@ -252,7 +253,7 @@ def rerun(
     are reported. A job runs with all of its steps. Values of secrets are not saved: they come from --secret, this
     shell, or the terminal.
 
-    RUN is the id of a run or the name of a pool (its latest run), or a unique prefix.
+    RUN is the id of a run or the name of a pool (its running run, else its last), or a unique prefix.
     """
     given = {"--env": parse_variables("--env", env), "--secret": parse_variables("--secret", secrets)}
     if missing and (arguments or script_args):
@@ -327,7 +328,7 @@ def _missing_trials(session: Session, row: RunRow, console: Console) -> TrialShe
             if each.has_client or is_running:
                 raise UsageError(f"run {each.run} is still running. Wait for its end")
         session.detach_pool(pool.key).result()  # also records the fetched results
-    return missing_trials(session.ledger, find_run(session, row.run))
+    return missing_trials(session.ledger, current_run(session, row))
 
 
 def _target_pool(row: RunRow, before: PoolRow, pool: str | None, *, joined: bool) -> str | None:

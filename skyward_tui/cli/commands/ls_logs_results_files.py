@@ -184,7 +184,7 @@ def results(console: Console, run: str, sort: str | None, diff: str | None, outp
 
     Ranks whose numbers or arrays differ from those of most ranks are named.
 
-    RUN is the id of a run or the name of a pool (its latest run), or a unique prefix.
+    RUN is the id of a run or the name of a pool (its running run, else its last), or a unique prefix.
     """
     if diff is not None and (sort is not None or output is not None):
         raise UsageError("--diff cannot be combined with --sort or --output. Remove them")
@@ -249,7 +249,7 @@ def _trial_board(session: Session, pool: str, run: RunView, sort: str | None) ->
 def logs(console: Console, run: str, rank: int | None, follow: bool, collapse: bool) -> int:
     """Print the output of a run's ranks, even after the pool has ended.
 
-    RUN is the id of a run or the name of a pool (its latest run), or a unique prefix.
+    RUN is the id of a run or the name of a pool (its running run, else its last), or a unique prefix.
 
     Standard output of the ranks goes to standard output, and standard error of the ranks to standard error.
     """
@@ -290,7 +290,7 @@ def lock(console: Console, run: str, node: int | None) -> int:
 
     Install the same packages again with "run --lock FILE".
 
-    RUN is the id of a run or the name of a pool (its latest run), or a unique prefix.
+    RUN is the id of a run or the name of a pool (its running run, else its last), or a unique prefix.
     """
     with open_session(console) as session:
         row = resolve_run(session, run)

@@ -24,7 +24,7 @@ from skyward_core.views.alert_rules import Alert, find_alerts
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.pool_view import PoolView, build_curves
 from skyward_tui.cli.console import Console
-from skyward_tui.cli.pool_and_run_lookup import open_session, resolve_run
+from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session, resolve_run
 from skyward_tui.cli.run_report import table
 from skyward_tui.cli.shared_options import command
 from skyward_tui.text.hardware_cells import HARDWARE_COLUMNS, quantity, rows
@@ -41,13 +41,14 @@ ENDINGS = (".csv", ".json", ".parquet")
 def top(console: Console, pool: str, once: bool) -> int:
     """Show the metrics of a pool's machines every second."""
     with open_session(console) as session, suppress(KeyboardInterrupt):
-        view = session.start_sampling(pool).result()
+        (row,) = live_pools(session, (pool,))
+        view = session.start_sampling(row.key).result()
         while True:
             _show(view, console)
             if once or not view.is_live or console.has_no_reader:
                 break
             time.sleep(PERIOD)
-            session.start_sampling(pool).result()
+            session.start_sampling(row.key).result()
     return errors.OK
 
 
