@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -217,7 +218,7 @@ def _read_dump(file: int, until: float) -> bytes:
 NAME = "py-spy"
 MOST_PY_SPY_BYTES = 16 << 20  # bytes; limit on the output of py-spy
 TRIES = 3  # attempts to dump stacks, because stacks that change during the dump can be inconsistent
-NOT_INSTALLED = "py-spy is not installed on the node"
+NOT_INSTALLED = "py-spy is not installed on the node. Install it there: pip install py-spy"
 REFUSED = "the kernel of the node does not let py-spy read another process (kernel.yama.ptrace_scope)"
 
 
@@ -226,11 +227,14 @@ class PySpyError(Exception):
 
 
 def find_py_spy(python: str) -> str:
-    """Return the path of a trusted py-spy, beside the ranks' interpreter or on PATH; "" if there is none."""
-    beside = Path(python).parent / NAME
-    if os.access(beside, os.X_OK):
-        found: str | None = str(beside)
-    else:
+    """Return the path of a trusted py-spy; "" if there is none.
+
+    It is beside the ranks' interpreter, beside that of the agent, which on the client's machine is the client's, or on
+    PATH.
+    """
+    places = (str(Path(each).parent / NAME) for each in (python, sys.executable))
+    found: str | None = next((each for each in places if os.access(each, os.X_OK)), None)
+    if found is None:
         import shutil  # loads all compression modules, 5 ms
 
         found = shutil.which(NAME)

@@ -630,7 +630,7 @@ def test_ranks_dump_stacks_on_a_signal_and_continue(ranks: sky.Compute, session:
         names = [frame[0].rpartition(".")[2] for frame in found["threads"][0]["frames"]]
         assert names == [name.rpartition(".")[2] for name in functions(told)[rank]]
         assert capture_stacks(process, "", signal=False) == {
-            "why": "py-spy is not installed on the node",
+            "why": "py-spy is not installed on the node. Install it there: pip install py-spy",
             "answers": True,
         }
     assert functions(take(session, run=hung)) == functions(told)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -82,3 +86,22 @@ def test_any_profile_is_exported_safely(raw: str, name: str) -> None:
 )  # fmt: skip
 def test_py_spy_failure_is_explained(said: bytes, why: str) -> None:
     assert stack_dumps_and_profiles.describe_failure(said) == why
+
+
+def test_py_spy_beside_the_interpreter_of_the_agent_is_found_if_the_ranks_have_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(sys, "executable", f"{tmp_path}/tool/python")
+    (tmp_path / "tool").mkdir()
+    assert stack_dumps_and_profiles.find_py_spy(f"{tmp_path}/script/python") == ""
+    program = tmp_path / "tool" / "py-spy"
+    program.touch(0o755)
+    assert stack_dumps_and_profiles.find_py_spy(f"{tmp_path}/script/python") == str(program)
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+    assert any(each.startswith("py-spy") for each in project["dependencies"])
+
+
+def test_message_of_a_missing_py_spy_names_the_command_that_installs_it() -> None:
+    with pytest.raises(stack_dumps_and_profiles.PySpyError, match="pip install py-spy"):
+        stack_dumps_and_profiles.record_profile("", os.getpid(), 1.0, "/none")
