@@ -377,6 +377,9 @@ def test_saved_job_takes_missing_secrets_from_the_environment(job: JobFile, monk
         'secrets: {A: "aaaaaaaaaa\\tbbbbbbbbbb"}\nrun: a\n',
         "envs: {C: x}\nsecrets:\n  B: short\nrun: echo short\n",
         "\ufeffsecrets: {A: aaaaaaaaaa}\nrun: ä\n",
+        "secrets:\n  A:\n  B:\nrun: a\n",
+        "secrets: {A: , B: bbbbbbbbbb}\nrun: a\n",
+        "secrets:\n  A:  # from the shell\n  B: bbbbbbbbbb\nrun: a\n",
     ],
 )
 def test_secrets_are_stripped_from_any_job_file_syntax(text: str) -> None:

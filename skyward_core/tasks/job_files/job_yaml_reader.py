@@ -456,6 +456,7 @@ def _secret_spans(text: str, names: Collection[str]) -> set[tuple[int, int]]:
             if key.value not in ("secrets", "envs") or not isinstance(table, yaml.MappingNode):
                 continue
             for name, node in table.value:
-                if key.value == "secrets" or name.value in names:
+                is_empty = node.start_mark.index == node.end_mark.index  # "null" would join the name: TOKEN:null
+                if (key.value == "secrets" or name.value in names) and not is_empty:
                     found.add((node.start_mark.index, node.end_mark.index))
     return found
