@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import re
+import sys
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from skyward_core.client.sweep_launch_and_resumption import trial_table_source
 from skyward_core.model.errors import NoTrials, SkywardError, UsageError
 from skyward_core.model.outcomes import Outcome
 from skyward_core.model.provider_capabilities import hourly_price
-from skyward_core.protocol.node_paths import ERR, METRICS, OUT
+from skyward_core.protocol.node_paths import ERR, OUT
 from skyward_core.store import pool_folder
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import REMAINS as REMAINS
@@ -30,7 +31,8 @@ from skyward_core.store.ledger_rows import PoolRow as PoolRow
 from skyward_core.store.ledger_rows import Receipt as Receipt
 from skyward_core.store.ledger_rows import RetainedResults as RetainedResults
 from skyward_core.store.ledger_rows import RunRow as RunRow
-from skyward_core.store.pool_folder import fill_last_metrics, has_metrics, log_files, parse_rank
+from skyward_core.store.past_pools import load_metrics as load_metrics
+from skyward_core.store.pool_folder import fill_last_metrics, has_metrics, parse_rank
 from skyward_core.store.pruning import prune_clones as prune_clones
 from skyward_core.store.pruning import prune_environments as prune_environments
 from skyward_core.store.pruning import prune_pools as prune_pools
@@ -546,8 +548,6 @@ def _load_launch_summary(pool: str, run: str) -> LaunchSummary:
 MAX_LINES = 60  # lines of a log that a preview shows
 SHORT_LOG_BYTES = 256 << 10  # bytes; shorter logs are read whole, with both streams in their true order
 TAIL_BYTES = 16 << 10  # bytes read of longer logs, from the end
-METRIC_TAIL_BYTES = 1 << 20  # bytes read of a rank's metrics, from the end
-MAX_METRIC_RANKS = 8  # ranks whose metrics are read
 
 
 class RunPreviewData(NamedTuple):
@@ -622,24 +622,9 @@ def _read_tail(folder: Path, part: LogRange, stream: int) -> list[str]:
     return [line.decode("utf-8", "replace") for line in whole if line][-MAX_LINES:]
 
 
-def load_metrics(
-    folder: Path, run: str, most: int = METRIC_TAIL_BYTES, ranks: int | None = MAX_METRIC_RANKS
-) -> MetricStore:
-    """Load the metrics of one run from the files of its pool.
-
-    Args:
-        most: Bytes to read of each rank, from the end.
-        ranks: Number of ranks; None for all.
-    """
-    metrics, needle = MetricStore(), f'"{run}"'.encode()
-    files = [path for path in (log_files(folder) if folder.is_dir() else ()) if path.suffix == METRICS]
-    for path in files[:ranks]:
-        with open(path, "rb") as source:
-            source.seek(max(0, path.stat().st_size - most))
-            for line in source:
-                if needle in line:
-                    metrics.feed(path.name, parse_rank(path.name), line)
-    return metrics
+def load_all_metrics(ledger: Ledger, row: RunRow) -> MetricStore:
+    """Load all values that the ranks of a run logged, from the files of its pool on this machine."""
+    return load_metrics(pool_path(ledger.pool(row.token).key) / "logs", row.run, sys.maxsize, None, thin=False)
 
 
 STEP_SECONDS = 0.2  # seconds; duration of one step of a search

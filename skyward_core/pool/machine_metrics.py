@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from skyward_core.model.errors import UsageError
 from skyward_core.model.metric_definitions_and_series import Curves
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.pool_context import PoolContext
+from skyward_core.store.past_pools import load_metrics
 from skyward_core.views import events
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.pool_view import build_curves
@@ -64,7 +66,11 @@ class MetricsCollector:
                 f"Pool {self._context.name} has no known run {run}. List the runs with: skyward-tui history"
             )
         await self.wait_for_samples()
-        return build_curves(view, None if run is None else view.runs[run])
+        if run is None:
+            return build_curves(view)
+        folder = self._context.archive.logs
+        metrics = await asyncio.to_thread(load_metrics, folder, run, sys.maxsize, None, thin=False)
+        return build_curves(view, view.runs[run], metrics)
 
     async def wait_for_samples(self, patience: float = SAMPLE_TIMEOUT) -> None:
         """Wait until each connected node has sent a new sample or the reason for sending none.

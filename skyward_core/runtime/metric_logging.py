@@ -1,6 +1,6 @@
 """``sky.log`` in a rank.
 
-A call only stores its metrics in memory. A background thread writes them as JSON lines to a spool file, at most
+A call only stores its metrics in memory. A background thread writes a JSON line for each call to a spool file, at most
 ``WRITES_PER_SECOND`` times per second, and the agent follows that file like a log. Training never waits for a reader.
 """
 
@@ -17,14 +17,15 @@ from typing import Any, SupportsFloat
 
 from skyward_core.runtime.instance_info import call_in_progress, instance_info
 
-WRITES_PER_SECOND = 20  # maximum lines per second and run
+WRITES_PER_SECOND = 20  # maximum writes per second
+MAX_PENDING = 20_000  # calls between two writes; of further calls, only the latest value of each metric is written
 
 
 def log(**numbers: SupportsFloat) -> None:
     """Log metrics: ``sky.log(step=step, loss=loss.item())``.
 
-    Takes a few microseconds and never blocks. If a rank logs more than 20 times per second, only the latest value of
-    each metric is sent. Off a pool it does nothing.
+    Takes a few microseconds and never blocks. Screens show up to 512 values of a metric, spread evenly over the run;
+    exports have all values. Off a pool it does nothing.
 
     Args:
         **numbers: Values by name of the metric; any type that ``float()`` accepts. A GPU tensor is read after the GPU
@@ -82,13 +83,12 @@ def start_writer(path: str) -> Callable[[], None]:
 
 
 class _Writer:
-    """Writer of the latest metrics of every run."""
+    """Writer of the metrics of every call of ``sky.log``."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._file = -1  # opened by the first metrics, which also start the thread; most ranks log nothing
-        self._latest: dict[tuple[str, bool], dict[str, Any]] = {}  # by run and whether yielded
-        self._seqs: dict[tuple[str, bool], int] = {}
+        self._pending: list[dict[str, Any]] = []
         self.summaries: MetricSummaries | None = None  # created by the first metrics
         self._lock = threading.Lock()  # held briefly, because user code acquires it
         self._writing = threading.Lock()
@@ -97,7 +97,9 @@ class _Writer:
         self._thread: threading.Thread | None = None
 
     def add(self, run: str, numbers: dict[str, Any], seq: int | None = None, call: int = -1) -> None:
-        key = run, seq is not None
+        entry: dict[str, Any] = {"at": time(), "run": run, "values": numbers}
+        if seq is not None:
+            entry["seq"] = seq
         with self._lock:
             if self.summaries is None:
                 self.summaries = MetricSummaries()
@@ -105,13 +107,9 @@ class _Writer:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="metrics", daemon=True)
                 self._thread.start()
-            held = self._latest.get(key)
-            if held is None:
-                self._latest[key] = numbers
-            else:
-                held.update(numbers)
-            if seq is not None:
-                self._seqs[key] = seq
+            if len(self._pending) >= MAX_PENDING and self._pending[-1]["run"] == run:
+                entry["values"] = self._pending.pop()["values"] | numbers
+            self._pending.append(entry)
         if not self._has_values.is_set():
             self._has_values.set()
 
@@ -120,20 +118,15 @@ class _Writer:
             return  # no metrics were logged
         with self._writing:
             with self._lock:
-                latest, self._latest = self._latest, {}
-                seqs, self._seqs = self._seqs, {}
+                pending, self._pending = self._pending, []
                 self._has_values.clear()
-            if self._broken or not latest:
+            if self._broken or not pending:
                 return
-            at = time()
-            lines = [
-                json.dumps({"at": at, "run": key[0], "values": values} | ({"seq": seqs[key]} if key in seqs else {}))
-                for key, values in latest.items()
-            ]
+            lines = "".join([json.dumps(entry) + "\n" for entry in pending])
             try:
                 if self._file < 0:
                     self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-                os.write(self._file, ("\n".join(lines) + "\n").encode())
+                os.write(self._file, lines.encode())
             except OSError as error:
                 # A full disk must not stop the training. Metrics are no longer written, and the log has the reason.
                 self._broken = True

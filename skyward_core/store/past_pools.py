@@ -16,6 +16,7 @@ from skyward_core.store.pool_folder import fill_last_metrics, log_files, parse_r
 from skyward_core.store.state_folder import pool_path
 from skyward_core.views import events
 from skyward_core.views.pool_view import MAX_RUNS, PoolView, apply
+from skyward_core.views.rank_metrics import MetricStore
 from skyward_core.views.stdout_stderr_order import Piece, Place, end_place, find_tail_start, merge_streams
 
 LOG_TAIL_BYTES = 1 << 20  # bytes of each worker's logs, from their end, in a view
@@ -129,3 +130,30 @@ def _finish_view(view: PoolView, ledger: Ledger, row: PoolRow) -> PoolView:
     view.detail = "; ".join([*reasons, *(f"not fetched: {each}" for each in kept)])
     view.unfetched = {run: size for each in kept for run, size in each.runs.items() if size}
     return view
+
+
+METRIC_TAIL_BYTES = 1 << 20  # bytes read of a rank's metrics, from the end
+MAX_METRIC_RANKS = 8  # ranks whose metrics are read
+
+
+def load_metrics(
+    folder: Path, run: str, most: int = METRIC_TAIL_BYTES, ranks: int | None = MAX_METRIC_RANKS, *, thin: bool = True
+) -> MetricStore:
+    """Load the metrics of one run from the files of its pool.
+
+    Args:
+        folder: Folder of the files.
+        run: ID of the run.
+        most: Bytes to read of each rank, from the end.
+        ranks: Number of ranks; None for all.
+        thin: Whether to limit the number of values of each metric.
+    """
+    metrics, needle = MetricStore() if thin else MetricStore(None), f'"{run}"'.encode()
+    files = [path for path in (log_files(folder) if folder.is_dir() else ()) if path.suffix == METRICS]
+    for path in files[:ranks]:
+        with open(path, "rb") as source:
+            source.seek(max(0, path.stat().st_size - most))
+            for line in source:
+                if needle in line:
+                    metrics.feed(path.name, parse_rank(path.name), line)
+    return metrics

@@ -741,9 +741,19 @@ def _safe_summary(summary: Summary) -> Summary:
     return replace(summary, type=kind, text=text, json=json)
 
 
-def build_curves(pool: PoolView, run: RunView | None = None) -> Curves:
-    """Return the metrics of a run's ranks, and of the machines during the run. Without a run: only of the machines."""
-    found = [] if run is None else list(_rank_curves(pool.metrics, run.id))
+def build_curves(pool: PoolView, run: RunView | None = None, metrics: MetricStore | None = None) -> Curves:
+    """Return the metrics of a run's ranks, and of the machines during the run. Without a run: only of the machines.
+
+    Args:
+        pool: The pool.
+        run: The run.
+        metrics: Metrics of the ranks with all values; None for those of the view.
+    """
+    found = (
+        []
+        if run is None
+        else list(_rank_curves(metrics if metrics is not None and metrics.ranks(run.id) else pool.metrics, run.id))
+    )
     notes: list[str] = []
     if pool.machines is not None:
         since, until = (0.0, None) if run is None else (run.opened_at, run.ended_at)

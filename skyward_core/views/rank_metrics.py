@@ -153,8 +153,12 @@ MAX_LINE_BYTES = 1 << 16  # bytes of an unfinished line; longer than any line th
 class Series:
     """Values of one metric of one rank in one run.
 
+    Args:
+        name: Name of the metric.
+        most: Maximum number of points; None for all.
+
     A full series is thinned to every other point, and later values are thinned in the same way. The series therefore
-    always covers the whole run evenly, in at most ``MAX_POINTS`` points.
+    always covers the whole run evenly, in at most ``most`` points.
 
     Attributes:
         line: Times and values. Replaced, never modified in place, when the series is thinned.
@@ -162,10 +166,11 @@ class Series:
         signs: Diagnostics of all values so far.
     """
 
-    __slots__ = ("_seen", "_stride", "latest", "latest_at", "line", "signs")
+    __slots__ = ("_most", "_seen", "_stride", "latest", "latest_at", "line", "signs")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, most: int | None = MAX_POINTS) -> None:
         self.signs = SeriesDiagnostics(name)
+        self._most = most
         self.line = Trace(array("d"), array("d"))
         self.latest = self.latest_at = 0.0
         self._stride = 1
@@ -175,7 +180,7 @@ class Series:
         self.latest, self.latest_at = value, at
         self.signs.add(at, value, step)
         if self._seen % self._stride == 0:
-            if len(self.line.at) >= MAX_POINTS:
+            if self._most is not None and len(self.line.at) >= self._most:
                 self.line = Trace(self.line.at[::2], self.line.values[::2])
                 self._stride *= 2
             self.line.values.append(value)
@@ -186,11 +191,15 @@ class Series:
 class MetricStore:
     """Metrics of a pool by run, rank and name. One thread writes; other threads may read.
 
+    Args:
+        most: Maximum number of points of a metric; None for all.
+
     Attributes:
         version: Increased by each change, so that screens repaint only new data.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None = MAX_POINTS) -> None:
+        self._most = most
         self.version = 0
         self.activity = PoolActivity()  # is notified of all values
         self._runs: dict[str, dict[int, dict[str, Series]]] = {}
@@ -254,7 +263,7 @@ class MetricStore:
             if name not in series:
                 if len(series) >= MAX_NAMES:
                     continue
-                series[name] = Series(name)
+                series[name] = Series(name, self._most)
             series[name].add(at, float(value), step)
         self.activity.record_activity(run, rank, at, source)
         self.version += 1
@@ -269,7 +278,7 @@ class MetricStore:
         return {name: one.latest for name, one in found if one.latest_at >= at}
 
     def history(self, run: str, rank: int, name: str) -> list[tuple[float, float]]:
-        """Return (Unix time, value) pairs of one metric, oldest first, at most ``MAX_POINTS``."""
+        """Return (Unix time, value) pairs of one metric, oldest first."""
         return list(zip(*self.trace(run, rank, name), strict=True))
 
     def trace(self, run: str, rank: int, name: str) -> Trace:

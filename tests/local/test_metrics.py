@@ -193,7 +193,12 @@ def test_metrics_of_an_older_agent_are_noted_as_unavailable(home: Path) -> None:
 
 def test_top_and_metrics_commands_show_and_export_metrics(home: Path, cli: Cli, tmp_path: Path) -> None:
     with sky.Compute(name="shown", nodes=2, options=QUIET) as compute:
-        log_losses(3) @ compute
+        log_losses(700) @ compute  # more than a screen shows
+        (run,) = compute.pool.view.runs
+        book = compute.pool.view.metrics
+        wait_until(lambda: all(book.latest(run, rank).get("loss") == 1 / 700 for rank in (0, 1)), what="all values")
+        assert len(book.trace(run, 0, "loss").at) < 700
+        assert [len(curve) for curve in compute.metrics(run).of("loss")] == [700, 700]
         table = cli("top", "shown", "--once").stdout.splitlines()
         assert [line.split()[0] for line in table if line] == ["node", "n0", "n1"]
         told = json.loads(cli("top", "shown", "--once", "--json").stdout)
@@ -201,8 +206,10 @@ def test_top_and_metrics_commands_show_and_export_metrics(home: Path, cli: Cli, 
         found = parsed(cli("metrics", "shown", "--prometheus").stdout)
         assert {labels["rank"] for labels, _ in found["skyward_rank_number"][1]} == {"0", "1"}
         cli("metrics", "shown", "-o", str(tmp_path / "all.csv"))
-        names = {row["name"] for row in csv.DictReader((tmp_path / "all.csv").open())}
-        assert "loss" in names
+        with (tmp_path / "all.csv").open() as file:
+            losses = [row["rank"] for row in csv.DictReader(file) if row["name"] == "loss"]
+        assert sorted(losses) == ["0"] * 700 + ["1"] * 700
         again = cli("metrics", "shown", "-o", str(tmp_path / "all.csv"), status=2)
         assert "already exists" in again.stderr
-    assert [curve["name"] for curve in json.loads(cli("metrics", "shown", "--json").stdout)["curves"]] == ["loss"] * 2
+    curves = json.loads(cli("metrics", "shown", "--json").stdout)["curves"]
+    assert [(curve["name"], len(curve["values"])) for curve in curves] == [("loss", 700)] * 2

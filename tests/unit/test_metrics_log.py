@@ -42,20 +42,32 @@ def test_logged_metrics_are_written_with_their_run(spool):
     assert abs(line["at"] - time.time()) < 60
 
 
-def test_frequent_log_calls_are_thinned_to_the_latest(spool):
+def test_log_called_many_times_between_two_writes_loses_no_value(spool):
     for step in range(1000):
-        sky.log(step=step, loss=1 / (step + 1))
+        sky.log(step=step)
     sky.log(accuracy=0.25)
-    assert [line["values"] for line in spool()] == [{"step": 999, "loss": 0.001, "accuracy": 0.25}]
+    lines = spool()
+    assert [line["values"] for line in lines] == [*({"step": step} for step in range(1000)), {"accuracy": 0.25}]
+    assert [line["at"] for line in lines] == sorted(line["at"] for line in lines)
     sky.log(step=1000)
-    assert [line["values"] for line in spool()][1:] == [{"step": 1000}]
+    assert [line["values"] for line in spool()][1001:] == [{"step": 1000}]
+
+
+def test_log_called_too_often_for_the_memory_keeps_the_latest_values(spool, monkeypatch):
+    monkeypatch.setattr(metric_logging, "MAX_PENDING", 3)
+    for step in range(9):
+        sky.log(step=step, **{f"at{step}": 1})
+    first, second, last = (line["values"] for line in spool())
+    assert (first["step"], second["step"]) == (0, 1)
+    assert last == {"step": 8} | {f"at{step}": 1 for step in range(2, 9)}
 
 
 def test_logged_metrics_of_concurrent_runs_do_not_mix(spool):
-    for run, loss in (("r1", 1.0), ("r2", 2.0), ("r1", 3.0)):
+    given = [("r1", 1.0), ("r2", 2.0), ("r1", 3.0)]
+    for run, loss in given:
         with using(InstanceInfo(run=run)):
             sky.log(loss=loss)
-    assert {line["run"]: line["values"]["loss"] for line in spool()} == {"r1": 3.0, "r2": 2.0}
+    assert [(line["run"], line["values"]["loss"]) for line in spool()] == given
 
 
 def test_log_accepts_numpy_torch_and_bool_scalars(spool):

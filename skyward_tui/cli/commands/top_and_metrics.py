@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from skyward_core.client.run_history import load_all_metrics
 from skyward_core.client.session import Session
 from skyward_core.model import errors
 from skyward_core.model.errors import PoolError, UsageError
@@ -113,11 +114,11 @@ def _load_curves(session: Session, word: str, console: Console) -> tuple[Curves,
     if pool.ended_at is None:
         try:
             view = session.start_sampling(pool.key).result()
-            return build_curves(view, view.runs.get(row.run)), labels
+            return build_curves(view, view.runs.get(row.run), load_all_metrics(session.ledger, row)), labels
         except PoolError as error:
             console.note(f"{format_error(error)}; showing the metrics saved on this machine")
     view = session.load_ended_pool(pool.key).result()
-    saved = build_curves(view, view.runs.get(row.run))
+    saved = build_curves(view, view.runs.get(row.run), load_all_metrics(session.ledger, row))
     saved.notes.append("metrics of the machines were lost with the machines; showing those of the ranks")
     return saved, labels
 
