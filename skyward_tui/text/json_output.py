@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from skyward_core.client.run_history import Receipt, RetainedResults
@@ -9,7 +10,7 @@ from skyward_core.model.outcomes import Summary
 from skyward_core.model.output_files import FetchedFile, WrittenFile
 from skyward_core.views.pool_view import PoolView, RunView, TaskView
 from skyward_core.views.result_agreement import find_disagreements
-from skyward_core.views.sweep_trials import TrialTable
+from skyward_core.views.sweep_trials import TrialRow, TrialTable
 
 
 def run_json(run: RunView, receipt: Receipt | None = None) -> dict[str, Any]:
@@ -55,8 +56,13 @@ def _value_json(summary: Summary | None) -> Any:
     )
 
 
-def trials_json(found: TrialTable) -> dict[str, Any]:
-    """Return the trials of a sweep as JSON object, in the order of the combinations."""
+def trials_json(found: TrialTable, rows: Sequence[TrialRow] | None = None) -> dict[str, Any]:
+    """Return the trials of a sweep as JSON object.
+
+    Args:
+        found: The trials.
+        rows: Its rows in another order; None for the order of the combinations.
+    """
     return {
         "trials": [
             {
@@ -65,7 +71,7 @@ def trials_json(found: TrialTable) -> dict[str, Any]:
                 "numbers": dict(row.numbers),
                 **(_rank_json(row.task) if row.task is not None else {"outcome": "waiting"}),
             }
-            for row in found.rows
+            for row in (found.rows if rows is None else rows)
         ]
     }
 

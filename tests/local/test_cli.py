@@ -387,6 +387,8 @@ def test_detached_run_can_be_followed_by_attach_and_cancelled(cli: Cli) -> None:
     assert cli.json("results", run, status=130)["ranks"][0]["outcome"] == "collateral"
     assert pool in cli.pools()
     assert "nothing runs on pool" in cli("attach", pool).stderr
+    assert cli.json("attach", pool) == cli.json("results", run, status=130)
+    assert cli.json("cancel", pool) == {"run": run, "state": "cancelled"}
 
 
 def start_waiting(cli: Cli, *options: object) -> Child:

@@ -84,7 +84,11 @@ def test_sweep_has_a_row_per_combination_and_failed_ones_can_be_rerun(cli: Cli) 
     assert rows[0]["numbers"] == {"step": 2.0, "loss": pytest.approx(0.1 / 3)}
     by_result = cli("results", first, "--sort", "-result", status=1).stdout.splitlines()
     assert [line.split()[0] for line in by_result[1:]] == ["2", "0", "5", "3", "1", "4"]
-    assert "no column 'nothing'" in cli("results", first, "--sort", "nothing", status=2).stderr
+    as_json = cli.json("results", first, "--sort", "-result", status=1)["trials"]
+    assert [rows.index(row) for row in as_json] == [2, 0, 5, 3, 1, 4]
+    for more in ([], ["--json"]):
+        refused = cli("results", first, "--sort", "nothing", *more, status=2)
+        assert "no column 'nothing'" in refused.stderr
 
     cli.write("mended", "")
     again = cli("rerun", first, "--missing")

@@ -41,7 +41,7 @@ from skyward_core.views.log_collapsing import (
 from skyward_core.views.pool_view import RunView
 from skyward_core.views.rank_metrics import MetricStore
 from skyward_core.views.sweep_trials import TrialTableSource
-from skyward_tui.cli.commands.run import show_trials
+from skyward_tui.cli.commands.run import show_trials, sorted_rows
 from skyward_tui.cli.console import Console
 from skyward_tui.cli.pool_and_run_lookup import fetch_run, open_session, resolve_run
 from skyward_tui.cli.run_report import (
@@ -217,7 +217,7 @@ def results(console: Console, run: str, sort: str | None, diff: str | None, outp
         show_difference(view, diff, console)
         return errors.OK if view.state == "running" else exit_status(view)
     if console.as_json:
-        console.result(run_json(view) | ({} if trials is None else trials_json(trials)))
+        console.result(run_json(view) | ({} if trials is None else trials_json(trials, sorted_rows(trials, sort))))
         return errors.OK if view.state == "running" else exit_status(view)
     console.note(f"run {view.id}: {view.function} on pool {view.pool}, {view.state}")
     if row.kind != "sweep":  # a run of a sweep by gangs has its own results

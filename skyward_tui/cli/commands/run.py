@@ -65,9 +65,9 @@ from skyward_tui.cli.shared_options import SCRIPT_ARGUMENTS, command, require_te
 from skyward_tui.launch_form.form import suggest_example
 from skyward_tui.launch_form.plan_text import missing_packages_text, plan_rows, python_mismatch
 from skyward_tui.notifications import Notifier
-from skyward_tui.text.json_output import pool_json, run_json, trials_json
+from skyward_tui.text.json_output import run_json, trials_json
 from skyward_tui.text.number_and_time_format import clip, count, count_range, duration, number, precise_duration
-from skyward_tui.text.queue_and_comparison_rows import combination_text, gang_text, sweep_outcome
+from skyward_tui.text.queue_and_comparison_rows import combination_text, gang_text, queue_rows, sweep_outcome
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.job_records import ShellRecord
@@ -341,10 +341,13 @@ def attach(console: Console, pool: str, watch: bool) -> int:
     with open_session(console) as session:
         (row,) = live_pools(session, (pool,))
         view = session.observe(row.key).result()
+        queued = {each.run for each in queue_rows(view) if each.waits}
         running = [run for run in view.runs.values() if run.state == "running"]
+        running = [run for run in running if run.id not in queued] or running
         if not running:
             console.note(f"nothing runs on pool {pool} ({view.state}, {count(len(view.nodes), 'node')})")
-            console.result(pool_json(view))
+            last = next(reversed(view.runs.values()), None)
+            console.result({"run": None, "pool": view.name} if last is None else run_json(last))
             return errors.OK
         if any(task.state == "lost" for task in running[-1].tasks.values()):
             # Observers cannot stop ranks, so ranks that wait for lost peers would hang. Attach as a client: clients
