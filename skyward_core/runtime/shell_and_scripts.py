@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
-from types import CodeType, ModuleType
+from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 from skyward_core.runtime import preemption
@@ -455,10 +455,16 @@ def _call_excepthook(error: Exception) -> None:
     if hook is sys.__excepthook__:
         return  # the client reports the error
     try:
-        hook(type(error), error, error.__traceback__ and error.__traceback__.tb_next)
-    except Exception:  # noqa: BLE001  the script's own error is raised
+        hook(type(error), *_without_first_frame(error))
+    except Exception as failed:  # noqa: BLE001  the script's own error is raised
         sys.stderr.write("Error in sys.excepthook:\n")
-        sys.__excepthook__(*sys.exc_info())
+        sys.__excepthook__(type(failed), *_without_first_frame(failed))
+
+
+def _without_first_frame(error: Exception) -> tuple[Exception, TracebackType | None]:
+    """Remove this module's frame from an exception's traceback, which user code is about to print."""
+    trace = error.__traceback__ and error.__traceback__.tb_next
+    return error.with_traceback(trace), trace
 
 
 def _run_exit_handlers() -> None:

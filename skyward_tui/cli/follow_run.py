@@ -44,6 +44,7 @@ from skyward_tui.text.hint_commands import format_detail
 from skyward_tui.text.number_and_time_format import clip, count, duration, hourly, money
 
 MAX_BUFFERED_BYTES = 1 << 20  # bytes per rank; limits the memory for output whose run is not known yet
+ERROR_TAIL_BYTES = 16 << 10  # bytes per rank; longer than usual tracebacks
 
 Piece = tuple[str, bytes]  # name of a stream, and some of its bytes
 
@@ -151,6 +152,7 @@ class Follower:
         self.live: LiveStatus | None = None
         self._inbox: SimpleQueue[Any] = SimpleQueue()
         self._printer = console.log_printer()
+        self._errors: dict[int, bytes] = {}  # by rank: the end of its printed standard error
         self._asking = False
         self._leaving = False
         # the terminal or the reader is gone, and a wait was already interrupted for that reason
@@ -419,7 +421,13 @@ class Follower:
             self.live.on_output(rank, data)
         else:
             self._flush_held()
+            if stream == "err":
+                self._errors[rank] = (self._errors.get(rank, b"") + data)[-ERROR_TAIL_BYTES:]
             self._printer.feed(rank, stream, data)
+
+    def printed_errors(self, rank: int) -> str:
+        """Return the end of the standard error of a rank, as far as it was printed."""
+        return self._errors.get(rank, b"").decode("utf-8", "replace")
 
     def _flush_held(self) -> None:
         """Print the delayed state of the pool."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from skyward_core.client.run_history import Receipt
@@ -116,8 +117,20 @@ def show_difference(run: RunView, ranks: str, console: Console) -> None:
         console.print_line(clip(line, console.width), *([1] if not at and found else []))
 
 
-def failure_lines(run: RunView) -> list[str]:
-    """Return the root cause of a failed run, with its traceback."""
+_FOLDER = re.compile(r'(?<=File ")[^"]*/(?=[^"/]+")')  # a node's folders differ from the client's
+
+
+def _traceback_lines(text: str) -> set[str]:
+    return {line.strip() for line in _FOLDER.sub("", text).splitlines()} - {"", "Traceback (most recent call last):"}
+
+
+def failure_lines(run: RunView, printed: Callable[[int], str] | None = None) -> list[str]:
+    """Return the root cause of a failed run, with its traceback unless the rank has printed the same traceback.
+
+    Args:
+        run: The run.
+        printed: Returns the last output of a rank that this command has shown; None if it shows no output.
+    """
     cause = run.root_cause
     if cause is None:
         return []
@@ -129,6 +142,9 @@ def failure_lines(run: RunView) -> list[str]:
         lines.append(metrics_line(metrics))
     task = next((t for t in run.tasks.values() if t.rank == cause.rank and t.state == cause.outcome), None)
     trace = task.outcome.error.traceback if task and task.outcome and task.outcome.error else ""
+    shown = printed(cause.rank) if printed is not None else ""
+    if shown and trace and _traceback_lines(trace) <= _traceback_lines(shown):
+        return [*lines, "its traceback is in the output above"]
     return [*lines, *trace.rstrip().splitlines()]
 
 
@@ -163,13 +179,19 @@ def drop_receipts(session: Session, tokens: Iterable[str]) -> None:
         session.ledger.mark_receipts_printed(tokens)
 
 
-def show_run(run: RunView, console: Console) -> None:
-    """Print the result table, the statistics, differing ranks and the root cause of a failure."""
+def show_run(run: RunView, console: Console, printed: Callable[[int], str] | None = None) -> None:
+    """Print the result table, the statistics, differing ranks and the root cause of a failure.
+
+    Args:
+        run: The run.
+        console: Console for the output.
+        printed: As in ``failure_lines``.
+    """
     for line, color in run_table(run):
         console.print_line(clip(line, console.width), *([color] if color else []))
     for line in aggregate_lines(run):
         console.print_line(line)
     for line in disagreement_lines(run):
         console.note(line)
-    for line in failure_lines(run):
+    for line in failure_lines(run, printed):
         console.note(line)

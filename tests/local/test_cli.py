@@ -159,6 +159,22 @@ def test_run_exit_code_and_root_cause_follow_the_failure(
     assert (kept["ranks"], kept["root_cause"]) == (found["ranks"], found["root_cause"])
 
 
+def test_traceback_that_a_script_prints_itself_has_no_frames_of_ours_and_is_shown_once(cli: Cli) -> None:
+    cli.write(
+        "hooked.py",
+        "import sys, traceback\n"
+        "sys.excepthook = lambda kind, error, trace: traceback.print_exception(error)\n"
+        "def step():\n    raise LookupError('no data')\n"
+        "step()\n",
+    )
+    done = cli("run", "hooked.py", status=1)
+    printed = [line.removeprefix("r000| ") for line in done.stdout.splitlines() if line.startswith("r000| ")]
+    assert printed[0] == "Traceback (most recent call last):" and printed[-1] == "LookupError: no data"
+    assert "/hooked.py" in printed[1] and "skyward" not in done.stdout.replace(str(cli.folder), "")
+    assert "root cause: r000 raised: LookupError: no data\nits traceback is in the output above" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_logs_and_results_are_available_after_the_pool_ended(cli: Cli) -> None:
     found = cli.json("run", "endings.py:fine", "--nodes", 2)
     assert cli.json("ls") == {"pools": [], "kept": []}

@@ -164,6 +164,35 @@ def test_run_table_and_failure_lines_are_formatted() -> None:
     assert aggregate_lines(a_run(returned(0, 1))) == []
 
 
+TRACE = """Traceback (most recent call last):
+  File "/here/train.py", line 3, in <module>
+    step()
+  File "/here/train.py", line 2, in step
+    raise ValueError("no data")
+ValueError: no data
+"""
+
+
+@pytest.mark.parametrize(
+    ("printed", "is_repeated"),
+    [
+        (f"loading\n{TRACE}", False),
+        (TRACE.replace("/here/", "/node/copy/"), False),
+        ("", True),
+        (TRACE.replace("line 2", "line 9"), True),
+        ("ValueError: no data\n", True),
+    ],
+)
+def test_root_cause_whose_traceback_the_rank_has_printed_is_not_shown_with_it_again(
+    printed: str, is_repeated: bool
+) -> None:
+    failed = Outcome(1, 1, 0, "raised", error=ErrorInfo("ValueError", "no data", TRACE))
+    run = a_run(failed, state="failed", cause=RootCause.from_outcome(failed))
+    shown = failure_lines(run, {1: printed}.__getitem__)
+    assert shown[0] == "root cause: r001 raised: ValueError: no data"
+    assert shown[1:] == (TRACE.splitlines() if is_repeated else ["its traceback is in the output above"])
+
+
 @pytest.mark.parametrize(
     "error, status",
     [

@@ -819,7 +819,7 @@ class PoolCommand:
             if self.is_gang_sweep and (outcome := sweep_outcome(self.trials, run.id)):
                 self.console.note(outcome)
         else:
-            show_run(run, self.console)
+            show_run(run, self.console, self.follower.printed_errors)
         if self.follower.live is not None:
             self.console.note(f"output of the ranks: skyward-tui logs {run.id}")
         view = next(filter(self._is_ours, self.session.pools()), None)
