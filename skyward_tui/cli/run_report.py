@@ -15,6 +15,7 @@ from skyward_core.views.log_buffer import rank_prefix
 from skyward_core.views.pool_view import PoolView, RunView, TaskView
 from skyward_core.views.result_agreement import compare_results, find_disagreements
 from skyward_tui.cli.console import Console
+from skyward_tui.text.hint_commands import failure_hints
 from skyward_tui.text.number_and_time_format import clip, count, failure, number, one_line, precise_duration
 from skyward_tui.text.number_and_time_format import table as table
 from skyward_tui.text.queue_and_comparison_rows import difference_table, parse_rank_pair
@@ -140,6 +141,7 @@ def failure_lines(run: RunView, printed: Callable[[int], str] | None = None) -> 
         from skyward_tui.text.hardware_cells import metrics_line  # late: few runs fail
 
         lines.append(metrics_line(metrics))
+    lines += failure_hints(run)
     task = next((t for t in run.tasks.values() if t.rank == cause.rank and t.state == cause.outcome), None)
     trace = task.outcome.error.traceback if task and task.outcome and task.outcome.error else ""
     shown = printed(cause.rank) if printed is not None else ""

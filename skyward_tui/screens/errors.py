@@ -33,6 +33,7 @@ from skyward_tui.source_lookup_and_editor import (
     source_positions,
 )
 from skyward_tui.text.hardware_cells import metrics_line
+from skyward_tui.text.hint_commands import failure_hints
 from skyward_tui.text.number_and_time_format import failure, one_line, precise_duration
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet, state_style
@@ -129,8 +130,8 @@ def failures(run: RunView) -> list[Outcome]:
     )
 
 
-def failure_report(outcome: Outcome, figures: FailureMetrics | None = None) -> str:
-    """Return a failure as text, with the last machine metrics before it."""
+def failure_report(outcome: Outcome, figures: FailureMetrics | None = None, hints: Sequence[str] = ()) -> str:
+    """Return a failure as text, with the last machine metrics before it, and advice."""
     head = f"rank {outcome.rank} on node {outcome.node} {outcome.kind} after {precise_duration(outcome.seconds)}"
     if outcome.signal is not None:
         head += f", ended by {signal_name(outcome.signal)}"
@@ -138,6 +139,7 @@ def failure_report(outcome: Outcome, figures: FailureMetrics | None = None) -> s
         head += f", exit status {outcome.exit_code}"
     if figures is not None:
         head += f"\n{metrics_line(figures)}"
+    head = "\n".join([head, *hints])
     if outcome.error is None:
         return head
     error = failure(outcome.kind, outcome.error.type, outcome.error.message)
@@ -238,7 +240,7 @@ class ErrorsScreen(BaseScreen[int | None]):
 
     def _failure_report(self, outcome: Outcome) -> str:
         figures = self._run.figures.get(outcome.node) if outcome.kind != "collateral" else None
-        return failure_report(outcome, figures)
+        return failure_report(outcome, figures, failure_hints(self._run) if outcome is self._outcomes[0] else ())
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         self._show(event.option_index)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from skyward_core.model.errors import Hint, command_hint, error_hint, error_message, message_with_hint
+from skyward_core.model.root_cause import is_symptom
+
+if TYPE_CHECKING:
+    from skyward_core.views.pool_view import RunView
 
 
 class HasDetail(Protocol):
@@ -45,3 +50,26 @@ def advice(hint: Hint) -> str:
             return "a newer release can read it: pip install -U skyward-tui"
         case _:
             return command_hint(hint)
+
+
+_TORCHRUN_VARIABLES = "(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|TORCHELASTIC_RUN_ID"
+_MISSING_VARIABLE = re.compile(rf"^'({_TORCHRUN_VARIABLES})'$|environment variable ({_TORCHRUN_VARIABLES}) expected")
+
+
+def failure_hints(run: RunView) -> list[str]:
+    """Return advice about the root cause of a failed run that the message of its exception lacks."""
+    cause = run.root_cause
+    outcomes = run.outcomes() if cause is not None else []
+    failed = next((each for each in outcomes if cause and (each.rank, each.kind) == (cause.rank, cause.outcome)), None)
+    if failed is None or failed.error is None:
+        return []
+    hints = []
+    from skyward_core.views.stack_groups import format_ranges  # late: most commands need no stacks
+
+    early = [each.rank for each in outcomes if each.kind == "returned"]
+    if run.kind == "broadcast" and early and is_symptom(failed):
+        ranks = f"rank {early[0]}" if len(early) == 1 else f"ranks {format_ranges(early)}"
+        hints.append(f"{ranks} had already returned, so the connections of rank {failed.rank} were closed")
+    if run.function.endswith(".py") and _MISSING_VARIABLE.search(failed.error.message):
+        hints.append(f"the script needs torchrun's variables. Use: skyward-tui torchrun {shlex.quote(run.function)}")
+    return hints

@@ -16,6 +16,7 @@ import threading
 import tracemalloc
 from concurrent.futures import Future
 from contextlib import closing, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -191,6 +192,36 @@ def test_root_cause_whose_traceback_the_rank_has_printed_is_not_shown_with_it_ag
     shown = failure_lines(run, {1: printed}.__getitem__)
     assert shown[0] == "root cause: r001 raised: ValueError: no data"
     assert shown[1:] == (TRACE.splitlines() if is_repeated else ["its traceback is in the output above"])
+
+
+CLOSED = "[external/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:26504"
+ENV_RENDEZVOUS = (
+    "Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected, but not set"
+)
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "message", "early", "hints"),
+    [
+        ("tr.py", "KeyError", "'RANK'", [], ["Use: skyward-tui torchrun tr.py"]),
+        ("a b.py", "KeyError", "'LOCAL_RANK'", [], ["Use: skyward-tui torchrun 'a b.py'"]),
+        ("tr.py", "ValueError", ENV_RENDEZVOUS, [], ["Use: skyward-tui torchrun tr.py"]),
+        ("tr.py", "KeyError", "'RANKS'", [], []),
+        ("train", "KeyError", "'RANK'", [], []),
+        ("train", "RuntimeError", CLOSED, [1], ["rank 1 had already returned, so the connections of rank 0"]),
+        ("train", "RuntimeError", CLOSED, [1, 2, 3], ["ranks 1-3 had already returned"]),
+        ("train", "RuntimeError", CLOSED, [], []),
+        ("train", "ValueError", "bad", [1], []),
+    ],
+)
+def test_root_cause_with_a_known_reason_names_it(
+    function: str, kind: str, message: str, early: list[int], hints: list[str]
+) -> None:
+    failed = Outcome(0, 0, 0, "raised", error=ErrorInfo(kind, message, ""))
+    run = a_run(failed, *map(partial(returned, value=1), early), state="failed", cause=RootCause.from_outcome(failed))
+    run.function = function
+    found = failure_lines(run)[1:]
+    assert len(found) == len(hints) and all(hint in line for hint, line in zip(hints, found, strict=True))
 
 
 @pytest.mark.parametrize(
