@@ -97,9 +97,7 @@ def plan_rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool 
         notes += [missing] if missing else [install_advice(name, plan.interpreter) for name in plan.missing_frameworks]
     except ScriptError as error:
         notes.append(str(error))
-    if unmet := plan.missing_plugins:
-        off = "plugin is off" if plan.spec is not None else f"plugin is missing on pool {pool.name}"
-        notes.append(f"{unmet[0]} {off}: ranks will train separately")
+    notes.append(missing_plugins_text(plan, as_options=as_options))
     if (
         plan.spec is not None
         and plan.spec.accelerator is not None
@@ -167,6 +165,21 @@ def python_mismatch(plan: LaunchPlan, *, as_options: bool = False) -> str:
         f"{name} requires Python {wanted}, but skyward-tui runs {plan.interpreter.version}. Choose {instead} to find a "
         f"matching one, choose {python}, or create a .venv in the project"
     )
+
+
+def missing_plugins_text(plan: LaunchPlan, *, as_options: bool = False) -> str:
+    """Return a warning that the ranks will train separately, because a plugin is missing; otherwise "".
+
+    Args:
+        plan: The plan.
+        as_options: Whether to name the command-line option that adds the plugin.
+    """
+    if not (unmet := plan.missing_plugins):
+        return ""
+    if plan.spec is None:
+        return f"{unmet[0]} plugin is missing on pool {plan.pool.name}: ranks will train separately"
+    advice = f". Add --plugin {unmet[0]}" if as_options else ""
+    return f"{unmet[0]} plugin is off: ranks will train separately{advice}"
 
 
 def missing_packages_text(plan: LaunchPlan, *, as_options: bool = False) -> str:

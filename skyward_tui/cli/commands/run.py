@@ -63,7 +63,7 @@ from skyward_tui.cli.run_report import (
 )
 from skyward_tui.cli.shared_options import SCRIPT_ARGUMENTS, command, require_terminal, watch_option
 from skyward_tui.launch_form.form import suggest_example
-from skyward_tui.launch_form.plan_text import missing_packages_text, plan_rows, python_mismatch
+from skyward_tui.launch_form.plan_text import missing_packages_text, missing_plugins_text, plan_rows, python_mismatch
 from skyward_tui.notifications import Notifier
 from skyward_tui.text.json_output import run_json, trials_json
 from skyward_tui.text.number_and_time_format import clip, count, count_range, duration, number, precise_duration
@@ -290,9 +290,11 @@ def run(
             console.note(f"pool {plan.pool.name}: {plan.file_loss_warning}")
         if request.outputs and plan.spec is not None and isinstance(plan.spec.provider, RunsHere):
             console.note("--output is ignored: ranks write directly to this folder")
-        for note in (python_mismatch(plan, as_options=True), missing_packages_text(plan, as_options=True)):
-            if note:
-                console.note(note)
+        warnings = [python_mismatch, missing_packages_text]
+        if plan.pool.world_size > 1 and not request.one and plan.sheet is None:
+            warnings.append(missing_plugins_text)
+        for note in filter(None, (warning(plan, as_options=True) for warning in warnings)):
+            console.note(note)
         tasks = plan.load_tasks(echo=True)
         caller = None if request.detach else RunNotifier(console)
         job = PoolCommand(
