@@ -109,13 +109,20 @@ def test_a_port_of_a_node_is_here_until_it_is_let_go(lab: Lab) -> None:
     serves = "test $SKYPILOT_NODE_RANK = 0 || (python3 -m http.server 8123 --bind 127.0.0.1 &)"
     with pool(lab, ssh(lab, lab.hosts[:2]), name="served") as compute:
         Path("page.txt").write_text("of the second node")
-        sky.shell(serves) @ compute
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         program = [sys.executable, "-m", "skyward_tui", "forward", "served:1", f"{port}:8123"]
         forward = subprocess.Popen(program, stderr=subprocess.PIPE, text=True)
         try:
+
+            def is_closed_by_the_node() -> bool:
+                try:
+                    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+                        return connection.recv(1) == b""
+                except OSError:
+                    assert forward.poll() is None, forward.stderr and forward.stderr.read()
+                    return False
 
             def listed() -> bool:
                 try:
@@ -125,11 +132,15 @@ def test_a_port_of_a_node_is_here_until_it_is_let_go(lab: Lab) -> None:
                     assert forward.poll() is None, forward.stderr and forward.stderr.read()
                     return False
 
+            wait_until(is_closed_by_the_node, what="a connection while no program listens")
+            sky.shell(serves) @ compute
             wait_until(listed, what="the page")
         finally:
             forward.terminate()
             _, said = forward.communicate(timeout=30)
-        assert f"http://127.0.0.1:{port} is port 8123 of node 1 of pool served" in said
+        assert said.splitlines() == [f"http://127.0.0.1:{port} is port 8123 of node 1 of pool served until ctrl-c"], (
+            "ssh reports no connection that failed"
+        )
         for words, why in (
             (["served:2", "1"], "has no rank 2. Choose a rank from 0 to 1"),
             (["served", "0"], "invalid port 0"),

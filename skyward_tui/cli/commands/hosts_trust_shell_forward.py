@@ -87,7 +87,8 @@ def forward(console: Console, target: str, ports: Sequence[str]) -> int:
         _check_free(here, there)
     node = find_node(pool, int(rank or 0), console)
     row, file = _ssh_target(pool, node, console)
-    words = ["ssh", "-F", str(file), "-N", "-o", "ExitOnForwardFailure=yes"]
+    # At INFO, ssh prints "channel 1: open failed" for each connection while no program listens on the port of the node.
+    words = ["ssh", "-F", str(file), "-N", "-o", "ExitOnForwardFailure=yes", "-o", "LogLevel=ERROR"]
     for here, there in pairs:
         words += ["-L", f"127.0.0.1:{here}:127.0.0.1:{there}"]
         console.note(f"http://127.0.0.1:{here} is port {there} of node {node} of pool {row.name} until ctrl-c")
