@@ -123,6 +123,26 @@ def test_a_machine_whose_lease_is_over_ends_itself(cloud: Bed, tmp_path: Path) -
     assert left(cloud) == []
 
 
+def test_machine_schedules_its_shutdown_again_after_a_reboot(cloud: Bed) -> None:
+    spec = sky.PoolSpec(name="again", provider=rented(ssh_from=own(cloud)), options=sky.Options(console=False))
+    session = Session()
+    session.create(spec).result(60)
+    session.detach()
+    wait_until(lambda: all(deadman_is_the_agents(cloud)), "the shutdown that the agent schedules, in 15 minutes")
+    (machine,) = cloud.instances("running")
+    cloud.reboot(machine["id"])
+
+    def is_scheduled_by_boot() -> bool:
+        ends_at = cloud.instances()[0]["ends_at"]
+        return ends_at is not None and ends_at - machine["launched"] > 18 * 60
+
+    wait_until(is_scheduled_by_boot, "the shutdown that the boot schedules, in 20 minutes")
+    session = Session()
+    assert session.tear_down("again").result(90).ok
+    session.detach()
+    assert left(cloud) == []
+
+
 def test_another_key_than_the_pool_s_is_refused(cloud: Bed) -> None:
     cloud.wrong_host_key(1)
     compute = sky.Compute(name="liar", provider=rented(ssh_from=own(cloud)), nodes=2)

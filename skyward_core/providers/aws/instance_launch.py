@@ -204,15 +204,18 @@ async def _find_reservation(calls: AwsCalls, regions: Sequence[str], id: str) ->
     raise UsageError(f"no reservation {id} in {' or '.join(regions)}: set region= to the reservation's region")
 
 
+DEADMAN_SCRIPT = "/var/lib/cloud/scripts/per-boot/skyward-deadman"
+
+
 def user_data(host_key: KeyPair, deadman: int) -> str:
     """Return the cloud-config for the first boot, as JSON, which is valid YAML.
 
     The host key is installed before the SSH server starts. The deadman, a delayed shutdown, is armed before any
-    installation: unless an agent postpones the shutdown, the machine ends itself.
+    installation, at every boot: unless an agent postpones the shutdown, the machine ends itself.
 
     Args:
         host_key: Host key of the machine's SSH server.
-        deadman: Minutes until the shutdown.
+        deadman: Minutes from a boot until the shutdown.
     """
     config: dict[str, Any] = {
         "ssh_deletekeys": True,
@@ -221,7 +224,11 @@ def user_data(host_key: KeyPair, deadman: int) -> str:
         "ssh_pwauth": False,
         "package_update": False,
         "package_upgrade": False,
-        "runcmd": [["shutdown", "-P", f"+{deadman}"]],
+        # cloud-init runs the scripts of this folder at each boot; a pending shutdown does not survive a reboot.
+        "write_files": [
+            {"path": DEADMAN_SCRIPT, "permissions": "0755", "content": f"#!/bin/sh\nshutdown -P +{deadman}\n"}
+        ],
+        "runcmd": [[DEADMAN_SCRIPT]],
     }
     return f"#cloud-config\n{json.dumps(config, indent=1)}\n"
 
