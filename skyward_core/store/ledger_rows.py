@@ -27,7 +27,7 @@ class Bill(Value):
 
     Attributes:
         machine: Provider's id of the machine.
-        since, until: Start and end as Unix time in seconds.
+        since, until: Start and end of the billed time as Unix time in seconds.
         hourly: Price in US dollars per hour.
     """
 
@@ -68,12 +68,13 @@ def make_bills(
         price: US dollars per hour for machines without a recorded price. None: unknown.
     """
     now = time.time()
-    prices = [(each, each.extra.get("hourly", price)) for each in machines]
-    return tuple(
-        Bill(each.id, each.extra.get("launched", row.created_at), ended.get(each.id, now), hourly)
-        for each, hourly in prices
-        if hourly is not None
-    )
+    bills = []
+    for each in machines:
+        if (hourly := each.extra.get("hourly", price)) is not None:
+            since = each.extra.get("launched", row.created_at)
+            until = max(ended.get(each.id, now), since + each.extra.get("billed_at_least", 0.0))
+            bills.append(Bill(each.id, since, until, hourly))
+    return tuple(bills)
 
 
 @value

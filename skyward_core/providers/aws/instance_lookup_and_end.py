@@ -23,6 +23,7 @@ ENDED_STATES = ("terminated",)
 ENDING_STATES = ("shutting-down", "stopping", "stopped")
 VISIBILITY_TIMEOUT = 30.0  # seconds until all queries show a new instance
 SETTLE_SECONDS = 900.0  # seconds after launch; later, an instance that EC2 does not know has ended
+MIN_BILLED_SECONDS = 60.0  # seconds that AWS bills for a machine, its disk and its address in any case
 PAGE_SIZE = 1000  # items per page of an answer
 MAX_TAGGED_RESOURCES = 1000  # resources per call of ``create_tags``
 MAX_DESCRIBED_INSTANCES = 200  # instances per query
@@ -52,6 +53,7 @@ def to_machine(instance: Mapping[str, Any], region: str, facts: Mapping[str, Any
             "type": instance.get("InstanceType", ""),
             "market": instance.get("InstanceLifecycle", "on-demand"),
             "hourly": facts.get("hourly"),
+            "billed_at_least": MIN_BILLED_SECONDS,
             "bought": facts.get("bought"),
             "token": token,
             # The folder name includes the instance id, so a replacement never uses the folder of the lost machine.
@@ -162,8 +164,8 @@ def _invisible_machine(name: str, index: int, ask: Mapping[str, Any], folder: La
         name, index, "", "",
         extra={
             "region": ask["region"], "zone": ask["zone"], "type": ask["type"], "market": ask["market"],
-            "hourly": ask["hourly"], "token": folder.token, "user": ask["user"], "deadman": ask["deadman"],
-            "account": ask["account"],
+            "hourly": ask["hourly"], "billed_at_least": MIN_BILLED_SECONDS, "token": folder.token, "user": ask["user"],
+            "deadman": ask["deadman"], "account": ask["account"],
             "folder": _machine_folder(folder.pool, folder.token, index, name), "launched": ask["at"],
         },
     )  # fmt: skip
