@@ -196,7 +196,7 @@ def test_an_accelerator_that_no_catalogue_knows_is_listed_as_it_is() -> None:
     assert Offer(provider="p", instance_type="x", region="r", accelerator=kind.accelerator_name, count=1)
 
 
-ASKING = ("Describe", "Get")
+ASKING = ("Describe", "Get", "List")
 
 
 def test_a_plan_makes_nothing_and_is_what_a_start_does(bed: Bed) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -18,6 +19,7 @@ from skyward_core.model.errors import (
     error_message,
 )
 from skyward_core.model.machines import Check, Inventory, Leftover, Machine
+from skyward_core.model.offers import Offer
 from skyward_core.providers.aws import instance_lookup_and_end, instance_tags, zones_and_placement
 from skyward_core.providers.aws.boto_calls import AwsCalls
 from skyward_core.providers.aws.ec2_errors import (
@@ -331,14 +333,14 @@ CREDENTIAL_VARIABLES = (  # environment variables that select credentials
     "AWS_WEB_IDENTITY_TOKEN_FILE",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
-# Quotas of running machines, in vCPUs, by the codes of Service Quotas: family -> on-demand, spot.
+# Quotas of running machines, in vCPUs: family -> pattern of its types, codes of Service Quotas on demand and for Spot.
 # From "Amazon EC2 instance type quotas". Spot quotas divide the families further, with P5 as a family of its own.
 QUOTA_FAMILIES = {
-    "G and VT": ("L-DB2E81BA", ("L-3819A6DF",)),
-    "P": ("L-417A185B", ("L-7212CCBC", "L-C4BD4855")),
-    "Trn": ("L-2C3B7624", ("L-6B0D517C",)),
-    "Inf": ("L-1945791B", ("L-B5D1601B",)),
-    "standard (A, C, D, H, I, M, R, T, Z)": ("L-1216C47A", ("L-34B43A08",)),
+    "G and VT": (r"(g|vt)\d", "L-DB2E81BA", {"": "L-3819A6DF"}),
+    "P": (r"p\d", "L-417A185B", {"p5": "L-C4BD4855", "": "L-7212CCBC"}),
+    "Trn": (r"trn\d", "L-2C3B7624", {"": "L-6B0D517C"}),
+    "Inf": (r"inf\d", "L-1945791B", {"": "L-B5D1601B"}),
+    "standard (A, C, D, H, I, M, R, T, Z)": (r"([acdhimrtz]|im|is)\d", "L-1216C47A", {"": "L-34B43A08"}),
 }
 
 
@@ -418,18 +420,72 @@ async def _denied_action(calls: AwsCalls, region: str, action: str, parameters: 
     return ""
 
 
+def quota_code(instance_type: str, market: str) -> str:
+    """Return the code of the quota that limits the vCPUs of a type; "" if unknown."""
+    for pattern, on_demand, spot in QUOTA_FAMILIES.values():
+        if re.match(pattern, instance_type):
+            codes = spot if market == "spot" else {"": on_demand}
+            return next(code for prefix, code in codes.items() if instance_type.startswith(prefix))
+    return ""
+
+
+async def _list_quotas(calls: AwsCalls, region: str) -> dict[str, dict[str, Any]]:
+    quotas = await calls.call_all("service-quotas", region, "list_service_quotas", "Quotas", ServiceCode="ec2")
+    return {each["QuotaCode"]: each for each in quotas}
+
+
+async def quota_shortage(calls: AwsCalls, region: str, code: str, vcpus: int, *, refused: bool = False) -> str:
+    """Return a sentence about a quota that is too small, with the command that requests more; "" if it suffices.
+
+    Args:
+        code: Code of the quota.
+        vcpus: vCPUs of the machines to launch.
+        refused: Whether EC2 has refused the machines, because other machines use a part of the quota.
+
+    Raises:
+        SkywardError: If the quotas cannot be listed.
+    """
+    quota = (await _list_quotas(calls, region)).get(code)
+    if quota is None or (quota["Value"] >= vcpus and not refused):
+        return ""
+    has = int(quota["Value"])
+    return (
+        f"the quota '{quota['QuotaName']}' of {region} is {has} vCPUs, and the machines need {vcpus}: request more "
+        f"with `aws service-quotas request-service-quota-increase --service-code ec2 --quota-code {code} "
+        f"--desired-value {has + vcpus} --region {region}`"
+    )
+
+
+async def quota_notes(calls: AwsCalls, offers: Iterable[Offer], nodes: int) -> list[str]:
+    """Return sentences for a plan about quotas that are too small for some offers.
+
+    Args:
+        nodes: Smallest number of machines.
+    """
+    needs: dict[tuple[str, str], int] = {}
+    for each in offers:
+        if each.zone and (code := quota_code(each.instance_type, each.market)):
+            key, need = (each.region, code), each.vcpus * nodes
+            needs[key] = min(need, needs.get(key, need))
+    try:
+        found = [await quota_shortage(calls, region, code, need) for (region, code), need in needs.items()]
+    except SkywardError as error:
+        return [f"cannot check the quotas: {error_message(error)}"]
+    return list(filter(None, found))
+
+
 async def _quotas(calls: AwsCalls, region: str) -> Check:
     subject = f"quotas in {region}"
     try:
-        quotas = await calls.call_all("service-quotas", region, "list_service_quotas", "Quotas", ServiceCode="ec2")
+        quotas = await _list_quotas(calls, region)
     except SkywardError as error:
         return Check(subject, "warn", error_message(error), error_hint(error))
-    most = {each["QuotaCode"]: each["Value"] for each in quotas}
+    most = {code: each["Value"] for code, each in quotas.items()}
     limits, none = [], []
-    for family, (on_demand, spot) in QUOTA_FAMILIES.items():
+    for family, (_, on_demand, spot) in QUOTA_FAMILIES.items():
         if on_demand not in most:
             continue
-        most_spot = max((most[code] for code in spot if code in most), default=0.0)
+        most_spot = max((most[code] for code in spot.values() if code in most), default=0.0)
         if most[on_demand] or most_spot:
             limits.append(f"{family} {most[on_demand]:g} on demand, {most_spot:g} spot")
         else:

@@ -107,6 +107,7 @@ CACHED_ACTIONS = (
     "describe_subnets",
     "get_parameter",
     "get_caller_identity",
+    "list_service_quotas",
 )
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shlex
 import time
 from collections.abc import Awaitable, Callable, Container, Sequence
@@ -49,13 +50,15 @@ NO_CAPACITY_CODES = frozenset(
         "ReservationCapacityExceeded",
     }
 )  # fmt: skip
-QUOTA_CODES = frozenset(
-    {
-        "VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceCountExceeded", "VolumeLimitExceeded",
-        "PendingVerification",
-    }
-)  # fmt: skip
+VCPU_QUOTA_CODES = frozenset({"VcpuLimitExceeded", "MaxSpotInstanceCountExceeded"})
+QUOTA_CODES = VCPU_QUOTA_CODES | {"InstanceLimitExceeded", "PendingVerification"}
+# Regions that an account must enable first.
+OPT_IN_REGIONS = re.compile(r"(af|il|me|mx)-|ap-(east-|south-2|southeast-[3-9])|ca-west-|eu-(central-2|south-)")
 MAX_QUOTE = 130  # characters of AWS's own text in a message, so that no message exceeds 300
+# Limits of the account in one region. Other regions have limits of their own.
+REGION_LIMIT_CODES = frozenset({"SecurityGroupLimitExceeded", "NetworkInterfaceLimitExceeded", "VolumeLimitExceeded"})
+# The account has no role for Spot, and these credentials cannot create it. Machines on demand need no role.
+NO_SPOT_ROLE = "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
 UNAVAILABLE_CODES = NO_CAPACITY_CODES | QUOTA_CODES | {"Unsupported", "UnsupportedOperation"}
 
 

@@ -9,6 +9,7 @@ import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -38,6 +39,7 @@ from skyward_core.providers.aws.ec2_errors import (
     KEY_NOT_FOUND,
     NO_CAPACITY_CODES,
     PLACEMENT_GROUP_NOT_FOUND,
+    VCPU_QUOTA_CODES,
     CallFailed,
     CapacityRefused,
     is_attempt_failure,
@@ -336,6 +338,7 @@ class InstanceLaunch:
         self._terminate = ended
         self._security_resources: dict[tuple[str, str], SecurityResources] = {}
         self._has_group: dict[str, bool] = {}  # by region
+        self._refused_vcpus: dict[tuple[str, str], int] = {}  # by region and quota: vCPUs that exceed the quota
         self._may_exist = False  # whether a request for machines was sent and not rejected
 
     async def launch_machines(
@@ -360,7 +363,7 @@ class InstanceLaunch:
         attempts = [each for some in both for each in some]
         apart: LaunchAttempt | None = None  # ungrouped attempt that would repeat a failed one
         for number, attempt in enumerate(attempts, 1):
-            if attempt.place.region in closed or attempt == apart:
+            if attempt.place.region in closed or attempt == apart or self._exceeds_quota(attempt):
                 continue
             before = f"{reasons[-1][0]}: {error_message(reasons[-1][1])}; " if reasons else ""
             report_progress(f"{before}attempt {number} of {len(attempts)}: {attempt.add_prices}")
@@ -377,10 +380,32 @@ class InstanceLaunch:
                 # If the region has no placement group, the next, ungrouped attempt would send the same request.
                 if attempt.grouped and not (full and self._has_group.get(attempt.place.region)):
                     apart = replace(attempt, grouped=False)
-                reasons.append((str(attempt), error))
+                reasons.append((str(attempt), await self._describe_shortage(attempt, error)))
         if not reasons:
             raise NoCapacity("no machines available: there is no place to try")
         raise combine_errors(reasons, "no machines available: ")
+
+    def _quota_need(self, attempt: LaunchAttempt) -> tuple[tuple[str, str], int]:
+        """Return the region and quota of an attempt, and the vCPUs of its machines."""
+        code = account_setup_checks_and_cleanup.quota_code(attempt.kind.name, attempt.market)
+        return (attempt.place.region, code or attempt.kind.name), attempt.kind.vcpus * self._parameters.least
+
+    def _exceeds_quota(self, attempt: LaunchAttempt) -> bool:
+        """Check whether EC2 has already refused as many vCPUs of the same quota."""
+        key, need = self._quota_need(attempt)
+        return key in self._refused_vcpus and need >= self._refused_vcpus[key]
+
+    async def _describe_shortage(self, attempt: LaunchAttempt, error: SkywardError) -> SkywardError:
+        """Return the error with the quota's name and value, if EC2 refused the machines because of the quota."""
+        if not (isinstance(error, CapacityRefused) and error.code in VCPU_QUOTA_CODES):
+            return error
+        key, need = self._quota_need(attempt)
+        self._refused_vcpus[key] = need
+        with suppress(SkywardError):  # the quotas may be hidden from these credentials
+            shortage = account_setup_checks_and_cleanup.quota_shortage
+            if text := await shortage(self._calls, *key, need, refused=True):
+                return CapacityRefused(text, error.code)
+        return error
 
     async def _launch_attempt(self, attempt: LaunchAttempt, login: KeyPair, host_key: KeyPair) -> list[Machine]:
         parameters, place = self._parameters, attempt.place

@@ -403,6 +403,7 @@ class AWS(JsonSettings, StrictKeywords):
         disk = self.disk_gb or DEFAULT_DISK_GB
         if requests:
             disk = requests[0]["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"]
+        notes += await account_setup_checks_and_cleanup.quota_notes(self._calls, order, least)
         creates = describe_plan(least, most, disk, public=self.public, opens=not self.security_group, grouped=grouped)
         return RentalPlan(
             nodes=most, least=least if least < most else None, attempts=order, creates=creates,
