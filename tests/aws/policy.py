@@ -62,6 +62,11 @@ def policy() -> dict[str, Any]:
             statement("Look", asks),
             statement("Make", {f"ec2:{each}" for each in makes}),
             statement("BuyAhead", {f"ec2:{each}" for each in buys}),
+            statement(
+                "MakeSpotRole",
+                {"iam:CreateServiceLinkedRole"},
+                {"StringEquals": {"iam:AWSServiceName": "spot.amazonaws.com"}},
+            ),
             statement("TagWhatIsMade", {"ec2:CreateTags"}, as_made),
             statement("ChangeAndEndOurs", {f"ec2:{each}" for each in changes}, OURS),
         ],

@@ -24,10 +24,17 @@ from skyward_core.model.errors import (
     Unreachable,
 )
 from skyward_core.model.machines import Machine, total_hourly
+from skyward_core.model.offers import MachineRequirements
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import teardown
 from skyward_core.pool.pool import Pool
-from skyward_core.providers.aws import account_setup_checks_and_cleanup, boto_calls, instance_lookup_and_end, provider
+from skyward_core.providers.aws import (
+    account_setup_checks_and_cleanup,
+    boto_calls,
+    ec2_errors,
+    instance_lookup_and_end,
+    provider,
+)
 from skyward_core.providers.provider_calls import progress_listener
 from skyward_core.store.ledger import Ledger
 from tests.aws import Bed, prices
@@ -231,8 +238,7 @@ async def test_a_quota_is_not_asked_for_once_more_without_the_group(bed: Bed) ->
     bed.quota(G_QUOTA, 4)
     with pytest.raises(NoCapacity, match=r"in a placement group: .*quota"):
         await create(2)
-    zones = [call["params"]["Placement.AvailabilityZone"] for call in bed.calls("RunInstances")]
-    assert len(zones) == len(set(zones)) > 1
+    assert len(bed.calls("RunInstances")) == 1
     await rented().teardown("q")
     assert left(bed) == []
 
@@ -282,8 +288,8 @@ async def test_another_kind_is_tried_where_the_cheapest_is_to_be_had_nowhere(bed
         each.split(" in ")[0].split()[-1] for each in said.split(": ", 1)[1].split("; ") if " in us-east-1" in each
     ]
     kinds = list(dict.fromkeys(tried))
-    assert kinds == [f"g4dn.{size}" for size in ("xlarge", "2xlarge", "4xlarge", "8xlarge", "16xlarge")]
-    assert "VcpuLimitExceeded" in said and "InsufficientInstanceCapacity" in said
+    assert kinds == ["g4dn.xlarge", "g4dn.2xlarge"], "larger ones exceed the quota, too"
+    assert f"--quota-code {G_QUOTA} --desired-value 24" in said and "InsufficientInstanceCapacity" in said
     await rented().teardown("q")
     assert left(bed) == []
 
@@ -340,7 +346,7 @@ async def test_where_nobody_has_any_each_says_why(bed: Bed, ledger: Ledger) -> N
         (lambda bed: bed.deny("RunInstances"), {}, PoolError, "do not allow RunInstances"),
         (lambda bed: bed.deny("CreateSecurityGroup"), {}, PoolError, "do not allow CreateSecurityGroup"),
         (lambda bed: bed.no_default_vpc(), {}, sky.UsageError, "region us-east-1 has no default VPC"),
-        (lambda bed: bed.quota(G_QUOTA, 4), {"zones": ["us-east-1a"]}, NoCapacity, "quota is too small"),
+        (lambda bed: bed.quota(G_QUOTA, 4), {"zones": ["us-east-1a"]}, NoCapacity, "is 4 vCPUs, and the machines"),
         (lambda bed: bed.expire_credentials(), {}, CredentialsRefused, "credentials have expired"),
         (None, {"ami": "ami-00000000000000000"}, sky.UsageError, r"no (such )?machine image"),
         (None, {"instance_type": "g99.huge"}, sky.UsageError, "no such instance type"),
@@ -511,3 +517,94 @@ async def test_where_machines_may_exist_no_others_are_asked_for(bed: Bed, monkey
     with pytest.raises(Unreachable, match="us-west-2"):
         await create(region=BOTH)
     assert bed.calls("RunInstances") == []
+
+
+NO_ROLE = ClientError({"Error": {"Code": ec2_errors.NO_SPOT_ROLE, "Message": "no permission"}}, "RunInstances")
+
+
+async def test_spot_if_available_gets_machines_on_demand_without_a_role_for_spot(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = boto_calls.AwsCalls._call
+
+    def call(self: Any, service: str, region: str, name: str, answered: Any, params: Any) -> Any:
+        if name == "run_instances" and "InstanceMarketOptions" in params:
+            raise NO_ROLE
+        return real(self, service, region, name, answered, params)
+
+    monkeypatch.setattr(boto_calls.AwsCalls, "_call", call)
+    wanted = replace(spec(1), wish=MachineRequirements(allocation="spot-if-available", instance_type="g4dn.xlarge"))
+    heard: list[str] = []
+    with progress_listener(heard.append):
+        (made,) = await wanted.provider.create(wanted, TOKEN)
+    assert made.extra["market"] == "on-demand" and "create-service-linked-role" in heard[-1]
+    await end([made])
+
+
+def limit(code: str) -> ClientError:
+    return ClientError({"Error": {"Code": code, "Message": "the limit is reached"}}, "X")
+
+
+@pytest.mark.proof("1 s of a processor", after=1)
+@pytest.mark.parametrize(
+    ("error", "action"),
+    [
+        (limit("SecurityGroupLimitExceeded"), "create_security_group"),
+        (limit("NetworkInterfaceLimitExceeded"), "run_instances"),
+        (limit("ParameterNotFound"), "get_parameter"),
+        (limit("InvalidAMIID.NotFound"), "run_instances"),
+    ],
+)
+async def test_another_region_is_tried_after_a_limit_or_without_the_image(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, error: Exception, action: str
+) -> None:
+    refusing(monkeypatch, error, "us-west-2", action=action)
+    heard: list[str] = []
+    with progress_listener(heard.append):
+        made = await create(region=BOTH)
+    assert {each.extra["region"] for each in made} == {"us-east-1"}
+    assert sum(each.endswith(": attempt 2 of 24") or "us-west-2" in each for each in heard) >= 1
+    await end(made)
+
+
+async def test_launch_without_quota_sends_one_request_and_names_the_quota(bed: Bed) -> None:
+    bed.quota(G_QUOTA, 0)
+    with pytest.raises(NoCapacity) as caught:
+        await create(2)
+    assert len(bed.calls("RunInstances")) == 1
+    assert str(caught.value).endswith(
+        "the quota 'Running On-Demand G and VT instances' of us-east-1 is 0 vCPUs, and the machines need 8: request "
+        f"more with `aws service-quotas request-service-quota-increase --service-code ec2 --quota-code {G_QUOTA} "
+        "--desired-value 8 --region us-east-1`"
+    )
+    plan = await rented(ssh_from="10.0.0.1/32").plan(spec(2))
+    assert any("Running On-Demand G and VT instances" in note and G_QUOTA in note for note in plan.notes)
+    bed.quota(G_QUOTA, 8)
+    plan = await rented(ssh_from="10.0.0.1/32").plan(spec(2))
+    assert not any("quota" in note for note in plan.notes)
+    bed.deny("ListServiceQuotas")
+    plan = await rented(ssh_from="10.0.0.1/32").plan(spec(2))
+    assert any("cannot check the quotas" in note for note in plan.notes)
+    await rented().teardown("q")
+    assert left(bed) == []
+
+
+async def test_machines_that_ec2_ends_while_they_start_are_requested_elsewhere(bed: Bed) -> None:
+    bed.fail_launches(1, "Server.InsufficientInstanceCapacity")
+    heard: list[str] = []
+    with progress_listener(heard.append):
+        made = await create(2)
+    assert any("ended during startup" in each for each in heard)
+    await until(lambda: len(bed.instances("terminated")) == 2)
+    assert {each["id"] for each in bed.instances("running")} == {each.id for each in made}
+    await end(made)
+    assert left(bed) == []
+
+
+async def test_start_is_repeated_while_machines_of_the_last_attempt_are_ending(bed: Bed) -> None:
+    bed.stop(3600)
+    bed.fail_launches(4, "Server.InsufficientInstanceCapacity")
+    with pytest.raises(NoCapacity, match="ended during startup"):
+        await create(2, zones=["us-east-1a"])
+    assert len(bed.instances("shutting-down")) == 4
+    assert len(await create(2, zones=["us-east-1a"])) == 2

@@ -74,6 +74,10 @@ class CallFailed(PoolError):
         self.code = code
 
 
+class NoImage(UsageError):
+    """Error: a region does not have the machine image."""
+
+
 class CapacityRefused(NoCapacity):
     """Error: no machine of a type is available at a place.
 
@@ -216,10 +220,17 @@ def _rejection_error(error: Any, place: str, name: str, sign_in: str) -> Skyward
             "or choose another type or region",
             code,
         )
+    if code == NO_SPOT_ROLE:
+        return CapacityRefused(
+            "the account has no role for Spot machines, and these credentials cannot create it: run `aws iam "
+            "create-service-linked-role --aws-service-name spot.amazonaws.com`, or allow iam:CreateServiceLinkedRole",
+            code,
+        )
     if code in UNAVAILABLE_CODES:
-        return CapacityRefused(f"{code}: {message}", code)
+        first = message.partition(". ")[0]  # the other sentences advise to choose another zone
+        return CapacityRefused(f"{code}: {first}", code)
     if code.startswith("InvalidAMIID"):
-        return UsageError(f"{place} has no such machine image: {message}; image ids differ between regions")
+        return NoImage(f"{place} has no such machine image: {message}; image ids differ between regions")
     if code == "InvalidInstanceType" or "InstanceType" in message:
         return UsageError(f"{place} has no such instance type: {message}")
     if code in ("VPCIdNotSpecified", "MissingInput") and "VPC" in message:
@@ -244,10 +255,11 @@ def is_attempt_failure(error: SkywardError) -> bool:
 
 
 def is_region_failure(error: SkywardError) -> bool:
-    """Check whether another region may work: the region of this error does not answer, or denies the action."""
+    """Check whether another region may work: this one does not answer, denies the action, has reached a limit of the
+    account, or lacks the image."""
     if isinstance(error, CallFailed):
-        return error.code in DENIED_CODES
-    return isinstance(error, CredentialsRefused | Unreachable)
+        return error.code in DENIED_CODES | REGION_LIMIT_CODES
+    return isinstance(error, CredentialsRefused | Unreachable | NoImage)
 
 
 async def query_regions(

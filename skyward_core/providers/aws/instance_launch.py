@@ -452,7 +452,12 @@ class InstanceLaunch:
             raise PoolError(f"EC2 launched {len(made)} machines, but at least {parameters.least} were requested")
         if len(made) < parameters.count:
             report_progress(f"{attempt}: only {len(made)} of {parameters.count} machines were available")
-        return await self._wait_until_running(made, facts)
+        try:
+            return await self._wait_until_running(made, facts)
+        except CapacityRefused:
+            await self._terminate(made)
+            self._may_exist = False
+            raise
 
     async def _first_request(self, attempt: LaunchAttempt) -> tuple[float, BootImage]:
         """Return the time and image of an attempt's first request.
@@ -540,15 +545,19 @@ class InstanceLaunch:
         """Wait until all machines run and have addresses.
 
         Raises:
-            PoolError: If a machine has ended. The message has the reason.
+            CapacityRefused: If EC2 ended a machine. The message has the reason.
+            PoolError: If a machine has ended otherwise. The message has the reason.
         """
         region, pause = facts["region"], POLL_PAUSES[0]
         while True:
             seen = await find_instances(self._calls, region, [each.id for each in made])
             for name, each in seen.items():
                 if each["State"]["Name"] in (*ENDED_STATES, *ENDING_STATES):
-                    reason = each.get("StateReason", {}).get("Message", "") or "EC2 reports no reason"
-                    raise PoolError(f"machine {name} ended during startup: {reason}")
+                    cause = each.get("StateReason", {})
+                    text = f"machine {name} ended during startup: {cause.get('Message') or 'EC2 reports no reason'}"
+                    if (code := cause.get("Code", "")).startswith("Server."):  # EC2 had no room after all
+                        raise CapacityRefused(text, code.removeprefix("Server."))
+                    raise PoolError(text)
             up = [
                 to_machine(each, region, facts)
                 for each in seen.values()

@@ -132,7 +132,9 @@ async def find_machines(calls: AwsCalls, folder: LaunchJournal, regions: Sequenc
     last = notes[-1] if notes else {}
     by_token = {each["client_token"]: each for each in notes if each["what"] == "ask"}
     machines = [
-        to_machine(each, region, facts.get(name) or by_token.get(each.get("ClientToken", ""), last))
+        _update_state(
+            to_machine(each, region, facts.get(name) or by_token.get(each.get("ClientToken", ""), last)), each
+        )
         for name, (region, each) in found.items()
         if each["State"]["Name"] not in ENDED_STATES
     ]

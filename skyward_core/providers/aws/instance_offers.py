@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import pkgutil
+import re
 import time
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -19,7 +20,7 @@ from skyward_core.model.accelerators.catalog import find
 from skyward_core.model.errors import PoolError, SkywardError, UsageError, error_message
 from skyward_core.model.offers import MachineRequirements, Offer, OfferList, describe_nearest, matching_offers
 from skyward_core.providers.aws.boto_calls import AwsCalls
-from skyward_core.providers.aws.ec2_errors import CallFailed
+from skyward_core.providers.aws.ec2_errors import CallFailed, NoImage
 from skyward_core.store.atomic_file import write_atomic
 from skyward_core.store.debug_log import get_logger
 from skyward_core.store.state_folder import state_home
@@ -166,10 +167,19 @@ async def zones_by_type(calls: AwsCalls, region: str, names: list[str]) -> dict[
 DEEP_LEARNING_AMI = "/aws/service/deeplearning/ami/{}/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
 UBUNTU_AMI = "/aws/service/canonical/ubuntu/server/24.04/stable/current/{}/hvm/ebs-gp3/ami-id"
 DEBIAN_NAMES = {"x86_64": "amd64", "arm64": "arm64"}
-
-
-class NoImage(UsageError):
-    """Error: a region does not have the machine image."""
+NEURON_AMI = "/aws/service/neuron/dlami/base/ubuntu-24.04/latest/image_id"
+NEURON_FAMILIES = re.compile(r"(trn|inf[2-9])")
+# Instance families whose accelerators have no driver in any of these images.
+FAMILIES_WITHOUT_IMAGE = {
+    r"p2": "NVIDIA K80", r"p3(dn)?": "NVIDIA V100", r"g2": "NVIDIA K520", r"g3s?": "NVIDIA M60", r"g4ad": "AMD V520",
+    r"inf1": "Inferentia", r"dl1": "Gaudi", r"dl2q": "Qualcomm AI 100", r"vt1": "Xilinx U30",
+}  # fmt: skip
+# Default login names, by a pattern of the image's name and platform.
+LOGIN_NAMES = {
+    r"^(al20|amzn|rhel|suse|sles|opensuse|almalinux|ol\d)|amazon linux|red hat|suse linux": "ec2-user",
+    r"^centos stream (9|\d\d)": "ec2-user",
+    r"^debian": "admin", r"^rocky": "rocky", r"^centos": "centos", r"^fedora": "fedora",
+}  # fmt: skip
 
 
 @value
@@ -236,7 +246,7 @@ async def _find_published_ami(calls: AwsCalls, region: str, kind: InstanceType) 
     except CallFailed as error:
         if error.code != "ParameterNotFound":
             raise
-        raise UsageError(f'region {region} has no published machine image {name}: pass ami="ami-..."') from error
+        raise NoImage(f'region {region} has no published machine image {name}: pass ami="ami-..."') from error
     return str(answer["Parameter"]["Value"])
 
 

@@ -263,7 +263,7 @@ class AWS(JsonSettings, StrictKeywords):
             return await zones_and_placement.order_by_topology(
                 self._calls, sorted(existing, key=lambda each: each.node)
             )
-        if existing:
+        if any(each.state != "ending" for each in existing):  # machines of a failed attempt may still be ending
             raise PoolError(
                 f"an earlier start of pool {spec.name} left {len(existing)} machines. Tear the pool down, "
                 "then start it again"
