@@ -24,6 +24,7 @@ from skyward_tui.cli.commands.offers_capacity_costs import offers
 from skyward_tui.cli.commands.run import run
 from skyward_tui.cli.console import Console
 from tests.aws import Bed, prices
+from tests.aws.images import DEEP
 
 BESIDE = 100 * prices.GP3_GB_MONTH / 730 + prices.PUBLIC_ADDRESS
 T4 = MachineRequirements(accelerator=resolve("T4"))
@@ -270,6 +271,16 @@ def test_what_can_be_bought_ahead_is_listed_and_not_bought(bed: Bed, capsys: pyt
     with pytest.raises(sky.UsageError, match=r"sold in whole days: request 24, 48, \.\.\. hours, not 30"):
         show(capsys, accelerator="H100:8", block=30)
     assert bed.calls("PurchaseCapacityBlock") == []
+
+
+def test_plan_refuses_accelerators_without_an_image_and_states_why(bed: Bed) -> None:
+    def plan(accelerator: str, **more: Any) -> Any:
+        provider = sky.AWS(**{"region": "us-east-1", "ssh_from": "10.0.0.1/32"} | more)
+        return sky.Compute(provider=provider, accelerator=accelerator, name="q").plan()
+
+    with pytest.raises(sky.UsageError, match=r"no current machine image .* for p3dn.24xlarge \(NVIDIA V100\)"):
+        plan("V100:8")
+    assert plan("V100:8", ami=DEEP.ami).attempts[0].instance_type == "p3dn.24xlarge"
 
 
 # What a check says of an account, before anything is made.

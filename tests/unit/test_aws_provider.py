@@ -11,6 +11,8 @@ import re
 import shutil
 import threading
 import time
+from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,20 +37,20 @@ from skyward_core.providers.aws import (
 )
 from skyward_core.providers.aws.account_setup_checks_and_cleanup import SecurityResources
 from skyward_core.providers.aws.boto_calls import AwsAccount, AwsCalls
-from skyward_core.providers.aws.ec2_errors import CallFailed, CapacityRefused
-from skyward_core.providers.aws.instance_launch import InstanceLaunch, LaunchAttempt, LaunchParameters
+from skyward_core.providers.aws.ec2_errors import CallFailed, CapacityRefused, NoImage
+from skyward_core.providers.aws.instance_launch import InstanceLaunch, LaunchAttempt, LaunchParameters, user_data
 from skyward_core.providers.aws.instance_lookup_and_end import to_machine
 from skyward_core.providers.aws.instance_offers import (
     BilledExtras,
     BootImage,
     InstanceType,
-    NoImage,
     PriceCache,
     find_image,
 )
 from skyward_core.providers.aws.launch_journal_and_keys import KeyPair, LaunchJournal
 from skyward_core.providers.aws.zones_and_placement import Zone, sort_by_topology
 from skyward_core.providers.pool_key_folder import known_ledger_id, ledger_id
+from skyward_core.store.ledger_rows import make_bills
 
 KIND = InstanceType(
     name="m7i.large", architecture="x86_64", accelerator="", count=0, memory_each_gb=0.0, nvidia=False, vcpus=2,
@@ -532,8 +534,8 @@ def test_region_of_the_variable_counts_before_that_of_the_profile(
 
 CODES = sorted(
     ec2_errors.THROTTLED_CODES | ec2_errors.TRANSIENT_CODES | ec2_errors.EXPIRED_CODES | ec2_errors.DENIED_CODES
-    | ec2_errors.REJECTED_CREDENTIALS_CODES | ec2_errors.UNAVAILABLE_CODES
-    | {"InvalidAMIID.NotFound", "InvalidInstanceType", "InvalidParameterValue", "MissingInput"}
+    | ec2_errors.REJECTED_CREDENTIALS_CODES | ec2_errors.UNAVAILABLE_CODES | ec2_errors.REGION_LIMIT_CODES
+    | {ec2_errors.NO_SPOT_ROLE, "InvalidAMIID.NotFound", "InvalidInstanceType", "InvalidParameterValue", "MissingInput"}
 )  # fmt: skip
 
 
@@ -542,7 +544,7 @@ def test_no_error_of_ec2_is_longer_than_300_characters() -> None:
     for code in CODES:
         error = ClientError({"Error": {"Code": code, "Message": words}}, "AuthorizeSecurityGroupIngress")
         text = str(
-            ec2_errors.translate_error(error, "service-quotas", "ap-southeast-2", "authorize_security_group_ingress")
+            ec2_errors.translate_error(error, "service-quotas", "ap-southeast-4", "authorize_security_group_ingress")
         )
         assert len(text) <= 300, (code, len(text))
     others = [Exception("x" * 5000), EndpointConnectionError(endpoint_url="http://" + "x" * 5000)]
@@ -560,6 +562,178 @@ def test_rejections_name_what_to_do() -> None:
     terms = "To use this AWS Marketplace product accept terms. Visit https://aws.amazon.com/marketplace/pp?sku=1"
     assert said("OptInRequired", terms).endswith("accept its terms at https://aws.amazon.com/marketplace/pp?sku=1")
     assert "does not accept the AWS credentials" in said("OptInRequired")
+    assert "enable-region" not in said("AuthFailure")
+    for region in ("af-south-1", "eu-central-2", "ap-southeast-4", "me-south-1", "il-central-1"):
+        assert f"aws account enable-region --region-name {region}" in said("AuthFailure", region=region)
+
+
+# Machine images by instance family, and login names.
+
+
+def typed(name: str, *, nvidia: bool = False) -> InstanceType:
+    return replace(KIND, name=name, nvidia=nvidia)
+
+
+class Images:
+    """Images that AWS publishes."""
+
+    def __init__(self, **described: str) -> None:
+        self.described = described
+        self.names: list[str] = []
+
+    async def call(self, service: str, region: str, name: str, **params: Any) -> Any:
+        if service == "ssm":
+            self.names.append(params["Name"])
+            return {"Parameter": {"Value": "ami-1"}}
+        return {"Images": [{"RootDeviceName": "/dev/sda1", "BlockDeviceMappings": [], **self.described}]}
+
+
+@pytest.mark.parametrize(
+    ("name", "nvidia", "parameter"),
+    [
+        ("m7i.large", False, "/aws/service/canonical/ubuntu/"), ("g5.xlarge", True, "/aws/service/deeplearning/"),
+        ("trn1.2xlarge", False, "/aws/service/neuron/dlami/base/"), ("inf2.xlarge", False, "/aws/service/neuron/"),
+    ],
+)  # fmt: skip
+async def test_image_has_the_driver_of_the_instance_family(name: str, nvidia: bool, parameter: str) -> None:
+    calls: Any = Images()
+    await find_image(calls, "here", typed(name, nvidia=nvidia), None, None)
+    assert calls.names[0].startswith(parameter)
+
+
+@pytest.mark.parametrize(
+    "name", ["p3.2xlarge", "p3dn.24xlarge", "g3s.xlarge", "g4ad.xlarge", "inf1.xlarge", "dl1.24xlarge"]
+)
+async def test_instance_family_without_an_image_is_refused_unless_the_user_names_one(name: str) -> None:
+    calls: Any = Images()
+    with pytest.raises(UsageError, match=rf"no current machine image with a driver for {name}.*pass ami="):
+        await find_image(calls, "here", typed(name, nvidia=True), None, None)
+    assert (await find_image(calls, "here", typed(name, nvidia=True), "ami-9", None)).ami == "ami-9"
+
+
+@pytest.mark.parametrize(
+    ("image", "platform", "user"),
+    [
+        ("RHEL-9.4.0_HVM-20240605-x86_64", "", "ec2-user"),
+        ("mine", "Red Hat Enterprise Linux", "ec2-user"),
+        ("suse-sles-15-sp6-v2024", "SUSE Linux", "ec2-user"),
+        ("Rocky-9-EC2-Base-9.4", "", "rocky"),
+        ("AlmaLinux OS 9.4", "", "ec2-user"),
+        ("debian-12-amd64", "", "admin"),
+        ("CentOS Stream 9 x86_64", "", "ec2-user"),
+        ("CentOS 7 x86_64", "", "centos"),
+        ("Fedora-Cloud-Base-40", "", "fedora"),
+        ("al2023-ami-2023", "", "ec2-user"),
+        ("Deep Learning AMI (Amazon Linux 2)", "Linux/UNIX", "ec2-user"),
+        ("ubuntu-noble-24.04", "Linux/UNIX", "ubuntu"),
+        ("mine", "Linux/UNIX", "ubuntu"),
+    ],
+)
+async def test_login_name_is_that_of_the_image_s_system(image: str, platform: str, user: str) -> None:
+    calls: Any = Images(Name=image, PlatformDetails=platform)
+    assert (await find_image(calls, "here", KIND, "ami-1", None)).user == user
+    assert (await find_image(calls, "here", KIND, "ami-1", "me")).user == "me"
+
+
+async def test_image_with_windows_is_refused() -> None:
+    calls: Any = Images(Platform="windows")
+    with pytest.raises(UsageError, match="ami-1 runs Windows"):
+        await find_image(calls, "here", KIND, "ami-1", None)
+
+
+class Subnets:
+    """Subnets of one network; those named v6 have no IPv4 addresses."""
+
+    async def call(self, service: str, region: str, name: str, *, SubnetIds: list[str]) -> Any:
+        return {"Subnets": [self._row(each) for each in SubnetIds]}
+
+    async def call_all(self, *_: Any, **__: Any) -> Any:
+        return [self._row("v6-a"), self._row("b")]
+
+    def _row(self, name: str) -> dict[str, Any]:
+        return {
+            "SubnetId": name,
+            "AvailabilityZone": f"r-{name[-1]}",
+            "VpcId": "v",
+            "Ipv6Native": name.startswith("v6"),
+        }
+
+
+async def test_subnets_without_ipv4_addresses_are_refused_or_left_out() -> None:
+    calls: Any = Subnets()
+    assert [each.subnet for each in await zones_and_placement.list_zones(calls, "r")] == ["b"]
+    with pytest.raises(UsageError, match="subnet v6-a has IPv6 addresses only: choose a subnet with IPv4"):
+        await zones_and_placement.list_zones(calls, "r", subnet="v6-a")
+
+
+@pytest.mark.parametrize(
+    ("region", "reason", "spot"), [("cn-north-1", "bills in CNY", False), ("us-gov-west-1", "GovCloud", True)]
+)
+async def test_prices_of_other_partitions_are_unknown_and_the_plan_states_why(
+    region: str, reason: str, spot: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def spot_price(*_: Any) -> dict[str, list[float]]:
+        return {f"{KIND.name} here-a": [0.1, 0.1, 0.1]}
+
+    monkeypatch.setattr(instance_offers, "spot_prices", spot_price)
+    wanted, calls = MachineRequirements(allocation="cheapest"), Calls()
+    found = await instance_offers.query_region(calls, "aws", region, wanted, BilledExtras(100, True))  # type: ignore[arg-type]
+    assert {each.market: each.hourly for each in found.offers} == {"on-demand": None} | ({"spot": 0.1} if spot else {})
+    assert any(region in note and reason in note for note in found.notes)
+
+
+# The shutdown of machines without an agent.
+
+
+def test_machines_schedule_their_shutdown_at_every_boot() -> None:
+    config = json.loads(user_data(KeyPair("private", "public"), 25).partition("\n")[2])
+    (script,) = config["write_files"]
+    assert script["path"].startswith("/var/lib/cloud/scripts/per-boot/") and script["permissions"] == "0755"
+    assert script["content"] == "#!/bin/sh\nshutdown -P +25\n" and config["runcmd"] == [[script["path"]]]
+
+
+# Machines that EC2 ends while they start, and limits of an account.
+
+
+def test_codes_decide_where_a_launch_continues() -> None:
+    def failed(code: str) -> Any:
+        return ec2_errors.translate_error(refused(code), "ec2", "r", "run_instances")
+
+    for code in ("SecurityGroupLimitExceeded", "NetworkInterfaceLimitExceeded", "InvalidAMIID.NotFound"):
+        assert ec2_errors.is_region_failure(failed(code)), code
+    for code in ("InsufficientInstanceCapacity", ec2_errors.NO_SPOT_ROLE, "VcpuLimitExceeded"):
+        assert ec2_errors.is_attempt_failure(failed(code)) and not ec2_errors.is_region_failure(failed(code)), code
+    assert "iam:CreateServiceLinkedRole" in str(failed(ec2_errors.NO_SPOT_ROLE))
+    assert not ec2_errors.is_region_failure(failed("InvalidParameterValue"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "market", "code"),
+    [
+        ("g5.xlarge", "on-demand", "L-DB2E81BA"),
+        ("g5.xlarge", "spot", "L-3819A6DF"),
+        ("p5en.48xlarge", "spot", "L-C4BD4855"),
+        ("p4d.24xlarge", "spot", "L-7212CCBC"),
+        ("p5.48xlarge", "on-demand", "L-417A185B"),
+        ("im4gn.large", "spot", "L-34B43A08"),
+        ("inf2.xlarge", "on-demand", "L-1945791B"),
+        ("i4i.large", "on-demand", "L-1216C47A"),
+        ("hpc7a.96xlarge", "on-demand", ""),
+        ("dl1.24xlarge", "on-demand", ""),
+        ("trn1.2xlarge", "on-demand", "L-2C3B7624"),
+    ],
+)
+def test_quota_is_that_of_the_instance_family_and_market(kind: str, market: str, code: str) -> None:
+    assert account_setup_checks_and_cleanup.quota_code(kind, market) == code
+
+
+def test_costs_of_rented_machines_count_a_minute_at_least() -> None:
+    row: Any = SimpleNamespace(created_at=0.0)
+    machine = to_machine({"InstanceId": "i-1", "LaunchTime": datetime.fromtimestamp(1000.0, UTC)}, "r", {"hourly": 6.0})
+    (bill,) = make_bills(row, [machine], {"i-1": 1010.0}, None)
+    assert bill.dollars == pytest.approx(0.1)
+    (bill,) = make_bills(row, [machine], {"i-1": 1000.0 + 600}, None)
+    assert bill.dollars == pytest.approx(1.0)
 
 
 # The policy in the documentation.

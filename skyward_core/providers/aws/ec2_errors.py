@@ -184,9 +184,9 @@ def _sign_in_command(command: str, profile: str | None) -> str:
     return f"{command} --profile {shlex.quote(named)}" if named else command
 
 
-def _brief(text: str) -> str:
+def _brief(text: str, most: int = MAX_QUOTE) -> str:
     """Shorten a text of AWS or boto3 for a message. The debug log has the whole text."""
-    return text if len(text) <= MAX_QUOTE else f"{text[: MAX_QUOTE - 1]}…"
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _rejection_error(error: Any, place: str, name: str, sign_in: str) -> SkywardError:
@@ -204,7 +204,13 @@ def _rejection_error(error: Any, place: str, name: str, sign_in: str) -> Skyward
         )
         return UsageError(f"the machine image requires a subscription in AWS Marketplace: accept its terms at {link}")
     if code in REJECTED_CREDENTIALS_CODES:
-        return CredentialsRefused(f"{place} does not accept the AWS credentials ({code}: {message})")
+        region = place.rpartition(" ")[2]
+        if not OPT_IN_REGIONS.match(region):
+            return CredentialsRefused(f"{place} does not accept the AWS credentials ({code}: {message})")
+        return CredentialsRefused(
+            f"{place} does not accept the AWS credentials ({code}: {_brief(whole, 80)}). If the account has not "
+            f"enabled the region: `aws account enable-region --region-name {region}`"
+        )
     if code in DENIED_CODES:
         return CallFailed(
             f"the AWS credentials do not allow {name} ({place}): attach the policy from the documentation",

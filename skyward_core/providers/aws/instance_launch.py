@@ -655,7 +655,9 @@ class AttemptPlanner(Value):
         found, failed = await query_regions(regions, ask)
         zones = {place.zone: place for _, places in found for place in places}
         types = {kind.name: kind for known, _ in found for kind in known.kinds}
-        order = select_offers([offer for known, _ in found for offer in known.offers], requirements, zones)
+        order = select_offers(
+            [offer for known, _ in found for offer in known.offers], requirements, zones, self.extras.ami
+        )
         return [self._make_attempt(each, zones[each.zone], types[each.instance_type], held) for each in order], failed
 
     async def find_reservation(self, regions: Sequence[str]) -> ReservedCapacity | None:

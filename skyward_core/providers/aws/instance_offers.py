@@ -200,7 +200,7 @@ class BootImage(Value):
 
 
 async def find_image(calls: AwsCalls, region: str, kind: InstanceType, ami: str | None, user: str | None) -> BootImage:
-    """Return the image for an instance type: the Deep Learning image for NVIDIA GPUs, else plain Ubuntu.
+    """Return the image for an instance type: a Deep Learning image for NVIDIA GPUs or Neuron, else plain Ubuntu.
 
     Args:
         ami: Id of the user's image, which replaces the default images.
@@ -209,13 +209,18 @@ async def find_image(calls: AwsCalls, region: str, kind: InstanceType, ami: str 
     Raises:
         SkywardError: If the image does not exist, or is for another architecture.
     """
-    ami = ami or await _find_published_ami(calls, region, kind)
+    if not ami:
+        if reason := missing_image_reason(kind.name):
+            raise UsageError(reason)
+        ami = await _find_published_ami(calls, region, kind)
     image = await _describe_image(calls, region, ami)
+    if image.get("Platform", "").lower() == "windows":
+        raise UsageError(f"machine image {ami} runs Windows: choose an image with Linux")
     architecture = image.get("Architecture", kind.architecture)
     if architecture != kind.architecture:
         raise UsageError(f"machine image {ami} is for {architecture}, and {kind.name} is {kind.architecture}")
     root, sizes = _image_volumes(image)
-    return BootImage(ami, root, sizes.get(root, 0), user or _default_user(image.get("Name", "")))
+    return BootImage(ami, root, sizes.get(root, 0), user or _default_user(image))
 
 
 async def _describe_image(calls: AwsCalls, region: str, ami: str) -> dict[str, Any]:
@@ -236,11 +241,12 @@ def _image_volumes(image: Mapping[str, Any]) -> tuple[str, dict[str, int]]:
 
 
 async def _find_published_ami(calls: AwsCalls, region: str, kind: InstanceType) -> str:
-    name = (
-        DEEP_LEARNING_AMI.format(kind.architecture)
-        if kind.nvidia
-        else UBUNTU_AMI.format(DEBIAN_NAMES[kind.architecture])
-    )
+    if NEURON_FAMILIES.match(kind.name):
+        name = NEURON_AMI
+    elif kind.nvidia:
+        name = DEEP_LEARNING_AMI.format(kind.architecture)
+    else:
+        name = UBUNTU_AMI.format(DEBIAN_NAMES[kind.architecture])
     try:
         answer = await calls.call("ssm", region, "get_parameter", Name=name)
     except CallFailed as error:
@@ -250,12 +256,23 @@ async def _find_published_ami(calls: AwsCalls, region: str, kind: InstanceType) 
     return str(answer["Parameter"]["Value"])
 
 
-def _default_user(name: str) -> str:
-    """Return the default login name of an image."""
-    lower = name.lower()
-    if lower.startswith(("al20", "amzn")) or "amazon linux" in lower:
-        return "ec2-user"
-    return "admin" if lower.startswith("debian") else "ubuntu"
+def missing_image_reason(instance_type: str) -> str:
+    """Return why no published image works on a type; "" if one does."""
+    family = instance_type.partition(".")[0]
+    for pattern, accelerator in FAMILIES_WITHOUT_IMAGE.items():
+        if re.fullmatch(pattern, family):
+            return (
+                f"AWS publishes no current machine image with a driver for {instance_type} ({accelerator}): pass "
+                'ami="ami-..." with an image of your own'
+            )
+    return ""
+
+
+def _default_user(image: Mapping[str, Any]) -> str:
+    """Return the default login name of an image, by its name or platform."""
+    texts = [image.get(name, "").lower() for name in ("Name", "PlatformDetails")]
+    found = [user for pattern, user in LOGIN_NAMES.items() if any(re.search(pattern, text) for text in texts)]
+    return found[0] if found else "ubuntu"
 
 
 _log = get_logger("provider")
@@ -326,6 +343,13 @@ PRICING_REGION = "us-east-1"  # its price service knows the prices of all region
 MAX_SINGLE_QUERIES = 6  # types; for more types, the complete price list of the region is read
 HOURS_PER_MONTH = 730.0  # as AWS counts
 SPOT_HISTORY_DAYS = 3  # days of spot prices
+
+CHINA = "cn-"
+# Regions without prices in dollars for their accounts, by prefix.
+UNPRICED_PARTITIONS = {
+    CHINA: "AWS in China bills in CNY", "us-gov-": "accounts of GovCloud cannot query prices",
+    "us-iso": "its accounts cannot query prices", "eusc-": "AWS bills in euros there",
+}  # fmt: skip
 
 _PRODUCT_FILTERS = {
     "operatingSystem": "Linux", "tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used",
@@ -572,7 +596,7 @@ async def query_region(
 
 
 def select_offers(
-    offers: Sequence[Offer], requirements: MachineRequirements, usable_zones: Container[str] | None
+    offers: Sequence[Offer], requirements: MachineRequirements, usable_zones: Container[str] | None, ami: str | None
 ) -> list[Offer]:
     """Return the fitting offers in usable zones, in the order of attempts.
 
@@ -580,11 +604,15 @@ def select_offers(
         offers: All offers.
         requirements: Machine requirements.
         usable_zones: Zones with a subnet; None if unknown.
+        ami: Id of the user's image; None for the published images.
 
     Raises:
         UsageError: If no offer remains. The message has the reason.
     """
-    order = matching_offers(offers, requirements)
+    fitting = matching_offers(offers, requirements)
+    order = [each for each in fitting if ami or not missing_image_reason(each.instance_type)]
+    if fitting and not order:
+        raise UsageError(missing_image_reason(fitting[0].instance_type))
     found = [each for each in order if usable_zones is None or not each.zone or each.zone in usable_zones]
     if found:
         return found
@@ -624,7 +652,10 @@ class _RegionPrices:
         self._market_spot = spot
         notes = []
         calls, region, types = self._calls, self._region, self._types
+        partition = next((reason for prefix, reason in UNPRICED_PARTITIONS.items() if region.startswith(prefix)), "")
         try:
+            if partition:
+                raise PoolError(partition)
             async with asyncio.timeout(PRICING_TIMEOUT):
                 self._extra_prices, _ = await self._store.get(f"beside {region}", lambda: extra_prices(calls, region))
                 if types:
@@ -636,7 +667,7 @@ class _RegionPrices:
             self._at, self._shipped = shipped_at(), True
             reason = error_message(error) or "AWS did not answer in time"
             notes.append(_shipped_prices_note(self._region, reason))
-        if spot and self._types:
+        if spot and self._types and not region.startswith(CHINA):
             try:
                 async with asyncio.timeout(PRICING_TIMEOUT):
                     self._spot, self._spot_at = await self._store.get(

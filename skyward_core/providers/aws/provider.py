@@ -385,7 +385,7 @@ class AWS(JsonSettings, StrictKeywords):
         except PoolError as error:
             notes.append(f"cannot determine the usable zones: {error_message(error)}")
         try:
-            order = select_offers(found.offers, requirements, zones)
+            order = select_offers(found.offers, requirements, zones, self.ami)
         except UsageError as error:  # the notes on missing offers may explain the error
             raise UsageError("; ".join([error_message(error), *found.notes])) from error
         requests, grouped = [], False

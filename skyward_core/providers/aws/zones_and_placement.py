@@ -53,6 +53,8 @@ async def list_zones(
         found = await calls.call_all("ec2", region, "describe_subnets", "Subnets", Filters=filters)
         if not found:
             raise ec2_errors.no_network_error(region)
+    if not (found := [each for each in found if not each.get("Ipv6Native")]):
+        raise UsageError(f"subnet {subnet or region} has IPv6 addresses only: choose a subnet with IPv4 addresses")
     by_zone = {
         each["AvailabilityZone"]: Zone(region, each["AvailabilityZone"], each["SubnetId"], each["VpcId"])
         for each in found
