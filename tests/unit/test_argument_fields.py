@@ -15,7 +15,7 @@ from hypothesis import given as cases
 from hypothesis import strategies as st
 
 from skyward_core import plugins
-from skyward_core.client.launch.image_options import IMAGE_FIELDS, field_texts, split_by_field
+from skyward_core.client.launch.image_option_parsing import IMAGE_FIELDS, field_texts, split_by_field
 from skyward_core.client.launch.launch_form_choices import (
     ArgumentField,
     argument_fields,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from skyward_core.client.launch.image_options import parse_image_options
+from skyward_core.client.launch.image_option_parsing import parse_image_options
 from skyward_core.client.launch.launch_plan import make_plan
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.client.launch.presets import Preset, delete, drop_unknown, presets, save

@@ -8,7 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.client.launch.image_options import LISTS, ImageOptions, option_error, parse_image_options
+from skyward_core.client.launch.image_option_parsing import LISTS, ImageOptions, option_error, parse_image_options
 from skyward_core.client.launch.launch_form_choices import (
     FunctionInfo,
     build_tasks,

@@ -107,7 +107,7 @@ class LaunchRequest(Value):
         debug_wait: Duration for which a rank waits at a breakpoint for a debugger, as a text ("10m").
         plugins: Names, in order of entry.
         plugin_settings: Texts of the plugins' parameters, by names such as "torch.backend".
-        image_settings: Environment of the ranks as texts such as "pip=einops"; see ``launch.image_options``.
+        image_settings: Environment of the ranks as texts such as "pip=einops"; see ``launch.image_option_parsing``.
         lock, requirements: Package files for the ranks, relative to the current folder.
         project: Whether to install the dependencies of the project's ``pyproject.toml``.
         outputs: Patterns of the output files to download, such as "out/**".
@@ -283,7 +283,7 @@ class LaunchRequest(Value):
         Raises:
             UsageError: If the command line would be parsed to a different request.
         """
-        from skyward_core.client.launch.image_options import parse_image_options
+        from skyward_core.client.launch.image_option_parsing import parse_image_options
 
         parse_image_options(self.image_settings)  # rejects texts with secrets, which must not appear in a command line
         words = [word for name, option in OPTIONS.items() for word in self._option_words(name, option.name)]

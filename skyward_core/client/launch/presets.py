@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from skyward_core.client.launch.image_options import parse_image_options
+from skyward_core.client.launch.image_option_parsing import parse_image_options
 from skyward_core.client.launch.launch_form_choices import available_plugins, parameter_fields
 from skyward_core.client.launch.launch_records import invalid_fields, texts_in
 from skyward_core.client.launch.launch_request import DEFAULTS, LaunchRequest

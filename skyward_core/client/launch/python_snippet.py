@@ -12,7 +12,7 @@ from math import isfinite
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.client.launch.image_options import LISTS, parse_image_options
+from skyward_core.client.launch.image_option_parsing import LISTS, parse_image_options
 from skyward_core.client.launch.launch_plan import LaunchPlan, make_plan
 from skyward_core.client.launch.launch_request import LaunchRequest, options_of
 from skyward_core.model.errors import UsageError, set_error_field

@@ -386,7 +386,7 @@ class ImageFields(OptionFields):
 
     def fill(self, text: str) -> None:
         """Fill the fields from texts such as ``pip=einops``."""
-        from skyward_core.client.launch.image_options import split_by_field
+        from skyward_core.client.launch.image_option_parsing import split_by_field
 
         try:
             texts = shlex.split(text)
@@ -401,7 +401,7 @@ class ImageFields(OptionFields):
     @on(FoldingSection.Expanded)
     def show(self) -> None:
         """Show the values or an error in the title. If the section is expanded, show the fields."""
-        from skyward_core.client.launch.image_options import IMAGE_FIELDS, parse_image_options
+        from skyward_core.client.launch.image_option_parsing import IMAGE_FIELDS, parse_image_options
 
         problem = ""
         try:
@@ -411,7 +411,7 @@ class ImageFields(OptionFields):
         self.show_fields(None if self.collapsed else IMAGE_FIELDS, self.text, problem)
 
     def _text_of(self, name: str, value: str) -> str:
-        from skyward_core.client.launch.image_options import field_texts
+        from skyward_core.client.launch.image_option_parsing import field_texts
 
         if name in self._filled:  # use the original texts, which keep several commands separate
             return shlex.join(self._filled[name])
