@@ -129,7 +129,7 @@ RARELY_LOADED = (
     "skyward_core/node/agent/retained_results.py",
     "skyward_core/node/agent/metrics_sampler_supervisor.py",
     "skyward_core/node/agent/written_files.py",
-    "skyward_core/node/bootstrap/hardware_benchmark.py",
+    "skyward_core/node/bootstrap/hardware_and_network_benchmark.py",
     "skyward_core/node/stack_dumps_and_profiles.py",
     "skyward_core/node/worker/breakpoints.py",
     "skyward_core/node/worker/node_level_plugin_contexts.py",

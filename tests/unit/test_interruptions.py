@@ -22,7 +22,7 @@ import pytest
 from skyward_core.model.machines import Machine, MeasuredHardware, OrderedHardware, find_mismatch
 from skyward_core.node.agent import agent_recovery_and_shutdown
 from skyward_core.node.agent.agent_recovery_and_shutdown import DeadmanSwitch
-from skyward_core.node.bootstrap import hardware_benchmark
+from skyward_core.node.bootstrap import hardware_and_network_benchmark
 from skyward_core.pool.startup import MachineVerifier, _parse_probe
 from skyward_core.protocol import host_answers
 from skyward_core.providers.aws import instance_lookup_and_end, spot_interruption_watcher
@@ -320,12 +320,12 @@ def test_isolated_node_is_distinguished_from_a_blocked_network(
 
 
 def test_host_benchmark_measures_disk_and_transfer_to_neighbor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware_benchmark, "DISK_BYTES", 8 << 20)
-    monkeypatch.setattr(hardware_benchmark, "SEND_SECONDS", 0.1)
+    monkeypatch.setattr(hardware_and_network_benchmark, "DISK_BYTES", 8 << 20)
+    monkeypatch.setattr(hardware_and_network_benchmark, "SEND_SECONDS", 0.1)
     monkeypatch.setenv("PATH", str(tmp_path))
     word = "0123456789abcdef" * 2
     wanted = {"gpus": True, "python": str(tmp_path / "none"), "address": "127.0.0.1", "word": word}
-    found = hardware_benchmark.measure_host(tmp_path, wanted)
+    found = hardware_and_network_benchmark.measure_host(tmp_path, wanted)
     host_answers.validate_task_result("probe", found | {"gpus": [list(each) for each in found["gpus"]]})
     assert found["disk"] > 0 and list(tmp_path.iterdir()) == [], "it leaves nothing"
     assert found["whys"]["gpus"] == "nvidia-smi is not installed" and "matmul" in found["whys"]
@@ -334,16 +334,16 @@ def test_host_benchmark_measures_disk_and_transfer_to_neighbor(tmp_path: Path, m
         stranger.sendall(b"x" * len(word))
         stranger.shutdown(socket.SHUT_WR)
         assert stranger.recv(1) == b"", "who does not know the word is told nothing"
-    sent = hardware_benchmark.measure_send({"address": "127.0.0.1", "port": found["port"], "word": word})
+    sent = hardware_and_network_benchmark.measure_send({"address": "127.0.0.1", "port": found["port"], "word": word})
     host_answers.validate_task_result("send", sent)
     assert sent["rate"] > 0 and sent["why"] == ""
 
 
 def test_disk_benchmark_file_is_unlinked_before_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[Path]] = []
-    monkeypatch.setattr(hardware_benchmark, "DISK_BYTES", 1)
+    monkeypatch.setattr(hardware_and_network_benchmark, "DISK_BYTES", 1)
     monkeypatch.setattr(os, "fsync", lambda number: seen.append(list(tmp_path.iterdir())))
-    speed, why = hardware_benchmark._measure_disk(tmp_path)
+    speed, why = hardware_and_network_benchmark._measure_disk(tmp_path)
     assert speed > 0 and not why and seen == [[]]
 
 
@@ -362,8 +362,8 @@ def neighbor(serve: Callable[[socket.socket], None]) -> Iterator[dict[str, Any]]
 
 
 def test_benchmark_transfer_is_bounded_on_a_fast_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware_benchmark, "MAX_SEND_BYTES", 3 << 20)
-    monkeypatch.setattr(hardware_benchmark, "SEND_SECONDS", 60.0)
+    monkeypatch.setattr(hardware_and_network_benchmark, "MAX_SEND_BYTES", 3 << 20)
+    monkeypatch.setattr(hardware_and_network_benchmark, "SEND_SECONDS", 60.0)
     taken = []
 
     def take(connection: socket.socket) -> None:
@@ -372,31 +372,31 @@ def test_benchmark_transfer_is_bounded_on_a_fast_network(monkeypatch: pytest.Mon
         connection.sendall((3 << 20).to_bytes(8, "big"))
 
     with neighbor(take) as request:
-        sent = hardware_benchmark.measure_send(request)
+        sent = hardware_and_network_benchmark.measure_send(request)
     assert sent["rate"] > 0 and sum(taken) == (3 << 20) + 1
 
 
 def test_unreachable_neighbor_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    assert hardware_benchmark.measure_send({"address": "127.0.0.1", "port": port, "word": "w"})["why"]
+    assert hardware_and_network_benchmark.measure_send({"address": "127.0.0.1", "port": port, "word": "w"})["why"]
 
 
 def test_neighbor_that_confirms_nothing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware_benchmark, "SEND_SECONDS", 0.05)
+    monkeypatch.setattr(hardware_and_network_benchmark, "SEND_SECONDS", 0.05)
 
     def take(connection: socket.socket) -> None:
         while connection.recv(1 << 16):
             pass
 
     with neighbor(take) as request:
-        sent = hardware_benchmark.measure_send(request)
+        sent = hardware_and_network_benchmark.measure_send(request)
     assert (sent["rate"], sent["why"]) == (0.0, "nothing was received")
 
 
 def test_nvidia_smi_output_is_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware_benchmark, "DRIVER_RETRY_DELAY", 60.0)
-    monkeypatch.setattr(hardware_benchmark, "DRIVER", 0.005)
+    monkeypatch.setattr(hardware_and_network_benchmark, "DRIVER_RETRY_DELAY", 60.0)
+    monkeypatch.setattr(hardware_and_network_benchmark, "DRIVER", 0.005)
     program = tmp_path / "nvidia-smi"
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     for script, found in (
@@ -414,36 +414,36 @@ def test_nvidia_smi_output_is_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ):
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o755)
-        assert hardware_benchmark._list_gpus() == found
-    monkeypatch.setattr(hardware_benchmark, "DRIVER_RETRY_DELAY", 0.01)
-    monkeypatch.setattr(hardware_benchmark, "DRIVER", 0.05)
+        assert hardware_and_network_benchmark._list_gpus() == found
+    monkeypatch.setattr(hardware_and_network_benchmark, "DRIVER_RETRY_DELAY", 0.01)
+    monkeypatch.setattr(hardware_and_network_benchmark, "DRIVER", 0.05)
     program.write_text("#!/bin/sh\nexec sleep 30\n")
-    assert hardware_benchmark._list_gpus()[1].startswith("nvidia-smi failed: ")
+    assert hardware_and_network_benchmark._list_gpus()[1].startswith("nvidia-smi failed: ")
 
 
 @pytest.mark.parametrize("first", ["NVIDIA-SMI has failed; exit 9", "No devices were found; exit 6"])
 def test_nvidia_smi_is_retried_while_the_driver_loads(
     first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hardware_benchmark, "DRIVER_RETRY_DELAY", 0.01)
+    monkeypatch.setattr(hardware_and_network_benchmark, "DRIVER_RETRY_DELAY", 0.01)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     program = tmp_path / "nvidia-smi"
     once = f"if mkdir {tmp_path}/asked 2>/dev/null; then echo {first}; fi"
     program.write_text(f"#!/bin/sh\n{once}\necho 'Tesla T4, 15360 MiB, 570.0'\n")
     program.chmod(0o755)
-    assert hardware_benchmark._list_gpus() == ([("Tesla T4", 15360.0)], "")
+    assert hardware_and_network_benchmark._list_gpus() == ([("Tesla T4", 15360.0)], "")
 
 
 def test_unauthenticated_connections_do_not_block_the_benchmark_peer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware_benchmark, "SEND_SECONDS", 0.01)
-    monkeypatch.setattr(hardware_benchmark, "MAX_UNAUTHENTICATED", 3)
+    monkeypatch.setattr(hardware_and_network_benchmark, "SEND_SECONDS", 0.01)
+    monkeypatch.setattr(hardware_and_network_benchmark, "MAX_UNAUTHENTICATED", 3)
     word = "0123456789abcdef"
     before = threading.active_count()
-    port = hardware_benchmark.start_receiver("127.0.0.1", word)
+    port = hardware_and_network_benchmark.start_receiver("127.0.0.1", word)
     silent = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(6)]
     silent[-1].sendall(word[:-1].encode())
     assert silent[0].recv(1) == b"", "only so many are held"
-    sent = hardware_benchmark.measure_send({"address": "127.0.0.1", "port": port, "word": word})
+    sent = hardware_and_network_benchmark.measure_send({"address": "127.0.0.1", "port": port, "word": word})
     assert sent["rate"] > 0 and sent["why"] == ""
     for each in silent:
         with each:
@@ -456,8 +456,8 @@ def test_unauthenticated_connections_do_not_block_the_benchmark_peer(monkeypatch
 
 
 def test_benchmark_receiver_closes_after_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware_benchmark, "LISTEN_TIMEOUT", 0.05)
-    port = hardware_benchmark.start_receiver("127.0.0.1", "w")
+    monkeypatch.setattr(hardware_and_network_benchmark, "LISTEN_TIMEOUT", 0.05)
+    port = hardware_and_network_benchmark.start_receiver("127.0.0.1", "w")
     with socket.create_connection(("127.0.0.1", port), 5) as slow:
         slow.sendall(b"w and no end")
         slow.settimeout(5)

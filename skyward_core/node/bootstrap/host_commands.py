@@ -78,11 +78,11 @@ def run_host_command(action: str, request: dict[str, Any], root: str, receive: R
         usage, reason = read_gpu_usage_in_child()
         return {"uses": usage, "why": reason}
     if action == "probe":
-        from skyward_core.node.bootstrap.hardware_benchmark import measure_host
+        from skyward_core.node.bootstrap.hardware_and_network_benchmark import measure_host
 
         return measure_host(base, request)
     if action == "send":
-        from skyward_core.node.bootstrap.hardware_benchmark import measure_send
+        from skyward_core.node.bootstrap.hardware_and_network_benchmark import measure_send
 
         return measure_send(request)
     raise ValueError(f"unknown host command {action!r}")
