@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import skyward_core as sky
-from skyward_core.client.recording_export import RecordingExporter, Timed
+from skyward_core.client.replayable_recording_export import RecordingExporter, Timed
 from skyward_core.pool import machine_metrics
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow

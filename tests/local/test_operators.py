@@ -381,8 +381,8 @@ def test_trial_table_of_a_gang_sweep_is_found_by_any_of_its_runs(pool: sky.Compu
 
 @pytest.mark.parametrize("nodes", [0, 2])
 def test_recording_of_a_sweep_has_its_trial_table(pool: sky.Compute, tmp_path: Path, nodes: int) -> None:
-    from skyward_core.client.recording_export import export_recording
     from skyward_core.client.replay_session import Playback, Replay, open_recording
+    from skyward_core.client.replayable_recording_export import export_recording
 
     sweep = sky.sweep(ranked, n=[1, 3, 2])
     trials = sweep.with_nodes(nodes) @ pool if nodes else sweep >> pool

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.client import recording_export
-from skyward_core.client.recording_export import export_recording
+from skyward_core.client import replayable_recording_export
 from skyward_core.client.replay_session import Playback, open_recording
+from skyward_core.client.replayable_recording_export import export_recording
 from skyward_core.model.errors import UsageError
 from skyward_core.pool import machine_metrics
 from skyward_core.store.ledger import Ledger
@@ -124,8 +124,8 @@ def test_long_logs_in_a_recording_keep_beginning_and_end(
 ) -> None:
     row = ledger.find_pool(key)
     assert row is not None
-    monkeypatch.setattr(recording_export, "MAX_LOG_BYTES", 0)
-    monkeypatch.setattr(recording_export, "MIN_WORKER_BYTES", 40)
+    monkeypatch.setattr(replayable_recording_export, "MAX_LOG_BYTES", 0)
+    monkeypatch.setattr(replayable_recording_export, "MIN_WORKER_BYTES", 40)
     packed = export_recording(ledger, row, "", tmp_path / "a")
     assert packed.left_out > 0
     ring = played(packed.path).view.logs.rank(0)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
-from skyward_core.client.recording_export import export_recording
 from skyward_core.client.replay_session import open_recording
+from skyward_core.client.replayable_recording_export import export_recording
 from skyward_core.client.run_history import PoolRow, follow_output
 from skyward_core.client.session import Session
 from skyward_core.model import errors
