@@ -29,7 +29,7 @@ _MODULE_MOVES = {
     "accelerators": "model.accelerators",
     "errors": "model.errors",
     "spec": "model.specs",
-    "time": "model.minutes_hours_days",
+    "time": "model.minutes_hours_days_in_seconds",
 }
 
 
