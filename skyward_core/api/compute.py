@@ -16,7 +16,7 @@ from skyward_core.api.older_compute_arguments_and_methods import DeprecatedArgum
 from skyward_core.api.pool_operations import PoolOperations, print_safely, run_in_thread, tear_down
 from skyward_core.model.deprecated_and_unknown_arguments import apply_rules, check_unknown_arguments
 from skyward_core.model.errors import Cancelled, Hint, LedgerError, PoolError, TeardownError, UsageError
-from skyward_core.model.provider_capabilities import RunsHere, ServedByAnother, costs_money, hourly_price
+from skyward_core.model.provider_capability_protocols import RunsHere, ServedByAnother, costs_money, hourly_price
 from skyward_core.model.specs import Image, Nodes, Options, Spec, Worker
 from skyward_core.runtime.instance_info import refuse_pool_while_loading
 from skyward_core.store import debug_log, state_folder

@@ -29,7 +29,7 @@ from skyward_core.api.active_pool import PoolOperand, require_call
 from skyward_core.api.older_compute_arguments_and_methods import DeprecatedMethods
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.function import Function, PendingFunction, PendingGroup
-from skyward_core.model.provider_capabilities import Rents
+from skyward_core.model.provider_capability_protocols import Rents
 from skyward_core.model.run_future import RunFuture
 from skyward_core.tasks.stdout_whole_lines import write_escaped
 from skyward_core.transport.background_loop import background_loop, process_id, submit

@@ -21,7 +21,7 @@ from skyward_core.client.launch.launch_request import WAYS
 from skyward_core.client.sweep_launch_and_resumption import trial_table_source
 from skyward_core.model.errors import NoTrials, SkywardError, UsageError
 from skyward_core.model.outcomes import Outcome
-from skyward_core.model.provider_capabilities import hourly_price
+from skyward_core.model.provider_capability_protocols import hourly_price
 from skyward_core.protocol.node_paths import ERR, OUT
 from skyward_core.store import pool_folder
 from skyward_core.store.ledger import Ledger

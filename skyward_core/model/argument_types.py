@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 from skyward_core.model.accelerators import Accelerator, Factory
 from skyward_core.model.machines import Check, Machine
-from skyward_core.model.provider_capabilities import ServedByAnother
+from skyward_core.model.provider_capability_protocols import ServedByAnother
 
 
 class HasMachines(Protocol):

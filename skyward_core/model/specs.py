@@ -22,7 +22,7 @@ from skyward_core.model.deprecated_and_unknown_arguments import (
     renamed,
 )
 from skyward_core.model.errors import SpecError
-from skyward_core.model.provider_capabilities import Rents
+from skyward_core.model.provider_capability_protocols import Rents
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.util.light_dataclass import Value, checked, value
 from skyward_core.util.redaction import MIN_SECRET_LENGTH, make_sanitizer, map_strings

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from skyward_core.model.errors import LedgerError, SkywardError, error_message
 from skyward_core.model.outcomes import BudgetStatus
-from skyward_core.model.provider_capabilities import Dates
+from skyward_core.model.provider_capability_protocols import Dates
 from skyward_core.pool.pool_context import PoolContext
 from skyward_core.providers.provider_calls import log_query
 from skyward_core.store.debug_log import get_logger

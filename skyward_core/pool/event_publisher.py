@@ -17,7 +17,7 @@ from weakref import ref
 from skyward_core.model.errors import Hint, LedgerError
 from skyward_core.model.machines import total_hourly
 from skyward_core.model.outcomes import NodePhase, Outcome, PoolStatus, RootCause, RunStatus
-from skyward_core.model.provider_capabilities import hourly_price
+from skyward_core.model.provider_capability_protocols import hourly_price
 from skyward_core.model.root_cause import is_failure
 from skyward_core.pool.agent_link import ClockSteps, Link
 from skyward_core.pool.rank_output import LiveLogs, LogReceiver, LogSink

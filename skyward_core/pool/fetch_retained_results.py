@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from skyward_core.model.errors import PoolError, SkywardError, error_hint, error_message
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import Outcome
-from skyward_core.model.provider_capabilities import Quiets
+from skyward_core.model.provider_capability_protocols import Quiets
 from skyward_core.model.root_cause import summarize_outcomes
 from skyward_core.pool.agent_link import Link, is_notification
 from skyward_core.pool.pool_context import PoolContext

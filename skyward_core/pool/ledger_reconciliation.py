@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from skyward_core.model.machines import Machine
-from skyward_core.model.provider_capabilities import Finds, Quiets, hourly_price
+from skyward_core.model.provider_capability_protocols import Finds, Quiets, hourly_price
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.providers.provider import Provider
 from skyward_core.providers.provider_calls import log_query

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from skyward_core import providers
 from skyward_core.model.errors import SkywardError, UsageError, error_message
 from skyward_core.model.machines import Inventory, Leftover
-from skyward_core.model.provider_capabilities import Sweeps
+from skyward_core.model.provider_capability_protocols import Sweeps
 from skyward_core.providers.provider_calls import log_call
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from skyward_core.model.errors import LedgerError, PoolError, SkywardError, UsageError, error_message
 from skyward_core.model.machines import Machine
-from skyward_core.model.provider_capabilities import notice_program
+from skyward_core.model.provider_capability_protocols import notice_program
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.ledger_reconciliation import with_python
 from skyward_core.pool.missing_and_replaced_nodes import describe_preemption

@@ -34,7 +34,7 @@ from skyward_core.model.machines import (
     find_mismatch,
 )
 from skyward_core.model.outcomes import NodePhase
-from skyward_core.model.provider_capabilities import RunsHere, Sells, Warns, notice_program
+from skyward_core.model.provider_capability_protocols import RunsHere, Sells, Warns, notice_program
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import Image, PoolSpec
 from skyward_core.plugins.plugin import bootstrap_steps, check_standalone, transform_image

@@ -22,7 +22,7 @@ from skyward_core.model.errors import (
 )
 from skyward_core.model.machines import Check, Machine
 from skyward_core.model.offers import MachineRequirements, Offer, RentalPlan, Selection, offer_sort_key
-from skyward_core.model.provider_capabilities import (
+from skyward_core.model.provider_capability_protocols import (
     Dates,
     EndsNow,
     Finds,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from skyward_core.model.errors import SpecError, UsageError, set_error_field
-from skyward_core.model.provider_capabilities import (
+from skyward_core.model.provider_capability_protocols import (
     Foresees,
     Offers,
     Plans,

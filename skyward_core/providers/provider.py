@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkab
 
 from skyward_core.model.errors import SkywardError, UsageError, set_error_field
 from skyward_core.model.machines import Machine
-from skyward_core.model.provider_capabilities import declared_settings
+from skyward_core.model.provider_capability_protocols import declared_settings
 from skyward_core.model.provider_setting_descriptors import Setting
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class JsonSettings:
 
 
 # This capability is defined here because ``Target`` belongs to the transport layer. All others are in
-# ``model/provider_capabilities.py``.
+# ``model/provider_capability_protocols.py``.
 
 
 @runtime_checkable

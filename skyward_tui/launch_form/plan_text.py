@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from skyward_core.client.launch.launch_request import OPTIONS
 from skyward_core.model.errors import ScriptError, SkywardError, error_message
-from skyward_core.model.provider_capabilities import NeedsPython, RunsHere
+from skyward_core.model.provider_capability_protocols import NeedsPython, RunsHere
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.launch_form.form import (

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import skyward_core as sky
 from skyward_core import providers
 from skyward_core.client.leftover_cleanup import find_accounts
-from skyward_core.model import provider_capabilities
+from skyward_core.model import provider_capability_protocols
 from skyward_core.model.accelerators import Accelerator
 from skyward_core.model.errors import NoCapacity, SkywardError, SpecError, TooFewHosts, UsageError
 from skyward_core.model.machines import Machine
@@ -195,19 +195,19 @@ async def test_each_machine_is_ended_by_its_own_provider() -> None:
 def test_multi_provider_forwards_every_capability_of_its_providers() -> None:
     """A new capability of rented machines must be forwarded as well."""
     of_no_pool = {
-        provider_capabilities.HasSettings,
-        provider_capabilities.NeedsPython,
-        provider_capabilities.ChecksSettings,
-        provider_capabilities.Offers,
-        provider_capabilities.SellsBlocks,
-        provider_capabilities.SizesDisk,
-        provider_capabilities.Sweeps,
+        provider_capability_protocols.HasSettings,
+        provider_capability_protocols.NeedsPython,
+        provider_capability_protocols.ChecksSettings,
+        provider_capability_protocols.Offers,
+        provider_capability_protocols.SellsBlocks,
+        provider_capability_protocols.SizesDisk,
+        provider_capability_protocols.Sweeps,
     }
-    all_of_them = {each for each in vars(provider_capabilities).values() if getattr(each, "_is_protocol", False)} - {
-        Protocol
-    }
+    all_of_them = {
+        each for each in vars(provider_capability_protocols).values() if getattr(each, "_is_protocol", False)
+    } - {Protocol}
     alone = {each for each in all_of_them - of_no_pool if isinstance(AWS, each)}
-    assert provider_capabilities.Finds in alone
+    assert provider_capability_protocols.Finds in alone
     assert {each for each in alone if not isinstance(MultiProvider([AWS, AWS]), each)} == set()
 
 

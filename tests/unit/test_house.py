@@ -176,7 +176,7 @@ def test_provider_names_appear_only_in_provider_packages() -> None:
 
 
 def test_provider_capabilities_are_not_guessed_by_attribute() -> None:
-    """Check for a capability (``model/provider_capabilities.py``), not for an attribute name."""
+    """Check for a capability (``model/provider_capability_protocols.py``), not for an attribute name."""
     guessed = [
         f"{name}:{node.lineno}"
         for name, path in MODULES.items()

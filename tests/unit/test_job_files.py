@@ -20,7 +20,7 @@ import skyward_core as sky
 from skyward_core.client.launch.job_launch import JobRequest, parse_variables
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import JobFileError
-from skyward_core.model.provider_capabilities import RunsHere
+from skyward_core.model.provider_capability_protocols import RunsHere
 from skyward_core.tasks.job_files.job import JobFile
 from skyward_core.tasks.job_files.job_yaml_reader import (
     IGNORED_KEYS,

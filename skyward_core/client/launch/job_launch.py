@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from skyward_core.client.launch.launch_plan import make_options, make_plugins
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.model.errors import JobFileError, UsageError, set_error_field
-from skyward_core.model.provider_capabilities import Offers, RunsHere, declared_settings
+from skyward_core.model.provider_capability_protocols import Offers, RunsHere, declared_settings
 from skyward_core.model.specs import Image, Options, PoolSpec, Spec
 from skyward_core.providers import DEFAULT_PROVIDER, provider_class, provider_names
 from skyward_core.providers.pool_planning import make_pool_spec

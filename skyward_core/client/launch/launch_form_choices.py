@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_origin
 
 from skyward_core import plugins
 from skyward_core.model.errors import ScriptError, SkywardError, UsageError, set_error_field
-from skyward_core.model.provider_capabilities import Offers, costs_money, declared_settings
+from skyward_core.model.provider_capability_protocols import Offers, costs_money, declared_settings
 from skyward_core.model.script_interpreter import Interpreter as Interpreter
 from skyward_core.plugins import PluginInfo as PluginInfo
 from skyward_core.plugins import factory

@@ -20,7 +20,7 @@ from skyward_core.client.launch.launch_form_choices import (
 from skyward_core.client.launch.launch_request import OPTIONS, WAYS, LaunchRequest, format_setting, options_of
 from skyward_core.model.errors import SpecError, UsageError, set_error_field
 from skyward_core.model.offers import RentalPlan
-from skyward_core.model.provider_capabilities import (
+from skyward_core.model.provider_capability_protocols import (
     Asks,
     HasHosts,
     Offers,

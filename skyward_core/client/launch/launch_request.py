@@ -419,7 +419,7 @@ def parse_provider_settings(
 
 
 def _provider_settings(provider: str | None) -> Sequence[Setting]:
-    from skyward_core.model.provider_capabilities import declared_settings
+    from skyward_core.model.provider_capability_protocols import declared_settings
     from skyward_core.providers import DEFAULT_PROVIDER, provider_class
 
     return declared_settings(provider_class(provider or DEFAULT_PROVIDER))

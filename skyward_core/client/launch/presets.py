@@ -13,7 +13,7 @@ from skyward_core.client.launch.launch_records import invalid_fields, texts_in
 from skyward_core.client.launch.launch_request import DEFAULTS, LaunchRequest
 from skyward_core.client.settings_edits import read_table, replace_text, set_table, settings_paths, write_table
 from skyward_core.model.errors import SkywardError, UsageError
-from skyward_core.model.provider_capabilities import declared_settings
+from skyward_core.model.provider_capability_protocols import declared_settings
 from skyward_core.providers import DEFAULT_PROVIDER, provider_class, provider_names
 from skyward_core.store.state_folder import SETTINGS_FILE, require_current_folder
 from skyward_core.tasks.script_inspection import find_function

@@ -35,7 +35,7 @@ from skyward_core.client.session_interface import SessionInterface
 from skyward_core.model import errors
 from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError, UsageError, error_message
 from skyward_core.model.outcomes import Outcome
-from skyward_core.model.provider_capabilities import RunsHere
+from skyward_core.model.provider_capability_protocols import RunsHere
 from skyward_core.model.specs import PoolSpec
 from skyward_core.util.terminal_safe_text import sanitize_paragraph
 from skyward_core.util.user_files import is_file

@@ -22,7 +22,7 @@ from textual.widgets import Button, Input, Select, Static
 
 from skyward_core.model.errors import Cancelled, PoolError, PoolGone, SkywardError, error_hint, error_message
 from skyward_core.model.machines import Check
-from skyward_core.model.provider_capabilities import Asks
+from skyward_core.model.provider_capability_protocols import Asks
 from skyward_core.util.user_files import expand_user, is_dir, resolve_path
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui import shutdown_signals
