@@ -24,7 +24,7 @@ _LAUNCHED = "import skyward_core as sky; sky.Compute(provider=sky.{})"
 # What each process of a pool, a script and the command line run before they do anything; milliseconds of CPU allowed.
 STARTS: dict[str, tuple[str, float]] = {
     "python": ("pass", 0),
-    "agent": ("import skyward_core.node.agent.__main__, skyward_core.node.agent.agent_recovery_and_shutdown", 45),
+    "agent": ("import skyward_core.node.agent.__main__, skyward_core.node.agent.agent", 45),
     "worker": ("import skyward_core.node.worker.worker", 30),
     "host_command": ("import skyward_core.node.bootstrap.host_commands", 20),
     "api": ("import skyward_core", 15),

@@ -41,7 +41,7 @@ WORKER_SIDE = (
     "skyward_core.model.function",
     "skyward_core.model.outcomes",
     "skyward_core.protocol.frame_codec",
-    "skyward_core.node.agent.agent_recovery_and_shutdown",
+    "skyward_core.node.agent.agent",
     "skyward_core.node.worker.worker",
     "skyward_core.node.bootstrap.socket_relay",
     "skyward_core.node.bootstrap.receive_file",
@@ -449,7 +449,7 @@ def test_listening_agent_has_loaded_no_deferred_module(unpacked: Path, tmp_path:
         "import urllib.parse\n"  # which pathlib does late since Python 3.13
         "before = set(sys.modules)\n"
         "import asyncio, json, os, signal\n"
-        "from skyward_core.node.agent.agent_recovery_and_shutdown import Agent\n"
+        "from skyward_core.node.agent.agent import Agent\n"
         "from skyward_core.node.agent.config import AgentConfig\n"
         "config = AgentConfig.from_json(json.loads(sys.argv[2]))\n"
         "config.spool.mkdir()\n"
@@ -472,7 +472,7 @@ def test_agent_loads_deferred_modules_on_first_use(unpacked: Path) -> None:
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from skyward_core.node.bootstrap import host_command_server as server\n"
         "server.preload_agent(sys.argv[1])\n"
-        "names = ['skyward_core.node.agent.agent_recovery_and_shutdown']\n"
+        "names = ['skyward_core.node.agent.agent']\n"
         "names += ['ast', 'ssl', 'tokenize', '_locale', 'ctypes', 'dataclasses']\n"
         "print(*(name in sys.modules for name in names))\n"
         "import asyncio, inspect\n"

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from skyward_core.node.agent import call_journal, call_outcomes, metrics_sampler_supervisor, preemption_notices
-from skyward_core.node.agent.agent_recovery_and_shutdown import recover_state
+from skyward_core.node.agent.agent import recover_state
 from skyward_core.node.agent.agent_state import NodeState
 from skyward_core.node.agent.call_outcomes import CallLifecycle, SlowCalls
 from skyward_core.node.agent.call_registry import MAX_RECORDS, Call, CallRegistry
@@ -612,7 +612,7 @@ def test_invalid_notice_file_yields_no_preemption_notices(told: Any, tmp_path: P
 
 
 async def test_preemption_monitor_is_not_started_without_a_notice_source(tmp_path: Path) -> None:
-    from skyward_core.node.agent.agent_recovery_and_shutdown import Agent
+    from skyward_core.node.agent.agent import Agent
 
     agent = Agent(Node(tmp_path).state.config)
     agent._start_preemption_monitor()

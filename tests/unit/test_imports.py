@@ -38,9 +38,7 @@ def run_with_standard_library(code: str) -> None:
 
 
 def test_agent_imports_only_the_standard_library() -> None:
-    run_with_standard_library(
-        "import skyward_core.node.agent.__main__, skyward_core.node.agent.agent_recovery_and_shutdown"
-    )
+    run_with_standard_library("import skyward_core.node.agent.__main__, skyward_core.node.agent.agent")
 
 
 def test_worker_imports_only_the_standard_library() -> None:

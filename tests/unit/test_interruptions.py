@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from skyward_core.model.machines import Machine, MeasuredHardware, OrderedHardware, find_mismatch
-from skyward_core.node.agent import agent_recovery_and_shutdown
-from skyward_core.node.agent.agent_recovery_and_shutdown import DeadmanSwitch
+from skyward_core.node.agent import agent
+from skyward_core.node.agent.agent import DeadmanSwitch
 from skyward_core.node.bootstrap import hardware_and_network_benchmark
 from skyward_core.pool.startup import MachineVerifier, _parse_probe
 from skyward_core.protocol import host_answers
@@ -472,7 +472,7 @@ def test_benchmark_receiver_closes_after_its_timeout(monkeypatch: pytest.MonkeyP
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the system was asked for."""
     found: list[str] = []
-    monkeypatch.setattr(agent_recovery_and_shutdown, "_schedule_shutdown", found.append)
+    monkeypatch.setattr(agent, "_schedule_shutdown", found.append)
     return found
 
 

@@ -51,7 +51,7 @@ def preload_modules() -> None:
     from skyward_core.node.deferred_imports import import_asyncio
 
     import_asyncio()
-    from skyward_core.node.agent import agent_recovery_and_shutdown  # noqa: F401
+    from skyward_core.node.agent import agent  # noqa: F401
 
 
 def start(config: AgentConfig, is_client_waiting: Callable[[], bool] = lambda: True) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def serve(config: AgentConfig, ready: int, lock: IO[str]) -> None:
     gc.enable()
     import asyncio
 
-    from skyward_core.node.agent.agent_recovery_and_shutdown import Agent
+    from skyward_core.node.agent.agent import Agent
 
     def announce() -> None:
         state = {
