@@ -15,7 +15,7 @@ from skyward_core.node.agent.agent_state import NodeState
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connection import Connection
-from skyward_core.node.agent.gang_state import Gang
+from skyward_core.node.agent.gang_epoch_and_ports import Gang
 from skyward_core.node.agent.log_tailing import LogTail
 from skyward_core.node.agent.worker_processes import Process
 from skyward_core.node.agent.worker_slot import PluginContextProcess, Slot
