@@ -16,7 +16,7 @@ from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.gang_epoch_and_ports import Gang
-from skyward_core.node.agent.log_tailing import LogTail
+from skyward_core.node.agent.log_tailing_and_size_limits import LogTail
 from skyward_core.node.agent.worker_processes import Process
 from skyward_core.node.agent.worker_slot import PluginContextProcess, Slot
 from skyward_core.protocol.frame_codec import Header, WireError

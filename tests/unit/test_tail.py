@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skyward_core.node.agent.log_tailing import PIECE_BYTES, POLL, QUIET_POLL, LogTail
+from skyward_core.node.agent.log_tailing_and_size_limits import PIECE_BYTES, POLL, QUIET_POLL, LogTail
 from skyward_core.pool import rank_output
 from skyward_core.pool.rank_output import LogReceiver
 from skyward_core.protocol.frame_codec import CHUNK_BYTES, Decoder, WireError, encode_frame
@@ -100,8 +100,10 @@ async def test_existing_and_new_log_bytes_are_sent_once(tmp_path: Path) -> None:
 
 async def test_new_log_files_are_found_after_every_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The polling interval is long in this test, and the first poll is due."""
-    monkeypatch.setattr("skyward_core.node.agent.log_tailing.POLL", asyncio.get_running_loop().time())
-    monkeypatch.setattr("skyward_core.node.agent.log_tailing.IDLE_POLL", 1e6)  # only a wake ends the pause
+    monkeypatch.setattr("skyward_core.node.agent.log_tailing_and_size_limits.POLL", asyncio.get_running_loop().time())
+    monkeypatch.setattr(
+        "skyward_core.node.agent.log_tailing_and_size_limits.IDLE_POLL", 1e6
+    )  # only a wake ends the pause
     connection = Slow()
     (tmp_path / "r000.out").write_bytes(b"first")
     follower = asyncio.create_task((tail := tail_of(tmp_path, connection, busy=False)).run())
@@ -116,14 +118,14 @@ async def test_new_log_files_are_found_after_every_pause(tmp_path: Path, monkeyp
 
 async def test_quiet_logs_are_polled_more_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Polling takes CPU time from ranks; a new line restores the short interval."""
-    monkeypatch.setattr("skyward_core.node.agent.log_tailing.QUIET_AFTER", 0.0)
+    monkeypatch.setattr("skyward_core.node.agent.log_tailing_and_size_limits.QUIET_AFTER", 0.0)
     connection, pauses = Slow(), list[float]()
     tail = tail_of(tmp_path, connection)
 
     async def pause(busy: float) -> None:
         pauses.append(busy)
         connection.is_open = len(pauses) < 2
-        monkeypatch.setattr("skyward_core.node.agent.log_tailing.QUIET_AFTER", 1e6)
+        monkeypatch.setattr("skyward_core.node.agent.log_tailing_and_size_limits.QUIET_AFTER", 1e6)
         (tmp_path / "r000.out").write_bytes(b"a line")
 
     monkeypatch.setattr(tail, "_pause", pause)

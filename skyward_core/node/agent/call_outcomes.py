@@ -16,7 +16,7 @@ from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.connected_clients import ClientRegistry
 from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.generator_values import GeneratorBuffer
-from skyward_core.node.agent.log_tailing import RankLogs
+from skyward_core.node.agent.log_tailing_and_size_limits import RankLogs
 from skyward_core.node.agent.worker_processes import (
     ON_SIGTERM,
     Process,

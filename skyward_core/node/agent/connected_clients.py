@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from skyward_core.node.agent.connection import Connection
-from skyward_core.node.agent.log_tailing import LogTail
+from skyward_core.node.agent.log_tailing_and_size_limits import LogTail
 from skyward_core.protocol.frame_codec import Header, encode_frame
 
 GOODBYE_TIMEOUT = 10.0  # seconds for clients to receive the remaining logs and the final frame

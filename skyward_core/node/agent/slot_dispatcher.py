@@ -12,7 +12,7 @@ from skyward_core.node.agent.call_outcomes import CallLifecycle
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.connected_clients import ClientRegistry, RankPhases
 from skyward_core.node.agent.connection import Connection
-from skyward_core.node.agent.log_tailing import NO_LIMIT
+from skyward_core.node.agent.log_tailing_and_size_limits import NO_LIMIT
 from skyward_core.node.agent.worker_processes import processor_seconds, reap
 from skyward_core.node.agent.worker_slot import PluginContextProcess, Slot
 from skyward_core.protocol.frame_codec import AnyHeader, WireError

@@ -21,7 +21,7 @@ from skyward_core.node.agent.call_registry import Call, Key
 from skyward_core.node.agent.connected_clients import RankPhases
 from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.gang_epoch_and_ports import Gang, ReservedPorts
-from skyward_core.node.agent.log_tailing import RankLogs
+from skyward_core.node.agent.log_tailing_and_size_limits import RankLogs
 from skyward_core.node.agent.worker_processes import Process, call_on_exit, describe_exit, signal_group, spawn
 from skyward_core.protocol.frame_codec import Header, encode_json
 from skyward_core.protocol.node_paths import APP_LOG
