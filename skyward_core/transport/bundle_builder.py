@@ -126,7 +126,7 @@ RARELY_LOADED = (
     "skyward_core/node/agent/debugger_relay.py",
     "skyward_core/node/agent/preemption_notices.py",
     "skyward_core/node/agent/rank_inspection.py",
-    "skyward_core/node/agent/retained_results.py",
+    "skyward_core/node/agent/ended_node_folder_retention.py",
     "skyward_core/node/agent/metrics_sampler_supervisor.py",
     "skyward_core/node/agent/written_files.py",
     "skyward_core/node/bootstrap/hardware_and_network_benchmark.py",

@@ -339,7 +339,7 @@ class Agent:
 
     def _clean_up_folder(self) -> None:
         """Delete the files of this node, except for retained results."""
-        from skyward_core.node.agent import retained_results  # needed only here
+        from skyward_core.node.agent import ended_node_folder_retention  # needed only here
 
         state = self._state
         folder = Path(state.config.folder)
@@ -349,8 +349,10 @@ class Agent:
         if logs or state.registry.calls:
             state.journal.compact()
             if state.redactor:
-                retained_results.redact_logs(state.config.spool, state.redactor.redact_bytes, state.redactor.reach)
-        retained_results.remove_or_retain(folder, max(state.config.keep_results, self._min_retention), logs)
+                ended_node_folder_retention.redact_logs(
+                    state.config.spool, state.redactor.redact_bytes, state.redactor.reach
+                )
+        ended_node_folder_retention.remove_or_retain(folder, max(state.config.keep_results, self._min_retention), logs)
 
     def _unsent_logs(self) -> dict[str, int]:
         """Return the bytes of logs that no client has received, by run."""

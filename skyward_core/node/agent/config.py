@@ -30,7 +30,7 @@ class AgentConfig:
         deadman: Minutes until the machine shuts itself down unless the agent postpones it; 0 to never shut down.
         log_limit: Bytes that a rank may print to each stream during one run; 0 for no limit.
         keep_results: Seconds that unfetched results stay on the host after the agent's end; see
-            ``agent.retained_results``.
+            ``agent.ended_node_folder_retention``.
         accelerators: Number of GPUs of the node; None if not yet known.
         accelerator: Model names of the GPUs.
         devices: ``CUDA_VISIBLE_DEVICES`` of each rank of this node; empty if ranks see all GPUs.

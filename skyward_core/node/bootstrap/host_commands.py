@@ -137,14 +137,15 @@ def end_agent(folder: Path, socket_path: str, timeout: float = END_TIMEOUT) -> l
         return not remaining
 
     _wait_until(none_left, timeout)
-    from skyward_core.node.agent import retained_results
+    from skyward_core.node.agent import ended_node_folder_retention
 
     for path in (socket_path, worker_socket_path(socket_path)):
         with contextlib.suppress(OSError):
             Path(path).unlink()
     if folder.exists():
-        retained_results.remove_or_retain(
-            folder, max(retained_results.retention_seconds(folder), retained_results.MIN_RETENTION)
+        ended_node_folder_retention.remove_or_retain(
+            folder,
+            max(ended_node_folder_retention.retention_seconds(folder), ended_node_folder_retention.MIN_RETENTION),
         )
     return sorted(killed)
 
