@@ -28,7 +28,7 @@ from skyward_core.node.agent.worker_processes import (
     reap,
 )
 from skyward_core.node.agent.worker_slot import PLUGIN_CONTEXT_PLACE
-from skyward_core.node.bootstrap.host_folders_and_processes import find_node_processes
+from skyward_core.node.bootstrap.host_inspection import find_node_processes
 from skyward_core.protocol.frame_codec import Header
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connection import Connection
-from skyward_core.node.bootstrap.host_folders_and_processes import NODE_VARIABLE, distrust_reason
+from skyward_core.node.bootstrap.host_inspection import NODE_VARIABLE, distrust_reason
 from skyward_core.protocol.node_paths import WORKER_PREFIX
 
 if TYPE_CHECKING:
