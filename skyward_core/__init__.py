@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import Any
 
 if __path__[0].endswith("/all.zip/skyward_core"):  # on a node; a second archive has the remaining modules
-    from skyward_core.node.bundle_importer import install_deferred_importer
+    from skyward_core.node.library_bundle_importer import install_deferred_importer
 
     install_deferred_importer(__path__[0])
 

@@ -89,7 +89,7 @@ LOADED_AT_START = (
     "skyward_core/node/bootstrap/receive_file.py",
     "skyward_core/node/bootstrap/receive_working_folder.py",
     "skyward_core/node/bootstrap/socket_relay.py",
-    "skyward_core/node/bundle_importer.py",
+    "skyward_core/node/library_bundle_importer.py",
     "skyward_core/node/deferred_imports.py",
     "skyward_core/node/gpu_locks.py",
     "skyward_core/node/worker/",

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node import bundle_importer
+from skyward_core.node import library_bundle_importer
 from skyward_core.node.bootstrap import host_command_server
 from skyward_core.protocol.node_paths import deferred_bundle_path
 from skyward_core.transport import bundle_builder
@@ -281,7 +281,7 @@ def _imports(name: str, first: Path, patience: float) -> subprocess.Popen[str]:
     """A process of a node that says when it begins to import a module, and when it has it."""
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "import skyward_core.node.bundle_importer as rest\n"
+        "import skyward_core.node.library_bundle_importer as rest\n"
         "rest.BUNDLE_TIMEOUT = float(sys.argv[3])\n"
         "print('begins', flush=True)\n"
         "__import__(sys.argv[2]); print(sys.modules[sys.argv[2]].__file__)"
@@ -328,12 +328,12 @@ def test_deferred_archive_owned_by_another_user_is_not_imported(unpacked: Path, 
 
 
 def test_import_does_not_wait_again_after_a_timeout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(bundle_importer, "BUNDLE_TIMEOUT", 0.05)
-    finder = bundle_importer._DeferredFinder(str(tmp_path / "none"))
+    monkeypatch.setattr(library_bundle_importer, "BUNDLE_TIMEOUT", 0.05)
+    finder = library_bundle_importer._DeferredFinder(str(tmp_path / "none"))
     with pytest.raises(ModuleNotFoundError):
         finder.find_spec("skyward_core.pool", None)
-    monkeypatch.setattr(bundle_importer, "BUNDLE_TIMEOUT", 3600.0)
-    other = bundle_importer._DeferredFinder(str(tmp_path / "none"))
+    monkeypatch.setattr(library_bundle_importer, "BUNDLE_TIMEOUT", 3600.0)
+    other = library_bundle_importer._DeferredFinder(str(tmp_path / "none"))
     with monkeypatch.context() as changed, pytest.raises(ModuleNotFoundError) as found:
         changed.setattr(os, "geteuid", lambda: 12345)
         other.find_spec("skyward_core.pool.pool", None)  # at once: no wait would help

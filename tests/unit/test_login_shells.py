@@ -28,7 +28,7 @@ from cryptography.exceptions import InternalError, UnsupportedAlgorithm
 
 from skyward_core.model.errors import SkywardError
 from skyward_core.model.specs import Nodes, PoolSpec
-from skyward_core.node import bundle_importer
+from skyward_core.node import library_bundle_importer
 from skyward_core.node.bootstrap import host_command_server, receive_file
 from skyward_core.protocol import host_answers
 from skyward_core.protocol.frame_codec import WireError
@@ -547,15 +547,15 @@ def test_bundle_importer_finds_modules_like_zipimport(unpacked: str, which: str)
     found = modules(archive)
     assert len(found) > 80
     for name, place in found.items():
-        ours, theirs = bundle_importer._Importer(place).find_spec(name), zipimporter(place).find_spec(name)
-        assert ours is not None and theirs is not None and type(ours.loader) is bundle_importer._Importer
+        ours, theirs = library_bundle_importer._Importer(place).find_spec(name), zipimporter(place).find_spec(name)
+        assert ours is not None and theirs is not None and type(ours.loader) is library_bundle_importer._Importer
         assert ours.origin == theirs.origin and ours.has_location and ours.cached == theirs.cached, name
         assert ours.submodule_search_locations == theirs.submodule_search_locations
 
 
 def test_bundle_importer_returns_code_repeatedly(unpacked: str) -> None:
     name, place = "skyward_core.protocol.frame_codec", f"{unpacked}/skyward_core/protocol"
-    importer = bundle_importer._Importer(place)
+    importer = library_bundle_importer._Importer(place)
     assert importer.find_spec(name) is not None
     code = importer.get_code(name)
     assert code == importer.get_code(name) == zipimporter(place).get_code(name)
@@ -577,11 +577,11 @@ def test_other_zip_files_are_imported_by_zipimport(tmp_path: Path) -> None:
         file.writestr("parcel/inner.py", "value = 3")
     script = (
         "import sys; sys.path[:0] = sys.argv[1:]\n"
-        "import skyward_core.node.bundle_importer as ours, zipimport\n"
+        "import skyward_core.node.library_bundle_importer as ours, zipimport\n"
         "ours.install_bundle_importer('/nowhere/bundle-0/all.zip')\n"
         "import parcel.inner; print(type(parcel.inner.__loader__) is zipimport.zipimporter, parcel.inner.value)"
     )
-    root = str(Path(bundle_importer.__file__).parents[2])
+    root = str(Path(library_bundle_importer.__file__).parents[2])
     done = subprocess.run(
         [sys.executable, "-I", "-c", script, root, str(other)], capture_output=True, text=True, check=False
     )

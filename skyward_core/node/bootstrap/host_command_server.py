@@ -235,7 +235,7 @@ def use_bundle(path: str) -> None:
         package = type(sys)("skyward_core")
         package.__path__ = [os.path.join(path, "skyward_core")]
         sys.modules["skyward_core"] = package
-        from skyward_core.node.bundle_importer import install_bundle_importer
+        from skyward_core.node.library_bundle_importer import install_bundle_importer
 
         install_bundle_importer(path)
 
