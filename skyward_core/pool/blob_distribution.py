@@ -23,7 +23,7 @@ from skyward_core.transport.file_and_result_downloads import ResultDownload
 from skyward_core.util.light_dataclass import Value, value
 
 if TYPE_CHECKING:
-    from skyward_core.plugins.certificates import Authority
+    from skyward_core.plugins.pool_certificate_authority import Authority
     from skyward_core.pool import PoolContext
     from skyward_core.protocol.frame_types import AgentKnown, AgentWelcome, FetchStatus, PeersAnswer
     from skyward_core.transport.direct_tls_transfer import IdleStreams, Transfer
@@ -154,7 +154,7 @@ class DirectConnections:
         if place is None:
             node.usable = False
             return False
-        from skyward_core.plugins.certificates import node_name
+        from skyward_core.plugins.pool_certificate_authority import node_name
         from skyward_core.transport import direct_tls_transfer
         from skyward_core.transport.direct_tls_transfer import Endpoint, Transfer
 
@@ -189,7 +189,7 @@ class DirectConnections:
             self._context.news.emit_node_note(link, f"large files go through SSH: {reason}")
 
     async def _request_listener(self, link: Link) -> Address | None:
-        from skyward_core.plugins.certificates import node_name
+        from skyward_core.plugins.pool_certificate_authority import node_name
 
         papers = self._get_authority().issue(node_name(link.node))
         answer: PeersAnswer
@@ -215,7 +215,7 @@ class DirectConnections:
 
     def _get_authority(self) -> Authority:
         if self._authority is None:
-            from skyward_core.plugins.certificates import Authority
+            from skyward_core.plugins.pool_certificate_authority import Authority
 
             self._authority = Authority(f"pool {self._context.name}")
         return self._authority

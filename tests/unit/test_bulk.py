@@ -23,7 +23,7 @@ import pytest
 
 from skyward_core.node.agent import blob_server
 from skyward_core.node.agent.blob_server import ACCEPT_RETRY_DELAY, MAX_UNAUTHENTICATED, BlobServer
-from skyward_core.plugins.certificates import Authority, node_name
+from skyward_core.plugins.pool_certificate_authority import Authority, node_name
 from skyward_core.protocol import blocking_tls_connection
 from skyward_core.protocol.blocking_tls_connection import (
     CLIENT,

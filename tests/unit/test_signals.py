@@ -17,7 +17,7 @@ import pytest
 from skyward_core.node.agent.client_requests import PeerTransfers
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.worker_processes import add_signal_handlers, reap
-from skyward_core.plugins.certificates import Authority, node_name
+from skyward_core.plugins.pool_certificate_authority import Authority, node_name
 from skyward_core.util.content_hash import hash_bytes
 from tests.support.processes import descendants
 
