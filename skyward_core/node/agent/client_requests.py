@@ -176,7 +176,7 @@ FEEDER_TIMEOUT = 300  # seconds that a call waits for its disconnected client to
 
 
 class AgentLifecycle(Protocol):
-    """Methods of ``agent_recovery_and_shutdown.Agent`` that request handlers use."""
+    """Methods of ``agent.Agent`` that request handlers use."""
 
     def is_in_use(self) -> bool: ...
 
