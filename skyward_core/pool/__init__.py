@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # names that the modules of this package import only for annotations
-    from skyward_core.pool.budget_and_expiry import PoolLimits as PoolLimits
+    from skyward_core.pool.budget_and_cloud_expiry_date import PoolLimits as PoolLimits
     from skyward_core.pool.machine_metrics import MetricsRecorder as MetricsRecorder
     from skyward_core.pool.node_recovery import NodeRecovery as NodeRecovery
     from skyward_core.pool.output_files import Outputs as Outputs

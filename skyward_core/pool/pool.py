@@ -11,7 +11,7 @@ from weakref import WeakSet
 from skyward_core.model.errors import UsageError
 from skyward_core.model.specs import PoolSpec
 from skyward_core.pool.agent_link import Link
-from skyward_core.pool.budget_and_expiry import PoolLimits
+from skyward_core.pool.budget_and_cloud_expiry_date import PoolLimits
 from skyward_core.pool.machine_metrics import MetricsRecorder, PauseNotifier
 from skyward_core.pool.missing_and_replaced_nodes import PreemptionNotices
 from skyward_core.pool.node_recovery import NodeRecovery

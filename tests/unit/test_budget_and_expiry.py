@@ -28,8 +28,8 @@ from skyward_core.client.run_history import _daily_costs, costs
 from skyward_core.model.errors import LedgerError, PoolError, SpecError
 from skyward_core.model.machines import Leftover, Machine
 from skyward_core.model.specs import Options, PoolSpec
-from skyward_core.pool import budget_and_expiry
-from skyward_core.pool.budget_and_expiry import EXPIRY_MARGIN, Expiry, expiry_time
+from skyward_core.pool import budget_and_cloud_expiry_date
+from skyward_core.pool.budget_and_cloud_expiry_date import EXPIRY_MARGIN, Expiry, expiry_time
 from skyward_core.pool.pool import Pool
 from skyward_core.providers.aws.boto_calls import shared_calls
 from skyward_core.store.ledger import Ledger
@@ -127,7 +127,7 @@ async def test_user_who_is_asked_may_raise_the_budget(world: Dear) -> None:
 async def test_budget_raised_by_another_client_applies_here(
     world: Dear, asks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(budget_and_expiry, "LOOK", 0.01)
+    monkeypatch.setattr(budget_and_cloud_expiry_date, "LOOK", 0.01)
     async with started(world, 1e3 if asks else 1e6, asks=asks) as watched:
         pool = watched.pool
         if asks:
@@ -156,7 +156,7 @@ async def test_budget_is_not_raised_if_the_ledger_cannot_save_it(world: Dear, mo
 async def test_pool_ends_if_the_budget_question_is_not_answered(
     world: Dear, monkeypatch: pytest.MonkeyPatch, back: float
 ) -> None:
-    monkeypatch.setattr(budget_and_expiry, "ANSWER_TIMEOUT", 0.05)
+    monkeypatch.setattr(budget_and_cloud_expiry_date, "ANSWER_TIMEOUT", 0.05)
     real = time.time
     async with started(world, 1.0, asks=True) as watched:
         await until(lambda: "asked" in watched.states)
@@ -168,7 +168,7 @@ async def test_pool_ends_if_the_budget_question_is_not_answered(
 async def test_spending_is_counted_although_the_clock_was_set_back(
     world: Dear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(budget_and_expiry, "LOOK", 0.01)
+    monkeypatch.setattr(budget_and_cloud_expiry_date, "LOOK", 0.01)
     real = time.time
     async with started(world, 40.0) as watched:
         await until(lambda: watched.pool.view.spent(time.time()) > 0)
@@ -485,8 +485,8 @@ def of(provider: Any, run: str = "done") -> tuple[Expiry, list[str]]:
 
 
 async def test_expiry_is_renewed_and_refusal_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget_and_expiry, "FIRST_DELAY", 0.0)
-    monkeypatch.setattr(budget_and_expiry, "PERIOD", 0.01)
+    monkeypatch.setattr(budget_and_cloud_expiry_date, "FIRST_DELAY", 0.0)
+    monkeypatch.setattr(budget_and_cloud_expiry_date, "PERIOD", 0.01)
     account = Account(refuses=True)
     keeper, said = of(account)
     keeping = asyncio.create_task(keeper.renew())
@@ -499,7 +499,7 @@ async def test_detaching_client_extends_expiry_for_running_runs(monkeypatch: pyt
     monkeypatch.setattr(time, "time", lambda: 10_000.0)
     for run, told in (
         ("done", []),
-        ("running", [10_000.0 + budget_and_expiry.DETACHED_RUN_TIME + 600 + EXPIRY_MARGIN]),
+        ("running", [10_000.0 + budget_and_cloud_expiry_date.DETACHED_RUN_TIME + 600 + EXPIRY_MARGIN]),
     ):
         account = Account()
         keeper, _ = of(account, run)
@@ -514,7 +514,7 @@ async def test_detaching_client_does_not_wait_for_a_silent_account(monkeypatch: 
                 with suppress(asyncio.CancelledError):  # as a call of AWS that is under way
                     await self.twice.wait()
 
-    monkeypatch.setattr(budget_and_expiry, "DETACH_TIMEOUT", 0.01)
+    monkeypatch.setattr(budget_and_cloud_expiry_date, "DETACH_TIMEOUT", 0.01)
     stuck = Stuck()
     keeper, _ = of(stuck, "running")
     await asyncio.wait_for(keeper.extend_for_runs(), 30)
