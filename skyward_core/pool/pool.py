@@ -13,8 +13,8 @@ from skyward_core.model.specs import PoolSpec
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.budget_and_cloud_expiry_date import PoolLimits
 from skyward_core.pool.machine_metrics import MetricsRecorder, PauseNotifier
-from skyward_core.pool.missing_and_replaced_nodes import PreemptionNotices
 from skyward_core.pool.node_recovery import NodeRecovery
+from skyward_core.pool.node_roster_and_preemption_notices import PreemptionNotices
 from skyward_core.pool.pool_context import PoolContext, PoolEnd
 from skyward_core.pool.runs.scheduler import RunScheduler
 from skyward_core.pool.startup import PoolStartup, write_intent

@@ -40,7 +40,7 @@ from skyward_core.model.specs import Image, PoolSpec
 from skyward_core.plugins.plugin import bootstrap_steps, check_standalone, transform_image
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.ledger_reconciliation import close_if_gone, describe_end, save_unknown_machines, with_python
-from skyward_core.pool.missing_and_replaced_nodes import describe_preemption
+from skyward_core.pool.node_roster_and_preemption_notices import describe_preemption
 from skyward_core.pool.pool_context import PoolContext, PoolEnd
 from skyward_core.protocol.frame_codec import WireError
 from skyward_core.providers import provider_from_json
