@@ -456,7 +456,7 @@ class Link:
                 header["at"] += self._logs_from.get(header["f"], 0)
                 stem, _, ending = header["f"].rpartition(".")
                 if ending == "marks":
-                    from skyward_core.protocol.output_order_marks import shift_marks
+                    from skyward_core.protocol.stdout_stderr_order_marks import shift_marks
                     from skyward_core.views.stdout_stderr_order import STREAMS
 
                     return shift_marks(body, *(self._logs_from.get(f"{stem}.{name}", 0) for name in STREAMS))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 OUT, ERR = ".out", ".err"  # output of a rank
-MARKS, METRICS = ".marks", ".metrics"  # order marks and metrics; see ``protocol.output_order_marks``
+MARKS, METRICS = ".marks", ".metrics"  # order marks and metrics; see ``protocol.stdout_stderr_order_marks``
 APP_LOG = "app.log"  # in the spool: output of the plugins' node contexts
 STATE_FILE = ".skyward-state"  # marks a folder that contains skyward's state and keys and must never be uploaded
 RETAINED_PREFIX, EXIT_REASON_PREFIX = "kept.", "ended."  # prefixes of folder and file names

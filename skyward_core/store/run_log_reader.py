@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from skyward_core.model.errors import Hint, UsageError
 from skyward_core.protocol.node_paths import ERR, MARKS, OUT
-from skyward_core.protocol.output_order_marks import BEFORE, decode_marks
+from skyward_core.protocol.stdout_stderr_order_marks import BEFORE, decode_marks
 from skyward_core.protocol.validators import is_log_name
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import RunRow

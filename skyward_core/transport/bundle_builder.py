@@ -99,7 +99,7 @@ LOADED_AT_START = (
     "skyward_core/protocol/frame_codec.py",
     "skyward_core/protocol/frame_schema.py",
     "skyward_core/protocol/node_paths.py",
-    "skyward_core/protocol/output_order_marks.py",
+    "skyward_core/protocol/stdout_stderr_order_marks.py",
     "skyward_core/protocol/validators.py",
     "skyward_core/runtime/",
     "skyward_core/util/__init__.py",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from skyward_core.protocol.node_paths import MARKS
-from skyward_core.protocol.output_order_marks import BEFORE, MARK_BYTES, Mark, decode_marks
+from skyward_core.protocol.stdout_stderr_order_marks import BEFORE, MARK_BYTES, Mark, decode_marks
 
 STREAMS = ("out", "err")
 PIECE_BYTES = 256 << 10  # bytes read from a file at once

@@ -32,7 +32,7 @@ from skyward_core.model.errors import UsageError
 from skyward_core.model.machines import Machine
 from skyward_core.model.outcomes import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.node.worker.result_pickles_and_summaries import summarize
-from skyward_core.protocol.output_order_marks import BEFORE, encode_mark
+from skyward_core.protocol.stdout_stderr_order_marks import BEFORE, encode_mark
 from skyward_core.store import past_pools, pool_folder
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt, make_bills

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skyward_core.model.outcomes import ErrorInfo, Outcome
-from skyward_core.protocol.output_order_marks import (
+from skyward_core.protocol.stdout_stderr_order_marks import (
     AFTER,
     BEFORE,
     MARK_BYTES,

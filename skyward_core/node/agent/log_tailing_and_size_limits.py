@@ -18,7 +18,7 @@ from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connection import Connection
 from skyward_core.protocol.frame_codec import CHUNK_BYTES
 from skyward_core.protocol.node_paths import ERR, MARKS, METRICS, OUT, log_stem
-from skyward_core.protocol.output_order_marks import AFTER, MARK_BYTES, MarkWriter, decode_marks
+from skyward_core.protocol.stdout_stderr_order_marks import AFTER, MARK_BYTES, MarkWriter, decode_marks
 from skyward_core.protocol.validators import is_log_name
 from skyward_core.util.redaction import Redactor
 

@@ -20,7 +20,7 @@ from contextlib import suppress
 from time import monotonic, sleep  # user code may replace the functions of `time`
 from typing import Any
 
-from skyward_core.protocol.output_order_marks import BEFORE, MARK_INTERVAL, MarkWriter, file_identity
+from skyward_core.protocol.stdout_stderr_order_marks import BEFORE, MARK_INTERVAL, MarkWriter, file_identity
 from skyward_core.runtime.import_alias_and_hooks import call_when_imported
 
 PIPE_BYTES = 1 << 20  # bytes that a child may print before this process forwards them
