@@ -33,14 +33,14 @@ from skyward_core.store.ledger_rows import RetainedResults as RetainedResults
 from skyward_core.store.ledger_rows import RunRow as RunRow
 from skyward_core.store.past_pools import load_metrics as load_metrics
 from skyward_core.store.pool_folder import fill_last_metrics, has_metrics, parse_rank
-from skyward_core.store.pruning import prune_clones as prune_clones
-from skyward_core.store.pruning import prune_environments as prune_environments
-from skyward_core.store.pruning import prune_pools as prune_pools
 from skyward_core.store.run_log_reader import LineBatch, LogRange
 from skyward_core.store.run_log_reader import RunLogs as RunLogs
 from skyward_core.store.run_log_reader import StoredLines as StoredLines
 from skyward_core.store.run_log_reader import ring_tail as ring_tail
 from skyward_core.store.state_folder import pool_path
+from skyward_core.store.unused_folder_pruning import prune_clones as prune_clones
+from skyward_core.store.unused_folder_pruning import prune_environments as prune_environments
+from skyward_core.store.unused_folder_pruning import prune_pools as prune_pools
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.log_buffer import join_lines
 from skyward_core.views.pool_view import RunView, TaskView

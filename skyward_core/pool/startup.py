@@ -485,7 +485,7 @@ class PoolStartup:
         context.background.spawn(self._save_locks())
         context.limits.watch()
         if prune_is_due():
-            from skyward_core.store.pruning import prune_when_due
+            from skyward_core.store.unused_folder_pruning import prune_when_due
 
             context.background.spawn(asyncio.to_thread(prune_when_due, context.ledger))
 

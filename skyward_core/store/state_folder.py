@@ -142,7 +142,7 @@ def _has_own_name(path: Path) -> bool:
 
 
 def prune_is_due() -> bool:
-    """Check whether old files must be pruned now, without importing ``store.pruning``. A new home counts as
+    """Check whether old files must be pruned now, without importing ``store.unused_folder_pruning``. A new home counts as
     pruned.
     """
     mark = state_home() / PRUNED_FILE

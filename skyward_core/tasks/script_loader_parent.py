@@ -182,14 +182,14 @@ def build_task(path: Path, function: str | None, kwargs: Mapping[str, Any], **ho
 
 def _make_task_folder() -> Path:
     """Create a folder for loaded tasks in the user's state folder. Delete the folders of processes that have ended."""
-    from skyward_core.store import pruning
+    from skyward_core.store import unused_folder_pruning
     from skyward_core.store.state_folder import state_home
 
     try:
-        return pruning.make_process_folder(pruning.TASKS_FOLDER)
+        return unused_folder_pruning.make_process_folder(unused_folder_pruning.TASKS_FOLDER)
     except OSError as error:
         raise UsageError(
-            f"scripts cannot be loaded: no folder can be created in {state_home() / pruning.TASKS_FOLDER}: "
+            f"scripts cannot be loaded: no folder can be created in {state_home() / unused_folder_pruning.TASKS_FOLDER}: "
             f"{error.strerror or error}"
         ) from error
 
