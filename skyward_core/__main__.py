@@ -17,7 +17,7 @@ from skyward_core.providers.provider import parse_settings
 from skyward_core.runtime import import_alias_and_hooks
 from skyward_core.store import state_folder
 from skyward_core.tasks import script_loader_child
-from skyward_core.tasks.interpreter_compatibility import install_alias
+from skyward_core.tasks.interpreter_compatibility_and_import_path import install_alias
 from skyward_core.tasks.main_module_code import load_main_from_module, load_main_from_path
 from skyward_core.tasks.script_inspection import list_commands
 

@@ -51,8 +51,8 @@ from skyward_core.store.debug_log import get_logger
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.pool_folder import node_events
 from skyward_core.store.state_folder import prune_is_due, resolve_workdir
-from skyward_core.tasks import interpreter_compatibility
-from skyward_core.tasks.interpreter_compatibility import own_interpreter
+from skyward_core.tasks import interpreter_compatibility_and_import_path
+from skyward_core.tasks.interpreter_compatibility_and_import_path import own_interpreter
 from skyward_core.transport.background_loop import run_all
 from skyward_core.transport.transport import (
     Report,
@@ -815,7 +815,7 @@ class PoolStartup:
         """Return the configuration of a node's agent; see ``agent.config``."""
         pool, setup = self._context, self._context.setup
         worker = pool.row.spec["worker"]
-        before, behind = interpreter_compatibility.import_path_entries()
+        before, behind = interpreter_compatibility_and_import_path.import_path_entries()
         local = [entry for _, entry in setup.image.get("folders") or ()]
         return {
             "pool": pool.name,

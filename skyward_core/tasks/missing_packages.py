@@ -11,7 +11,7 @@ from pathlib import Path
 from skyward_core.model.errors import DISTRIBUTIONS
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.store.state_folder import current_folder
-from skyward_core.tasks.interpreter_compatibility import is_own_environment
+from skyward_core.tasks.interpreter_compatibility_and_import_path import is_own_environment
 from skyward_core.tasks.script_inspection import parse_script
 from skyward_core.util.user_files import is_dir, is_file, resolve_path
 

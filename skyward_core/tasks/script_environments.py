@@ -32,7 +32,7 @@ from skyward_core.node.bootstrap.image_environment import MADE_FILE, open_lock_f
 from skyward_core.store.state_folder import ENVIRONMENTS_FOLDER, state_home
 from skyward_core.tasks import missing_packages
 from skyward_core.tasks.bounded_subprocess import CancellationToken, QueryTimeout, kill_group, run_bounded
-from skyward_core.tasks.interpreter_compatibility import OWN_SOURCE, is_own_environment, own_interpreter
+from skyward_core.tasks.interpreter_compatibility_and_import_path import OWN_SOURCE, is_own_environment, own_interpreter
 from skyward_core.tasks.packages.inline_metadata import InlineMetadata, read_inline_metadata
 from skyward_core.tasks.packages.required_and_local_packages import find_local_packages
 from skyward_core.tasks.packages.requires_python import MIN_PYTHON, is_satisfiable, parse_version, satisfies

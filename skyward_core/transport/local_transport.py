@@ -21,8 +21,8 @@ from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.protocol.node_paths import NodePaths
 from skyward_core.store.debug_log import get_logger, log_duration
 from skyward_core.store.state_folder import ENVIRONMENTS_FOLDER, state_home
-from skyward_core.tasks import interpreter_compatibility
-from skyward_core.tasks.interpreter_compatibility import is_own_environment
+from skyward_core.tasks import interpreter_compatibility_and_import_path
+from skyward_core.tasks.interpreter_compatibility_and_import_path import is_own_environment
 from skyward_core.transport.transport import (
     MINOR,
     OnData,
@@ -224,7 +224,7 @@ async def prepare_environment(config: Mapping[str, Any], said: Callable[[str], N
     made = tuple(image_environment.list_requirements(chosen.environment)) if chosen.base else None
     version = tuple(map(int, chosen.minor.split(".")))
     behind = tuple(filter(None, (image.get("workdir"), *local, ours.last)))
-    before = tuple(interpreter_compatibility.script_folders())
+    before = tuple(interpreter_compatibility_and_import_path.script_folders())
     return RankEnvironment(chosen.path, version, False, made, ours.first, ours.first, before, behind)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from skyward_core.model.errors import UsageError
 from skyward_core.model.script_interpreter import Interpreter
-from skyward_core.tasks.interpreter_compatibility import is_own_environment
+from skyward_core.tasks.interpreter_compatibility_and_import_path import is_own_environment
 
 MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
 

@@ -30,7 +30,7 @@ from skyward_core.providers.local.provider import Local
 from skyward_core.providers.slurm.provider import Slurm
 from skyward_core.providers.ssh.provider import SSH, check_line
 from skyward_core.tasks import missing_packages
-from skyward_core.tasks.interpreter_compatibility import own_interpreter
+from skyward_core.tasks.interpreter_compatibility_and_import_path import own_interpreter
 from skyward_core.tasks.missing_packages import FRAMEWORKS
 from skyward_core.tasks.packages.inline_metadata import InlineMetadata, find_blocks, read_inline_metadata
 from skyward_core.tasks.packages.requires_python import VersionError, satisfies

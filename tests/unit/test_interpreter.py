@@ -16,8 +16,8 @@ from skyward_core.model.errors import ScriptError, UsageError
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.local.provider import Local
-from skyward_core.tasks import bounded_subprocess, interpreter_compatibility, script_environments
-from skyward_core.tasks.interpreter_compatibility import (
+from skyward_core.tasks import bounded_subprocess, interpreter_compatibility_and_import_path, script_environments
+from skyward_core.tasks.interpreter_compatibility_and_import_path import (
     OWN_SOURCE,
     incompatibility,
     is_own_environment,
@@ -517,24 +517,24 @@ LIBRARY = str(Path(os.__file__).parent)
 
 @pytest.fixture(autouse=True)
 def no_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interpreter_compatibility, "_script_folders", [])
+    monkeypatch.setattr(interpreter_compatibility_and_import_path, "_script_folders", [])
 
 
 def test_import_path_is_split_at_the_standard_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", ["", "/mine", LIBRARY, "/site"])
-    assert interpreter_compatibility.import_path_entries() == (["", "/mine"], [LIBRARY, "/site"])
+    assert interpreter_compatibility_and_import_path.import_path_entries() == (["", "/mine"], [LIBRARY, "/site"])
 
 
 def test_import_path_without_standard_library_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", ["/mine", "/site"])
-    assert interpreter_compatibility.import_path_entries() == ([], ["/mine", "/site"])
+    assert interpreter_compatibility_and_import_path.import_path_entries() == ([], ["/mine", "/site"])
 
 
 def test_script_folders_precede_sys_path_newest_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "path", ["/mine", LIBRARY])
     for folder in ("a", "b", "a"):
-        interpreter_compatibility.add_script_folder(tmp_path / folder / "script.py")
-    assert interpreter_compatibility.import_path_entries() == (
+        interpreter_compatibility_and_import_path.add_script_folder(tmp_path / folder / "script.py")
+    assert interpreter_compatibility_and_import_path.import_path_entries() == (
         [str(tmp_path / "a"), str(tmp_path / "b"), "/mine"],
         [LIBRARY],
     )
@@ -544,11 +544,17 @@ def test_script_folders_precede_sys_path_newest_first(monkeypatch: pytest.Monkey
 def test_folder_of_the_command_is_not_a_script_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path / "bin"), "/of-pythonpath", LIBRARY])
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "bin" / "skyward-tui")])
-    assert interpreter_compatibility.import_path_entries() == ([str(tmp_path / "bin"), "/of-pythonpath"], [LIBRARY])
-    interpreter_compatibility.add_script_folder(tmp_path / "script.py")
-    assert interpreter_compatibility.import_path_entries() == ([str(tmp_path), "/of-pythonpath"], [LIBRARY])
+    assert interpreter_compatibility_and_import_path.import_path_entries() == (
+        [str(tmp_path / "bin"), "/of-pythonpath"],
+        [LIBRARY],
+    )
+    interpreter_compatibility_and_import_path.add_script_folder(tmp_path / "script.py")
+    assert interpreter_compatibility_and_import_path.import_path_entries() == (
+        [str(tmp_path), "/of-pythonpath"],
+        [LIBRARY],
+    )
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "bin" / "own.py")])  # a program that has its modules there
-    assert interpreter_compatibility.import_path_entries()[0] == [
+    assert interpreter_compatibility_and_import_path.import_path_entries()[0] == [
         str(tmp_path),
         str(tmp_path / "bin"),
         "/of-pythonpath",

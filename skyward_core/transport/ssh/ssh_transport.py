@@ -29,7 +29,7 @@ from skyward_core.protocol.frame_codec import AnyHeader
 from skyward_core.protocol.node_paths import NodePaths, pools_folder
 from skyward_core.store.debug_log import get_logger, log_duration
 from skyward_core.store.state_folder import unusable_reason
-from skyward_core.tasks.interpreter_compatibility import own_interpreter
+from skyward_core.tasks.interpreter_compatibility_and_import_path import own_interpreter
 from skyward_core.transport import working_folder_upload
 from skyward_core.transport.bundle_builder import bundle_for
 from skyward_core.transport.ssh.asyncssh_import_patches import asyncssh
