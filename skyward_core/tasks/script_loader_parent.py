@@ -54,7 +54,7 @@ def loader_command(interpreter: Interpreter, report: Callable[[str], None], stop
     if is_own_environment(interpreter.prefix):
         python, before = sys.executable, _OWN_PATH_CODE.format(str(Path(__file__).resolve().parents[2]))
     else:
-        from skyward_core.tasks.script_environments import ensure_interpreter, library_path_entries
+        from skyward_core.tasks.script_interpreter_and_environment import ensure_interpreter, library_path_entries
 
         ensure_interpreter(interpreter, report, stop)
         ours = library_path_entries()

@@ -340,7 +340,9 @@ def bundle_with_nvml() -> Bundle:
 @cache
 def _bundle_for_other(nvml: bool, minor: str) -> Bundle:
     """Return the bundle for another Python version."""
-    from skyward_core.tasks.script_environments import library_path_entries  # most pools use this process's version
+    from skyward_core.tasks.script_interpreter_and_environment import (
+        library_path_entries,  # most pools use this process's version
+    )
 
     places = library_path_entries()
     if not nvml:

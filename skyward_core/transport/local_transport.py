@@ -205,7 +205,7 @@ async def prepare_environment(config: Mapping[str, Any], said: Callable[[str], N
         return RankEnvironment(sys.executable, sys.version_info[:2], True, None, ROOT, "", before, behind)
     from skyward_core.node.bootstrap import image_environment
     from skyward_core.tasks.bounded_subprocess import CancellationToken
-    from skyward_core.tasks.script_environments import ensure_interpreter, library_path_entries
+    from skyward_core.tasks.script_interpreter_and_environment import ensure_interpreter, library_path_entries
 
     if chosen.base:
         stop = CancellationToken()

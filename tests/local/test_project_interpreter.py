@@ -33,7 +33,7 @@ from skyward_core.node.bootstrap.image_environment import MADE_FILE
 from skyward_core.plugins.plugin import Plugin
 from skyward_core.providers.ssh.provider import SSH
 from skyward_core.store.pool_folder import read_lock
-from skyward_core.tasks.script_environments import library_path_entries, query_python
+from skyward_core.tasks.script_interpreter_and_environment import library_path_entries, query_python
 from skyward_core.tasks.script_loader_parent import build_task
 from skyward_core.tasks.task_and_blob_values import Task
 from skyward_core.views.pool_view import PoolView

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.tasks.script_environments import (
+from skyward_core.tasks.script_interpreter_and_environment import (
     PythonInfo,
     UnusablePython,
     find_other_pythons,

@@ -277,7 +277,7 @@ OF_OURS = {
     "skyward_core/store/state_folder.py": 4,
     "skyward_core/tasks/task_and_blob_values.py": 4,
     "skyward_core/tasks/script_loader_parent.py": 3,
-    "skyward_core/tasks/script_environments.py": 7,
+    "skyward_core/tasks/script_interpreter_and_environment.py": 7,
     "skyward_core/tasks/script_loader_child.py": 2,  # of a script that was parsed before
     "skyward_tui/cli/commands/examples_and_shim.py": 1,
     "skyward_tui/cli/shared_options.py": 1,

@@ -16,7 +16,11 @@ from skyward_core.model.errors import ScriptError, UsageError
 from skyward_core.model.script_interpreter import Interpreter
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.local.provider import Local
-from skyward_core.tasks import bounded_subprocess, interpreter_compatibility_and_import_path, script_environments
+from skyward_core.tasks import (
+    bounded_subprocess,
+    interpreter_compatibility_and_import_path,
+    script_interpreter_and_environment,
+)
 from skyward_core.tasks.interpreter_compatibility_and_import_path import (
     OWN_SOURCE,
     incompatibility,
@@ -25,7 +29,7 @@ from skyward_core.tasks.interpreter_compatibility_and_import_path import (
 )
 from skyward_core.tasks.packages import inline_metadata
 from skyward_core.tasks.packages.requires_python import satisfies
-from skyward_core.tasks.script_environments import (
+from skyward_core.tasks.script_interpreter_and_environment import (
     PythonInfo,
     UnusablePython,
     choose_interpreter,
@@ -219,7 +223,7 @@ def program(path: Path, says: str) -> Path:
 
 def test_unusable_python_option_is_an_error(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     venv, other = environment(tmp_path / "venv"), another_python()
-    monkeypatch.setattr(script_environments, "find_other_pythons", lambda environ: iter([other.path]))
+    monkeypatch.setattr(script_interpreter_and_environment, "find_other_pythons", lambda environ: iter([other.path]))
     for said, why in (
         (str(tmp_path), "is a folder. Name an interpreter"),
         (str(venv), f"is a folder. Name the interpreter in it: {venv}/bin/python"),
@@ -264,7 +268,9 @@ def test_environment_path_depends_on_inline_metadata_content(project: Path) -> N
 
 
 def test_missing_python_version_names_those_found(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(script_environments, "find_other_pythons", lambda environ: iter(["/x/bin/python", "/y"]))
+    monkeypatch.setattr(
+        script_interpreter_and_environment, "find_other_pythons", lambda environ: iter(["/x/bin/python", "/y"])
+    )
     script(project).write_text('# /// script\n# requires-python = ">=3.19"\n# ///\n')
 
     def seen(path: str) -> PythonInfo:
@@ -371,7 +377,7 @@ def test_plan_resolves_the_interpreter_once(project: Path, monkeypatch: pytest.M
         read.append(path)
         return plain(path)
 
-    monkeypatch.setattr("skyward_core.tasks.script_environments.read_inline_metadata", noted)
+    monkeypatch.setattr("skyward_core.tasks.script_interpreter_and_environment.read_inline_metadata", noted)
     plan = make_plan(LaunchRequest(script=str(script(project))))
     assert plan.spec is not None and plan.spec.interpreter is plan.interpreter
     assert read == [script(project)]
@@ -427,8 +433,8 @@ def test_pythons_in_the_working_folder_are_ignored(tmp_path: Path, monkeypatch: 
         program.write_text("#!/bin/sh\n")
         program.chmod(0o755)
     away = {"HOME": str(tmp_path / "none")}
-    assert list(script_environments.find_other_pythons({"PATH": ".::bin", **away})) == []
-    assert list(script_environments.find_other_pythons({"PATH": f".:{tmp_path}/bin", **away})) == [
+    assert list(script_interpreter_and_environment.find_other_pythons({"PATH": ".::bin", **away})) == []
+    assert list(script_interpreter_and_environment.find_other_pythons({"PATH": f".:{tmp_path}/bin", **away})) == [
         f"{tmp_path}/bin/python3.20"
     ]
 

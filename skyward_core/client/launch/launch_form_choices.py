@@ -31,13 +31,6 @@ from skyward_core.tasks.missing_packages import missing_imports as missing_impor
 from skyward_core.tasks.packages.inline_metadata import read_inline_metadata
 from skyward_core.tasks.packages.project_package_file import PackageFile, list_package_files
 from skyward_core.tasks.parameter_types import parse_source as parse_source
-from skyward_core.tasks.script_environments import InterpreterOption as InterpreterOption
-from skyward_core.tasks.script_environments import UnusablePython as UnusablePython
-from skyward_core.tasks.script_environments import choose_interpreter as choose_interpreter
-from skyward_core.tasks.script_environments import find_missing_modules, has_module
-from skyward_core.tasks.script_environments import list_interpreters as list_interpreters
-from skyward_core.tasks.script_environments import query_python as query_python
-from skyward_core.tasks.script_environments import read_python as read_python
 from skyward_core.tasks.script_inspection import ArgumentField as ArgumentField
 from skyward_core.tasks.script_inspection import FunctionInfo as FunctionInfo
 from skyward_core.tasks.script_inspection import Param, parse_arguments
@@ -47,6 +40,13 @@ from skyward_core.tasks.script_inspection import has_functions as has_functions
 from skyward_core.tasks.script_inspection import list_commands as list_commands
 from skyward_core.tasks.script_inspection import list_functions as list_functions
 from skyward_core.tasks.script_inspection import split_target as split_target
+from skyward_core.tasks.script_interpreter_and_environment import InterpreterOption as InterpreterOption
+from skyward_core.tasks.script_interpreter_and_environment import UnusablePython as UnusablePython
+from skyward_core.tasks.script_interpreter_and_environment import choose_interpreter as choose_interpreter
+from skyward_core.tasks.script_interpreter_and_environment import find_missing_modules, has_module
+from skyward_core.tasks.script_interpreter_and_environment import list_interpreters as list_interpreters
+from skyward_core.tasks.script_interpreter_and_environment import query_python as query_python
+from skyward_core.tasks.script_interpreter_and_environment import read_python as read_python
 from skyward_core.tasks.script_loader_parent import build_task as build_task
 from skyward_core.tasks.script_loader_parent import build_tasks as build_tasks
 from skyward_core.tasks.task_and_blob_values import Task as Task

@@ -44,7 +44,14 @@ from skyward_core.tasks.interpreter_compatibility_and_import_path import is_own_
 from skyward_core.tasks.packages.project_package_file import image_python_version, read_image_packages
 from skyward_core.tasks.packages.required_and_local_packages import find_local_packages, packages_to_send
 from skyward_core.tasks.packages.requires_python import satisfies
-from skyward_core.tasks.script_environments import (
+from skyward_core.tasks.script_inspection import (
+    check_script_folder,
+    describe_script,
+    find_function,
+    list_commands,
+    parse_arguments,
+)
+from skyward_core.tasks.script_interpreter_and_environment import (
     QueryPython,
     choose_interpreter,
     find_base,
@@ -52,13 +59,6 @@ from skyward_core.tasks.script_environments import (
     own_base_python,
     query_python,
     read_python,
-)
-from skyward_core.tasks.script_inspection import (
-    check_script_folder,
-    describe_script,
-    find_function,
-    list_commands,
-    parse_arguments,
 )
 from skyward_core.util.format_bytes import format_size
 from skyward_core.util.user_files import expand_user
