@@ -963,7 +963,7 @@ async def _project_packages(image: Image, folder: str, python: Interpreter) -> P
     """Return the package requirements of the project file that the image names."""
     if not image.packages_by:
         return None
-    from skyward_core.tasks.packages.project_package_file import (
+    from skyward_core.tasks.packages.image_packages_from_file import (
         read_image_packages,  # imported late: most pools have none
     )
 

@@ -41,7 +41,7 @@ from skyward_core.providers.provider import make_provider
 from skyward_core.store.state_folder import choose_workdir, require_current_folder
 from skyward_core.tasks.argument_parsing import expand_combinations
 from skyward_core.tasks.interpreter_compatibility_and_import_path import is_own_environment, require_compatible
-from skyward_core.tasks.packages.project_package_file import image_python_version, read_image_packages
+from skyward_core.tasks.packages.image_packages_from_file import image_python_version, read_image_packages
 from skyward_core.tasks.packages.required_and_local_packages import find_local_packages, packages_to_send
 from skyward_core.tasks.packages.requires_python import satisfies
 from skyward_core.tasks.script_inspection import (
