@@ -14,7 +14,7 @@ from textual import events
 from textual.content import Content
 from textual.strip import Strip
 
-from skyward_core.client.metric_charts import (
+from skyward_core.client.metric_chart_points import (
     Chart,
     column_time,
     make_chart,

@@ -14,7 +14,7 @@ from textual.message import Message
 from textual.reactive import var
 from textual.widget import Widget
 
-from skyward_core.client.metric_charts import sort_names
+from skyward_core.client.metric_chart_points import sort_names
 from skyward_core.views.machine_metrics import MetricHistory, memory_share
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.stack_groups import format_ranges

@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.content import Content
 from textual.widget import Widget
 
-from skyward_core.client.metric_charts import COUNTERS
+from skyward_core.client.metric_chart_points import COUNTERS
 from skyward_tui.screens.base_screen import BaseScreen
 from skyward_tui.text.number_and_time_format import clip, fit_width, number
 from skyward_tui.text.queue_and_comparison_rows import ComparedLine, comparison_lines, task_note

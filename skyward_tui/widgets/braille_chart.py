@@ -7,7 +7,7 @@ from math import isfinite
 
 from textual.content import Content
 
-from skyward_core.client.metric_charts import make_chart, sort_names
+from skyward_core.client.metric_chart_points import make_chart, sort_names
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.outliers_and_bands import IncrementalBand
 from skyward_core.views.rank_metrics import MetricStore

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from rich.cells import cell_len
 from textual.content import Content
 
-from skyward_core.client.metric_charts import COUNTERS
+from skyward_core.client.metric_chart_points import COUNTERS
 from skyward_core.views.rank_metrics import MetricStore
 from skyward_core.views.sweep_trials import RESULT, TrialRow, TrialTable
 from skyward_tui.text.number_and_time_format import clip, count, fit_width, number, precise_duration

@@ -13,7 +13,7 @@ from textual import events
 from textual.color import Color
 from textual.theme import Theme
 
-from skyward_core.client.metric_charts import (
+from skyward_core.client.metric_chart_points import (
     RANKS_ANEW,
     RANKS_DRAWN,
     column_time,
