@@ -755,7 +755,7 @@ class AWS(JsonSettings, StrictKeywords):
             machine: The machine.
             patience: Limit for connection attempts, in seconds; None for 30, or for the boot time of a new machine.
         """
-        from skyward_core.providers.aws.instance_ssh import Ec2Transport, HostKeyFile
+        from skyward_core.providers.aws.ssh_and_host_key_rotation import Ec2Transport, HostKeyFile
         from skyward_core.transport.ssh.ssh_transport import PATIENCE
 
         extra = machine.extra
