@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.client import ssh_hosts
-from skyward_core.client.ssh_hosts import HostGpuUsage
+from skyward_core.client import ssh_host_groups_and_keys
+from skyward_core.client.ssh_host_groups_and_keys import HostGpuUsage
 from skyward_core.model.machines import Check, GpuProcess, GpuUse
 
 GROUPS = """\
@@ -66,6 +66,6 @@ def have_looks(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
             Check(host, "fail" if host == "gpu2" else "ok", "its disk"),
         ]
 
-    monkeypatch.setattr(ssh_hosts, "list_gpu_use", look)
-    monkeypatch.setattr(ssh_hosts, "check", check)
+    monkeypatch.setattr(ssh_host_groups_and_keys, "list_gpu_use", look)
+    monkeypatch.setattr(ssh_host_groups_and_keys, "check", check)
     return asked

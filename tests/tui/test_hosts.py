@@ -10,8 +10,8 @@ from threading import Event
 import pytest
 from textual.pilot import Pilot
 
-from skyward_core.client import ssh_hosts
-from skyward_core.client.ssh_hosts import HostGroup
+from skyward_core.client import ssh_host_groups_and_keys
+from skyward_core.client.ssh_host_groups_and_keys import HostGroup
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.dialog import AskScreen, ChoiceScreen
 from skyward_tui.dialogs.host_key_and_secret_prompts import HostKeyScreen
@@ -133,7 +133,7 @@ async def test_a_hosts_key_is_shown_and_accepted(
             written.append("gpu1")
             return Path("/k/known_hosts")
 
-    monkeypatch.setattr(ssh_hosts, "fetch_host_key", lambda host: Shown())
+    monkeypatch.setattr(ssh_host_groups_and_keys, "fetch_host_key", lambda host: Shown())
     put_groups()
     async with opened(app) as pilot:
         await pilot.press("down", "t")

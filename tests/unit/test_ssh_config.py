@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.client.ssh_hosts import fetch_host_key, new_group
+from skyward_core.client.ssh_host_groups_and_keys import fetch_host_key, new_group
 from skyward_core.model.errors import UsageError
 from skyward_core.providers.slurm.provider import Slurm
 from skyward_core.providers.ssh.provider import SSH
