@@ -18,7 +18,7 @@ from skyward_core.util.user_files import exists, is_file
 from skyward_tui.cli.fault_tolerant_stdio import StandardStream
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.launch_form_choices import FunctionInfo
+    from skyward_core.client.launch.plugin_and_provider_catalog import FunctionInfo
     from skyward_tui.cli.console import Console
 
 
@@ -446,7 +446,7 @@ def script_commands(target: str) -> list[str]:
     Raises:
         ScriptError: If the script cannot be read.
     """
-    from skyward_core.client.launch.launch_form_choices import list_commands, split_target
+    from skyward_core.client.launch.plugin_and_provider_catalog import list_commands, split_target
 
     path, function = split_target(target)
     names = [each.name for each in list_commands(path)] if is_file(path) else []
@@ -459,7 +459,7 @@ def script_arguments(context: click.Context, target: str) -> list[str] | None:
     Raises:
         click.UsageError: If the script runs as a whole, but its arguments are not after ``--``.
     """
-    from skyward_core.client.launch.launch_form_choices import has_functions, split_target
+    from skyward_core.client.launch.plugin_and_provider_catalog import has_functions, split_target
 
     own: list[str] | None = context.meta[SCRIPT_ARGUMENTS]
     path, function = split_target(target)
@@ -485,7 +485,7 @@ def function_arguments(target: str, unparsed: Sequence[str], own: Sequence[str])
     Raises:
         click.UsageError: If a word is not a flag of the function.
     """
-    from skyward_core.client.launch.launch_form_choices import find_function, split_target
+    from skyward_core.client.launch.plugin_and_provider_catalog import find_function, split_target
 
     if not unparsed:
         return []
@@ -541,7 +541,7 @@ def _is_flag(param: Any) -> bool:
 
 
 def _function_signature(function: FunctionInfo) -> Iterator[tuple[str, str]]:
-    from skyward_core.client.launch.launch_form_choices import argument_fields
+    from skyward_core.client.launch.plugin_and_provider_catalog import argument_fields
 
     fields = {each.name: each for each in argument_fields(function)}
     for param in function.params:
@@ -557,7 +557,7 @@ def _function_signature(function: FunctionInfo) -> Iterator[tuple[str, str]]:
 
 
 def _functions(target: str) -> list[FunctionInfo]:
-    from skyward_core.client.launch.launch_form_choices import (
+    from skyward_core.client.launch.plugin_and_provider_catalog import (
         find_function,
         list_commands,
         list_functions,

@@ -17,7 +17,7 @@ from textual.content import Content
 from textual.widgets import Input, Static
 
 from skyward_core import accelerators
-from skyward_core.client.launch.launch_form_choices import (
+from skyward_core.client.launch.plugin_and_provider_catalog import (
     InterpreterOption,
     UnusablePython,
     choose_interpreter,

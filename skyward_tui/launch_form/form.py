@@ -13,13 +13,13 @@ from itertools import count as count_from
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.client.launch.launch_form_choices import (
+from skyward_core.client.launch.launch_request import DEFAULTS, OPTIONS, PACKAGES, WAYS, LaunchRequest
+from skyward_core.client.launch.plugin_and_provider_catalog import (
     DEFAULT_PROVIDER,
     argument_values,
     available,
     parse_source,
 )
-from skyward_core.client.launch.launch_request import DEFAULTS, OPTIONS, PACKAGES, WAYS, LaunchRequest
 from skyward_core.model.errors import ScriptError, SkywardError, SpecError, UsageError
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import exists, expand_user
@@ -28,8 +28,8 @@ from skyward_tui.text.number_and_time_format import count, one_line
 from skyward_tui.tmux_clipboard_and_terminal_checks import current_folder
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.launch_form_choices import ArgumentField, FunctionInfo, ProviderInfo
     from skyward_core.client.launch.launch_plan import LaunchPlan
+    from skyward_core.client.launch.plugin_and_provider_catalog import ArgumentField, FunctionInfo, ProviderInfo
     from skyward_core.client.launch.presets import Preset
     from skyward_core.model.provider_setting_descriptors import Setting
 
@@ -51,7 +51,7 @@ def package_choices(script: Path | None, chosen: str) -> list[tuple[str, str]]:
         script: The script; None if there is none yet.
         chosen: The present choice, which stays in the list even if its file no longer exists.
     """
-    from skyward_core.client.launch.launch_form_choices import has_own_block, packages_for
+    from skyward_core.client.launch.plugin_and_provider_catalog import has_own_block, packages_for
 
     if script is None:
         return [("none", ""), *_chosen_option(chosen, ())]
@@ -248,7 +248,7 @@ def functions_of(script: str) -> list[FunctionInfo]:
     Raises:
         FieldError: If no script is given, or the script cannot be read.
     """
-    from skyward_core.client.launch.launch_form_choices import has_functions, list_functions
+    from skyward_core.client.launch.plugin_and_provider_catalog import has_functions, list_functions
 
     if not script.strip():
         raise FieldError("script", "enter a script, or press {launch.files} to pick one or an example")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skyward_core.client.launch.launch_form_choices import DEFAULT_PROVIDER
+from skyward_core.client.launch.plugin_and_provider_catalog import DEFAULT_PROVIDER
 from skyward_core.model.errors import JobFileError, SkywardError, UsageError
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.pool_view import PoolView
@@ -28,7 +28,7 @@ from skyward_tui.tmux_clipboard_and_terminal_checks import current_folder
 if TYPE_CHECKING:
     from skyward_core.client.launch.job_launch import JobFile, JobRequest
     from skyward_core.client.launch.job_records import ShellRecord
-    from skyward_core.client.launch.launch_form_choices import ArgumentField, Task
+    from skyward_core.client.launch.plugin_and_provider_catalog import ArgumentField, Task
     from skyward_core.model.specs import PoolSpec
 
 _UNKNOWN = "asked for when it is launched"  # placeholder for a secret that has no value yet
@@ -64,7 +64,7 @@ def variables(script: str) -> list[ArgumentField]:
     """Return the variables of a job file as form fields; empty if the file is invalid, because the plan reports the
     error."""
     from skyward_core.client.launch.job_launch import read_job_variables
-    from skyward_core.client.launch.launch_form_choices import ArgumentField
+    from skyward_core.client.launch.plugin_and_provider_catalog import ArgumentField
 
     try:
         envs, _ = read_job_variables(path_of(script))

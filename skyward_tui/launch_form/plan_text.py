@@ -31,8 +31,8 @@ from skyward_tui.text.number_and_time_format import count, count_range, duration
 from skyward_tui.text.queue_and_comparison_rows import gang_text
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.launch_form_choices import Task
     from skyward_core.client.launch.launch_plan import LaunchPlan
+    from skyward_core.client.launch.plugin_and_provider_catalog import Task
     from skyward_core.model.accelerators import Accelerator
     from skyward_core.model.specs import PoolSpec
     from skyward_tui.launch_form.job_file_plan import JobPlan
@@ -50,7 +50,7 @@ def plan_rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool 
         may_remember: Whether recent answers of the provider may be reused.
         as_options: Whether advice refers to command-line options instead of fields of the form.
     """
-    from skyward_core.client.launch.launch_form_choices import install_advice
+    from skyward_core.client.launch.plugin_and_provider_catalog import install_advice
 
     pool = plan.pool
     world = pool.world_size
@@ -189,7 +189,7 @@ def missing_packages_text(plan: LaunchPlan, *, as_options: bool = False) -> str:
         plan: The plan.
         as_options: Whether to name command-line options instead of fields of the form.
     """
-    from skyward_core.client.launch.launch_form_choices import packages_for
+    from skyward_core.client.launch.plugin_and_provider_catalog import packages_for
 
     if not (names := plan.missing_packages):
         return ""
@@ -265,7 +265,7 @@ def _call(plan: LaunchPlan) -> str:
     """Return the call in Python, or the command of a whole script."""
     if plan.whole:
         return shlex.join(["python", plan.function.name, *plan.values["args"]])
-    from skyward_core.client.launch.launch_form_choices import RawArgument
+    from skyward_core.client.launch.plugin_and_provider_catalog import RawArgument
 
     texts = {name: str(each) if isinstance(each, RawArgument) else repr(each) for name, each in plan.values.items()}
     return f"{plan.function.name}({', '.join(f'{name}={text}' for name, text in texts.items())})"
@@ -422,7 +422,7 @@ async def load_tasks(plan: LaunchPlan, wait: ScriptWait) -> list[Task]:
     Raises:
         SkywardError: As :meth:`~skyward_core.client.launch.launch_plan.LaunchPlan.load_tasks`.
     """
-    from skyward_core.client.launch.launch_form_choices import CancellationToken
+    from skyward_core.client.launch.plugin_and_provider_catalog import CancellationToken
     from skyward_core.util.terminal_safe_text import sanitize_line
 
     def on_line(line: str) -> None:

@@ -26,7 +26,7 @@ from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.header_and_hints import Panel, TextLine
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.launch_form_choices import PluginInfo
+    from skyward_core.client.launch.plugin_and_provider_catalog import PluginInfo
     from skyward_core.model.provider_setting_descriptors import Setting
 
 

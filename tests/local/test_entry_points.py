@@ -18,9 +18,9 @@ from textual.widgets import Input, Select
 
 import skyward_core as sky
 from skyward_core import plugins, providers
-from skyward_core.client.launch.launch_form_choices import available
 from skyward_core.client.launch.launch_plan import LaunchPlan, make_spec
 from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.client.launch.plugin_and_provider_catalog import available
 from skyward_core.client.launch.python_snippet import write_snippet
 from skyward_core.model.errors import UsageError
 from skyward_core.plugins import PluginError

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from textual.widgets import Input, Select, Static
 
-from skyward_core.client.launch.launch_form_choices import FunctionInfo
 from skyward_core.client.launch.launch_plan import LaunchPlan
 from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.client.launch.plugin_and_provider_catalog import FunctionInfo
 from skyward_core.model.errors import PoolError
 from skyward_core.tasks import bounded_subprocess
 from skyward_core.views import events

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from skyward_core import plugins
 from skyward_core.client.launch.image_option_parsing import IMAGE_FIELDS, field_texts, split_by_field
-from skyward_core.client.launch.launch_form_choices import (
+from skyward_core.client.launch.plugin_and_provider_catalog import (
     ArgumentField,
     argument_fields,
     available_plugins,
@@ -315,7 +315,7 @@ class Mine(Plugin):
 @pytest.fixture
 def mine(monkeypatch: pytest.MonkeyPatch) -> None:
     usual = plugins.factory
-    for module in ("skyward_core.plugins", "skyward_core.client.launch.launch_form_choices"):
+    for module in ("skyward_core.plugins", "skyward_core.client.launch.plugin_and_provider_catalog"):
         monkeypatch.setattr(f"{module}.factory", lambda name: Mine if name == "mine" else usual(name))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.client.launch.launch_form_choices import missing_frameworks
+from skyward_core.client.launch.plugin_and_provider_catalog import missing_frameworks
 from skyward_core.model.errors import ScriptError, UsageError
 from skyward_core.store.state_folder import choose_workdir, working_folder
 from skyward_core.tasks.argument_parsing import RawArgument

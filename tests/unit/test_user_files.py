@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from skyward_core.client import settings as client_settings
 from skyward_core.client.launch import presets
-from skyward_core.client.launch.launch_form_choices import list_functions, packages_for
 from skyward_core.client.launch.launch_plan import make_plan
 from skyward_core.client.launch.launch_request import LaunchRequest
+from skyward_core.client.launch.plugin_and_provider_catalog import list_functions, packages_for
 from skyward_core.client.launch.script_git_state import ScriptState
 from skyward_core.model.errors import JobFileError, ScriptError, SkywardError
 from skyward_core.store import pool_folder, state_folder

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.client.launch.image_option_parsing import LISTS, ImageOptions, option_error, parse_image_options
-from skyward_core.client.launch.launch_form_choices import (
+from skyward_core.client.launch.launch_request import OPTIONS, WAYS, LaunchRequest, format_setting, options_of
+from skyward_core.client.launch.plugin_and_provider_catalog import (
     FunctionInfo,
     build_tasks,
     find_gang_frameworks,
@@ -17,7 +18,6 @@ from skyward_core.client.launch.launch_form_choices import (
     missing_imports,
     parse_parameters,
 )
-from skyward_core.client.launch.launch_request import OPTIONS, WAYS, LaunchRequest, format_setting, options_of
 from skyward_core.model.errors import SpecError, UsageError, set_error_field
 from skyward_core.model.offers import RentalPlan
 from skyward_core.model.provider_capability_protocols import (

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from skyward_core.client.launch.image_option_parsing import parse_image_options
-from skyward_core.client.launch.launch_form_choices import available_plugins, parameter_fields
 from skyward_core.client.launch.launch_records import invalid_fields, texts_in
 from skyward_core.client.launch.launch_request import DEFAULTS, LaunchRequest
+from skyward_core.client.launch.plugin_and_provider_catalog import available_plugins, parameter_fields
 from skyward_core.client.settings_edits import read_table, replace_text, set_table, settings_paths, write_table
 from skyward_core.model.errors import SkywardError, UsageError
 from skyward_core.model.provider_capability_protocols import declared_settings

@@ -14,7 +14,7 @@ import click
 from skyward_core.client.launch import job_launch
 from skyward_core.client.launch.job_launch import JobRequest, job_tasks, pool_job_tasks, shell_task
 from skyward_core.client.launch.job_records import CommandRecord, JobRecord
-from skyward_core.client.launch.launch_form_choices import Task
+from skyward_core.client.launch.plugin_and_provider_catalog import Task
 from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
 from skyward_core.model.specs import PoolSpec

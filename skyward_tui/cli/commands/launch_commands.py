@@ -111,7 +111,7 @@ def torchrun(
     All options of torchrun are accepted. Options without a meaning here are reported or rejected. Words after the
     script are the script's own arguments.
     """
-    from skyward_core.client.launch.launch_form_choices import DEFAULT_PROVIDER
+    from skyward_core.client.launch.plugin_and_provider_catalog import DEFAULT_PROVIDER
     from skyward_tui.cli.commands import run
 
     notes = list(ignored_option_notes(said))

@@ -19,7 +19,9 @@ import click
 from click.core import ParameterSource
 
 from skyward_core.client import settings
-from skyward_core.client.launch.launch_form_choices import (
+from skyward_core.client.launch.launch_plan import LaunchPlan, make_plan
+from skyward_core.client.launch.launch_request import LaunchRequest, parse_provider_settings
+from skyward_core.client.launch.plugin_and_provider_catalog import (
     Interpreter,
     Task,
     choose_interpreter,
@@ -27,8 +29,6 @@ from skyward_core.client.launch.launch_form_choices import (
     query_python,
     split_target,
 )
-from skyward_core.client.launch.launch_plan import LaunchPlan, make_plan
-from skyward_core.client.launch.launch_request import LaunchRequest, parse_provider_settings
 from skyward_core.client.run_history import Receipt
 from skyward_core.client.session import Session
 from skyward_core.client.session_interface import SessionInterface

@@ -17,8 +17,8 @@ from textual.widget import Widget
 from textual.widgets import Collapsible, Input, Label, Select, Static
 from textual.widgets.collapsible import CollapsibleTitle
 
-from skyward_core.client.launch.launch_form_choices import DEFAULT_PROVIDER, argument_values
 from skyward_core.client.launch.launch_request import OPTIONS
+from skyward_core.client.launch.plugin_and_provider_catalog import DEFAULT_PROVIDER, argument_values
 from skyward_core.model.errors import UsageError
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.launch_form.form import (
@@ -48,7 +48,7 @@ from skyward_tui.widgets.form_fields import (
 )
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.launch_form_choices import ArgumentField, FunctionInfo
+    from skyward_core.client.launch.plugin_and_provider_catalog import ArgumentField, FunctionInfo
     from skyward_core.model.machines import Check
     from skyward_core.model.provider_setting_descriptors import Setting
 
@@ -272,7 +272,7 @@ class CallFields(Vertical):
             whole: Whether the whole script runs, with command-line arguments.
             sweep: Whether values are lists for a sweep.
         """
-        from skyward_core.client.launch.launch_form_choices import argument_fields
+        from skyward_core.client.launch.plugin_and_provider_catalog import argument_fields
 
         arguments = [] if whole or called is None else argument_fields(called)
         hint = WHOLE_SCRIPT_TEXT if whole else ""
@@ -439,7 +439,7 @@ class PluginFields(OptionFields):
 
     def show(self, names: Sequence[str]) -> None:
         """Show fields for the checked plugins."""
-        from skyward_core.client.launch.launch_form_choices import parameter_fields
+        from skyward_core.client.launch.plugin_and_provider_catalog import parameter_fields
 
         if names != self._names:  # compared, because looking up parameters searches the installed packages for plugins
             self._names, self._arguments = names, parameter_fields(names)
@@ -558,7 +558,7 @@ class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
         self._live, self._used, self._keymap = live, used, keymap
 
     def compose(self) -> ComposeResult:
-        from skyward_core.client.launch.launch_form_choices import available_plugins
+        from skyward_core.client.launch.plugin_and_provider_catalog import available_plugins
 
         hint = with_keys("path of a script ({launch.files}: pick)", keymap=self._keymap)
         yield field_row("Script", text_field("script", hint))

@@ -72,8 +72,8 @@ from skyward_tui.widgets.form_fields import Choice, Toggles, update_label
 from skyward_tui.widgets.header_and_hints import Breadcrumbs, Panel
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.launch_form_choices import FunctionInfo, Interpreter, Task
     from skyward_core.client.launch.launch_plan import LaunchPlan
+    from skyward_core.client.launch.plugin_and_provider_catalog import FunctionInfo, Interpreter, Task
     from skyward_core.client.launch.presets import Preset
     from skyward_core.client.session_interface import SessionInterface
     from skyward_core.model.offers import OfferList
@@ -461,8 +461,8 @@ class LaunchScreen(BaseScreen[None]):
     def _choose_plugins(self) -> None:
         """Check the boxes of the plugins that the script needs, unless the user has changed the boxes. An existing pool
         has its own plugins."""
-        from skyward_core.client.launch.launch_form_choices import find_gang_frameworks
         from skyward_core.client.launch.launch_plan import plugin_names
+        from skyward_core.client.launch.plugin_and_provider_catalog import find_gang_frameworks
 
         toggles = self.query_one("#plugins", Toggles)
         if not self._plugins_touched:
@@ -517,7 +517,7 @@ class LaunchScreen(BaseScreen[None]):
         """Switch on the sweep option if a value is a list, unless the user has switched the option off. Return whether
         this call switched the option on.
         """
-        from skyward_core.client.launch.launch_form_choices import argument_fields
+        from skyward_core.client.launch.plugin_and_provider_catalog import argument_fields
 
         if self._sweeps and not form.sweep:
             self._swept = form.arguments

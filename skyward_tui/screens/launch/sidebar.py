@@ -35,7 +35,7 @@ from skyward_tui.widgets.header_and_hints import Panel
 from skyward_tui.widgets.source_view import ScriptCode
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.launch_form_choices import FunctionInfo
+    from skyward_core.client.launch.plugin_and_provider_catalog import FunctionInfo
     from skyward_core.client.run_history import PastRun
     from skyward_tui.launch_form.form import Form
     from skyward_tui.screens.base_screen import BaseScreen
