@@ -79,7 +79,7 @@ PANELS: tuple[PanelSpec, ...] = (
         instead_of="phases",
     ),
     PanelSpec(
-        "results", 4, "results", "Go to the results", "skyward_tui.panels.results:ResultsPanel",
+        "results", 4, "results", "Go to the results", "skyward_tui.panels.results_and_sweep_trials:ResultsPanel",
         hints=("run.errors", "run.fetch", "run.save", "run.copy", "run.cancel", "run.export", "run.zoom"),
         actions=("run.diff", "run.export", "run.trials"),
     ),
