@@ -142,8 +142,9 @@ def _has_own_name(path: Path) -> bool:
 
 
 def prune_is_due() -> bool:
-    """Check whether old files must be pruned now, without importing ``store.unused_folder_pruning``. A new home counts as
-    pruned.
+    """Check whether old files must be pruned now. A new home counts as pruned.
+
+    This check does not import ``store.unused_folder_pruning``.
     """
     mark = state_home() / PRUNED_FILE
     try:

@@ -189,8 +189,8 @@ def _make_task_folder() -> Path:
         return unused_folder_pruning.make_process_folder(unused_folder_pruning.TASKS_FOLDER)
     except OSError as error:
         raise UsageError(
-            f"scripts cannot be loaded: no folder can be created in {state_home() / unused_folder_pruning.TASKS_FOLDER}: "
-            f"{error.strerror or error}"
+            "scripts cannot be loaded: no folder can be created in "
+            f"{state_home() / unused_folder_pruning.TASKS_FOLDER}: {error.strerror or error}"
         ) from error
 
 
