@@ -101,11 +101,11 @@ from skyward_core.tasks.job_files.job import Task as Task
 from skyward_core.tasks.shell_and_script_calls import script as script
 from skyward_core.tasks.shell_and_script_calls import shell as shell
 from skyward_core.model import accelerators as accelerators
-from skyward_core.model import minutes_hours_days
+from skyward_core.model import minutes_hours_days_in_seconds
 
 from . import plugins as plugins
 
-time = minutes_hours_days
+time = minutes_hours_days_in_seconds
 TaskFailedError = RunError
 Group = PendingGroup
 Pending = PendingFunction
