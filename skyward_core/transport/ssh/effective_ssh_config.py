@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 
 from skyward_core.model.errors import UsageError
 from skyward_core.store import state_folder
-from skyward_core.transport.ssh.host_address_and_python import SSH_PORT, Target, why_unsafe
+from skyward_core.transport.ssh.host_address_and_python import SSH_PORT, Target, format_host, why_unsafe
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.util.user_files import read_bytes
@@ -83,7 +83,7 @@ class Route(Value):
     options: HostOptions = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"{self.user}@{self.host}:{self.port}"
+        return format_host(self.host, self.user, self.port)
 
     @property
     def known_port(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -15,9 +16,17 @@ from skyward_core.util.light_dataclass import Value, value
 
 SSH_PORT = 22
 LONGEST = 255  # characters of a name; longer than DNS allows
-HOST_FORBIDDEN = frozenset("'`\"$\\;&<>|(){},")
+HOST_FORBIDDEN = frozenset("'`\"$\\;&<>|(){},@")
 USER_FORBIDDEN = frozenset("'`\";&<>|(){}")
 Policy = Literal["known", "ask", "accept-new"]
+
+
+def format_host(host: str, user: str | None = None, port: int | None = None) -> str:
+    """Return a host in the syntax that :meth:`Target.with_host` parses."""
+    colons = host.count(":")
+    bracketed = f"[{host}]" if colons == 1 or host.startswith("[") or (colons and port is not None) else host
+    text = bracketed if port is None else f"{bracketed}:{port}"
+    return f"{user}@{text}" if user else text
 
 
 @value
@@ -43,12 +52,18 @@ class Target(Value):
     @property
     def label(self) -> str:
         """The host in command-line syntax."""
-        return self.host if self.port is None else f"{self.host}:{self.port}"
+        return format_host(self.host, None, self.port)
 
     @property
     def login(self) -> str:
         """The host with the user, if one is given."""
-        return f"{self.user}@{self.label}" if self.user else self.label
+        return format_host(self.host, self.user, self.port)
+
+    @property
+    def ssh_command(self) -> str:
+        """The command line that opens a shell on the host."""
+        port = ["-p", str(self.port)] if self.port is not None else []
+        return shlex.join(["ssh", *port, format_host(self.host, self.user)])
 
     def with_host(self, text: str) -> Target:
         """Return the same settings for another host, given as ``[user@]host[:port]`` or an alias.
@@ -59,7 +74,7 @@ class Target(Value):
         user, _, rest = text.strip().removeprefix("ssh://").rpartition("@")
         host, port = rest, ""
         if rest.startswith("["):  # [address]:port, for IPv6
-            host, _, port = rest[1:].partition("]")
+            host, _, port = rest[1:].rpartition("]")
             port = port.removeprefix(":")
         elif rest.count(":") == 1:
             host, _, port = rest.partition(":")
@@ -84,8 +99,8 @@ def why_unsafe(host: str, user: str) -> str:
         return f"a host name must not contain {found!r}"
     if found := next((c for c in user if c in USER_FORBIDDEN or not c.isprintable()), ""):
         return f"a user name must not contain {found!r}"
-    if " -" in user or user.endswith("\\"):
-        return "a user name must not contain ' -' or end with a backslash"
+    if " -" in user or user.endswith("\\") or user != user.strip():
+        return "a user name must not contain ' -', begin or end with a space, or end with a backslash"
     return ""
 
 
