@@ -13,17 +13,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from skyward_core.client.ssh_host_groups_and_keys import fetch_host_key, new_group
 from skyward_core.model.errors import UsageError
+from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.slurm.provider import Slurm
 from skyward_core.providers.ssh.provider import SSH
-from skyward_core.transport.ssh import effective_ssh_config, ssh_config_export
+from skyward_core.transport.ssh import effective_ssh_config, known_hosts, ssh_config_export
 from skyward_core.transport.ssh.asyncssh_import_patches import asyncssh
 from skyward_core.transport.ssh.connection import connect
 from skyward_core.transport.ssh.effective_ssh_config import jump_target, resolve
-from skyward_core.transport.ssh.host_address_and_python import Target
+from skyward_core.transport.ssh.host_address_and_python import Target, why_unsafe
+from skyward_tui.text.hint_commands import format_error
 from tests.support.examples import examples
+from tests.support.host_key import PUBLIC
 from tests.support.processes import exists
 from tests.support.waiting import until
 
@@ -52,6 +57,36 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_ssh_host_text_is_parsed(text: str, expected: tuple[str, str | None, int | None]) -> None:
     target = Target("").with_host(text)
     assert (target.host, target.user, target.port) == expected
+
+
+IPV4 = st.ip_addresses(v=4).map(str)
+IPV6 = st.builds("{}{}".format, st.ip_addresses(v=6), st.sampled_from(["", "%eth0", "%25"]))
+HOST_TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
+USER_NAMES = st.from_regex(r"[a-z_][a-z0-9_-]{0,12}(@corp|\\\\me)?", fullmatch=True)
+
+
+@given(IPV4 | IPV6 | HOST_TEXT, st.none() | USER_NAMES | HOST_TEXT, st.none() | st.integers(1, 65535))
+def test_formatted_host_is_parsed_as_the_same_host(host: str, user: str | None, port: int | None) -> None:
+    assume(not why_unsafe(host, user or "") and not (user or host).startswith("ssh://"))
+    written = Target(host, user, port)
+    assert Target("").with_host(written.login) == written
+    assert Target("").with_host(written.label) == Target(host, port=port)
+
+
+def test_error_names_a_host_as_users_type_it(home: Path) -> None:
+    shown = known_hosts.ServerKey(
+        Target("::1", port=2222).label, "::1", 2222, asyncssh.import_public_key(PUBLIC), home / "sky/known_hosts"
+    )
+    assert format_error(known_hosts.unknown_key_error(shown)).endswith("skyward-tui trust '[::1]:2222'")
+
+
+async def test_route_of_an_ipv6_host_is_written_with_brackets() -> None:
+    assert str(await resolve(Target("::1", "me", 2222, config=False))) == "me@[::1]:2222"
+
+
+def test_ssh_command_has_user_and_port() -> None:
+    commands = [Target("gpu1").ssh_command, Target("gpu1", "me", 2222).ssh_command, Target("::1", port=22).ssh_command]
+    assert commands == ["ssh gpu1", "ssh -p 2222 me@gpu1", "ssh -p 22 ::1"]
 
 
 @pytest.mark.parametrize(
@@ -452,6 +487,26 @@ def test_invalid_ssh_provider_settings_are_rejected() -> None:
         SSH(["gpu1", "gpu2", "gpu1"])
     with pytest.raises(UsageError, match="'known', 'ask' or 'accept-new'"):
         SSH(["gpu1"], host_keys="off")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("names", "is_one"),
+    [
+        (["gpu1", "gpu1:22"], True),
+        (["box", "other", "me@10.1.2.3:2200"], True),
+        (["box", "10.1.2.3:22"], False),
+        (["box", "gate"], False),
+    ],
+)
+async def test_two_names_of_one_machine_in_a_pool_are_refused(home: Path, names: list[str], is_one: bool) -> None:
+    (home / ".ssh/config").write_text("Host box\n  HostName 10.1.2.3\n  Port 2200\n")
+    ssh = SSH(names)
+    spec = PoolSpec(name="p", provider=ssh, nodes=2)
+    if is_one:
+        with pytest.raises(UsageError, match=f"Named twice: {names[0]}, {names[-1]} are one machine"):
+            await ssh.create(spec, "token")
+    else:
+        assert [machine.address for machine in await ssh.create(spec, "token")] == names
 
 
 def test_ssh_provider_round_trips_through_json() -> None:

@@ -5,6 +5,7 @@ Settings, choice of hosts or free GPUs, and checks of the hosts and the Python o
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -39,7 +40,7 @@ from skyward_core.runtime.instance_info import instance_info
 from skyward_core.store.state_folder import host_groups
 from skyward_core.transport.background_loop import short_switch_interval, submit
 from skyward_core.transport.bundle_builder import bundle
-from skyward_core.transport.ssh.effective_ssh_config import PreopenedSockets
+from skyward_core.transport.ssh.effective_ssh_config import PreopenedSockets, resolve
 from skyward_core.transport.ssh.host_address_and_python import HostPythons, Policy, Target, minor_of, newest_per_minor
 from skyward_core.util.light_dataclass import Value, value
 
@@ -73,6 +74,7 @@ def _hosts_field() -> Field:
 # asyncssh is imported late, because the import is slow and the connections to the hosts are opened before it.
 
 MIN_DISK_BYTES = 2 << 30
+ONE_NODE_PER_HOST = "Each host is one node. For several ranks on a host, set ranks_per_node."
 
 
 @value(frozen=True)
@@ -196,12 +198,14 @@ class SSH(JsonSettings, StrictKeywords, Value):
         Raises:
             TooFewHosts: If there are fewer hosts than nodes.
             NoCapacity: If too few hosts answer. The message has the reason for each host that does not.
+            UsageError: If two names mean the same machine.
         """
         if spec.least_nodes > len(self.hosts):
             raise TooFewHosts(
                 f"{spec.least_nodes} nodes were requested, but there are only {len(self.hosts)} hosts: "
                 f"{', '.join(self.hosts)}. Request fewer nodes, or add hosts."
             )
+        await self._check_distinct()
         takes: Mapping[str, Mapping[str, Any]] = {}
         if self.gpus == FREE:
             notes, takes = await self._find_free_gpus(spec)
@@ -220,6 +224,21 @@ class SSH(JsonSettings, StrictKeywords, Value):
             )
             for node, host in enumerate(hosts)
         ]
+
+    async def _check_distinct(self) -> None:
+        """Check that the names of the hosts mean different machines.
+
+        Raises:
+            UsageError: If two names have the same address and port.
+        """
+        names: dict[object, list[str]] = {}
+        routes = await asyncio.gather(*(resolve(self.target(host)) for host in self.hosts), return_exceptions=True)
+        for host, route in zip(self.hosts, routes, strict=True):
+            if not isinstance(route, BaseException):  # otherwise the connection to the host reports the error
+                way = (route.host.lower(), route.port, route.jump, route.proxy_command)
+                names.setdefault(way, []).append(host)
+        if equal := next((each for each in names.values() if len(each) > 1), ()):
+            raise UsageError(f"Named twice: {', '.join(equal)} are one machine. {ONE_NODE_PER_HOST}")
 
     async def foresee(self, spec: PoolSpec) -> list[str]:
         """Describe the GPUs that a pool would use now, and the users of all other GPUs. Empty if no GPUs are reserved.
@@ -512,9 +531,7 @@ def _expand_groups(hosts: Sequence[str] | str) -> tuple[str, ...]:
     if not found:
         raise UsageError("SSH needs at least one host: SSH(hosts=['gpu1', 'gpu2']).")
     if twice := sorted({host for host in found if found.count(host) > 1}):
-        raise UsageError(
-            f"Named twice: {', '.join(twice)}. Each host is one node. For several ranks on a host, set ranks_per_node."
-        )
+        raise UsageError(f"Named twice: {', '.join(twice)}. {ONE_NODE_PER_HOST}")
     return tuple(found)
 
 
