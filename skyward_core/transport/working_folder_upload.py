@@ -82,6 +82,7 @@ def _read_rules(file: Path, below: str) -> IgnoreRules:
 
 
 LIMIT = 1_000_000_000  # bytes; a larger folder probably contains data, which should be stored elsewhere
+MAX_COPY_NAME = 100  # bytes of a folder's name in the name of its copy; file systems allow 255, with all suffixes
 WARNING = 100_000_000
 COMPRESS_BELOW = 32 << 20  # bytes; compressing more takes longer than a transfer in a local network
 
@@ -110,7 +111,8 @@ class FileUnreadable(ValueError):
 def copy_name(folder: Path) -> str:
     """Return the name of a folder's copy on nodes: unique to the folder and the client."""
     owner = f"{getpass.getuser()}@{socket.gethostname()}:{folder}"
-    return f"{folder.name or 'root'}-{hashlib.sha256(os.fsencode(owner)).hexdigest()[:10]}"
+    name = os.fsencode(folder.name)[:MAX_COPY_NAME].decode(errors="ignore") or "root"
+    return f"{name}-{hashlib.sha256(os.fsencode(owner)).hexdigest()[:10]}"
 
 
 class Manifest(NamedTuple):

@@ -347,6 +347,20 @@ def test_unusual_file_names_and_modes_are_uploaded(folder: Path, root: Path, cop
     assert os.access(copy / "run.sh", os.X_OK)
 
 
+@pytest.mark.parametrize("letter", ["x", "ü"])
+def test_longest_names_of_folders_and_files_arrive(tmp_path: Path, letter: str) -> None:
+    folder = tmp_path / (letter * (240 // len(letter.encode())))
+    name = letter * (255 // len(letter.encode()))
+    write(folder, name, "1")
+    root, said = tmp_path / "node", list[str]()
+    sync(folder, root, said.append)
+    (copy,) = root.glob("work/*[!.]" + "[0-9a-f]" * 9)
+    write(copy, name, "written by ranks")
+    write(folder, name, "edited")
+    sync(folder, root, said.append)
+    assert sorted(content(copy).values()) == ["edited", "written by ranks"] and len(said) == 1
+
+
 def test_file_outside_the_folder_is_refused(tmp_path: Path) -> None:
     copy = receive_working_folder.FolderCopy(tmp_path, "x", print)
     evil = receive_working_folder.FolderItem("../evil", 1, 1, 0o644)

@@ -22,6 +22,7 @@ PIECE = struct.Struct("!I")
 VANISHED = (1 << 32) - 1
 PARTIAL_SUFFIX = ".skyward-part"  # suffix of incomplete files
 RANK_COPY_SUFFIX = ".of-ranks"  # suffix of files written by ranks and replaced by the client's version
+MAX_NAME = 255  # bytes of a file name
 MTIME_RESOLUTIONS = (1, 100, 10**3, 10**6, 10**9, 2 * 10**9)  # nanoseconds; timestamp resolutions of file systems
 
 
@@ -115,6 +116,11 @@ def _read_exactly(contents: ByteSource, size: int) -> bytes:
             raise ValueError("the file contents are incomplete")
         data += more
     return data
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    """Return a path in the same folder: the name, shortened if file systems would reject it, and a suffix."""
+    return path.with_name(os.fsdecode(os.fsencode(path.name)[: MAX_NAME - len(suffix)]) + suffix)
 
 
 class FolderCopy:
@@ -220,7 +226,7 @@ class FolderCopy:
         if ".." in PurePosixPath(item.path).parts or item.path.startswith("/"):
             raise ValueError(f"{item.path!r} is outside the working folder")
         self._make_parents(path)
-        partial = path.with_name(path.name + PARTIAL_SUFFIX)
+        partial = _beside(path, PARTIAL_SUFFIX)
         if item.link:
             partial.unlink(missing_ok=True)
             partial.symlink_to(item.link)
@@ -268,8 +274,8 @@ class FolderCopy:
                 return
         elif not self._is_written_by_ranks(name, status):
             return
-        names = (f"{path.name}{RANK_COPY_SUFFIX}{f'-{number}' if number > 1 else ''}" for number in itertools.count(1))
-        aside = next(candidate for each in names if not os.path.lexists(candidate := path.with_name(each)))
+        suffixes = (f"{RANK_COPY_SUFFIX}{f'-{number}' if number > 1 else ''}" for number in itertools.count(1))
+        aside = next(candidate for each in suffixes if not os.path.lexists(candidate := _beside(path, each)))
         path.rename(aside)
         self._report(f"{name} was changed by you and by ranks: the ranks' version was renamed to {aside.name}")
 
