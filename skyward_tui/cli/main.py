@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from skyward_tui.cli.fault_tolerant_stdio import StandardStream
-from skyward_tui.cli.shared_options import open_console
+from skyward_tui.cli.shared_options import open_console, restore_help
 from skyward_tui.tmux_clipboard_and_terminal_checks import is_dumb
 
 if TYPE_CHECKING:
@@ -164,6 +164,7 @@ class LazyGroup(click.Group):
     """Click group that imports its commands on first use and gives each of them ``--debug``."""
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        restore_help(cmd)
         super().add_command(_debug(cmd), name)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -229,3 +230,4 @@ def cli(context: click.Context, read_only: bool, demo: bool, theme: str | None, 
 
 
 cli.add_command(replay)
+restore_help(cli)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import click
 
-from skyward_core.util.user_files import exists, is_file
+from skyward_core.util.user_files import exists, is_file, read_text
 from skyward_tui.cli.fault_tolerant_stdio import StandardStream
 
 if TYPE_CHECKING:
@@ -375,6 +375,21 @@ def require_terminal(console: Console, *, detach: bool = False) -> None:
 def command(name: str | None = None, **settings: Any) -> Callable[[Callable[..., int]], ConsoleCommand]:
     """Return a decorator that converts a function to a :class:`ConsoleCommand`."""
     return click.command(name, **{"cls": ConsoleCommand, **settings})
+
+
+def restore_help(command: click.Command) -> None:
+    """Read the help of a command and its subcommands from their source if ``python -OO`` has removed docstrings."""
+    if not command.help:
+        import ast  # late: only `python -OO` needs these modules
+        import inspect
+
+        function: Any = getattr(command, "function", command.callback)
+        code = inspect.unwrap(function).__code__
+        tree = ast.parse(read_text(code.co_filename))
+        named = (each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) and each.name == code.co_name)
+        command.help = next(map(ast.get_docstring, named), None)
+    for each in getattr(command, "commands", {}).values():
+        restore_help(each)
 
 
 def _start_log(console: Console) -> None:

@@ -10,6 +10,7 @@ import select
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -639,6 +640,23 @@ def test_command_error_quotes_the_invalid_argument(
         cli(arguments)
     assert caught.value.code == 2
     assert f"error: {message}" in capfd.readouterr().err
+
+
+ALL_HELP = """
+from click.testing import CliRunner
+from skyward_tui.cli.main import cli
+
+for name in ("", "replay", "down", "capacity"):
+    print(CliRunner().invoke(cli, [*name.split(), "--help"], terminal_width=80).output)
+"""
+
+
+def test_help_has_its_texts_if_python_removes_docstrings() -> None:
+    plain, optimized = (
+        subprocess.run([sys.executable, *flags, "-c", ALL_HELP], check=True, capture_output=True, text=True).stdout
+        for flags in ([], ["-OO"])
+    )
+    assert optimized == plain and "Play a recording" in plain
 
 
 def test_run_help_shows_placeholders_for_values() -> None:
