@@ -442,6 +442,8 @@ class SSH(JsonSettings, StrictKeywords, Value):
             exact = abs(offset) <= CLOCK_SLACK
             words = "right" if exact else f"{abs(offset):.0f} s {'ahead' if offset > 0 else 'behind'}"
             lines.append(Check(host, "ok" if exact else "warn", f"its clock is {words}"))
+            if channel.link.login.silent_agent:
+                lines.append(Check(host, "warn", channel.link.login.silent_agent))
             channel.close()
             return lines
         except (PoolError, UsageError, OSError) as error:

@@ -12,9 +12,16 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from copy import copy
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
-from skyward_core.model.errors import CredentialsRefused, PoolError, SkywardError, Unreachable, UsageError
+from skyward_core.model.errors import (
+    CredentialsRefused,
+    PoolError,
+    SkywardError,
+    Unreachable,
+    UsageError,
+    error_message,
+)
 from skyward_core.store.debug_log import get_logger
 from skyward_core.transport.ssh import host_key_prompt, known_hosts
 from skyward_core.transport.ssh.asyncssh_import_patches import (
@@ -50,6 +57,7 @@ _LIMITS = {
 
 ANSWER_TIMEOUT = "SKYWARD_ANSWER_TIMEOUT"  # name of the environment variable
 DEFAULT_TIMEOUT, LEAST_TIMEOUT = 10.0, 2.0  # seconds; a working host sends a byte every second
+MAX_REASON = 300  # characters of a host's text in an error
 
 
 def enable_keepalive(sock: socket.socket) -> None:
@@ -107,29 +115,243 @@ class AnswerWait:
                     raise
 
 
-# asyncssh raises more exception types than its own errors and OSError: ValueError for an unusable option, UnicodeError
-# for a name, and any error of key files, agents or proxies. All of these errors concern a single host.
-def connect_error(target: Target, route: Route | None, error: Exception) -> PoolError:
+class LoginRecord:
+    """Facts about one attempt to log in, which asyncssh's errors lack.
+
+    Attributes:
+        failures: Number of rejected requests. The first request contains no key.
+        methods: Login methods that the last rejection names.
+        accepted: Whether the host accepted a key, and then required another method.
+        unsigned: Problem of the ssh-agent with a signature that it was asked for, or "".
+        problems: Other problems of the ssh-agent, and problems of certificates.
+        silent_agent: Description of an ssh-agent that does not answer, or "".
+        proxy_output: End of the proxy command's error output.
+    """
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.methods: tuple[str, ...] = ()
+        self.accepted = False
+        self.unsigned = ""
+        self.problems: list[str] = []
+        self.silent_agent = ""
+        self.proxy_output = ""
+
+    def watch(self, conn: asyncssh.SSHClientConnection) -> None:
+        """Record the rejections that a connection receives."""
+        handle = conn._packet_handlers[asyncssh.MSG_USERAUTH_FAILURE]
+
+        def record(owner: Any, kind: int, number: int, packet: Any) -> Any:
+            fields = copy(packet)
+            self.methods = tuple(each.decode("ascii", "replace") for each in fields.get_namelist())
+            self.accepted = fields.get_boolean() or self.accepted
+            self.failures += 1
+            return handle(owner, kind, number, packet)
+
+        conn._packet_handlers = {**conn._packet_handlers, asyncssh.MSG_USERAUTH_FAILURE: record}
+
+
+class LoginFailure(NamedTuple):
+    """Kind of failed login.
+
+    Attributes:
+        name: Name of the kind.
+        applies: Checks whether an error, with the record of its attempt, is of this kind.
+        retry: Whether the same attempt may succeed a little later.
+        text: Message, with the fields of :func:`connect_error`.
+        error: Class of the error.
+    """
+
+    name: str
+    applies: Callable[[Exception, LoginRecord], bool]
+    retry: bool
+    text: str
+    error: type[PoolError] = Unreachable
+
+
+def _is_any(*kinds: type[Exception]) -> Callable[[Exception, LoginRecord], bool]:
+    return lambda error, login: isinstance(error, kinds)
+
+
+def _is_unsigned(error: Exception, login: LoginRecord) -> bool:
+    return bool(login.unsigned) and isinstance(
+        error, asyncssh.PermissionDenied | asyncssh.ConnectionLost | TimeoutError
+    )
+
+
+def _has_too_many_failures(error: Exception, login: LoginRecord) -> bool:
+    # OpenSSH sends this reason; other servers only close the connection.
+    closed = isinstance(error, asyncssh.ConnectionLost) and login.failures > SILENT_LIMIT
+    return closed or (isinstance(error, asyncssh.DisconnectError) and "too many auth" in str(error).lower())
+
+
+def _forbids_forwarding(error: Exception, login: LoginRecord) -> bool:
+    codes = (asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, asyncssh.OPEN_UNKNOWN_CHANNEL_TYPE)
+    through_channel = isinstance(error, asyncssh.ChannelOpenError) and error.code in codes
+    return through_channel or "administratively prohibited" in login.proxy_output
+
+
+def _is_denied_address(error: Exception, login: LoginRecord) -> bool:
+    return isinstance(error, asyncssh.DisconnectError) and error.code == asyncssh.DISC_HOST_NOT_ALLOWED_TO_CONNECT
+
+
+SILENT_LIMIT = 3  # rejected requests; fewer may precede an accepted key on a connection that breaks
+_NAME = (
+    "Host {target}: its name {name!r} cannot be resolved ({reason}). Check the spelling, your name service, or use "
+    "its address (or HostName in ~/.ssh/config)."
+)
+_NO_SERVER = "{host} cannot be used: {reason}. Check that an SSH server listens on port {port}, and its algorithms."
+# Kinds of failed logins; the first one that applies counts. asyncssh raises more exception types than its own errors
+# and OSError: ValueError for an unusable option, UnicodeError for a name, and any error of key files, agents or
+# proxies. All of these errors concern a single host.
+LOGIN_FAILURES = (
+    LoginFailure(
+        "impossible name",
+        lambda error, login: isinstance(error, UnicodeError) and not isinstance(error, UnicodeDecodeError),
+        False,
+        _NAME,
+    ),
+    LoginFailure(
+        "busy name service",
+        lambda error, login: isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN,
+        True,
+        _NAME,
+    ),
+    LoginFailure("unknown name", _is_any(socket.gaierror), False, _NAME),
+    LoginFailure(
+        "unsigned by agent",
+        _is_unsigned,
+        False,
+        "{host} accepts a key, but {unsigned}. Unlock the ssh-agent, confirm its prompt, or set keys= to a key file.",
+        CredentialsRefused,
+    ),
+    LoginFailure(
+        "second factor",
+        lambda error, login: login.accepted and isinstance(error, asyncssh.PermissionDenied),
+        False,
+        "{host} accepts a key of user {user!r}, but then requires {methods}, and nothing here enters a password or "
+        "second factor. Allow the key alone in its sshd_config (AuthenticationMethods publickey), or choose another "
+        "user.",
+        CredentialsRefused,
+    ),
+    LoginFailure(
+        "too many keys",
+        _has_too_many_failures,
+        False,
+        "{host} ended the login of user {user!r} after {rejected} rejected keys (MaxAuthTries). Name the right key: "
+        "set keys=, or IdentityFile and `IdentitiesOnly yes` in ~/.ssh/config, so that the keys of your ssh-agent do "
+        "not precede it.",
+        CredentialsRefused,
+    ),
+    LoginFailure(
+        "no key logins",
+        lambda error, login: (
+            isinstance(error, asyncssh.PermissionDenied) and bool(login.methods) and "publickey" not in login.methods
+        ),
+        False,
+        "{host} accepts no keys for user {user!r}, only {methods}. Enable PubkeyAuthentication in its sshd_config, or "
+        "choose another user.",
+        CredentialsRefused,
+    ),
+    LoginFailure(
+        "rejected keys",
+        _is_any(asyncssh.PermissionDenied, asyncssh.IllegalUserName),
+        False,
+        "{host} rejects all keys offered for user {user!r} (tried: {keys}). Put your public key into its "
+        "~/.ssh/authorized_keys (ssh-copy-id), or choose the right user or key. `{ssh}` must work without a password. "
+        "Add a key with a passphrase to your ssh-agent (ssh-add).",
+        CredentialsRefused,
+    ),
+    LoginFailure(
+        "forbidden forwarding",
+        _forbids_forwarding,
+        False,
+        "{host} cannot be reached: the jump host forbids forwarding to it. Allow it in the jump host's sshd_config "
+        "(AllowTcpForwarding, PermitOpen), or use another jump host.",
+    ),
+    LoginFailure(
+        "unreachable from jump host",
+        _is_any(asyncssh.ChannelOpenError),
+        True,
+        "{host} cannot be reached from the jump host: {reason}. Check the name and port there.",
+    ),
+    LoginFailure(
+        "refused address",
+        _is_denied_address,
+        False,
+        "{host} does not accept connections from this address ({reason}). Allow the address on the host.",
+    ),
+    LoginFailure("no common algorithms", _is_any(asyncssh.KeyExchangeFailed), False, _NO_SERVER),
+    LoginFailure("no SSH server", _is_any(asyncssh.ProtocolNotSupported, asyncssh.ProtocolError), False, _NO_SERVER),
+    LoginFailure(
+        "refused connection",
+        _is_any(ConnectionRefusedError),
+        True,
+        "{host} refuses the connection: the host is up, but no SSH server listens on port {port}.",
+    ),
+    LoginFailure(
+        "no answer",
+        _is_any(TimeoutError),
+        True,
+        "{host} does not answer: the host is off, unreachable, or behind a firewall.",
+    ),
+    LoginFailure(
+        "closed connection",
+        _is_any(asyncssh.ConnectionLost),
+        True,
+        "{host} closed the connection before the login. Its SSH server may be at its limit of connections "
+        "(MaxStartups), or block this address.",
+    ),
+    LoginFailure(
+        "local file",
+        _is_any(FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError),
+        False,
+        "{host} could not be reached: {reason}.",
+    ),
+    LoginFailure("broken connection", _is_any(OSError, asyncssh.Error), True, "{host} could not be reached: {reason}."),
+    LoginFailure(
+        "other error",
+        _is_any(Exception),
+        False,
+        "Cannot connect to host {target}: {kind}. Check its name, its entries in ~/.ssh/config and its key files: "
+        "`{ssh}` must work without a password.",
+    ),
+)
+
+
+def classify(error: Exception, login: LoginRecord) -> LoginFailure:
+    """Return the kind of a failed login."""
+    return next(each for each in LOGIN_FAILURES if each.applies(error, login))
+
+
+def connect_error(target: Target, route: Route | None, error: Exception, login: LoginRecord) -> PoolError:
     """Return the error for a failed login, with its cause and remedy.
 
     Args:
         route: None if the configuration did not yield a route.
     """
-    if isinstance(error, UnicodeError) and not isinstance(error, UnicodeDecodeError):  # the name cannot be encoded
-        name = target.host if route is None else route.host
-        return Unreachable(
-            f"Host {target.host}: its name {name!r} cannot be resolved "
-            f"({sanitize_line(str(error.__cause__ or error))}). Check the spelling, or use its address (or HostName "
-            "in ~/.ssh/config)."
-        )
-    if route is None or not isinstance(error, OSError | asyncssh.Error):
-        return Unreachable(
-            f"Cannot connect to host {target.host}: {describe_error(error)}. Check its name, its entries in "
-            "~/.ssh/config "
-            f"and its key files: `ssh {target.host}` must work without a password."
-        )
-    refused = isinstance(error, asyncssh.PermissionDenied | asyncssh.IllegalUserName)
-    return (CredentialsRefused if refused else Unreachable)(_describe_failure(target, route, error))
+    failure = classify(error, login)
+    if route is None and not isinstance(error, UnicodeError):
+        failure = LOGIN_FAILURES[-1]
+    through = f" through {route.jump}" if route is not None and route.jump else ""
+    fields = {
+        "target": target.host,
+        "host": f"Host {target.host} ({route}{through})",
+        "name": target.host if route is None else route.host,
+        "user": route.user if route else "",
+        "port": route.port if route else "",
+        "reason": short_reason(error),
+        "kind": describe_error(error),
+        "keys": ", ".join(target.keys) or "those of ~/.ssh, its config and your ssh-agent",
+        "methods": ", ".join(login.methods)[:MAX_REASON] or "another login method",
+        "unsigned": login.unsigned,
+        "rejected": max(1, login.failures - 1),
+        "ssh": target.ssh_command,
+    }
+    message = failure.text.format_map(fields)
+    notes = [login.silent_agent, *dict.fromkeys(login.problems)] if failure.error is CredentialsRefused else []
+    notes += [f"its ProxyCommand printed: {login.proxy_output}"] if login.proxy_output else []
+    return failure.error(" ".join([message, *(f"{note[:1].upper()}{note[1:]}." for note in notes if note)]))
 
 
 def key_error(target: Target, error: Exception) -> UsageError | None:
@@ -209,21 +431,6 @@ def describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
-def is_transient(error: Exception) -> bool:
-    """Check whether the same attempt may succeed a little later."""
-    if not isinstance(error, OSError | asyncssh.Error):
-        return False
-    if isinstance(error, socket.gaierror):
-        return error.errno == socket.EAI_AGAIN
-    return not isinstance(
-        error,
-        asyncssh.PermissionDenied
-        | asyncssh.KeyExchangeFailed
-        | asyncssh.ProtocolNotSupported
-        | asyncssh.IllegalUserName,
-    )
-
-
 def short_reason(error: Exception) -> str:
     """Return a short reason why an attempt failed."""
     if isinstance(error, TimeoutError):
@@ -234,37 +441,17 @@ def short_reason(error: Exception) -> str:
         return error.strerror or "name not found"
     if isinstance(error, asyncssh.ConnectionLost):
         return "it closed the connection before the login (connection limit MaxStartups?)"
-    return str(error) or type(error).__name__
-
-
-def _describe_failure(target: Target, route: Route, error: Exception) -> str:
-    host = f"Host {target.host} ({route}{' through ' + route.jump if route.jump else ''})"
-    if isinstance(error, socket.gaierror):
-        return (
-            f"Host {target.host}: its name {route.host!r} cannot be resolved ({error.strerror}). Check the "
-            "spelling, your name service, or use its address (or HostName in ~/.ssh/config)."
-        )
-    if isinstance(error, asyncssh.PermissionDenied):
-        keys = ", ".join(target.keys) or "those of ~/.ssh, its config and your ssh-agent"
-        return (
-            f"{host} rejects all keys offered for user {route.user!r} (tried: {keys}). Put your "
-            f"public key into its ~/.ssh/authorized_keys (ssh-copy-id), or choose the right user or key. "
-            f"`ssh {target.host}` must work without a password. Add a key with a passphrase to your "
-            "ssh-agent (ssh-add)."
-        )
-    if isinstance(error, ConnectionRefusedError):
-        return f"{host} refuses the connection: the host is up, but no SSH server listens on port {route.port}."
-    if isinstance(error, TimeoutError):
-        return f"{host} does not answer: the host is off, unreachable, or behind a firewall."
-    if isinstance(error, asyncssh.ConnectionLost):
-        return (
-            f"{host} closed the connection before the login. Its SSH server may be at its limit of "
-            "connections (MaxStartups), or block this address."
-        )
-    return f"{host} could not be reached: {short_reason(error)}."
+    if isinstance(error, UnicodeError):
+        return sanitize_line(str(error.__cause__ or error))
+    return sanitize_line(str(error))[:MAX_REASON] or type(error).__name__
 
 
 _log = get_logger("ssh")
+
+AGENT_TIMEOUT = 3.0  # seconds for an ssh-agent to list its keys
+AGENT_PAUSE = 60.0  # seconds for which an ssh-agent that did not answer is not asked again
+USER_CERTIFICATE = 1  # type of certificate in OpenSSH's PROTOCOL.certkeys
+MAX_PROXY_OUTPUT = 1 << 16  # bytes; capacity of a pipe
 
 SHORT_TIMEOUT = 5.0  # seconds for an impatient connection; a new attempt may succeed before TCP's next retry
 LOGIN_TIMEOUT = 60.0
@@ -303,14 +490,16 @@ class HostConnection(asyncssh.SSHClient):
         shown: Host key that the host presented, if any.
         showed_certificate: Whether the host presented a certificate.
         early_channel: Command channel that was opened in advance. The first caller that needs a channel gets it.
+        login: Record of the login.
     """
 
     ssh: asyncssh.SSHClientConnection
 
-    def __init__(self, target: Target, route: Route, known: known_hosts.KnownKeys) -> None:
+    def __init__(self, target: Target, route: Route, known: known_hosts.KnownKeys, login: LoginRecord) -> None:
         self.target = target
         self.route = route
         self.known = known
+        self.login = login
         self.shown: asyncssh.SSHKey | None = None
         self.showed_certificate = False
         self.has_connected = False
@@ -321,6 +510,7 @@ class HostConnection(asyncssh.SSHClient):
 
     def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
         self.has_connected = True
+        self.login.watch(conn)
         _disable_ignore_packets(conn)
         sock = conn.get_extra_info("socket")
         if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
@@ -402,15 +592,16 @@ async def connect(target: Target, *, patience: float = 30.0, waiting: OnRetry | 
     deadline = time.monotonic() + patience
     pause = FIRST_PAUSE
     while True:
+        login = LoginRecord()
         try:
             route = route or await resolve(target)
-            return await _attempt(target, route, min(max(patience, SHORT_TIMEOUT), CONNECT_TIMEOUT))
+            return await _attempt(target, route, login, min(max(patience, SHORT_TIMEOUT), CONNECT_TIMEOUT))
         except SkywardError:
             raise
         except Exception as error:  # see connect_error
             wait = random.uniform(pause / 2, pause)
-            if not is_transient(error) or time.monotonic() + wait > deadline:
-                raise connect_error(target, route, error) from error
+            if not classify(error, login).retry or time.monotonic() + wait > deadline:
+                raise connect_error(target, route, error, login) from error
             if waiting is not None:
                 waiting(short_reason(error), time.time() + wait)
             await asyncio.sleep(wait)
@@ -429,12 +620,21 @@ async def open_early(targets: Sequence[Target], dials: PreopenedSockets, begin: 
 
 
 async def _try_early(target: Target, dials: PreopenedSockets, begin: BeginWork) -> HostConnection | None:
+    """Log in to a host. Return None after an error that a new attempt may not have.
+
+    Raises:
+        CredentialsRefused: If the host rejects the login. Each further attempt may get the user banned.
+    """
     link: HostConnection | None = None
+    route: Route | None = None
+    login = LoginRecord()
     try:
-        link = await _attempt(target, await resolve(target), CONNECT_TIMEOUT, dials)
+        route = await resolve(target)
+        link = await _attempt(target, route, login, CONNECT_TIMEOUT, dials)
         await begin(link)
-    except Exception:  # noqa: BLE001  the call that needs it tries again, and reports the failure
-        pass
+    except Exception as error:  # the call that needs the connection tries again, and reports the failure
+        if route is not None and link is None and classify(error, login).error is CredentialsRefused:
+            raise connect_error(target, route, error, login) from error
     except BaseException:
         if link is not None:
             link.ssh.abort()
@@ -457,22 +657,23 @@ async def close_early(targets: Sequence[Target]) -> None:
 async def _attempt(
     target: Target,
     route: Route,
+    login: LoginRecord,
     seconds: float,
     dials: PreopenedSockets | None = None,
     *,
     certificates: bool = True,
 ) -> HostConnection:
     known = known_hosts.look_up(route.known_hosts, route.name, route.known_port, route.revoked)
-    link = HostConnection(target, route, known)
+    link = HostConnection(target, route, known, login)
     if route.jump:
         link.jump = await _JumpConnection.acquire(jump_target(target, route.jump))
     sock = await dials.claim(target) if dials else None
     if route.proxy_command:
         link.proxy, sock = await _ProxyProcess.start(route.proxy_command)
     begun = time.monotonic()
-    agent = asyncssh.SSHAgentClient(route.agent)
+    agent = _KeyAgent(route.agent, login)
     try:
-        keys = await _keys_to_offer(route, agent, given=bool(target.keys))
+        keys = await _keys_to_offer(route, agent, login, given=bool(target.keys))
         link.ssh = await asyncssh.connect(
             **_route_options(route),
             **_packet_options(route),
@@ -504,12 +705,13 @@ async def _attempt(
         link.connection_lost(None)
         if link.proxy is not None:
             await link.proxy.wait_ended()
+            login.proxy_output = link.proxy.output
         if isinstance(error, asyncssh.HostKeyNotVerifiable):
             if link.showed_certificate and certificates and "revoked" not in str(error):
                 # Like OpenSSH, fall back to the plain key if the certificate is not valid.
-                return await _attempt(target, route, seconds, certificates=False)
+                return await _attempt(target, route, login, seconds, certificates=False)
             await _check_shown_key(target, route, link, error)
-            return await _attempt(target, route, seconds)
+            return await _attempt(target, route, login, seconds)
         if isinstance(error, Exception) and (unusable := key_error(target, error)):
             raise unusable from error
         raise
@@ -547,26 +749,40 @@ class _ProxyProcess:
     output.
 
     asyncssh's own implementation treats a command's stderr as data of the host.
+
+    Attributes:
+        output: End of the command's error output, read when the command is terminated.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, errors: int) -> None:
         self.process = process
+        self.output = ""
+        self._errors = errors  # not read until its end, because a daemon of the command may keep it open
 
     @classmethod
     async def start(cls, command: str) -> tuple[_ProxyProcess, socket.socket]:
         ours, theirs = socket.socketpair()
-        with theirs:
+        read_end, errors = os.pipe()
+        os.set_blocking(read_end, False)
+        os.set_blocking(errors, False)
+        with theirs, open(errors, "wb") as written:
             shell = os.environ.get("SHELL") or "/bin/sh"
             process = await asyncio.create_subprocess_exec(
                 *(shell, "-c", f"exec {command}"),
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
-                stderr=asyncio.subprocess.DEVNULL,
+                stderr=written.fileno(),
                 start_new_session=True,
             )
-        return cls(process), ours
+        return cls(process, read_end), ours
 
     def terminate(self, how: signal.Signals = signal.SIGHUP) -> None:
+        if self._errors >= 0:
+            with suppress(BlockingIOError):
+                printed = os.read(self._errors, MAX_PROXY_OUTPUT).decode(errors="replace")
+                self.output = sanitize_line(" ".join(printed.split()))[-MAX_REASON:]
+            os.close(self._errors)
+            self._errors = -1
         if self.process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, how)
@@ -616,9 +832,54 @@ def _algorithms(route: Route, option: str, possible: Sequence[bytes]) -> Sequenc
     return found
 
 
-async def _keys_to_offer(route: Route, agent: asyncssh.SSHAgentClient, *, given: bool) -> list[asyncssh.SSHKeyPair]:
+class _KeyAgent(asyncssh.SSHAgentClient):
+    """The user's ssh-agent.
+
+    Args:
+        path: Its socket; "" for none.
+        login: Record that receives the problems of the agent.
+    """
+
+    _silent: ClassVar[dict[str, float]] = {}  # socket -> time when the agent did not answer (monotonic clock)
+
+    def __init__(self, path: str, login: LoginRecord) -> None:
+        super().__init__(path)
+        self._path = path
+        self._login = login
+        self._names: dict[bytes, str | None] = {}
+
+    async def get_keys(self, identities: Sequence[bytes] | None = None) -> Sequence[asyncssh.SSHKeyPair]:
+        """Return the agent's keys. An agent that does not answer is left out, and not asked again for some time."""
+        if not self._path:
+            return ()
+        is_silent = time.monotonic() - self._silent.get(self._path, -math.inf) < AGENT_PAUSE
+        try:
+            async with asyncio.timeout(0 if is_silent else AGENT_TIMEOUT):
+                keys = await super().get_keys(identities)
+        except TimeoutError:
+            if not is_silent:
+                self._silent[self._path] = time.monotonic()
+            self._login.silent_agent = f"the ssh-agent at {self._path} does not answer, so its keys are not offered"
+            return ()
+        except ValueError as error:
+            self._login.problems.append(f"the ssh-agent at {self._path} cannot be used ({short_reason(error)})")
+            return ()
+        self._names = {pair.key_public_data: pair.get_comment() for pair in keys}
+        return keys
+
+    async def sign(self, key_blob: bytes, data: bytes, flags: int = 0) -> bytes:
+        name = sanitize_line(self._names.get(key_blob) or "a key")[:MAX_REASON]
+        self._login.unsigned = f"the ssh-agent at {self._path} does not sign with {name}"
+        signature = await super().sign(key_blob, data, flags)
+        self._login.unsigned = ""
+        return signature
+
+
+async def _keys_to_offer(
+    route: Route, agent: _KeyAgent, login: LoginRecord, *, given: bool
+) -> list[asyncssh.SSHKeyPair]:
     """Return the keys that OpenSSH would offer, in its order: certificates, the agent's keys (named ones first), other
-    files.
+    files. Files that the user chose precede the agent's other keys, because a host may accept few attempts.
 
     Args:
         given: Whether the user chose the files, which must then be valid.
@@ -627,26 +888,26 @@ async def _keys_to_offer(route: Route, agent: asyncssh.SSHAgentClient, *, given:
         OSError: If a chosen file cannot be read.
         asyncssh.KeyImportError: If a chosen file is not a key.
     """
-    held: list[asyncssh.SSHKeyPair] = []
-    if route.agent:
-        with suppress(ValueError):  # no agent answers
-            held = [*await agent.get_keys()]
-    named, files, certificates = await asyncio.to_thread(_load_keys, route, given)
+    held = await agent.get_keys()
+    named, files, certificates = await asyncio.to_thread(_load_keys, route, login, given)
     signed = [_with_certificate(*each) for each in _match_certificates(certificates, [*held, *files])]
     agent_keys = {pair.public_data for pair in held}
     others = route.option("identitiesonly") not in TRUE_VALUES
+    rest = [
+        [pair for pair in held if pair.public_data not in named and others],
+        [pair for pair in files if pair.public_data not in agent_keys],
+    ]
     offered = [
         *{pair.public_data: pair for pair in reversed(signed)}.values(),
         *(pair for pair in held if pair.public_data in named),
-        *(pair for pair in held if pair.public_data not in named and others),
-        *(pair for pair in files if pair.public_data not in agent_keys),
+        *(pair for pairs in (reversed(rest) if given else rest) for pair in pairs),
     ]
     accepted = {name.encode() for name in route.option("pubkeyacceptedalgorithms").split(",")}
     return [pair for pair in offered if accepted == {b""} or accepted & {*pair.host_key_algorithms}]
 
 
 def _load_keys(
-    route: Route, given: bool
+    route: Route, login: LoginRecord, given: bool
 ) -> tuple[set[bytes], list[asyncssh.SSHKeyPair], list[asyncssh.SSHCertificate]]:
     """Return the public keys in identity files, the key pairs of these files, and the certificates."""
     named: set[bytes] = set()
@@ -663,10 +924,11 @@ def _load_keys(
         named |= {public.public_data} if public else {pair.public_data for pair in pairs}
         files += pairs
         if not route.certificates:
-            beside = _read_certificates(f"{path}-cert.pub")
+            beside = _read_certificates(f"{path}-cert.pub", route, login)
             named |= {each.public_data for each in beside}
             files += [_with_certificate(*each) for each in _match_certificates(beside, pairs)]
-    return named, files, [each for file in route.certificates for each in _read_certificates(file)]
+    found = [_read_certificates(file, route, login, named=True) for file in route.certificates]
+    return named, files, [each for certificates in found for each in certificates]
 
 
 def _read_public_key(file: str) -> asyncssh.SSHKey | None:
@@ -676,11 +938,26 @@ def _read_public_key(file: str) -> asyncssh.SSHKey | None:
         return None
 
 
-def _read_certificates(file: str) -> Sequence[asyncssh.SSHCertificate]:
+def _read_certificates(
+    file: str, route: Route, login: LoginRecord, *, named: bool = False
+) -> Sequence[asyncssh.SSHCertificate]:
+    """Return the certificates in a file, and record why the host may reject them.
+
+    Args:
+        named: Whether the configuration names the file, which must then exist.
+    """
     try:
-        return asyncssh.load_certificates(file)
-    except (OSError, ValueError):
+        found = asyncssh.load_certificates(file)
+    except (OSError, ValueError) as error:
+        if named:
+            login.problems.append(f"the certificate {file} cannot be used ({error_message(error)})")
         return ()
+    for each in found:
+        try:
+            each.validate(USER_CERTIFICATE, route.user)  # type: ignore[attr-defined]
+        except ValueError as error:
+            login.problems.append(f"the certificate {file} is not valid ({error})")
+    return found
 
 
 def _match_certificates(
@@ -748,7 +1025,7 @@ async def fetch_host_key(target: Target) -> known_hosts.ServerKey:
     except SkywardError:
         raise
     except Exception as error:  # see connect_error
-        raise connect_error(target, route, error) from error
+        raise connect_error(target, route, error, LoginRecord()) from error
     finally:
         if jump is not None:
             jump.release()

@@ -388,7 +388,7 @@ class SSHTransport:
             facts = self._facts = channel.facts
             self._facts_link = link
             address = facts["address"]
-            report("connected", detail=describe_host(facts))
+            report("connected", detail="; ".join(filter(None, [describe_host(facts), link.login.silent_agent])))
             self._check_room(facts)
             phase = "synced"
             sent = await send_bundle(channel)
