@@ -39,12 +39,13 @@ from skyward_core.providers.ssh.provider import SSH
 from skyward_core.transport import working_folder_upload
 from skyward_core.transport.ssh import connection, known_hosts
 from skyward_core.transport.ssh import connection as connect
-from skyward_core.transport.ssh.bootstrap_channel import HostCommandFailed
+from skyward_core.transport.ssh.bootstrap_channel import HostCommandFailed, NoFittingPython
 from skyward_core.transport.ssh.host_address_and_python import Target
 from skyward_core.transport.ssh.host_key_prompt import HostKeyPrompt
 from skyward_core.transport.ssh.ssh_transport import SSHTransport
 from skyward_tui.text.hint_commands import format_detail, format_error
 from tests.support.one_host import NOISE, Reports, config, greet, provider, running, target
+from tests.support.pythons import python_without
 from tests.support.sshd import Host
 
 
@@ -572,6 +573,25 @@ async def test_unsuitable_python_on_a_host_is_rejected_before_sending(host: Host
     minor = f"{sys.version_info[0]}.{sys.version_info[1]}"
     with pytest.raises(PoolError, match=rf"Python {minor} .*3\.9\.1.*Nothing was sent"):
         await transport.prepare(config(cwd=str(tmp_path)), Reports())
+    await transport.close()
+    assert not (host.home / ".cache/skyward").exists()
+
+
+@pytest.mark.parametrize("is_chosen", [True, False])
+async def test_host_python_without_asyncio_is_named(host: Host, known: Path, tmp_path: Path, is_chosen: bool) -> None:
+    program = python_without("asyncio", tmp_path / "minimal")
+    minor = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    # The incomplete interpreter is the only one of the host.
+    host.noise = f"PATH={program.parent}:{tmp_path}/bin"
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/sh").symlink_to("/bin/sh")
+    host.rewrite = lambda command: command.replace(sys.executable, "/nowhere/python").replace(
+        ":/usr/local/bin:/usr/bin:/bin", ""
+    )
+    transport = SSHTransport(target(host, known), "p.0", python=str(program) if is_chosen else None)
+    said = rf"\(it has Python {minor}\.\d+.*, but without asyncio or zlib, as in Debian's python3-minimal"
+    with pytest.raises(NoFittingPython, match=said):
+        await transport.prepare(config(), Reports())
     await transport.close()
     assert not (host.home / ".cache/skyward").exists()
 

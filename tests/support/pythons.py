@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -64,3 +65,17 @@ def hanging_python(environment: Path) -> Path:
 def all_ended(children: Path) -> bool:
     """Whether what a hanging interpreter has started runs no more; it must have started some."""
     return not any(exists(int(pid)) for pid in children.read_text().split())
+
+
+def python_without(module: str, folder: Path) -> Path:
+    """Return an interpreter whose standard library lacks a module, as in distributions that split it."""
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    library = folder / "lib" / version
+    library.mkdir(parents=True)
+    for entry in Path(os.__file__).parent.iterdir():
+        if entry.name != module:
+            (library / entry.name).symlink_to(entry)
+    program = folder / "bin" / version
+    program.parent.mkdir()
+    shutil.copy(Path(sys.executable).resolve(), program)  # a link would lead to the complete library
+    return program

@@ -81,20 +81,22 @@ OnLine = Callable[[str], None]
 # The client's path is only tried if no other user could have written the program on this host: own() checks owners and
 # modes of all folders of the path, including links and their targets. A group with the user's own number counts as the
 # user.
-# An interpreter with another version or another bytecode, for example PyPy's, exits without reading standard input, and
-# the next one is tried.
+# An interpreter with another version or another bytecode, for example PyPy's, or without modules that an agent needs
+# (Debian's python3-minimal), exits without reading standard input, and the next one is tried.
 # The marker is the first line on standard input. If it is missing, startup files have read a part of the input (exit
 # status 96).
 # The garbage collector is off: imported modules stay in memory, and everything else ends with the channel.
 _PYTHON = (
     "import gc,marshal,os,sys;i=sys.implementation;"
     "sys.version_info[:2]==($2)and i.name==i.cache_tag[:7]or os._exit(97);gc.disable();"
+    "all(any(f.find_spec(m,None)for f in sys.meta_path)for m in sys.argv[4].split())or os._exit(95);"
     "r=lambda n,s:all(iter(lambda:len(s)<n and(s.extend(os.read(0,n-len(s))or os._exit(98))or 1),False))and s;"
     "w=sys.argv[2].encode();h=r(len(w)+8,bytearray());h[:-8]==w or os._exit(96);s=r(int(h[-8:],16),bytearray());"
     "[exec(c,vars(sys.modules.setdefault(n,type(sys)(n))))for n,c in marshal.loads(s)]"
 )
 _SHELL = (
-    SET_PATH + 'try(){ "$1" -I -S -c "$B" skyward-agent "$W" "$N";r=$?;case $r in 2|97|126|127)return 0;;'
+    SET_PATH + 'm=;try(){ "$1" -I -S -c "$B" skyward-agent "$W" "$N" "asyncio zlib";r=$?;'
+    'case $r in 2|97|126|127)return 0;;95)m="lacks;";return 0;;'
     '96)echo;echo "$W swallowed";;esac;exit $r;};'
     'own(){ u=$(id -u);e=$1;l=;set -- /;while test -n "$e";do set -- "$@" "$e";d=${e%/*};'
     'test "$d" = "$l"||{ l=$d;r=$(cd "$d/" && pwd -P)||return 1;'
@@ -109,7 +111,7 @@ _SHELL = (
     'do command -v "$p" >/dev/null 2>&1 && try "$p";done;'
     'if test -z "$7" && command -v uv >/dev/null 2>&1;then echo;echo "$W uv";uv python install $V >&2;'
     'p=$(uv python find --no-project $V) && try "$p";fi;fi;'
-    f'{LIST_PYTHONS}echo;echo "$W none" $f;exit 97'
+    f'{LIST_PYTHONS}echo;echo "$W none" $f $m;exit 97'
 )
 
 

@@ -161,10 +161,12 @@ class HostPythons(Value):
     Attributes:
         versions: Versions such as "3.12.1", the newest first.
         has_uv: Whether uv is installed, which can install other versions.
+        is_incomplete: Whether a matching interpreter lacks modules that an agent needs.
     """
 
     versions: tuple[str, ...]
     has_uv: bool = False
+    is_incomplete: bool = False
 
     @property
     def usable(self) -> tuple[str, ...]:
@@ -172,7 +174,8 @@ class HostPythons(Value):
         return tuple(each for each in self.versions if parse_version(each) >= MIN_PYTHON)
 
     def __str__(self) -> str:
-        return f"it has Python {', '.join(self.versions)}" if self.versions else "it has no Python"
+        lacks = ", but without asyncio or zlib, as in Debian's python3-minimal" if self.is_incomplete else ""
+        return f"it has Python {', '.join(self.versions)}{lacks}" if self.versions else "it has no Python"
 
 
 def minor_of(version: str) -> str:
@@ -183,7 +186,7 @@ def minor_of(version: str) -> str:
 def parse_pythons(output: bytes) -> HostPythons:
     """Parse the output of ``LIST_PYTHONS``; ignores other text."""
     found = {each.decode() for each in _VERSION.findall(output)}
-    return HostPythons(tuple(sorted(found, key=parse_version, reverse=True)), b" uv;" in output)
+    return HostPythons(tuple(sorted(found, key=parse_version, reverse=True)), b" uv;" in output, b" lacks;" in output)
 
 
 def newest_per_minor(versions: Iterable[str]) -> list[str]:
