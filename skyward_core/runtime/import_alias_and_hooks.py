@@ -7,6 +7,7 @@ large packages, which makes the import faster.
 from __future__ import annotations
 
 import atexit
+import builtins
 import gc
 import importlib
 import os
@@ -14,7 +15,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import FrozenImporter, ModuleSpec, PathFinder
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +79,9 @@ LARGE_PACKAGES = frozenset((
     "transformers",
 ))  # fmt: skip
 
+
+# Standard modules that Python itself has loaded before a script starts, and modules whose import has side effects.
+NEVER_SHADOWED = ("encodings", "antigravity", "idlelib", "test", "this", "tkinter", "turtle", "turtledemo")
 
 _BUFFERED = (stat.S_IFREG, stat.S_IFIFO)
 
@@ -206,6 +210,45 @@ def _pause_gc_during_load(loader: Any) -> None:
         loader.exec_module = load
     except AttributeError:
         return  # a loader without a __dict__ loads without the pause
+
+
+_shadowed: set[str] = set()  # standard modules that user code no longer gets
+
+
+def unload_shadowed_modules(folders: Sequence[str]) -> None:
+    """Let user code import modules of its folders that have the same names as modules of the standard library.
+
+    Python prefers them, because a script's folder precedes the standard library, but this package has already imported
+    the standard modules, and continues to use them. Call this function before ``sys.path`` contains the folders.
+    """
+    entries = {name for folder in folders if os.path.isdir(folder) for name in _standard_names(folder)}  # noqa: PTH112
+    names = entries - {*sys.builtin_module_names, *NEVER_SHADOWED, *_shadowed}
+    names = {name for name in names if FrozenImporter.find_spec(name) is None}
+    if not names:
+        return
+    for name in names:
+        with suppress(ImportError):  # this Python lacks the module
+            importlib.import_module(name)
+    _shadowed.update(names)
+    hidden = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in names}
+    plain = builtins.__import__
+
+    def find(
+        name: str, globals: Any = None, locals: Any = None, fromlist: Sequence[str] | None = (), level: int = 0
+    ) -> ModuleType:
+        if level == 0 and name in hidden and str((globals or {}).get("__name__")).partition(".")[0] == _NEW:
+            return hidden[name if fromlist else name.partition(".")[0]]
+        return plain(name, globals, locals, fromlist or (), level)
+
+    builtins.__import__ = find
+
+
+def _standard_names(folder: str) -> Iterator[str]:
+    """Yield the names of modules in a folder that modules of the standard library have, too."""
+    for entry in os.listdir(folder):  # noqa: PTH208  a worker has no pathlib
+        name = entry.removesuffix(".py")
+        if name in sys.stdlib_module_names and (name != entry or os.path.isfile(f"{folder}/{name}/__init__.py")):  # noqa: PTH113
+            yield name
 
 
 def call_when_imported(use: Callable[[Any], None], *names: str) -> None:

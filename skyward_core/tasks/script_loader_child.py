@@ -73,7 +73,9 @@ def load_script(path: Path) -> ModuleType:
     module = ModuleType(_module_name(path), ast.get_docstring(tree))
     module.__file__ = filename
     sys.modules[module.__name__] = module
-    sys.path.insert(0, str(path.resolve().parent))
+    folder = str(path.resolve().parent)
+    import_alias_and_hooks.unload_shadowed_modules([folder])
+    sys.path.insert(0, folder)
     # the value that Python would set if it had started the script from the current folder
     sys.argv = [filename.removeprefix(f"{Path.cwd()}{os.sep}")]
     sys.orig_argv[:] = [sys.executable, *sys.argv]

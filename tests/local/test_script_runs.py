@@ -256,6 +256,36 @@ def test_file_named_skyward_core_beside_the_script_is_not_imported(script: Path,
     assert cli.json("run", "code/script.py")["ranks"][0]["value"] == [2]
 
 
+SHADOWS = """
+import hashlib, numbers
+import skyward_core as sky
+
+def marks():
+    import json, logging.handlers
+    return [hashlib.MARK, numbers.MARK, json.MARK, logging.MARK]
+
+FOUND = marks()
+"""
+
+
+@pytest.mark.parametrize("ending", ["@sky.function\ndef f(): return FOUND + marks()\n", "print(FOUND)\n"])
+def test_modules_beside_a_script_hide_standard_ones_from_its_code_only(cli: Cli, ending: str) -> None:
+    for name in ("hashlib", "numbers"):
+        (cli.folder / f"{name}.py").write_text(f"MARK = {name!r}\n")
+    for name, inner in (("json", "none"), ("logging", "handlers")):
+        (package := cli.folder / name).mkdir()
+        (package / "__init__.py").write_text(f"MARK = {name!r}\n")
+        (package / f"{inner}.py").write_text("")
+    marks = ["hashlib", "numbers", "json", "logging"]
+    cli.write("script.py", SHADOWS + ending)
+    if "sky.function" in ending:
+        assert cli.json("run", "script.py")["ranks"][0]["value"] == marks * 2
+    else:
+        done = cli("run", "script.py")
+        assert done.returncode == 0, done.stderr
+        assert str(marks) in done.stdout
+
+
 PRINTS_PLACES = """
 import json, os, sys
 import beside

@@ -207,9 +207,11 @@ put_off += [PutOff("platform", python_implementation=lambda: "PyPy" if "__pypy__
 put_off = [module for module in put_off if module.__name__ not in sys.modules]
 sys.modules.update((module.__name__, module) for module in put_off)
 from skyward_core.node.worker.{module} import main
+from skyward_core.runtime.import_alias_and_hooks import unload_shadowed_modules
 import cloudpickle
 for module in put_off:
     module.forget()
+unload_shadowed_modules(before)
 sys.path[:] = dict.fromkeys(before + bundle + own + path)
 gc.freeze()
 collects and gc.enable()
