@@ -2,7 +2,8 @@
 
 A line joins a row with the same text and stream that began at about the same time, if that row is below all rows with
 earlier lines of the same rank. A rank that prints the same line twice therefore has two rows, and the rows of a rank
-show its lines in order. Texts that differ in a single digit are different.
+show its lines in order. On request, texts that differ only in times and numbers are the same, and a row shows the span
+of their values.
 
 Rows never move. A line that a rank prints after a unique line therefore cannot join a row above that line. Lines are
 first held for a moment and aligned, so that common lines collapse even if ranks print different lines in between.
@@ -12,9 +13,10 @@ from __future__ import annotations
 
 import heapq
 import os
+import re
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import NamedTuple
@@ -29,6 +31,25 @@ MAX_HELD_CHARS = 8 << 20  # characters of the held lines
 Key = tuple[str, str]  # stream and text
 
 
+_STAMP = r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?)?(?:Z|[+-]\d\d:?\d\d)?|\d?\d:\d\d:\d\d(?:[.,]\d+)?"
+# Digits of colours are not numbers.
+_NUMBER = r"0[xX][0-9a-fA-F]+|(?:(?<![\w.)\]])[-+])?(?<!\x1b\[)(?<![;\d])\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
+_VALUE = re.compile(f"{_STAMP}|{_NUMBER}")
+Span = tuple[str, str]  # smallest and largest value, as they were printed
+
+
+def line_template(text: str) -> str:
+    """Return a text without its times and numbers."""
+    return _VALUE.sub("\n", text)  # which a line cannot contain
+
+
+def _value_order(value: str) -> tuple[float, str]:
+    try:
+        return float(int(value, 16)) if value[:2] in ("0x", "0X") else float(value), ""
+    except (ValueError, OverflowError):
+        return 0.0, value
+
+
 class HeldLine(NamedTuple):
     """A held line of a rank. ``at``: its time of arrival on the client's monotonic clock."""
 
@@ -36,19 +57,20 @@ class HeldLine(NamedTuple):
     text: str
     about: LineInfo
     at: float
-
-    @property
-    def key(self) -> Key:
-        return self.about.stream, self.text
+    key: Key
 
 
 class HeldLines:
     """Lines of each rank that were received but not released yet.
 
     The cost of a line is about that of a heap operation, for any number of ranks.
+
+    Args:
+        similar: Whether texts that differ only in times and numbers are equal.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, similar: bool = False) -> None:
+        self._similar = similar
         self._queues: dict[int, deque[HeldLine]] = {}
         self._size = self._length = 0
         self._places: dict[Key, dict[int, int]] = {}  # by key: for each rank, the number of queued lines with this key
@@ -61,7 +83,8 @@ class HeldLines:
 
     def put(self, rank: int, text: str, about: LineInfo, at: float) -> None:
         """Add a rank's next line."""
-        line = HeldLine(rank, text, about, at)
+        key = about.stream, line_template(text) if self._similar else text
+        line = HeldLine(rank, text, about, at, key)
         queue = self._queues.setdefault(rank, deque())
         queue.append(line)
         self._size += 1
@@ -149,6 +172,7 @@ class FoldedLine:
         about: Stream, time and run of the first line.
         ranks: Bit set of the ranks; 0 for a remark about missing lines.
         shown: Cached text with the label.
+        spans: Spans of the times and numbers in the texts; () if all texts are equal.
     """
 
     number: int
@@ -156,15 +180,43 @@ class FoldedLine:
     about: LineInfo
     ranks: int
     shown: str = ""
+    spans: Sequence[Span] = ()
+
+    @property
+    def span_text(self) -> str:
+        """The text with the spans of its times and numbers."""
+        spans = iter(self.spans)
+        return _VALUE.sub(lambda _: _format_span(next(spans)), self.text) if self.spans else self.text
+
+    def widen(self, text: str) -> None:
+        """Add the values of a similar text to the spans."""
+        if text == self.text and not self.spans:
+            return
+        values = _VALUE.findall(text)
+        spans = self.spans or [(value, value) for value in _VALUE.findall(self.text)]
+        self.spans = [
+            (min(low, value, key=_value_order), max(high, value, key=_value_order))
+            for (low, high), value in zip(spans, values, strict=True)
+        ]
+
+
+def _format_span(span: Span) -> str:
+    low, high = span
+    return low if _value_order(low) == _value_order(high) else f"{low}…{high}"
 
 
 class LineFolder:
     """Folding of lines into rows. The last ``capacity`` rows are held.
 
     The cost of a line is independent of the number of ranks and nearly independent of the number of rows.
+
+    Args:
+        capacity: Number of held rows.
+        similar: Whether texts that differ only in times and numbers are equal.
     """
 
-    def __init__(self, capacity: int = 10_000) -> None:
+    def __init__(self, capacity: int = 10_000, *, similar: bool = False) -> None:
+        self._similar = similar
         self.first = 0  # number of the oldest held row
         self.end = 0
         self._capacity = capacity
@@ -174,16 +226,21 @@ class LineFolder:
 
     def add(self, rank: int, text: str, about: LineInfo) -> FoldedLine:
         """Add a rank's next line. Returns its row."""
-        key = about.stream, text
+        key = self._key(about, text)
         numbers = self._equal.setdefault(key, [])
         row = self._find_joinable(numbers, self._last.get(rank, -1), about)
         if row is None:
             row = self.append(FoldedLine(self.end, text, about, 0))
             self._equal.setdefault(key, numbers).append(row.number)
+        elif self._similar:
+            row.widen(text)
         row.ranks |= 1 << rank
         row.shown = ""
         self._last[rank] = row.number
         return row
+
+    def _key(self, about: LineInfo, text: str) -> Key:
+        return about.stream, line_template(text) if self._similar else text
 
     def read(self, start: int, stop: int) -> Iterator[FoldedLine]:
         """Yield the held rows of a range of numbers."""
@@ -222,7 +279,7 @@ class LineFolder:
         row = self._rows.pop(self.first)
         self.first += 1
         if row.ranks:
-            key = row.about.stream, row.text
+            key = self._key(row.about, row.text)
             numbers = self._equal[key]
             del numbers[0]
             if not numbers:
@@ -327,7 +384,7 @@ class CollapsedRing:
 
 def format_row(row: FoldedLine, world: int) -> str:
     """Return a row as a line of text."""
-    return f"{format_ranks(row.ranks, world):{len(str(world)) + 1}}| {row.text}" if row.ranks else row.text
+    return f"{format_ranks(row.ranks, world):{len(str(world)) + 1}}| {row.span_text}" if row.ranks else row.text
 
 
 def format_ranks(ranks: int, world: int) -> str:

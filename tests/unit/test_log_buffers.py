@@ -7,6 +7,7 @@ import inspect
 import random
 import threading
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ from skyward_core.views.log_collapsing import (
     HeldLines,
     LineFolder,
     format_ranks,
+    line_template,
     list_ranks,
 )
 from skyward_tui.cli.commands.ls_logs_results_files import CollapsedPrinter
@@ -671,11 +673,71 @@ def test_common_lines_of_ranks_with_clock_offsets_collapse(capfdbinary: pytest.C
     out = CollapsedPrinter(Console(), 2)
     for step in range(3):
         for rank in range(2):
-            out.feed(piece(rank, b"own %d.%d\nstep %d\n" % (rank, step, step), 100.0 + step + 4 * rank))
+            own = f"own {'ab'[rank]}.{'xyz'[step]}\nstep {step}\n"
+            out.feed(piece(rank, own.encode(), 100.0 + step + 4 * rank))
     out.finish("r1")
     rows = capfdbinary.readouterr().out.splitlines()
     assert [row for row in rows if b"step" in row] == [b"x2| step 0", b"x2| step 1", b"x2| step 2"]
     assert len(rows) == 9
+
+
+STEP = "\x1b[32m2026-11-29 06:{minute:02d}:{second:02d},{ms:03d}\x1b[0m [{pid}] r{rank}: step {step} loss {loss}"
+
+
+def stamped_log(rank: int) -> Iterator[tuple[str, float]]:
+    for step in range(21):
+        text = STEP.format(
+            minute=step // 60, second=step, ms=7 * rank, pid=4000 + rank, rank=rank, step=step, loss=0.5 + rank / 10
+        )
+        yield text, 100.0 + step + rank / 100
+        if (rank, step) == (5, 9):
+            yield "2026-11-29 06:00:09,990 [4005] r5: WARNING: gradient norm is inf", 109.5
+
+
+def test_collapsed_lines_of_ranks_that_differ_in_times_and_numbers_are_one_row_with_their_span(
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    out = CollapsedPrinter(Console(), 8)
+    lines = sorted((at, rank, text) for rank in range(8) for text, at in stamped_log(rank))
+    for at, rank, text in lines:
+        out.feed(piece(rank, f"{text}\n".encode(), at))
+    out.finish("r1")
+    rows = capfdbinary.readouterr().out.decode().splitlines()
+    assert len(lines) == 169 and len(rows) <= 45
+    assert [row for row in rows if "WARNING" in row] == [
+        "r5| 2026-11-29 06:00:09,990 [4005] r5: WARNING: gradient norm is inf"
+    ]
+    span = "\x1b[32m2026-11-29 06:00:20,000…2026-11-29 06:00:20,049\x1b[0m [4000…4007] r0…7: step 20 loss 0.5…1.2"
+    assert rows[-1] == f"x8| {span}\x1b[0m"
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["a 9", "a 10"], "a 9…10"),
+        (["a 10", "a -9.5", "a 1e2"], "a -9.5…1e2"),
+        (["at 0x9 and 12:00:09", "at 0x10 and 11:59:59"], "at 0x9…0x10 and 11:59:59…12:00:09"),
+        (["lr 1e-05", "lr 0.00001"], "lr 1e-05"),
+        (["3/8 done", "4/8 done"], "3…4/8 done"),
+        (["no numbers", "no numbers"], "no numbers"),
+    ],
+)
+def test_row_of_similar_lines_shows_the_span_of_each_value(texts: list[str], said: str) -> None:
+    fold = LineFolder(similar=True)
+    for rank, text in enumerate(texts):
+        row = fold.add(rank, text, LineInfo("out", 1.0))
+    assert fold.end == 1 and row.span_text == said and row.ranks.bit_count() == len(texts)
+
+
+@given(st.lists(st.text(st.sampled_from("a1.:-eE0x \x1b[m;"), max_size=12), min_size=1, max_size=6))
+def test_similar_lines_of_any_text_lose_no_rank(texts: list[str]) -> None:
+    fold = LineFolder(similar=True)
+    for rank, text in enumerate(texts):
+        fold.add(rank, text, LineInfo("out", 1.0))
+    rows = list(fold.release_all())
+    assert sorted(rank for row in rows for rank in list_ranks(row.ranks)) == list(range(len(texts)))
+    assert all(line_template(texts[rank]) == line_template(row.text) for row in rows for rank in list_ranks(row.ranks))
+    assert all(row.span_text == row.text for row in rows if row.ranks.bit_count() == 1)
 
 
 # Lines of many ranks side by side: none lost, each rank's order kept, what they have in common at one time.

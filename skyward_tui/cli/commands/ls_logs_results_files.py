@@ -66,7 +66,7 @@ from skyward_tui.text.number_and_time_format import BROKEN_OFF, ago, count, dura
 
 
 class CollapsedPrinter:
-    """Printer of the logs of all ranks, with equal lines of several ranks merged into one.
+    """Printer of the logs of all ranks, with lines of several ranks that differ only in times and numbers merged.
 
     Standard output of the ranks goes to stdout, standard error to stderr.
 
@@ -78,8 +78,8 @@ class CollapsedPrinter:
     def __init__(self, console: Console, world: int) -> None:
         self._console = console
         self._world = world
-        self._fold = LineFolder(sys.maxsize)  # without limit, because printed lines are removed
-        self._held_lines = HeldLines()
+        self._fold = LineFolder(sys.maxsize, similar=True)  # without limit, because printed lines are removed
+        self._held_lines = HeldLines(similar=True)
         self._unfinished_lines: dict[tuple[int, str, str], LineSplitter] = {}
         self._latest = 0.0
         self._rows: list[dict[str, Any]] = []
@@ -114,7 +114,7 @@ class CollapsedPrinter:
         for row in rows:
             if self._console.as_json:
                 ranks = list_ranks(row.ranks)
-                self._rows.append({"ranks": ranks, "stream": row.about.stream, "text": row.text})
+                self._rows.append({"ranks": ranks, "stream": row.about.stream, "text": row.span_text})
             else:
                 stream: TextIO = sys.stderr if row.about.stream == "err" else sys.stdout
                 stream.write(f"{reset_colors(format_row(row, self._world))}\n")
@@ -245,7 +245,7 @@ def _trial_board(session: Session, pool: str, run: RunView, sort: str | None) ->
 @click.argument("run")
 @click.option("--rank", metavar="R", type=click.IntRange(min=0), help="Print only this rank, without prefixes.")
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new output until the run ends.")
-@click.option("--collapse", is_flag=True, help="Merge equal lines of ranks, and prefix them with the ranks.")
+@click.option("--collapse", is_flag=True, help="Merge lines of ranks that differ only in times and numbers.")
 def logs(console: Console, run: str, rank: int | None, follow: bool, collapse: bool) -> int:
     """Print the output of a run's ranks, even after the pool has ended.
 
