@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -138,8 +139,8 @@ class Console:
 class LogPrinter:
     """Printer of the output of ranks, line by line.
 
-    A pipe or a file receives the original bytes, except text that a carriage return overwrites: only the last state of
-    a progress bar is written. A terminal receives text and colours, with lines cut at 64 KiB. The log file contains the
+    A pipe or a file receives the original bytes, except text that is overwritten: only the last state of a progress bar
+    is written. A terminal receives text and colours, with lines cut at 64 KiB. The log file contains the
     complete lines.
 
     Args:
@@ -172,6 +173,7 @@ class LogPrinter:
         self._terminal = terminal
         self._shown: dict[tuple[int, str], LineSplitter] = {}
         self._unfinished: dict[tuple[int, str], list[bytes]] = {}
+        self._bars: dict[tuple[int, str], BarRows] = {}
 
     def feed(self, rank: int, stream: str, data: bytes) -> None:
         """Add bytes of a rank's stream, and print the completed lines."""
@@ -182,6 +184,8 @@ class LogPrinter:
         if not data:
             return
         pieces = self._unfinished.setdefault((rank, stream), [])
+        if self._feed_bars(rank, stream, pieces, data):
+            return
         if b"\r" in data or (pieces and pieces[-1].endswith(b"\r")):
             data = _drop_overwritten(b"".join([*pieces, data]))
             pieces.clear()
@@ -191,6 +195,23 @@ class LogPrinter:
             return
         self._write(rank, b"".join([*pieces, head]))
         pieces[:] = [tail] if tail else []
+
+    def _feed_bars(self, rank: int, stream: str, pieces: list[bytes], data: bytes) -> bool:
+        """Add bytes to the rows of nested progress bars, if there are any. Return whether there are."""
+        bars = self._bars.get((rank, stream))
+        if bars is None:
+            recent = b"".join([piece[-MAX_SEQUENCE:] for piece in pieces[-MAX_SEQUENCE:]]) + data
+            if b"\x1b[" not in recent or not _UP.search(recent):
+                return False
+            bars = self._bars[rank, stream] = BarRows()
+            data = b"".join([*pieces, data])
+            pieces.clear()
+        if lines := bars.feed(data):
+            self._write(rank, b"\n".join(lines))
+        if not bars.are_redrawn:
+            pieces[:] = filter(None, bars.unfinished())
+            del self._bars[rank, stream]
+        return True
 
     def flush(self) -> None:
         """Flush the sink, and draw unfinished lines."""
@@ -220,6 +241,10 @@ class LogPrinter:
         for (rank, _), lines in self._shown.items():
             if lines.preview().strip():  # empty after a progress bar that erased itself
                 self._print_lines(rank, lines.split(b"\n"))
+        for (rank, _), bars in self._bars.items():
+            for row in filter(bytes.strip, bars.unfinished()):
+                self._write(rank, row)
+        self._bars.clear()
         for (rank, _), pieces in self._unfinished.items():
             if (rest := b"".join(pieces).rstrip(b"\r")).strip():
                 self._write(rank, rest)
@@ -243,6 +268,84 @@ class LogPrinter:
             return ""
         text = rank_prefix(rank)
         return f"\x1b[{_HUES[rank % len(_HUES)]}m{text}{RESET}" if self._color else text
+
+
+MAX_BAR_ROWS = 100
+ERASED = b" "  # row of a bar that was erased, unlike an empty line
+MAX_SEQUENCE = 6  # bytes of a control sequence that moves the cursor or erases
+_UP = re.compile(rb"\x1b\[\d{0,3}[AF]")
+_CONTROL = re.compile(rb"(\n|\r|\x1b\[\??\d{0,3}[AFJKhl])")
+_INCOMPLETE = re.compile(rb"\x1b(?:\[\??\d{0,3})?\Z")
+
+
+class BarRows:
+    """Rows of one stream that nested progress bars (tqdm, rich) redraw by moving the cursor up.
+
+    A row is complete as soon as so many lines were printed below the rows that the bars no longer reach it.
+    """
+
+    def __init__(self) -> None:
+        self._rows = [b""]
+        self._at = 0  # row of the cursor
+        self._at_start = False  # whether the cursor is at the start of the row, so that the next text overwrites it
+        self._incomplete = b""  # beginning of a control sequence
+        self._height = 1  # rows that the bars reach
+        self._left = 1  # lines below the rows until the rows are no longer redrawn
+
+    @property
+    def are_redrawn(self) -> bool:
+        """Whether the rows may still change."""
+        return self._left > 0
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Add bytes. Return the rows that are complete."""
+        data = self._incomplete + data
+        cut = _INCOMPLETE.search(data)
+        self._incomplete = cut[0] if cut else b""
+        complete: list[bytes] = []
+        for part in _CONTROL.split(data[: cut.start()] if cut else data):
+            if part == b"\n":
+                complete += self._move_down()
+            elif part == b"\r":
+                self._at_start = True
+            elif _CONTROL.fullmatch(part):
+                self._obey(part[-1:], int(part[2:-1].lstrip(b"?") or b"0"))
+            elif part:
+                self._rows[self._at] = part if self._at_start else self._rows[self._at] + part
+                self._at_start = False
+        return complete
+
+    def unfinished(self) -> list[bytes]:
+        """Return the rows that are not complete."""
+        return [*self._rows[:-1], self._rows[-1] + self._incomplete]
+
+    def _move_down(self) -> list[bytes]:
+        self._at += 1
+        self._at_start = self._at < len(self._rows)
+        if self._at_start:
+            return []
+        self._rows.append(b"")
+        self._left -= 1
+        over = max(0, len(self._rows) - (1 if self._left <= 0 else self._height))
+        complete, self._rows = self._rows[:over], self._rows[over:]
+        self._at -= over
+        if self._left <= 0:
+            self._height = 1
+        return [row for row in complete if row.strip() or not row]  # without the rows of erased bars
+
+    def _obey(self, command: bytes, number: int) -> None:
+        if command in b"AF":
+            self._at -= min(number or 1, MAX_BAR_ROWS)
+            # Rows that are not here were printed before the bars were known.
+            self._rows[:0] = [ERASED] * min(-self._at, MAX_BAR_ROWS - len(self._rows))
+            self._at, self._at_start = max(0, self._at), self._at_start or command == b"F"
+            self._height = self._left = len(self._rows)
+        elif command == b"K" and (number == 2 or self._at_start):
+            self._rows[self._at], self._at_start = ERASED, True
+        elif command == b"J" and not number:
+            self._rows[self._at + 1 :] = []
+            if self._at_start:
+                self._rows[self._at] = ERASED
 
 
 def _drop_overwritten(data: bytes) -> bytes:

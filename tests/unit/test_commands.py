@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import re
 import select
 import shlex
 import shutil
@@ -15,8 +16,9 @@ import sys
 import tempfile
 import threading
 import tracemalloc
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import closing, nullcontext, suppress
+from contextlib import ExitStack, closing, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,9 +26,11 @@ from typing import Any
 
 import pyte
 import pytest
+import rich.console
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.progress import Progress
 
 from skyward_core.client.launch.launch_request import LaunchRequest
 from skyward_core.client.leftover_cleanup import JudgedLeftover, LeftoverScan
@@ -63,6 +67,7 @@ from skyward_tui.cli.run_report import aggregate_lines, failure_lines, run_table
 from skyward_tui.launch_form import form
 from skyward_tui.text.json_output import pool_json, run_json
 from tests.support.commands import COMMANDS
+from tests.support.examples import examples
 from tests.support.fake_session import FakeSession, failed_run, logged
 
 # What is printed
@@ -733,6 +738,69 @@ def printed(*chunks: tuple[int, str, bytes], **options: Any) -> bytes:
         printer.feed(*chunk)
     printer.finish()
     return sink.getvalue()
+
+
+def tqdm_bars() -> str:
+    """Return the output of nested bars, with lines before, between and after them."""
+    tqdm = pytest.importorskip("tqdm").tqdm
+    file = io.StringIO()
+    file.write("before\n\n")
+    with ExitStack() as held:
+        bars = [
+            held.enter_context(tqdm(total=60, position=at, desc=f"bar {at}", file=file, mininterval=0, ncols=60))
+            for at in range(3)
+        ]
+        for step in range(60):
+            for bar in bars:
+                bar.update()
+            if step == 30:
+                tqdm.write("between", file=file)
+    file.write("\n" * 3 + "after\n\nlast\n")
+    return file.getvalue()
+
+
+def rich_bars() -> str:
+    file = io.StringIO()
+    file.write("before\n\n")
+    console = rich.console.Console(file=file, force_terminal=True, width=60, color_system="standard")
+    with Progress(console=console, auto_refresh=False) as progress:
+        tasks = [progress.add_task(f"bar {at}", total=60) for at in range(3)]
+        for step in range(60):
+            for task in tasks:
+                progress.advance(task)
+            progress.refresh()
+            if step == 30:
+                console.print("between")
+    file.write("after\n\nlast\n")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("bars", [tqdm_bars, rich_bars])
+def test_log_printer_writes_the_last_state_of_each_nested_bar_into_a_pipe(bars: Callable[[], str]) -> None:
+    data = bars().encode()
+    written = printed((0, "err", data), prefix=False)
+    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in written.decode().split("\n")]
+    assert data.count(b"\n") > 120 and len(lines) < 30
+    assert lines[:2] == ["before", ""] and lines[-4:] == ["after", "", "last", ""]
+    assert lines.count("between") == 1
+    for at in range(3):
+        assert sum(line.startswith(f"bar {at}") and "100%" in line for line in lines) == 1, lines
+    for cut in (1, 1000):
+        pieces = [(0, "err", data[at : at + cut]) for at in range(0, len(data), cut)]
+        found = printed(*pieces, prefix=False)
+        assert found.endswith(b"last\n") and found.count(b"100%") == 3 and found.count(b"\n") < 40
+
+
+@given(st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r", b"\x1b[A", b"\x1b[2A", b"\x1b[2K", b"\x1b[J", b"\x1b[9"])))
+@settings(max_examples=examples(50))
+def test_log_printer_of_any_movements_holds_little_memory(parts: list[bytes]) -> None:
+    printer = LogPrinter(io.BytesIO())
+    for _ in range(10):
+        for part in parts:
+            printer.feed(0, "err", part)
+    assert all(len(bars._rows) <= 101 and 0 <= bars._at < len(bars._rows) for bars in printer._bars.values())
+    printer.finish()
+    assert not printer._bars and not printer._unfinished
 
 
 def test_progress_bar_is_redrawn_in_place_on_a_terminal() -> None:
