@@ -171,7 +171,10 @@ Key = tuple[str, int]
 T = TypeVar("T")
 SILENCE_POLL_INTERVAL = 0.5  # seconds between checks of an agent's silence
 SILENCE = 4.0  # seconds without a frame after which the agent counts as silent; it should have answered a ping by then
-ACK_DELAY = 0.02  # seconds; short, because the agents hold unacknowledged results in memory
+# seconds; longer than a broadcast, whose next frame then brings the acknowledgement along. Short, because the agents
+# hold unacknowledged results in memory.
+ACK_DELAY = 0.1
+CORKED_BODY = 65_536  # bytes; a larger body is not worth a copy
 WELCOME = 15.0  # seconds to wait for the welcome frame: a frozen agent accepts connections but never answers
 MAX_SOURCES = 64  # script sources that are sent again to a new agent
 BACKOFF = (0.05, 5.0)  # seconds between attempts: first and longest
@@ -578,8 +581,14 @@ class Link:
     def call(self, header: ClientCall, body: bytes) -> None:
         """Send a call. It is sent again after each reconnection until its outcome arrives."""
         self._calls[header["run"], header["i"]] = header, body
-        if self.up:
-            self._write(header, body)
+        if not self.up:
+            return
+        # One write, hence one wake-up of the agent, for the acknowledgements and the call.
+        corks = bool(self._acks) and len(body) <= CORKED_BODY and self.cork()
+        self.flush_acknowledgements()
+        self._write(header, body)
+        if corks:
+            self.uncork()
 
     def send_sources(self, sources: Iterable[SourceText]) -> None:
         """Send script sources that the node lacks, before the calls that refer to them."""

@@ -381,7 +381,10 @@ class EventPublisher:
 
     def update_retained_results(self, link: Link, header: AgentPong | AgentWelcome) -> None:
         """Publish the sizes of the unfetched results that the nodes retain, by run."""
-        self._unfetched[link.node] = header.get("unfetched", {})
+        sizes = header.get("unfetched", {})
+        if self._unfetched.get(link.node) == sizes:
+            return
+        self._unfetched[link.node] = sizes
         runs: dict[str, int] = {}
         for sizes in self._unfetched.values():
             for run, size in sizes.items():

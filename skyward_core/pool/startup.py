@@ -360,7 +360,7 @@ class EnvironmentLocks:
             self._remaining[link.node] = link, config
         elif installed:
             try:
-                self._write(link.node, config, installed, was_installed=True)
+                self._write({link.node: config}, installed, was_installed=True)
             except OSError as error:
                 self._emit_warning(error)
 
@@ -378,25 +378,29 @@ class EnvironmentLocks:
 
     async def _save_all(self, remaining: Mapping[int, tuple[Link, Mapping[str, Any]]]) -> None:
         link, _ = next(iter(remaining.values()))  # all nodes of this machine share one Python
+        configs = {node: config for node, (_, config) in remaining.items()}
         try:
             if (installed := await link.transport.installed()) is not None:
-                await asyncio.to_thread(self._write_all, remaining, installed)
+                await asyncio.to_thread(self._write, configs, installed, was_installed=False)
         except OSError as error:
             self._emit_warning(error)
 
-    def _write_all(self, remaining: Mapping[int, tuple[Link, Mapping[str, Any]]], installed: Mapping[str, str]) -> None:
-        for node, (_, config) in remaining.items():
-            self._write(node, config, installed, was_installed=False)
-
     def _write(
-        self, node: int, config: Mapping[str, Any], installed: Mapping[str, str], *, was_installed: bool
+        self, configs: Mapping[int, Mapping[str, Any]], installed: Mapping[str, str], *, was_installed: bool
     ) -> None:
         from skyward_core.tasks.packages.lock_files import format_lock, lock_heading
 
-        heading = lock_heading(self._context.name, _interpreter(config), installed=was_installed)
-        image = with_script_requirements(config["image"], _interpreter(config))
-        text = self._news.redactor.redact_text(format_lock(image, installed, heading))
-        pool_folder.save_lock(self._context.archive.folder, node, text)
+        texts: dict[int, str] = {}
+        shared: tuple[Any, Any] | None = None  # image and interpreter of the last text; usually those of all nodes
+        text = ""
+        for node, config in configs.items():
+            if shared != (config["image"], config["interpreter"]):
+                shared = config["image"], config["interpreter"]
+                heading = lock_heading(self._context.name, _interpreter(config), installed=was_installed)
+                image = with_script_requirements(config["image"], _interpreter(config))
+                text = self._news.redactor.redact_text(format_lock(image, installed, heading))
+            texts[node] = text
+        pool_folder.save_locks(self._context.archive.folder, texts)
 
     def _emit_warning(self, error: OSError) -> None:
         self._news.emit_warning(f"cannot save the list of installed packages: {error}")

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -286,23 +286,23 @@ def _launch_file(folder: Path, run: str) -> Path:
 LOCKS_FOLDER = "locks"
 
 
-def save_lock(folder: Path, node: int, text: str) -> None:
-    """Save the package lock of a node, unless it equals the node's last one.
+def save_locks(folder: Path, texts: Mapping[int, str]) -> None:
+    """Save the package lock of each node, unless it equals the node's last one.
 
     Args:
         folder: Folder of the pool.
-        node: Index of the node.
-        text: The lock file.
+        texts: Lock files by node.
 
     Raises:
-        OSError: If the file cannot be written.
+        OSError: If a file cannot be written.
     """
     locks = folder / LOCKS_FOLDER
-    before = _node_locks(locks, node)
-    if before and before[-1].read_text(encoding="utf-8") == text:
-        return
+    saved = _locks_by_node(locks)
     locks.mkdir(mode=0o700, exist_ok=True)
-    write_atomic(locks / f"n{node:04}.{len(before):04}.txt", text.encode())
+    for node, text in texts.items():
+        before = saved.get(node, [])
+        if not before or before[-1].read_text(encoding="utf-8") != text:
+            write_atomic(locks / f"n{node:04}.{len(before):04}.txt", text.encode())
 
 
 def read_lock(pool: str, until: float | None = None) -> dict[int, str]:
@@ -315,18 +315,19 @@ def read_lock(pool: str, until: float | None = None) -> dict[int, str]:
     Raises:
         OSError: If a file cannot be read.
     """
-    locks = pool_path(pool) / LOCKS_FOLDER
-    nodes = sorted({int(path.name[1:5]) for path in locks.glob("n????.????.txt")})
     found = {}
-    for node in nodes:
-        paths = _node_locks(locks, node)
+    for node, paths in _locks_by_node(pool_path(pool) / LOCKS_FOLDER).items():
         early = [path for path in paths if until is None or path.stat().st_mtime <= until]
         found[node] = (early or paths)[-1 if early else 0].read_text(encoding="utf-8")
     return found
 
 
-def _node_locks(locks: Path, node: int) -> list[Path]:
-    return sorted(locks.glob(f"n{node:04}.????.txt"))
+def _locks_by_node(locks: Path) -> dict[int, list[Path]]:
+    """List the folder once, because the number of nodes times the number of files may be large."""
+    found: dict[int, list[Path]] = {}
+    for path in sorted(locks.glob("n????.????.txt")):
+        found.setdefault(int(path.name[1:5]), []).append(path)
+    return found
 
 
 TRIALS_FOLDER = "trials"

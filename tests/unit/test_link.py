@@ -42,10 +42,12 @@ class Pipe:
         self.on_data, self.on_lost = on_data, on_lost
         self.closed = False
         self.sent: list[tuple[Header, bytes]] = []
+        self.writes: list[bytes] = []
         self._decoder = Decoder()
 
     def write(self, data: bytes) -> None:
         assert not self.closed
+        self.writes.append(data)
         self.sent += self._decoder.feed(data)
 
     def close(self) -> None:
@@ -133,6 +135,21 @@ def transport(link: Link) -> Transport:
 @pytest.fixture
 def listener(link: Link) -> Listener:
     return link._listener  # type: ignore[return-value]
+
+
+async def test_call_and_pending_acknowledgement_are_sent_in_one_write(
+    link: Link, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_link, "ACK_DELAY", 60.0)
+    link.acknowledge("before", 0)
+    count = len(transport.pipe.writes)
+    link.call({"t": "call", "run": "next", "i": 0}, b"pickle")  # type: ignore[typeddict-item]
+    assert len(transport.pipe.writes) == count + 1
+    assert transport.pipe.sent[-2:] == [
+        ({"t": "ack", "calls": {"before": [0]}}, b""),
+        ({"t": "call", "run": "next", "i": 0}, b"pickle"),
+    ]
+    assert not link.flush_acknowledgements(), "acknowledged twice"
 
 
 async def up_with(*frames: Header) -> Link:
